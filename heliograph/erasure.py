@@ -46,6 +46,11 @@ WITH gone AS (
 ), images AS (
     DELETE FROM contact_import_images USING gone
      WHERE contact_import_images.organization_id = $1 AND contact_import_images.contact_id = gone.id
+), rejected AS (
+    DELETE FROM contact_import_rejects
+     WHERE organization_id = $1
+       AND EXISTS (SELECT FROM unnest($2::text[]) AS known (phone)
+                    WHERE strpos(regexp_replace(cells, '[^0-9]', '', 'g'), right(known.phone, 8)) > 0)
 ), changed AS (
     DELETE FROM contact_changes WHERE organization_id = $1 AND phone = ANY ($2)
 ), listed AS (

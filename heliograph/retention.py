@@ -27,6 +27,7 @@ from heliograph.base.database.migrate import make_days, make_partitions
 from heliograph.base.database.pool import RANGED, Connection, is_open
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.process.settings import Settings
+from heliograph.contacts.imports.drafts import KEPT as IMPORTS_KEPT
 from heliograph.contacts.marked import UNDONE_FOR
 from heliograph.people import links, sessions, tries
 from heliograph.whatsapp.money import closing
@@ -135,6 +136,20 @@ DELETE FROM contact_import_images WHERE (organization_id, import_id, batch, cont
 DELETE_BATCHES = """
 DELETE FROM contact_import_batches WHERE (organization_id, import_id, batch) IN (
     SELECT organization_id, import_id, batch FROM contact_import_batches WHERE import_id < $1 LIMIT $2)
+"""
+# What was uploaded is kept for as long as it may be gone on with.
+DELETE_CHUNKS = """
+DELETE FROM contact_import_chunks WHERE (organization_id, import_id, number) IN (
+    SELECT organization_id, import_id, number FROM contact_import_chunks WHERE import_id < $1 LIMIT $2)
+"""
+DELETE_IMPORT_REJECTS = """
+DELETE FROM contact_import_rejects WHERE (organization_id, import_id, row) IN (
+    SELECT organization_id, import_id, row FROM contact_import_rejects WHERE import_id < $1 LIMIT $2)
+"""
+DELETE_DRAFTS = """
+DELETE FROM contact_imports WHERE (organization_id, id) IN (
+    SELECT organization_id, id FROM contact_imports
+     WHERE id < $1 AND state IN ('uploading', 'reading', 'checking', 'checked') LIMIT $2)
 """
 # They hold people who were deleted.
 DELETE_CHANGES = """
@@ -302,6 +317,9 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
         deletes("parts of received messages", DELETE_INBOUND, uuid7_floor(text)),
         deletes("contacts before imports", DELETE_IMAGES, uuid7_floor(text)),
         deletes("batches of imports", DELETE_BATCHES, uuid7_floor(text)),
+        deletes("uploaded files", DELETE_CHUNKS, uuid7_floor(now - IMPORTS_KEPT)),
+        deletes("rejected rows", DELETE_IMPORT_REJECTS, uuid7_floor(now - IMPORTS_KEPT)),
+        deletes("imports that nobody went on with", DELETE_DRAFTS, uuid7_floor(now - IMPORTS_KEPT)),
         deletes("changes of contacts", DELETE_CHANGES, now - UNDONE_FOR),
         deletes("changes of tags", DELETE_TAG_CHANGES, now - timedelta(days=7)),
         deletes("text in events", BLANK_EVENTS, uuid7_floor(text)),

@@ -28,6 +28,7 @@ from heliograph.base.process import crash
 from heliograph.base.process.settings import Settings
 from heliograph.campaigns import audience
 from heliograph.campaigns.work import CampaignWork
+from heliograph.consent.importing import OptOutImports
 from heliograph.contacts.work import ContactWork
 from heliograph.queue import timers
 from heliograph.queue.backlog import Backlog
@@ -67,7 +68,12 @@ class Worker:
         webhooks = WebhookWork(pool, settings, backlog)
         made = {name: make(pool, settings, self._id, webhooks, backlog) for name, make in channels.items()}
         campaigns = CampaignWork(pool, {name: channel.queued for name, channel in made.items()})
-        self._parts: Sequence[Work] = (*made.values(), webhooks, campaigns, ContactWork(pool))
+        self._parts: Sequence[Work] = (
+            *made.values(),
+            webhooks,
+            campaigns,
+            ContactWork(pool, settings, {"opt_outs": OptOutImports()}),
+        )
         self._watch = Watch(pool, backlog, every=settings.poll_seconds)
         self._loops: list[Loop] = [one for part in self._parts for one in part.loops()]
         for one in self._loops:

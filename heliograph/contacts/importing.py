@@ -27,7 +27,7 @@ from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
 from heliograph.base.process import private_files
 from heliograph.contacts import records, sheets
-from heliograph.contacts.records import MAX_NAME, MAX_TAGS, Entry, OnDuplicate
+from heliograph.contacts.records import MAX_NAME, MAX_TAG, MAX_TAGS, Entry, OnDuplicate
 from heliograph.contacts.sheets import Layout, Reader, Row
 
 #: Rows per transaction. Larger ones are no faster, and hold their locks for longer.
@@ -38,6 +38,22 @@ _is_rounded = re.compile(r"[0-9]+[.,][0-9]+[eE]\+?[0-9]+").fullmatch
 _tag_separators = re.compile(r"[;,|]|:::")
 #: The columns that the file of rejected rows has in front of the original ones.
 REJECT_COLUMNS = ("row", "reason")
+#: Why rows are rejected, the most fundamental first; a row that cannot be read says itself what is wrong with it.
+MORE_CELLS = "the row has more cells than the header"
+NO_NUMBER = "there is no phone number"
+ROUNDED = "a spreadsheet has rounded the phone number: format that column as text"
+NO_COUNTRY = "the phone number has no country code: write it with + and the country code, or import with --country"
+NO_SUCH = "the phone number is invalid, or has no country code"
+LONG_NAME = f"the name has more than {MAX_NAME} characters"
+NUL_NAME = "the name contains NUL"
+LONG_TAG = f"each of `tags` must have 1 to {MAX_TAG} characters"
+CONTROL_TAG = "`tags` must not contain control characters"
+MANY_TAGS = f"`tags` must list at most {MAX_TAGS} tags"
+OVERFULL = f"its contact would have more than {MAX_TAGS} tags"
+REASONS = (
+    *(MORE_CELLS, NO_NUMBER, ROUNDED, NO_COUNTRY, NO_SUCH, LONG_NAME, NUL_NAME, LONG_TAG, CONTROL_TAG, MANY_TAGS),
+    OVERFULL,
+)
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -88,7 +104,9 @@ class Progress(msgspec.Struct, frozen=True):
     summary: Summary
 
 
-class _Batch(msgspec.Struct):
+class Batch(msgspec.Struct):
+    """Some rows of a file as what is to be written."""
+
     rows: int
     position: int
     #: By number; each with the row that it came from, the last one if several were joined.
@@ -120,9 +138,10 @@ def _survey(path: Path, layout: Layout, options: Options) -> Survey:
     return found
 
 
-BEGIN = "INSERT INTO contact_imports (organization_id, id, file, started_at) VALUES ($1, $2, $3, now())"
+BEGIN = "INSERT INTO contact_imports (organization_id, id, file, started_at, mode) VALUES ($1, $2, $3, now(), $4)"
 END = """
-UPDATE contact_imports SET finished_at = now(), rows = $3, created = $4, updated = $5, rejected = $6
+UPDATE contact_imports SET finished_at = now(), rows = $3, created = $4, updated = $5, rejected = $6,
+                           unchanged = $7, state = 'finished'
  WHERE organization_id = $1 AND id = $2
 """
 
@@ -148,7 +167,7 @@ async def run(
     id = uuid7()
     summary = Summary(import_id=id)
     async with conn.transaction():
-        await conn.execute(BEGIN, actor.organization_id, summary.import_id, path.name)
+        await conn.execute(BEGIN, actor.organization_id, summary.import_id, path.name, actor.mode)
         await audit.record(
             conn,
             actor,
@@ -163,13 +182,21 @@ async def run(
     try:
         while (batch := await reading).rows:
             reading = asyncio.create_task(asyncio.to_thread(_next_batch, reader, layout, options))
-            await _write(conn, actor, batch, options, summary, sink)
+            async with conn.transaction():
+                place = (id, summary.rows)
+                result = await write(conn, actor, place=place, batch=batch, options=options)
+            sink.add(result.rejected)
+            summary.rows += batch.rows
+            summary.created += result.created
+            summary.updated += result.updated
+            summary.rejected += len(result.rejected)
+            summary.unchanged += batch.rows - result.created - result.updated - len(result.rejected)
             on_progress(Progress(batch.position, reader.size, summary))
     finally:
         await asyncio.wait([reading])
         reader.close()
         sink.close()
-    counts = (summary.rows, summary.created, summary.updated, summary.rejected)
+    counts = (summary.rows, summary.created, summary.updated, summary.rejected, summary.unchanged)
     async with conn.transaction():
         await conn.execute(END, actor.organization_id, summary.import_id, *counts)
         told = {"rows": summary.rows, "created": summary.created, "updated": summary.updated}
@@ -202,27 +229,29 @@ INSERT INTO contact_import_batches (organization_id, import_id, batch, written_a
 """
 
 
-async def _write(
-    conn: Connection, actor: Actor, batch: _Batch, options: Options, summary: Summary, sink: _Rejects
-) -> None:
+class Result(msgspec.Struct, frozen=True):
+    """What became of a batch; those of its rows that are not counted were there and are as they were."""
+
+    created: int
+    updated: int
+    #: Each with its reason, in the order of the file.
+    rejected: list[tuple[Row, str]]
+
+
+async def write(conn: Connection, actor: Actor, *, place: tuple[UUID, int], batch: Batch, options: Options) -> Result:
+    """Write a batch, and what is needed to undo it, in the caller's transaction. `place`: the import, and a number that
+    no other batch of it has; the later the higher."""
     entries = [entry for entry, _ in batch.entries.values()]
-    place = (actor.organization_id, summary.import_id, summary.rows)
-    async with conn.transaction():
-        if options.on_duplicate == "update":
-            await conn.execute(IMAGES, *place, list(batch.entries), actor.mode)
-        written = await records.create_many(conn, actor, entries=entries, on_duplicate=options.on_duplicate)
-        if options.on_duplicate == "update":
-            await conn.execute(SAME, *place, written.updated_ids)
-        await conn.execute(BATCHED, *place, written.at, written.created_ids)
-    full = f"its contact would have more than {MAX_TAGS} tags"
-    rejected = batch.rejected + [(batch.entries[number][1], full) for number in written.overfull]
+    where = (actor.organization_id, *place)
+    if options.on_duplicate == "update":
+        await conn.execute(IMAGES, *where, list(batch.entries), actor.mode)
+    written = await records.create_many(conn, actor, entries=entries, on_duplicate=options.on_duplicate)
+    if options.on_duplicate == "update":
+        await conn.execute(SAME, *where, written.updated_ids)
+    await conn.execute(BATCHED, *where, written.at, written.created_ids)
+    rejected = batch.rejected + [(batch.entries[number][1], OVERFULL) for number in written.overfull]
     rejected.sort(key=lambda each: each[0].number)
-    sink.add(rejected)
-    summary.rows += batch.rows
-    summary.created += written.created
-    summary.updated += written.updated
-    summary.rejected += len(rejected)
-    summary.unchanged += batch.rows - written.created - written.updated - len(rejected)
+    return Result(written.created, written.updated, rejected)
 
 
 class _Rejects:
@@ -247,9 +276,14 @@ class _Rejects:
             self._file.close()
 
 
-def _next_batch(reader: Reader, layout: Layout, options: Options) -> _Batch:
+def _next_batch(reader: Reader, layout: Layout, options: Options) -> Batch:
     """The next rows as entries. Runs in a thread."""
     rows = reader.take(options.batch)
+    return batch_of(rows, layout, options, reader.position)
+
+
+def batch_of(rows: list[Row], layout: Layout, options: Options, position: int) -> Batch:
+    """Rows as entries; a number that comes again is joined to the first. `position`: where the file was read to."""
     entries: dict[str, tuple[Entry, Row]] = {}
     rejected: list[tuple[Row, str]] = []
     # A field without a column refers to the empty cell appended to each row.
@@ -258,7 +292,7 @@ def _next_batch(reader: Reader, layout: Layout, options: Options) -> _Batch:
     for row in rows:
         cells = row.cells
         if len(cells) > width and any(cells[width:]):
-            row.problem = "the row has more cells than the header"
+            row.problem = MORE_CELLS
         if row.problem:
             rejected.append((row, row.problem))
             continue
@@ -272,7 +306,7 @@ def _next_batch(reader: Reader, layout: Layout, options: Options) -> _Batch:
                 entries[entry.phone] = (_joined(known[0], entry), row)
         except Invalid as refusal:
             rejected.append((row, refusal.message))
-    return _Batch(len(rows), reader.position, entries, rejected)
+    return Batch(len(rows), position, entries, rejected)
 
 
 def _entry(phone: str, name: str, first: str, last: str, tags: str, options: Options) -> Entry:
@@ -281,7 +315,7 @@ def _entry(phone: str, name: str, first: str, last: str, tags: str, options: Opt
     name, first, last = _name(name), _name(first), _name(last)
     whole = name or records.full_name(first, last)
     if max(len(whole or ""), len(first), len(last)) > MAX_NAME:
-        raise Invalid(("name", "length", f"the name has more than {MAX_NAME} characters"))
+        raise Invalid(("name", "length", LONG_NAME))
     all_tags = _tags(tags, options.tags) if tags else options.tags
     return Entry(number, whole, first or None, last or None, all_tags)
 
@@ -293,15 +327,14 @@ def _number(cell: str, country: str | None) -> str:
         return number
     text = unguarded(cell.strip()).removesuffix(".0")
     if not text:
-        raise Invalid(("phone", "required", "there is no phone number"))
+        raise Invalid(("phone", "required", NO_NUMBER))
     if _is_rounded(text):
-        raise Invalid(("phone", "pattern", "a spreadsheet has rounded the phone number: format that column as text"))
+        raise Invalid(("phone", "pattern", ROUNDED))
     number = phones.read(text, region=country)
     if number is None and country is None and phones.normalize(text) is not None:
-        what = "the phone number has no country code: write it with + and the country code, or import with --country"
-        raise Invalid(("phone", "country", what))
+        raise Invalid(("phone", "country", NO_COUNTRY))
     if number is None:
-        raise Invalid(("phone", "pattern", "the phone number is invalid, or has no country code"))
+        raise Invalid(("phone", "pattern", NO_SUCH))
     return number
 
 
@@ -310,7 +343,7 @@ def _name(cell: str) -> str:
         return cell
     cell = unguarded(" ".join(cell.split()))
     if "\0" in cell:
-        raise Invalid(("name", "nul", "the name contains NUL"))
+        raise Invalid(("name", "nul", NUL_NAME))
     return cell
 
 

@@ -42,16 +42,19 @@ FIELDS: dict[str, tuple[str, ...]] = {
 }
 _FIELD_OF = {header: field for field, headers in FIELDS.items() for header in headers}
 
+#: A cell with so many digits and no letter is a number, and its row no header.
+_DIGITS = 7
 _DELIMITERS = (",", ";", "\t", "|")
 #: The longest header; a file without line ends is not read into memory.
 _HEADER = 65_536
-_BOMS = (
+#: Marks at the beginning of a file, and the encodings that they say.
+MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 #: What western spreadsheets write when they do not write UTF-8.
-_FALLBACK = "cp1252"
+FALLBACK = "cp1252"
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -65,6 +68,8 @@ class Layout(msgspec.Struct, frozen=True):
     fields: dict[str, int]
     #: Lines before the header: spreadsheets write `sep=;`.
     preamble: int
+    #: Without one the columns are called A, B, C …
+    has_header: bool = True
 
 
 class Row(msgspec.Struct, gc=False):
@@ -90,11 +95,35 @@ def layout(path: Path, *, columns: Mapping[str, str] | None = None, encoding: st
         except LookupError:
             raise Invalid(("encoding", "unknown", f"{encoding!r} is not an encoding")) from None
     with path.open("rb") as raw, _text(raw, encoding) as text:
-        sample = text.read(_HEADER)
+        found = _looked(text.read(_HEADER), encoding)
+    return msgspec.structs.replace(found, fields=_fields(found.columns, columns or {}))
+
+
+def look(sample: bytes, *, encoding: str, delimiter: str | None = None, has_header: bool | None = None) -> Layout:
+    """What a file seems to be by its beginning, or how it reads as somebody says; no column need be known.
+
+    Raises Invalid (`file`, `encoding`): it is empty, or cannot be read so.
+    """
+    try:
+        text = codecs.getincrementaldecoder(encoding)(errors="replace").decode(sample[:_HEADER])
+    except LookupError:
+        raise Invalid(("encoding", "unknown", f"{encoding!r} is not an encoding")) from None
+    found = _looked(text.removeprefix("\ufeff"), encoding, delimiter)
+    is_header = not any(map(_is_number, found.columns)) if has_header is None else has_header
+    if is_header:
+        fields = _known(found.columns, {})
+        return msgspec.structs.replace(found, fields=fields)
+    numbers = [at for at, cell in enumerate(found.columns) if _is_number(cell)]
+    fields = {"phone": numbers[0]} if numbers else {}
+    letters = [_letters(at) for at in range(len(found.columns))]
+    return msgspec.structs.replace(found, columns=letters, fields=fields, has_header=False)
+
+
+def _looked(sample: str, encoding: str, delimiter: str | None = None) -> Layout:
     first, _, rest = sample.partition("\n")
-    preamble, delimiter = 0, ""
+    preamble = 0
     if match := re.fullmatch(r'"?sep=(.)"?\r?', first):
-        preamble, delimiter, sample = 1, match[1], rest
+        preamble, delimiter, sample = 1, delimiter or match[1], rest
     delimiter = delimiter or _delimiter(sample)
     try:
         header = next(csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter), [])
@@ -102,22 +131,39 @@ def layout(path: Path, *, columns: Mapping[str, str] | None = None, encoding: st
         raise Invalid(("file", "format", f"the header cannot be read: {error}")) from None
     if not any(cell.strip() for cell in header):
         raise Invalid(("file", "required", "the file has no header row"))
-    return Layout(encoding, delimiter, header, _fields(header, columns or {}), preamble)
+    return Layout(encoding, delimiter, header, {}, preamble)
+
+
+def _is_number(cell: str) -> bool:
+    return sum(map(str.isdigit, cell)) >= _DIGITS and not any(map(str.isalpha, cell))
+
+
+def _letters(at: int) -> str:
+    """What a spreadsheet calls a column."""
+    name = ""
+    at += 1
+    while at:
+        at, rest = divmod(at - 1, 26)
+        name = chr(65 + rest) + name
+    return name
 
 
 class Reader:
     """The rows of a file below the header. Memory does not grow with the file."""
 
-    def __init__(self, path: Path, found: Layout) -> None:
-        self._raw = path.open("rb")
+    def __init__(self, source: Path | BinaryIO, found: Layout) -> None:
+        self._raw = source.open("rb") if isinstance(source, Path) else source
+        self.size = self._raw.seek(0, io.SEEK_END)
+        self._raw.seek(0)
         self._text = _text(self._raw, found.encoding)
         self._csv = csv.reader(self._text, delimiter=found.delimiter)
         self._number = 0
+        # Those before the first row count even if they are empty.
+        self._first = found.preamble + found.has_header
         self._rows = self._read()
-        for _ in range(found.preamble + 1):
+        for _ in range(found.preamble + found.has_header):
             next(self._rows, None)
-        self._number = 1
-        self.size = path.stat().st_size
+        self._number, self._first = int(found.has_header), 0
 
     @property
     def position(self) -> int:
@@ -147,7 +193,7 @@ class Reader:
             except csv.Error as error:
                 yield Row(self._number, [], f"cannot be read: {error}")
                 continue
-            if any(cells) or self._number == 1:
+            if any(cells) or self._number <= self._first:
                 yield Row(self._number, cells)
 
 
@@ -159,7 +205,7 @@ def header_of(found: Layout, field: str) -> str | None:
 def _encoding(path: Path) -> str:
     with path.open("rb") as file:
         start = file.read(4)
-        for mark, encoding in _BOMS:
+        for mark, encoding in MARKS:
             if start.startswith(mark):
                 return encoding
         file.seek(0)
@@ -169,7 +215,7 @@ def _encoding(path: Path) -> str:
                 decoder.decode(piece)
             decoder.decode(b"", final=True)
         except UnicodeDecodeError:
-            return _FALLBACK
+            return FALLBACK
     return "utf-8"
 
 
@@ -189,6 +235,22 @@ def _delimiter(sample: str) -> str:
 
 
 def _fields(header: Sequence[str], columns: Mapping[str, str]) -> dict[str, int]:
+    fields = _known(header, columns)
+    if "phone" not in fields:
+        raise Invalid(
+            (
+                "file",
+                "required",
+                (
+                    f"none of the columns {_listed(header)} is recognized as the phone number. The first row "
+                    "must be a header; use `--map COLUMN=phone` to name the column"
+                ),
+            )
+        )
+    return fields
+
+
+def _known(header: Sequence[str], columns: Mapping[str, str]) -> dict[str, int]:
     fields: dict[str, int] = {}
     chosen = set()
     for name, field in columns.items():
@@ -203,17 +265,6 @@ def _fields(header: Sequence[str], columns: Mapping[str, str]) -> dict[str, int]
         known = _FIELD_OF.get(_folded(cell))
         if known is not None and at not in chosen:
             fields.setdefault(known, at)
-    if "phone" not in fields:
-        raise Invalid(
-            (
-                "file",
-                "required",
-                (
-                    f"none of the columns {_listed(header)} is recognized as the phone number. The first row "
-                    "must be a header; use `--map COLUMN=phone` to name the column"
-                ),
-            )
-        )
     return fields
 
 

@@ -43,7 +43,8 @@ class Undone(msgspec.Struct):
 
 LIST = """
 SELECT id, file, started_at, finished_at, rows, created, updated, rejected, undone_at
-  FROM contact_imports WHERE organization_id = $1 ORDER BY id DESC LIMIT $2
+  FROM contact_imports
+ WHERE organization_id = $1 AND state NOT IN ('uploading', 'reading', 'checking', 'checked') ORDER BY id DESC LIMIT $2
 """
 
 
@@ -93,7 +94,7 @@ WITH changed AS MATERIALIZED (
 SELECT (SELECT count(*) FROM back)::int AS restored, (SELECT count(*) FROM forgotten)::int AS images
 """
 DONE = "DELETE FROM contact_import_batches WHERE organization_id = $1 AND import_id = $2 AND batch = $3"
-UNDONE = "UPDATE contact_imports SET undone_at = now() WHERE organization_id = $1 AND id = $2"
+UNDONE = "UPDATE contact_imports SET undone_at = now(), state = 'undone' WHERE organization_id = $1 AND id = $2"
 
 
 async def undo(conn: Connection, actor: Actor, *, id: UUID) -> Undone:

@@ -1,24 +1,36 @@
-"""What a worker does for contacts: it finishes changes of tags that nobody waited for."""
+"""What a worker does for contacts: it goes on with uploaded files, and with changes of tags that nobody waited for."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
 from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
 from heliograph.contacts import tags
+from heliograph.contacts.imports import running
+from heliograph.contacts.imports.running import Kind, Runner
 from heliograph.queue.work import Loop, Work
 
 
 class ContactWork(Work):
     """Contacts within one worker."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, settings: Settings, kinds: Mapping[str, Kind]) -> None:
+        """`kinds`: what else than contacts is imported."""
         self._pool = pool
-        self._tags = asyncio.Event()
+        self._runner = Runner(pool, kinds, lease=timedelta(seconds=settings.lease_seconds))
+        self._tags, self._imports = asyncio.Event(), asyncio.Event()
 
     def loops(self) -> Sequence[Loop]:
-        return (Loop("tags", self._change_tags, self._tags, when=tags.ANY),)
+        return (
+            Loop("imports", self._runner.round, self._imports, when=running.ANY),
+            Loop("tags", self._change_tags, self._tags, when=tags.ANY),
+        )
+
+    async def close(self) -> None:
+        await self._runner.close()
 
     async def _change_tags(self) -> int:
         async with self._pool.acquire() as conn, conn.transaction():

@@ -338,18 +338,70 @@ COMMENT ON TABLE contact_tags IS 'tenant: tag to contacts, written in the transa
 CREATE TABLE contact_imports (
     organization_id uuid NOT NULL CONSTRAINT contact_imports_organization REFERENCES organizations,
     id              uuid NOT NULL,
+    mode            text NOT NULL DEFAULT 'live' CHECK (mode IN ('live', 'test')),
+    kind            text NOT NULL DEFAULT 'contacts' CHECK (kind IN ('contacts', 'opt_outs')),
+    state           text NOT NULL DEFAULT 'running' CHECK (state IN ('uploading', 'reading', 'checking', 'checked', 'running',
+                                                                     'stopped', 'finished', 'undoing', 'undone')),
     file            text NOT NULL,
+    user_id         uuid,
+    author          text,
     started_at      timestamptz NOT NULL,
     finished_at     timestamptz,
     undone_at       timestamptz,
+
+    -- How the file is read, and what is made of its rows.
+    is_uploaded     boolean NOT NULL DEFAULT false,
+    size            bigint,
+    encoding        text,
+    delimiter       text,
+    preamble        smallint NOT NULL DEFAULT 0,
+    has_header      boolean NOT NULL DEFAULT true,
+    columns         text NOT NULL DEFAULT '[]',
+    fields          text NOT NULL DEFAULT '{}',
+    country         text,
+    tags            text[] NOT NULL DEFAULT '{}',
+    on_duplicate    text NOT NULL DEFAULT 'update' CHECK (on_duplicate IN ('update', 'skip')),
+
+    -- What was found out, and what became of it.
+    survey          text,
+    position        bigint NOT NULL DEFAULT 0,
     rows            integer NOT NULL DEFAULT 0,
     created         integer NOT NULL DEFAULT 0,
     updated         integer NOT NULL DEFAULT 0,
+    unchanged       integer NOT NULL DEFAULT 0,
     rejected        integer NOT NULL DEFAULT 0,
+    worker          uuid,
+    lease_until     timestamptz,
     PRIMARY KEY (organization_id, id)
 );
+CREATE INDEX contact_imports_due ON contact_imports (organization_id, id)
+    WHERE is_uploaded AND state IN ('checking', 'running', 'undoing');
 COMMENT ON TABLE contact_imports IS 'tenant: files of contacts that were imported, kept as long as texts are, so that an import can be undone';
 COMMENT ON COLUMN contact_imports.finished_at IS 'NULL: it was stopped, or is still running';
+COMMENT ON COLUMN contact_imports.is_uploaded IS 'a worker imports it, from contact_import_chunks; else the command line does, from a file of its own';
+COMMENT ON COLUMN contact_imports.columns IS 'JSON: the header''s cells. fields: which of them is the phone number, the name …';
+COMMENT ON COLUMN contact_imports.survey IS 'JSON: what the file would do, once all of it was looked through';
+COMMENT ON COLUMN contact_imports.rows IS 'read so far; moves in the commit that writes their contacts';
+
+CREATE TABLE contact_import_chunks (
+    organization_id uuid NOT NULL,
+    import_id       uuid NOT NULL,
+    number          integer NOT NULL,
+    bytes           bytea NOT NULL,
+    PRIMARY KEY (organization_id, import_id, number)
+);
+COMMENT ON TABLE contact_import_chunks IS 'tenant: an uploaded file, so that any process can go on with it; deleted when its import has ended, and after a week';
+
+CREATE TABLE contact_import_rejects (
+    organization_id uuid NOT NULL,
+    import_id       uuid NOT NULL,
+    row             integer NOT NULL,
+    reason          text NOT NULL,
+    cells           text NOT NULL,
+    PRIMARY KEY (organization_id, import_id, row)
+);
+COMMENT ON TABLE contact_import_rejects IS 'tenant: rows of an uploaded file that were not imported, kept for a week';
+COMMENT ON COLUMN contact_import_rejects.cells IS 'JSON, as a text: a cell may hold NUL';
 
 CREATE TABLE contact_import_batches (
     organization_id uuid NOT NULL,

@@ -22,6 +22,7 @@ from jinja2 import Environment
 from heliograph.accounts.api_keys import ScopeRequired
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7_text
+from heliograph.http.server.asgi import MORE_TIME
 from heliograph.http.static import ASKED, Headers
 from heliograph.http.static import Page as File
 from heliograph.pages import cookies, forgery, languages, requests, templates
@@ -30,6 +31,7 @@ from heliograph.pages.assets import PREFIX as ASSETS
 from heliograph.pages.assets import Assets
 from heliograph.pages.requests import Request, Services
 from heliograph.pages.routes import Route, Table
+from heliograph.pages.uploads import Disconnected, Upload
 from heliograph.people import roles, sessions, signing_in
 from heliograph.people.passwords import TooManySignIns
 from heliograph.people.roles import RoleRequired
@@ -54,6 +56,8 @@ _ALWAYS: Headers = [
 _NO_STORE = (b"cache-control", b"no-store")
 #: Bytes of a form; and from which size on a page is packed.
 LONGEST_FORM, WORTH_PACKING = 65_536, 1_024
+#: Bytes and fields of a form that is a table.
+LONGEST_OF_ALL, MOST_OF_ALL = 1_048_576, 3_000
 #: What stands in an address as it is (RFC 3986 §2.2, 2.3, and what is quoted already).
 _IN_ADDRESS = "/?#%&=+:;,@!$'()*~-._"
 #: What of a page differs with each showing, and says nothing.
@@ -72,10 +76,6 @@ class WrongMethod(Refusal):
     """This address does not take that."""
 
     code, status = "method_not_allowed", 405
-
-
-class Disconnected(Exception):
-    """The client went away while it was sending."""
 
 
 Frame = Callable[[Request], dict[str, Any]]
@@ -183,7 +183,13 @@ class Pages:
         self._demand(request, route)
         if route.method == "POST":
             forgery.check_origin(request.headers, host=request.host, public_url=self.services.settings.public_url)
-            request.form = requests.pairs(await self._receive_form(request, receive))
+            if route.takes_file:
+                request.form = await _begin_upload(request, scope, receive)
+            elif route.is_long:
+                raw = await self._receive_form(request, receive, longest=LONGEST_OF_ALL)
+                request.form = requests.pairs(raw, most=MOST_OF_ALL)
+            else:
+                request.form = requests.pairs(await self._receive_form(request, receive))
             if request.session is not None:
                 given = request.form.get(forgery.FIELD) or request.headers.get(forgery.HEADER, b"").decode("latin-1")
                 forgery.check_token(self.services.form_key, request.session.id, given)
@@ -210,7 +216,7 @@ class Pages:
         if not request.may(route.scope, route.permission, mode=mode):
             raise RoleRequired(required=roles.holders(scope=route.scope, permission=route.permission, mode=mode))
 
-    async def _receive_form(self, request: Request, receive: Receive) -> bytes:
+    async def _receive_form(self, request: Request, receive: Receive, *, longest: int = LONGEST_FORM) -> bytes:
         kind = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if kind not in (b"application/x-www-form-urlencoded", b""):
             raise Invalid(("form", "format", "What was sent is no form."))
@@ -222,7 +228,7 @@ class Pages:
             more = message["more_body"]
             parts.append(message["body"])
             size += len(parts[-1])
-            if size > LONGEST_FORM:
+            if size > longest:
                 raise TooLarge
         return b"".join(parts)
 
@@ -347,6 +353,15 @@ class Pages:
         async for part in body:
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+
+async def _begin_upload(request: Request, scope: dict[str, Any], receive: Receive) -> dict[str, str]:
+    """The fields before the file, of which nothing has been kept yet."""
+    extension = scope.get("extensions", {}).get(MORE_TIME)
+    kind = request.headers.get(b"content-type", b"").decode("latin-1")
+    request.upload = Upload(kind, receive, extension["allow"] if extension else lambda: None)
+    await request.upload.begin()
+    return request.upload.fields
 
 
 def own_address(text: str) -> str:

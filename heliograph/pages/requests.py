@@ -18,6 +18,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7_text
 from heliograph.base.process.settings import Settings
 from heliograph.pages.languages import Speech
+from heliograph.pages.uploads import Upload
 from heliograph.people import roles
 from heliograph.people.roles import Role
 from heliograph.people.session_book import SessionBook
@@ -83,6 +84,7 @@ class Request:
         "theme",
         "token",
         "undo",
+        "upload",
     )
 
     services: Services
@@ -108,6 +110,8 @@ class Request:
     session: Known | None
     #: The session's, as the browser sent it.
     token: str
+    #: The file that the form brings, on routes that take one.
+    upload: Upload
     notice: str
     #: Where the form behind the notice's "Undo" goes to; "": there is none.
     undo: str
@@ -236,12 +240,12 @@ def new_once() -> str:
     return uuid7_text()
 
 
-def pairs(raw: bytes) -> dict[str, str]:
+def pairs(raw: bytes, *, most: int = MOST_FIELDS) -> dict[str, str]:
     """The fields of a query string or a form (application/x-www-form-urlencoded); of one that comes twice, all, by
     commas. Raises Invalid."""
     try:
         listed = urllib.parse.parse_qsl(
-            raw.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS
+            raw.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=most
         )
     except (ValueError, UnicodeError):
         raise Invalid(("form", "format", "What was sent could not be read.")) from None

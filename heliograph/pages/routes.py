@@ -31,6 +31,10 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     is_personal: bool = False
     #: What live and test mode share: the scope is judged as for live things, whatever the address says.
     is_shared: bool = False
+    #: Its form brings a file, which the handler takes as it comes (`pages.uploads`).
+    takes_file: bool = False
+    #: Its form may be of hundreds of fields.
+    is_long: bool = False
     #: The password must have been given within the last ten minutes.
     is_proved: bool = False
 
@@ -47,6 +51,16 @@ def post(
 ) -> Route:
     """A write of the organization, for who holds scope and permission."""
     return Route(method="POST", path=path, handler=handler, scope=scope, permission=permission, is_proved=is_proved)
+
+
+def upload(path: str, handler: Handler, scope: str) -> Route:
+    """A form that brings a file, for who holds the scope."""
+    return Route(method="POST", path=path, handler=handler, scope=scope, takes_file=True)
+
+
+def table(path: str, handler: Handler, scope: str) -> Route:
+    """A form that is a table, for who holds the scope."""
+    return Route(method="POST", path=path, handler=handler, scope=scope, is_long=True)
 
 
 def public(method: str, path: str, handler: Handler) -> Route:

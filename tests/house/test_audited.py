@@ -28,6 +28,7 @@ _WRITES = re.compile(rf"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+({'|'.join(AUDITE
 TRAFFIC = "what messages do by themselves; they are the record"
 MIRROR = "what Meta says, or what follows from it"
 PROGRESS = "progress of something that is recorded itself"
+NOTHING_YET = "a file of which nothing was imported yet"
 #: Functions that write those tables and record nothing, each with its reason.
 UNRECORDED = {
     "heliograph.accounts.keyring.Keyring": "when a key was last used",
@@ -54,6 +55,12 @@ UNRECORDED = {
     "heliograph.consent.optouts.lift_earlier": "somebody's own START, which is a received message",
     "heliograph.consent.optouts.suppress": "somebody's own STOP, which is a received message",
     "heliograph.contacts.tags._step": PROGRESS,
+    "heliograph.contacts.imports.drafts.back": NOTHING_YET,
+    "heliograph.contacts.imports.drafts.begin": NOTHING_YET,
+    "heliograph.contacts.imports.drafts.check": NOTHING_YET,
+    "heliograph.contacts.imports.drafts.discard": NOTHING_YET,
+    "heliograph.contacts.imports.drafts.read_as": NOTHING_YET,
+    "heliograph.contacts.imports.drafts.uploaded": NOTHING_YET,
     "heliograph.contacts.records.create_many": "its callers record the contact or the import",
     "heliograph.webhooks.recording.successes.store": "when an endpoint last answered",
     "heliograph.webhooks.replays._step": PROGRESS,
@@ -310,6 +317,16 @@ SUBMITTED = {
     "/contacts/marked": "contact.deleted",
     "/contacts/undo": "contact.created",
     "/contacts/export": "contacts.exported",
+    "/contacts/import": NOTHING_YET,
+    "/contacts/imports/{id}/read": NOTHING_YET,
+    "/contacts/imports/{id}/map": NOTHING_YET,
+    "/contacts/imports/{id}/back": NOTHING_YET,
+    "/contacts/imports/{id}/discard": NOTHING_YET,
+    "/contacts/imports/{id}/run": "contacts.imported",
+    "/contacts/imports/{id}/stop": "contacts.imported",
+    "/contacts/imports/{id}/undo": "contacts.import_undone",
+    "/contacts/imports/{id}/rejects": "contacts.exported",
+    "/contacts/imports/{id}/mend": "contacts.imported",
     "/contacts/tags/rename": "tag.changed",
     "/contacts/tags/remove": "tag.changed",
     "/contacts/opt-outs/add": "opt_out.added",

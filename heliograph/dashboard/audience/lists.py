@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from uuid import UUID
 
+from heliograph.base import phones
 from heliograph.pages.answers import Stream
 from heliograph.pages.requests import Request
 
@@ -24,6 +25,12 @@ def size(request: Request) -> int:
 def kept(given: Mapping[str, str], names: tuple[str, ...], longest: int = 200) -> dict[str, str]:
     """The filters of an address or a form."""
     return {name: given.get(name, "").strip()[:longest] for name in names}
+
+
+def countries(request: Request) -> list[tuple[str, str]]:
+    """(code, name) of all countries, in the order of the reader's language."""
+    named = [(region, request.speech.country(region)) for region in set(phones.REGIONS.values()) - {"001"}]
+    return sorted(named, key=lambda one: one[1].casefold())
 
 
 def id_of(text: str) -> UUID | None:

@@ -45,7 +45,7 @@ async def show_list(request: Request) -> Answer:
         "rows": rows,
         "whole": _sees_numbers(request),
         "is_filtered": any(kept[name] for name in FIELDS if name != "match"),
-        "countries": _countries(request),
+        "countries": lists.countries(request),
         "may_write": request.may(WRITE),
         "change": change,
         "here": request.to("/contacts", **kept, **limited, after=request.query.get("after")),
@@ -234,11 +234,6 @@ async def _filters(conn: Connection, request: Request, kept: dict[str, str]) -> 
         opted_out={"yes": True, "no": False}.get(kept["opted"]),
     )
     return wanted, problem
-
-
-def _countries(request: Request) -> list[tuple[str, str]]:
-    named = [(region, request.speech.country(region)) for region in set(phones.REGIONS.values()) - {"001"}]
-    return sorted(named, key=lambda one: one[1].casefold())
 
 
 async def _read(conn: Connection, request: Request, typed: dict[str, str]) -> Changes:

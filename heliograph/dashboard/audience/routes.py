@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard.audience import opt_outs, people, tags
-from heliograph.pages.routes import Route, get, post, shared
+from heliograph.dashboard.audience import imports, opt_outs, people, tags
+from heliograph.pages.routes import Route, get, post, shared, table, upload
 
 READ, WRITE = "contacts:read", "contacts:write"
 
@@ -24,6 +24,23 @@ ROUTES: tuple[Route, ...] = (
     shared("POST", "/contacts/opt-outs/export", opt_outs.export, WRITE),
     shared("GET", "/contacts/opt-outs/words", opt_outs.show_words, WRITE),
     shared("POST", "/contacts/opt-outs/words", opt_outs.change_words, WRITE),
+    get("/contacts/imports", imports.show_list, WRITE),
+    get("/contacts/import", imports.show_upload, WRITE),
+    upload("/contacts/import", imports.upload, WRITE),
+    get("/contacts/imports/{id}", imports.show, WRITE),
+    get("/contacts/imports/{id}/read", imports.show_read, WRITE),
+    post("/contacts/imports/{id}/read", imports.read, WRITE),
+    get("/contacts/imports/{id}/map", imports.show_map, WRITE),
+    post("/contacts/imports/{id}/map", imports.map_columns, WRITE),
+    get("/contacts/imports/{id}/check", imports.show_check, WRITE),
+    post("/contacts/imports/{id}/back", imports.back, WRITE),
+    post("/contacts/imports/{id}/run", imports.run, WRITE),
+    post("/contacts/imports/{id}/stop", imports.stop, WRITE),
+    post("/contacts/imports/{id}/undo", imports.undo, WRITE),
+    post("/contacts/imports/{id}/discard", imports.discard, WRITE),
+    post("/contacts/imports/{id}/rejects", imports.export_rejects, WRITE),
+    get("/contacts/imports/{id}/mend", imports.show_mend, WRITE),
+    table("/contacts/imports/{id}/mend", imports.mend, WRITE),
     get("/contacts/{id}", people.show, READ),
     get("/contacts/{id}/edit", people.show_edit, WRITE),
     post("/contacts/{id}", people.change, WRITE),

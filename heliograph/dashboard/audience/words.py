@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from heliograph.contacts import importing
+
 #: What is wrong with a field of the form for a person, or of what is done to marked ones.
 CONTACT_FORM: Mapping[str, str] = {
     "name": "A name has 1 to 200 characters.",
@@ -27,4 +29,33 @@ OPT_OUT_FORM: Mapping[str, str] = {
     "start_reply": "A reply has at most 268 characters.",
     "help_reply": "A reply has at most 268 characters.",
     "reason": "A reason has at most 200 characters.",
+}
+#: What a column of an imported file can be.
+FIELDS: Mapping[str, str] = {
+    "phone": "Phone number",
+    "name": "Full name",
+    "first_name": "First name",
+    "last_name": "Last name",
+    "tags": "Tags",
+}
+#: What is wrong with a file.
+IMPORT_FORM: Mapping[str, str] = {
+    "required": "Choose a file, or paste something.",
+    "format": "This is no table of text. In the spreadsheet, save the sheet as CSV and choose that file.",
+    "length": "A file has at most 200 MB.",
+    "count": "There are 20 imports that nobody went on with. Discard some of them first.",
+}
+#: Why rows of a file are rejected: what the rule says, and what a page does.
+IMPORT_REASONS: Mapping[str, str] = {
+    importing.MORE_CELLS: "The row has more cells than the header",
+    importing.NO_NUMBER: "There is no phone number",
+    importing.ROUNDED: "A spreadsheet has rounded the phone number: format that column as text",
+    importing.NO_COUNTRY: "The number has no country code, and no country was chosen",
+    importing.NO_SUCH: "There can be no such phone number",
+    importing.LONG_NAME: "The name has more than 200 characters",
+    importing.NUL_NAME: "The name contains NUL",
+    importing.LONG_TAG: "A tag has more than 64 characters",
+    importing.CONTROL_TAG: "A tag contains a control character",
+    importing.MANY_TAGS: "There are more than 50 tags",
+    importing.OVERFULL: "The contact would have more than 50 tags",
 }

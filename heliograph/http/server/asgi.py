@@ -25,6 +25,9 @@ _HIGH_WATER = 65_536
 #: The state of a request: arriving; complete; read by the application; timed out; its client is gone.
 ARRIVING, WHOLE, TAKEN, LATE, GONE = range(5)
 
+#: The extension by which an application gives a body more time.
+MORE_TIME = "heliograph.more_time"
+
 _VERSIONS = {"version": "3.0", "spec_version": "2.5"}
 _CLOSE = (b"connection", b"close")
 
@@ -72,6 +75,8 @@ class AsgiExchange(Exchange):
             "headers": head.headers,
             "client": connection.client_of(head),
             "server": None,
+            # An application that takes a long body as it comes gives it more time, piece by piece.
+            "extensions": {MORE_TIME: {"allow": connection.allow_body}},
         }
 
     async def run(self, app: App, tasks: set[asyncio.Task[None]]) -> None:

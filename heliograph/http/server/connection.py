@@ -282,6 +282,11 @@ class ServerConnection(asyncio.Protocol):
             self.deadline = self._write_deadline
             exchange.end_request()
 
+    def allow_body(self) -> None:
+        """The body that is coming has its time anew: the application takes it as it comes, and wants more of it."""
+        if self.phase == BODY:
+            self._enter(BODY, self.registry.limits.body_seconds)
+
     def _await_request(self) -> None:
         self._exchange = None
         self._enter(IDLE, self.registry.limits.idle_seconds)

@@ -1,0 +1,367 @@
+"""An uploaded file on its way: its bytes in chunks, how it is read, what it did.
+
+    uploading → reading → checking → checked → running ⇄ stopped
+                                                  running → finished → undoing → undone
+
+`reading`: a person says how the file is read and what its columns are. `checking`: a worker looks through all of it
+and writes nothing. `checked`: the person decides. A file is erased when its import has ended, and after a week in any
+case. The rule nobody may break: a state changes here and in `running.py`, under a guard in the UPDATE.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.ids import uuid7
+from heliograph.contacts import sheets
+from heliograph.contacts.imports.survey import Survey
+from heliograph.contacts.sheets import Layout
+
+#: Bytes of a file, and of a chunk of it.
+LONGEST, CHUNK = 200_000_000, 262_144
+#: Uploads of one organization that are not finished: each may be of LONGEST.
+MOST_OPEN = 20
+#: How long an import can be undone by its organization, and how long a file and its rejected rows are kept.
+UNDONE_FOR, KEPT = timedelta(hours=24), timedelta(days=7)
+#: What is imported: people, or numbers that must not be written to.
+KINDS = ("contacts", "opt_outs")
+#: States before anything was written.
+UNSTARTED = ("uploading", "reading", "checking", "checked")
+
+_TOO_LONG = "A file has at most 200 MB."
+#: Beginnings of files that are no tables of text.
+_SHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+
+
+class ImportMoved(Refusal):
+    """This import has moved on meanwhile. Look at where it is now."""
+
+    code, status = "import_moved", 409
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """An import, from its upload to its end."""
+
+    id: UUID
+    mode: str
+    kind: str
+    state: str
+    file: str
+    author: str
+    started_at: datetime
+    finished_at: datetime | None
+    undone_at: datetime | None
+    size: int
+    encoding: str | None
+    delimiter: str | None
+    preamble: int
+    has_header: bool
+    #: Field to index of its column.
+    fields: dict[str, int]
+    columns: list[str]
+    country: str | None
+    tags: list[str]
+    on_duplicate: str
+    survey: Survey | None
+    #: How far a worker has come, in bytes; what became of the rows until there.
+    position: int
+    rows: int
+    created: int
+    updated: int
+    unchanged: int
+    rejected: int
+    can_undo: bool
+    erases_at: datetime
+
+    @property
+    def layout(self) -> Layout:
+        """How its file is read."""
+        return Layout(
+            self.encoding or "utf-8",
+            self.delimiter or ",",
+            self.columns,
+            self.fields,
+            self.preamble,
+            has_header=self.has_header,
+        )
+
+
+COLUMNS = """
+id, mode, kind, state, file, coalesce(author, '') AS author, started_at, finished_at, undone_at,
+coalesce(size, 0) AS size, encoding, delimiter, preamble, has_header, fields, columns, country, tags, on_duplicate,
+survey, position, rows, created, updated, unchanged, rejected,
+state IN ('finished', 'stopped') AND coalesce(finished_at, started_at) > now() - interval '24 hours' AS can_undo,
+started_at + interval '7 days' AS erases_at
+"""
+BEGIN = """
+INSERT INTO contact_imports (organization_id, mode, id, kind, state, file, user_id, author, started_at, is_uploaded)
+SELECT $1, $2, $3, $4, 'uploading', $5, $6, $7, now(), true
+ WHERE (SELECT count(*) FROM (SELECT FROM contact_imports WHERE organization_id = $1 AND is_uploaded
+          AND state IN ('uploading', 'reading', 'checking', 'checked', 'running') LIMIT $8) open) < $8
+RETURNING id
+"""
+
+
+async def begin(conn: Connection, actor: Actor, *, file: str, kind: str = "contacts") -> UUID:
+    """A file that is about to come. Raises Invalid if too many are here that were not gone on with."""
+    assert kind in KINDS
+    who = actor.who
+    id = uuid7()
+    name = "".join(one for one in file if one.isprintable())[:200] or "file"
+    made = await conn.fetchval(
+        BEGIN, actor.organization_id, actor.mode, id, kind, name, who.id, who.name[:200], MOST_OPEN
+    )
+    if made is None:
+        raise Invalid(("file", "count", "There are 20 imports that nobody went on with. Discard some of them first."))
+    return id
+
+
+PUT = """
+INSERT INTO contact_import_chunks (organization_id, import_id, number, bytes) VALUES ($1, $2, $3, $4)
+"""
+
+
+async def put(conn: Connection, actor: Actor, *, id: UUID, number: int, chunk: bytes) -> None:
+    """The next chunk of a file. Raises Invalid for what is no table of text, or too long."""
+    if number == 0 and chunk.startswith(_SHEETS):
+        raise Invalid(
+            ("file", "format", "This is a workbook. In the spreadsheet, save the sheet as CSV and choose that file.")
+        )
+    if (number + 1) * CHUNK > LONGEST + CHUNK:
+        raise Invalid(("file", "length", _TOO_LONG))
+    await conn.execute(PUT, actor.organization_id, id, number, chunk)
+
+
+UPLOADED = f"""
+UPDATE contact_imports
+   SET state = 'reading', size = $4, encoding = $5, delimiter = $6, has_header = $7, columns = $8, fields = $9,
+       preamble = $10
+ WHERE organization_id = $1 AND mode = $2 AND id = $3 AND state = 'uploading'
+RETURNING {COLUMNS}
+"""
+
+
+async def uploaded(conn: Connection, actor: Actor, *, id: UUID, size: int, encoding: str) -> Draft:
+    """All of it is here; what it seems to be is found out. Raises Invalid if it holds nothing."""
+    sample = await head(conn, actor, id=id)
+    found = sheets.look(sample, encoding=encoding)
+    row = await conn.fetchrow(
+        UPLOADED,
+        actor.organization_id,
+        actor.mode,
+        id,
+        size,
+        found.encoding,
+        found.delimiter,
+        found.has_header,
+        msgspec.json.encode(found.columns).decode(),
+        msgspec.json.encode(found.fields).decode(),
+        found.preamble,
+    )
+    return _moved(row)
+
+
+DISCARD = """
+DELETE FROM contact_imports WHERE organization_id = $1 AND mode = $2 AND id = $3
+   AND state IN ('uploading', 'reading', 'checking', 'checked') RETURNING id
+"""
+FORGET = "DELETE FROM contact_import_chunks WHERE organization_id = $1 AND import_id = $2"
+
+
+async def discard(conn: Connection, actor: Actor, *, id: UUID) -> None:
+    """Forget a file of which nothing was imported. Raises NotFound."""
+    async with conn.transaction():
+        if await conn.fetchval(DISCARD, actor.organization_id, actor.mode, id) is None:
+            raise NotFound("There is no such import.", resource="import", id=str(id))
+        await conn.execute(FORGET, actor.organization_id, id)
+
+
+GET = f"SELECT {COLUMNS} FROM contact_imports WHERE organization_id = $1 AND mode = $2 AND id = $3 AND is_uploaded"
+LIST = f"""
+SELECT {COLUMNS} FROM contact_imports
+ WHERE organization_id = $1 AND mode = $2 AND id < $3 AND state <> 'uploading' ORDER BY id DESC LIMIT $4
+"""
+_LAST = UUID(int=2**128 - 1)
+
+
+async def get(conn: Connection, actor: Actor, *, id: UUID) -> Draft:
+    """An import. Raises NotFound."""
+    row = await conn.fetchrow(GET, actor.organization_id, actor.mode, id)
+    if row is None:
+        raise NotFound("There is no such import.", resource="import", id=str(id))
+    return draft(row)
+
+
+async def list_page(conn: Connection, actor: Actor, *, after: UUID | None, limit: int) -> list[Draft]:
+    """Imports of pages and of the command line, newest first."""
+    rows = await conn.fetch(LIST, actor.organization_id, actor.mode, after or _LAST, limit)
+    return [draft(row) for row in rows]
+
+
+HEAD = """
+SELECT bytes FROM contact_import_chunks WHERE organization_id = $1 AND import_id = $2 ORDER BY number LIMIT 1
+"""
+
+
+async def head(conn: Connection, actor: Actor, *, id: UUID) -> bytes:
+    """The beginning of a file; nothing once it was erased."""
+    found: bytes | None = await conn.fetchval(HEAD, actor.organization_id, id)
+    return found or b""
+
+
+READ_AS = f"""
+UPDATE contact_imports SET encoding = $4, delimiter = $5, has_header = $6, columns = $7, fields = $8,
+                           preamble = $9, state = 'reading'
+ WHERE organization_id = $1 AND mode = $2 AND id = $3 AND state IN ('reading', 'checked')
+RETURNING {COLUMNS}
+"""
+
+
+async def read_as(conn: Connection, actor: Actor, *, id: UUID, layout: Layout) -> Draft:
+    """Say how a file is read. Raises ImportMoved."""
+    row = await conn.fetchrow(
+        READ_AS,
+        actor.organization_id,
+        actor.mode,
+        id,
+        layout.encoding,
+        layout.delimiter,
+        layout.has_header,
+        msgspec.json.encode(layout.columns).decode(),
+        msgspec.json.encode(layout.fields).decode(),
+        layout.preamble,
+    )
+    return _moved(row)
+
+
+CHECK = f"""
+UPDATE contact_imports SET state = 'checking', fields = $4, country = $5, tags = $6, on_duplicate = $7, survey = NULL,
+                           position = 0, worker = NULL, lease_until = NULL
+ WHERE organization_id = $1 AND mode = $2 AND id = $3 AND state IN ('reading', 'checked')
+RETURNING {COLUMNS}
+"""
+
+
+async def check(
+    conn: Connection,
+    actor: Actor,
+    *,
+    id: UUID,
+    fields: Mapping[str, int],
+    country: str | None,
+    tags: Sequence[str],
+    on_duplicate: str,
+) -> Draft:
+    """Have a worker look through the whole file. Raises Invalid, ImportMoved."""
+    if "phone" not in fields:
+        raise Invalid(("fields", "required", "Say which column has the phone numbers."))
+    row = await conn.fetchrow(
+        CHECK,
+        actor.organization_id,
+        actor.mode,
+        id,
+        msgspec.json.encode(fields).decode(),
+        country,
+        list(tags),
+        on_duplicate,
+    )
+    return _moved(row)
+
+
+AGAIN = f"""
+UPDATE contact_imports SET state = 'reading' WHERE organization_id = $1 AND mode = $2 AND id = $3
+   AND state IN ('checking', 'checked') RETURNING {COLUMNS}
+"""
+
+
+async def back(conn: Connection, actor: Actor, *, id: UUID) -> Draft:
+    """Go back to what the columns are. Raises ImportMoved."""
+    return _moved(await conn.fetchrow(AGAIN, actor.organization_id, actor.mode, id))
+
+
+RUN = f"""
+UPDATE contact_imports SET state = 'running', started_at = CASE WHEN rows = 0 THEN now() ELSE started_at END,
+                           position = CASE WHEN rows = 0 THEN 0 ELSE position END
+ WHERE organization_id = $1 AND mode = $2 AND id = $3 AND state IN ('checked', 'stopped')
+RETURNING {COLUMNS}
+"""
+
+
+async def run(conn: Connection, actor: Actor, *, id: UUID, knows_strangers: bool) -> Draft:
+    """Import what was checked, or go on with what was stopped. Raises Invalid if numbers of a second country were
+    found that nobody has confirmed, and ImportMoved."""
+    async with conn.transaction():
+        found = _moved(await conn.fetchrow(RUN, actor.organization_id, actor.mode, id))
+        if found.survey is not None and found.survey.strangers and not knows_strangers:
+            raise Invalid(("strangers", "required", "Confirm that the numbers of other countries are meant."))
+        told = {"state": "begun", "tags": found.tags, "on_duplicate": found.on_duplicate, "kind": found.kind}
+        await audit.record(conn, actor, "contacts.imported", object_id=id, name=found.file, after=told)
+    return found
+
+
+STOP = f"""
+UPDATE contact_imports SET state = 'stopped' WHERE organization_id = $1 AND mode = $2 AND id = $3 AND state = 'running'
+RETURNING {COLUMNS}
+"""
+
+
+async def stop(conn: Connection, actor: Actor, *, id: UUID) -> Draft:
+    """Import nothing more; what was imported stays. Raises ImportMoved."""
+    async with conn.transaction():
+        found = _moved(await conn.fetchrow(STOP, actor.organization_id, actor.mode, id))
+        told = {"state": "stopped", "rows": found.rows}
+        await audit.record(conn, actor, "contacts.imported", object_id=id, name=found.file, after=told)
+    return found
+
+
+UNDO = f"""
+UPDATE contact_imports SET state = 'undoing'
+ WHERE organization_id = $1 AND mode = $2 AND id = $3 AND state IN ('finished', 'stopped')
+   AND coalesce(finished_at, started_at) > now() - $4::interval
+RETURNING {COLUMNS}
+"""
+
+
+async def undo(conn: Connection, actor: Actor, *, id: UUID) -> Draft:
+    """Have a worker take back what an import made. Raises ImportMoved, also after 24 hours."""
+    async with conn.transaction():
+        found = _moved(await conn.fetchrow(UNDO, actor.organization_id, actor.mode, id, UNDONE_FOR))
+        told = {"state": "undoing"}
+        await audit.record(conn, actor, "contacts.import_undone", object_id=id, name=found.file, after=told)
+    return found
+
+
+def draft(row: asyncpg.Record) -> Draft:
+    """The import of a row that has COLUMNS."""
+    values: dict[str, Any] = {name: row[name] for name in Draft.__struct_fields__}
+    values["fields"] = msgspec.json.decode(row["fields"], type=dict[str, int])
+    values["columns"] = msgspec.json.decode(row["columns"], type=list[str])
+    values["survey"] = None if row["survey"] is None else msgspec.json.decode(row["survey"], type=Survey)
+    return Draft(**values)
+
+
+def _moved(row: asyncpg.Record | None) -> Draft:
+    if row is None:
+        raise ImportMoved
+    return draft(row)
+
+
+def sample(head: bytes, layout: Layout, count: int) -> list[list[str]]:
+    """The first rows below the header, of a file's beginning."""
+    reader = sheets.Reader(io.BytesIO(head), layout)
+    try:
+        rows = reader.take(count)
+    finally:
+        reader.close()
+    return [row.cells for row in rows]

@@ -1,0 +1,139 @@
+"""Rejected rows of an import: taken away as a file, or mended and imported on the spot.
+
+The rule nobody may break: a row is a reject or imported, never both; the counts of its import say which.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor
+from heliograph.base.csv_files import Writer
+from heliograph.base.database.pool import Connection
+from heliograph.contacts import importing
+from heliograph.contacts.imports import drafts
+from heliograph.contacts.imports.drafts import Draft, ImportMoved
+from heliograph.contacts.imports.running import keep_rejects, options_of
+from heliograph.contacts.sheets import Row
+
+#: Rows that are mended on a page.
+MOST = 500
+PAGE = 1_000
+
+
+class Reject(msgspec.Struct, frozen=True):
+    """A row that was not imported."""
+
+    #: As the sheet counts, its header being 1.
+    row: int
+    reason: str
+    cells: list[str]
+
+
+LIST = """
+SELECT row, reason, cells FROM contact_import_rejects
+ WHERE organization_id = $1 AND import_id = $2 AND row > $3 ORDER BY row LIMIT $4
+"""
+
+
+async def rejects(conn: Connection, actor: Actor, *, id: UUID, after: int = 0, limit: int = MOST) -> list[Reject]:
+    """Rejected rows in the order of the sheet."""
+    rows = await conn.fetch(LIST, actor.organization_id, id, after, limit)
+    return [Reject(row["row"], row["reason"], msgspec.json.decode(row["cells"], type=list[str])) for row in rows]
+
+
+async def begin_export(conn: Connection, actor: Actor, *, draft: Draft) -> None:
+    """Record that somebody takes rejected rows away."""
+    told = {"format": "csv", "import": str(draft.id), "rejected": True}
+    await audit.record(conn, actor, "contacts.exported", object_id=actor.organization_id, after=told)
+
+
+async def pieces(
+    connect: Callable[[], AbstractAsyncContextManager[Connection]], actor: Actor, *, draft: Draft, delimiter: str
+) -> AsyncIterator[tuple[int, str]]:
+    """The rejected rows as a file of the original's form, which can be mended and imported itself."""
+    file = io.StringIO()
+    writer = Writer(file, [*importing.REJECT_COLUMNS, *draft.columns], delimiter=delimiter)
+    after = 0
+    while True:
+        async with connect() as conn:
+            page = await rejects(conn, actor, id=draft.id, after=after, limit=PAGE)
+        for one in page:
+            writer.row([str(one.row), one.reason, *one.cells])
+            after = one.row
+        yield len(page), file.getvalue()
+        file.seek(0)
+        file.truncate()
+        if len(page) < PAGE:
+            return
+
+
+LOCK = f"""
+SELECT {drafts.COLUMNS} FROM contact_imports
+ WHERE organization_id = $1 AND mode = $2 AND id = $3 AND state IN ('finished', 'stopped') FOR UPDATE
+"""
+CHOSEN = """
+SELECT row, reason, cells FROM contact_import_rejects
+ WHERE organization_id = $1 AND import_id = $2 AND row = ANY ($3) ORDER BY row
+"""
+NEXT = """
+SELECT coalesce(max(batch), 0) + 1 FROM contact_import_batches WHERE organization_id = $1 AND import_id = $2
+"""
+GONE = """
+DELETE FROM contact_import_rejects WHERE organization_id = $1 AND import_id = $2 AND row = ANY ($3)
+"""
+MENDED = """
+UPDATE contact_imports SET created = created + $3, updated = updated + $4, unchanged = unchanged + $5,
+                           rejected = rejected - $3 - $4 - $5
+ WHERE organization_id = $1 AND id = $2
+"""
+
+
+class Mended(msgspec.Struct, frozen=True):
+    """What became of rejected rows that somebody mended."""
+
+    imported: int
+    left: int
+
+
+async def mend(conn: Connection, actor: Actor, *, id: UUID, cells: Mapping[int, Mapping[str, str]]) -> Mended:
+    """Import rejected rows with other cells: by row, by field. What is still wrong stays a reject with its new cells.
+
+    Runs in the caller's transaction. Raises ImportMoved.
+    """
+    row = await conn.fetchrow(LOCK, actor.organization_id, actor.mode, id)
+    if row is None:
+        raise ImportMoved
+    draft = drafts.draft(row)
+    if draft.kind != "contacts":
+        raise ImportMoved
+    known = await conn.fetch(CHOSEN, actor.organization_id, id, sorted(cells))
+    layout, changed = draft.layout, []
+    for one in known:
+        kept = msgspec.json.decode(one["cells"], type=list[str])
+        mended = kept + [""] * (len(layout.columns) - len(kept))
+        for field, text in cells[one["row"]].items():
+            if field in layout.fields:
+                mended[layout.fields[field]] = text
+        # Cells beyond the header were what was wrong, perhaps; a person has looked at it.
+        changed.append(Row(one["row"], mended[: len(layout.columns)]))
+    if not changed:
+        return Mended(0, 0)
+    batch = importing.batch_of(changed, layout, options_of(draft), 0)
+    number = await conn.fetchval(NEXT, actor.organization_id, id)
+    result = await importing.write(conn, actor, place=(id, number), batch=batch, options=options_of(draft))
+    wrong = {one.number for one, _ in result.rejected}
+    right = [one.number for one in changed if one.number not in wrong]
+    await conn.execute(GONE, actor.organization_id, id, right)
+    await keep_rejects(conn, actor, id=id, rejected=result.rejected)
+    unchanged = len(right) - result.created - result.updated
+    await conn.execute(MENDED, actor.organization_id, id, result.created, result.updated, unchanged)
+    told = {"state": "mended", "rows": len(right), "created": result.created, "updated": result.updated}
+    await audit.record(conn, actor, "contacts.imported", object_id=id, name=draft.file, after=told)
+    return Mended(len(right), len(wrong))

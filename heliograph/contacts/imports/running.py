@@ -1,0 +1,309 @@
+"""What a worker does with uploaded files: it looks through them, imports them, and takes imports back.
+
+One worker at a time has a file, under a lease that each of its steps renews; a step is one transaction, which commits
+how far it came with what it wrote. So a kill at any instant loses a step that nobody was told of, and whoever goes on
+reads the file up to there again. The rule nobody may break: nothing is written for a file whose row does not say that
+it is this worker's and still to go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Protocol
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import structlog
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor, Who
+from heliograph.base.database.pool import Connection, Pool, is_down, plan_by_key
+from heliograph.base.ids import uuid7
+from heliograph.base.process.crash import crash_point
+from heliograph.contacts import importing, undoing
+from heliograph.contacts.importing import Batch, Options, Result
+from heliograph.contacts.imports import drafts
+from heliograph.contacts.imports.drafts import Draft
+from heliograph.contacts.imports.spool import Spool
+from heliograph.contacts.imports.survey import Numbers, Survey, look
+from heliograph.contacts.sheets import Reader
+
+log = structlog.get_logger()
+
+#: How long a worker that says nothing keeps a file.
+LEASE = timedelta(seconds=15)
+#: Steps after which another file has its turn; files that a worker keeps open meanwhile.
+STEPS, OPEN = 20, 4
+#: Rows a step.
+ROWS = 2_000
+#: Pause after a step that failed, and how often that may be.
+FAILED = timedelta(seconds=10)
+
+DUE = "state IN ('checking', 'running', 'undoing') AND is_uploaded"
+ANY = f"EXISTS (SELECT FROM contact_imports WHERE {DUE} AND (lease_until IS NULL OR lease_until < now()))"
+# The organizations take turns from the last one served on.
+TAKE = f"""
+UPDATE contact_imports SET worker = $1, lease_until = now() + $2::interval
+ WHERE (organization_id, id) IN (
+       SELECT organization_id, id FROM contact_imports
+        WHERE {DUE} AND (lease_until IS NULL OR lease_until < now() OR worker = $1)
+        ORDER BY organization_id <= $3, organization_id, id LIMIT 1 FOR UPDATE SKIP LOCKED)
+RETURNING organization_id, user_id, {drafts.COLUMNS}
+"""
+HOLD = f"""
+UPDATE contact_imports SET lease_until = now() + $4::interval
+ WHERE organization_id = $1 AND id = $2 AND worker = $3 AND {DUE}
+RETURNING organization_id, user_id, {drafts.COLUMNS}
+"""
+LATER = """
+UPDATE contact_imports SET worker = NULL, lease_until = now() + $4::interval
+ WHERE organization_id = $1 AND id = $2 AND worker = $3
+"""
+
+
+class Kind(Protocol):
+    """What becomes of a file's numbers, where they are no contacts."""
+
+    async def __call__(self, conn: Connection, actor: Actor, *, draft: Draft, batch: Batch) -> Result:
+        """Write a batch, in the caller's transaction."""
+
+    async def undo(self, conn: Connection, actor: Actor, *, draft: Draft) -> None:
+        """Take back what an import wrote."""
+
+
+class Runner:
+    """Goes on with imports; one per worker."""
+
+    def __init__(self, pool: Pool, kinds: Mapping[str, Kind], *, rows: int = ROWS, lease: timedelta = LEASE) -> None:
+        """`kinds`: by name, those beside contacts."""
+        self._pool, self._kinds, self._rows, self._lease = pool, kinds, rows, lease
+        self._me = uuid7()
+        self._served = UUID(int=0)
+        self._open: dict[UUID, _File] = {}
+
+    async def round(self) -> int:
+        """Some steps of one import; returns 0 if none was due."""
+        async with self._pool.acquire() as conn:
+            row = await conn.fetchrow(TAKE, self._me, self._lease, self._served)
+            if row is None:
+                self._forget(set())
+                return 0
+            organization_id: UUID = row["organization_id"]
+            self._served = organization_id
+            try:
+                for _ in range(STEPS):
+                    if not await self._step(conn, row):
+                        break
+                    row = await conn.fetchrow(HOLD, organization_id, row["id"], self._me, self._lease)
+                    if row is None:  # stopped, or somebody else's
+                        break
+            except Exception as error:
+                if is_down(error):
+                    raise
+                log.exception("import step failed", contact_import=str(row and row["id"]))
+                if row is not None:
+                    self._close(row["id"])
+                    await conn.execute(LATER, organization_id, row["id"], self._me, FAILED)
+        return 1
+
+    async def close(self) -> None:
+        """Let go of all files."""
+        self._forget(set())
+
+    async def _step(self, conn: Connection, row: asyncpg.Record) -> bool:
+        """One step; False: there is nothing more to do."""
+        draft = drafts.draft(row)
+        actor = Actor(
+            organization_id=row["organization_id"],
+            key_id=None,
+            mode=draft.mode,
+            scopes=frozenset(),
+            state="active",
+            by=Who("person" if row["user_id"] else "system", row["user_id"], name=draft.author),
+        )
+        if draft.state == "undoing":
+            return await self._undo(conn, actor, draft)
+        file = self._open.get(draft.id)
+        if file is None or not file.fits(draft):
+            file = await self._reopen(conn, actor, draft)
+        batch = await asyncio.to_thread(file.next, self._rows)
+        step = self._check if draft.state == "checking" else self._run
+        ended = await step(conn, actor, draft, file, batch)
+        if ended:
+            self._close(draft.id)
+        return not ended
+
+    async def _reopen(self, conn: Connection, actor: Actor, draft: Draft) -> _File:
+        self._close(draft.id)
+        self._forget(set(list(self._open)[-(OPEN - 1) :]))
+        await plan_by_key(conn)
+        spool = await Spool.of(conn, actor.organization_id, draft.id)
+        file = _File(draft, spool)
+        # What was imported is passed over; a look begins anew, since what it had found out went with its process.
+        if draft.state == "running" and draft.rows:
+            await asyncio.to_thread(file.skip, draft.rows)
+        self._open[draft.id] = file
+        return file
+
+    async def _check(self, conn: Connection, actor: Actor, draft: Draft, file: _File, batch: Batch) -> bool:
+        is_people = draft.kind == "contacts"
+        if batch.rows:
+            await look(
+                conn,
+                actor,
+                batch=batch,
+                survey=file.survey,
+                numbers=file.numbers,
+                updates=draft.on_duplicate == "update",
+                is_people=is_people,
+            )
+        ended = not batch.rows
+        told = msgspec.json.encode(file.survey).decode() if ended else None
+        await conn.execute(CHECKED, actor.organization_id, draft.id, self._me, batch.position, told)
+        return ended
+
+    async def _run(self, conn: Connection, actor: Actor, draft: Draft, file: _File, batch: Batch) -> bool:
+        if not batch.rows:
+            await self._finish(conn, actor, draft)
+            return True
+        async with conn.transaction():
+            # The row is locked from here on: who stops the import waits for this step, and no other worker does it.
+            mine = await conn.fetchval(MINE, actor.organization_id, draft.id, self._me, draft.rows)
+            if mine is None:
+                file.is_stale = True
+                return False
+            if draft.kind == "contacts":
+                place = (draft.id, draft.rows)
+                result = await importing.write(conn, actor, place=place, batch=batch, options=file.options)
+            else:
+                result = await self._kinds[draft.kind](conn, actor, draft=draft, batch=batch)
+            await keep_rejects(conn, actor, id=draft.id, rejected=result.rejected)
+            await conn.execute(
+                ADVANCE,
+                actor.organization_id,
+                draft.id,
+                batch.position,
+                batch.rows,
+                result.created,
+                result.updated,
+                len(result.rejected),
+            )
+            crash_point("import.before_commit")
+        crash_point("import.after_commit")
+        return False
+
+    async def _finish(self, conn: Connection, actor: Actor, draft: Draft) -> None:
+        async with conn.transaction():
+            row = await conn.fetchrow(FINISH, actor.organization_id, draft.id, self._me)
+            if row is None:
+                return
+            # What could not be read is kept apart; of the others nothing is needed any more.
+            await conn.execute(drafts.FORGET, actor.organization_id, draft.id)
+            ended = drafts.draft(row)
+            told = {"state": "finished", "rows": ended.rows, "created": ended.created, "updated": ended.updated}
+            told["rejected"] = ended.rejected
+            await audit.record(conn, actor, "contacts.imported", object_id=draft.id, name=draft.file, after=told)
+
+    async def _undo(self, conn: Connection, actor: Actor, draft: Draft) -> bool:
+        if draft.kind == "contacts":
+            await undoing.undo(conn, actor, id=draft.id)
+        else:
+            await self._kinds[draft.kind].undo(conn, actor, draft=draft)
+        await conn.execute(drafts.FORGET, actor.organization_id, draft.id)
+        return False
+
+    def _close(self, id: UUID) -> None:
+        file = self._open.pop(id, None)
+        if file is not None:
+            file.close()
+
+    def _forget(self, kept: set[UUID]) -> None:
+        for id in [one for one in self._open if one not in kept]:
+            self._close(id)
+
+
+CHECKED = """
+UPDATE contact_imports SET position = $4, survey = $5::text, lease_until = CASE WHEN $5 IS NULL THEN lease_until END,
+                           state = CASE WHEN $5 IS NULL THEN state ELSE 'checked' END
+ WHERE organization_id = $1 AND id = $2 AND worker = $3 AND state = 'checking'
+"""
+MINE = """
+SELECT id FROM contact_imports
+ WHERE organization_id = $1 AND id = $2 AND worker = $3 AND rows = $4 AND state = 'running' FOR UPDATE
+"""
+ADVANCE = """
+UPDATE contact_imports SET position = $3, rows = rows + $4, created = created + $5, updated = updated + $6,
+                           rejected = rejected + $7, unchanged = unchanged + $4 - $5 - $6 - $7
+ WHERE organization_id = $1 AND id = $2
+"""
+FINISH = f"""
+UPDATE contact_imports SET state = 'finished', finished_at = now(), lease_until = NULL
+ WHERE organization_id = $1 AND id = $2 AND worker = $3 AND state = 'running'
+RETURNING {drafts.COLUMNS}
+"""
+REJECT = """
+INSERT INTO contact_import_rejects (organization_id, import_id, row, reason, cells)
+SELECT $1, $2, one.row, one.reason, one.cells FROM unnest($3::int[], $4::text[], $5::text[]) AS one (row, reason, cells)
+    ON CONFLICT (organization_id, import_id, row) DO UPDATE SET reason = excluded.reason, cells = excluded.cells
+"""
+
+
+async def keep_rejects(conn: Connection, actor: Actor, *, id: UUID, rejected: list[tuple[importing.Row, str]]) -> None:
+    """Store rejected rows, for whoever mends them."""
+    if rejected:
+        await conn.execute(
+            REJECT,
+            actor.organization_id,
+            id,
+            [row.number for row, _ in rejected],
+            [reason for _, reason in rejected],
+            [msgspec.json.encode(row.cells).decode() for row, _ in rejected],
+        )
+
+
+class _File:
+    """An import's file that is being read."""
+
+    def __init__(self, draft: Draft, spool: Spool) -> None:
+        self._spool = spool
+        self._layout = draft.layout
+        self._reader = Reader(spool.open(), self._layout)
+        self._state = draft.state
+        #: Rows taken.
+        self._rows = 0
+        self.is_stale = False
+        self.options = options_of(draft)
+        self.survey, self.numbers = Survey(countries={}, reasons={}), Numbers()
+
+    def fits(self, draft: Draft) -> bool:
+        """Whether it is where the import is."""
+        if self.is_stale or self._state != draft.state or self._layout != draft.layout:
+            return False
+        return self.options == options_of(draft) and (draft.state == "checking" or self._rows == draft.rows)
+
+    def next(self, count: int) -> Batch:
+        """The next rows. Runs in a thread."""
+        rows = self._reader.take(count)
+        self._rows += len(rows)
+        return importing.batch_of(rows, self._layout, self.options, self._reader.position)
+
+    def skip(self, count: int) -> None:
+        """Pass over rows. Runs in a thread."""
+        while self._rows < count and (rows := self._reader.take(min(10_000, count - self._rows))):
+            self._rows += len(rows)
+
+    def close(self) -> None:
+        self._reader.close()
+        self._spool.close()
+
+
+def options_of(draft: Draft) -> Options:
+    """How an import's rows are read."""
+    return Options(
+        on_duplicate="skip" if draft.on_duplicate == "skip" else "update",
+        tags=tuple(draft.tags),
+        country=draft.country,
+    )

@@ -1,0 +1,72 @@
+"""A file of the database on this machine's disk, for as long as somebody reads it.
+
+It has no name, so nothing of it is left when its process is killed.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from typing import BinaryIO, cast
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.ids import UUID
+
+CHUNK = """
+SELECT bytes FROM contact_import_chunks WHERE organization_id = $1 AND import_id = $2 AND number = $3
+"""
+
+
+class Spool:
+    """The bytes of an import. `open` may be called while others read."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115
+
+    @classmethod
+    async def of(cls, conn: Connection, organization_id: UUID, id: UUID) -> Spool:
+        """All chunks of an import, one at a time in memory."""
+        made = cls()
+        number = 0
+        while (chunk := await conn.fetchval(CHUNK, organization_id, id, number)) is not None:
+            made._file.write(chunk)
+            number += 1
+        made._file.flush()
+        return made
+
+    def open(self) -> BinaryIO:
+        """A reader with a place of its own."""
+        return cast(BinaryIO, io.BufferedReader(_Reading(self._file.fileno()), 65_536))
+
+    def close(self) -> None:
+        """Give the disk back."""
+        self._file.close()
+
+
+class _Reading(io.RawIOBase):
+    """A place within a file that others read, too."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._at = descriptor, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at}.get(whence)
+        self._at = offset + (os.fstat(self._descriptor).st_size if base is None else base)
+        return self._at
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        found = os.pread(self._descriptor, len(view), self._at)
+        view[: len(found)] = found
+        self._at += len(found)
+        return len(found)

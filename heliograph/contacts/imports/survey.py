@@ -1,0 +1,160 @@
+"""What a file would do: whose numbers it holds, who of them is new, and which rows are rejected and why.
+
+It is found out over the whole file, and nothing is written. The rule nobody may break: memory does not grow beyond some
+bytes for each number.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import msgspec
+
+from heliograph.base import phones
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.contacts import importing
+from heliograph.contacts.importing import Batch
+
+#: Rows of each reason that are shown; characters of a cell.
+EXAMPLES, LONGEST_CELL = 15, 80
+
+
+class Rejected(msgspec.Struct):
+    """Rows that are rejected for one reason."""
+
+    count: int = 0
+    #: (row as the sheet counts, its cells), the first ones.
+    examples: list[tuple[int, list[str]]] = []
+
+
+class Survey(msgspec.Struct):
+    """A file looked through: `rows` is the sum of the five counts below it."""
+
+    rows: int = 0
+    created: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    #: Numbers that came before in the file.
+    doubled: int = 0
+    rejected: int = 0
+    #: Of those that are not rejected.
+    opted_out: int = 0
+    countries: dict[str, int] = {}
+    reasons: dict[str, Rejected] = {}
+
+    @property
+    def strangers(self) -> list[str]:
+        """Countries beside the largest one that have over 1 % of the numbers: often a sign that it was read wrong."""
+        total = sum(self.countries.values())
+        return [country for country, count in self.by_country()[1:] if count > total / 100]
+
+    def by_country(self) -> list[tuple[str, int]]:
+        """The most first."""
+        return sorted(self.countries.items(), key=lambda one: (-one[1], one[0]))
+
+    def by_reason(self) -> list[tuple[str, Rejected]]:
+        """The most fundamental first: who mends one kind at a time is not asked for what follows from another."""
+        order = {text: place for place, text in enumerate(importing.REASONS)}
+        return sorted(self.reasons.items(), key=lambda one: (order.get(one[0], -1), one[0]))
+
+
+class Numbers:
+    """A set of phone numbers, in some 16 bytes each: an open table of the digits, grown by halves."""
+
+    def __init__(self) -> None:
+        self._bits = 12
+        self._table = array("Q", bytes(8 << self._bits))
+        self._count = 0
+
+    def add(self, number: str) -> bool:
+        """True if it was not there yet. `number`: E.164."""
+        if 3 * self._count >= 2 << self._bits:
+            self._grow()
+        return self._put(int(number[1:]))
+
+    def _put(self, value: int) -> bool:
+        table, mask = self._table, (1 << self._bits) - 1
+        place = (value * 0x9E3779B97F4A7C15 >> 20) & mask
+        while found := table[place]:
+            if found == value:
+                return False
+            place = (place + 1) & mask
+        table[place] = value
+        self._count += 1
+        return True
+
+    def _grow(self) -> None:
+        known = self._table
+        self._bits += 1
+        self._table, self._count = array("Q", bytes(8 << self._bits)), 0
+        for value in known:
+            if value:
+                self._put(value)
+
+
+# Twin of the condition in `records.WRITE`, which decides in the same way what is changed.
+JUDGE = """
+SELECT count(*) FILTER (WHERE c.phone IS NULL)::int AS created,
+       count(*) FILTER (WHERE $7 AND c.phone IS NOT NULL AND (
+           NOT given.tags <@ c.tags
+           OR given.name <> given.phone
+              AND (given.name, given.first_name, given.last_name) IS DISTINCT FROM (c.name, c.first_name, c.last_name))
+           )::int AS updated,
+       count(*) FILTER (WHERE (SELECT since FROM opted_out_since($1, given.phone)) IS NOT NULL)::int AS opted_out
+  FROM (SELECT g.phone, coalesce(g.name, g.phone) AS name, g.first_name, g.last_name,
+               string_to_array(g.tags, E'\\x1f') AS tags
+          FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[])
+            AS g (phone, name, first_name, last_name, tags)) given
+  LEFT JOIN LATERAL (
+       SELECT phone, name, first_name, last_name, tags FROM contacts
+        WHERE organization_id = $1 AND phone = given.phone AND mode = $8 LIMIT 1) c ON true
+"""
+
+
+async def look(
+    conn: Connection, actor: Actor, *, batch: Batch, survey: Survey, numbers: Numbers, updates: bool, is_people: bool
+) -> None:
+    """Add what a batch would do. `updates`: contacts that are there are changed. `is_people`: contacts are imported,
+    and not numbers that must not be written to."""
+    fresh = []
+    for phone, (entry, _) in batch.entries.items():
+        if numbers.add(phone):
+            fresh.append(entry)
+            country = phones.country(phone)
+            survey.countries[country] = survey.countries.get(country, 0) + 1
+    counts = (0, 0, 0)
+    if fresh:
+        row = await conn.fetchrow(
+            JUDGE,
+            actor.organization_id,
+            [one.phone for one in fresh],
+            [one.name for one in fresh],
+            [one.first_name for one in fresh],
+            [one.last_name for one in fresh],
+            ["\x1f".join(one.tags) for one in fresh],
+            updates,
+            actor.mode,
+        )
+        assert row is not None
+        counts = tuple(row.values())
+    created, updated, opted_out = counts
+    if not is_people:
+        created, updated = len(fresh) - opted_out, 0
+    survey.rows += batch.rows
+    survey.created += created
+    survey.updated += updated
+    survey.opted_out += opted_out
+    survey.unchanged += len(fresh) - created - updated
+    survey.rejected += len(batch.rejected)
+    survey.doubled += batch.rows - len(fresh) - len(batch.rejected)
+    _reject(survey, batch.rejected)
+
+
+def _reject(survey: Survey, rejected: Sequence[tuple[importing.Row, str]]) -> None:
+    for row, reason in rejected:
+        kind = survey.reasons.setdefault(reason, Rejected(examples=[]))
+        kind.count += 1
+        if len(kind.examples) < EXAMPLES:
+            kind.examples.append((row.number, [cell[:LONGEST_CELL] for cell in row.cells[:12]]))

@@ -1,0 +1,418 @@
+"""D6c Imports: a file is uploaded or pasted, read, mapped, looked through and run, each step an address that can be
+left and gone on with; what was rejected is mended, and all of it can be undone for a day."""
+
+from __future__ import annotations
+
+import codecs
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.accounts import organizations
+from heliograph.base import phones
+from heliograph.base.errors import Invalid
+from heliograph.contacts import records, sheets
+from heliograph.contacts.imports import drafts, mending
+from heliograph.contacts.imports.drafts import Draft, ImportMoved
+from heliograph.contacts.sheets import FIELDS, Layout
+from heliograph.dashboard.audience import lists, words
+from heliograph.pages.answers import Answer, Elsewhere, Shown, Stream, refused
+from heliograph.pages.requests import Request
+from heliograph.people import roles
+from heliograph.people.roles import RoleRequired
+
+WRITE = "contacts:write"
+HERE = "/contacts/imports"
+#: Encodings and delimiters that may be chosen.
+ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "cp1252", "cp1250", "iso-8859-15")
+DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
+#: Rows that are shown of a file, and values of each column.
+ROWS, SAMPLES = 10, 3
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of the file, what it holds, and what it is taken for."""
+
+    index: int
+    name: str
+    samples: list[str]
+    field: str
+
+
+async def show_list(request: Request) -> Answer:
+    """Imports of the mode, newest first."""
+    after = lists.id_of(request.query.get("after", ""))
+    async with request.reading() as conn:
+        found = await drafts.list_page(conn, request.actor, after=after, limit=lists.SIZES[0] + 1)
+    rows = found[: lists.SIZES[0]]
+    values = {
+        "rows": rows,
+        "may_write": request.may(WRITE),
+        "older": request.to(HERE, after=rows[-1].id.hex) if len(found) > len(rows) else None,
+        "is_first": after is None,
+        "first": request.to(HERE),
+    }
+    return Shown(template="audience/imports.html", values=values)
+
+
+async def show_upload(request: Request) -> Answer:
+    """Step 1: a file, or what was copied from a sheet."""
+    return Shown(template="audience/import_upload.html", values=_upload_values(request))
+
+
+async def upload(request: Request) -> Answer:
+    """The file, kept in pieces as it comes."""
+    given, actor = request.upload, request.actor
+    kind = "opt_outs" if request.form.get("kind") == "opt_outs" else "contacts"
+    if kind == "opt_outs" and not request.may(WRITE, mode="live"):
+        raise RoleRequired(required=roles.holders(scope=WRITE, mode="live"))  # they hold in both modes
+    id: UUID | None = None
+    size, number, start = 0, 0, b""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    is_utf8 = True
+    try:
+        async for chunk in given.chunks(drafts.CHUNK):
+            async with request.writing() as conn:
+                if id is None:
+                    id = await drafts.begin(conn, actor, file=given.name or request.text("pasted"), kind=kind)
+                await drafts.put(conn, actor, id=id, number=number, chunk=chunk)
+            start = start or chunk[:4]
+            size, number = size + len(chunk), number + 1
+            try:
+                is_utf8 = is_utf8 and decoder.decode(chunk) is not None
+            except UnicodeDecodeError:
+                is_utf8 = False
+        if id is None:
+            raise Invalid(("file", "required", "Choose a file, or paste something."))
+        async with request.writing() as conn:
+            await drafts.uploaded(conn, actor, id=id, size=size, encoding=_encoding(start, is_utf8))
+    except Invalid as refusal:
+        await _give_up(request, id)
+        await given.drain(2 * drafts.LONGEST)
+        wrong = refusal.details["fields"][0]
+        told = Invalid(("file", wrong["issue"], words.IMPORT_FORM.get(wrong["issue"], wrong["message"])))
+        return refused("audience/import_upload.html", told, _upload_values(request))
+    except BaseException:
+        await _give_up(request, id)
+        raise
+    return Elsewhere(location=request.to(f"{HERE}/{id}/read"))
+
+
+async def show_read(request: Request) -> Answer:
+    """Step 2: how the file is read; the address may say it otherwise, and the rows follow."""
+    async with request.reading() as conn:
+        draft = await drafts.get(conn, request.actor, id=request.id())
+        if draft.state not in ("reading", "checked"):
+            return _now(request, draft)
+        head = await drafts.head(conn, request.actor, id=draft.id)
+    return Shown(template="audience/import_read.html", values=_read_values(draft, head, request.query))
+
+
+async def read(request: Request) -> Answer:
+    """Keep how the file is read."""
+    id = request.id()
+    try:
+        async with request.writing() as conn:
+            draft = await drafts.get(conn, request.actor, id=id)
+            head = await drafts.head(conn, request.actor, id=id)
+            layout, problem = _layout(draft, head, request.form)
+            if problem:
+                values = _read_values(draft, head, request.form)
+                return Shown(template="audience/import_read.html", values=values, status=422)
+            await drafts.read_as(conn, request.actor, id=id, layout=layout)
+    except ImportMoved:
+        return await _moved(request, id)
+    return Elsewhere(location=request.to(f"{HERE}/{id}/map"))
+
+
+async def show_map(request: Request) -> Answer:
+    """Step 3: what the columns are. The address may say it otherwise, and what becomes of numbers follows."""
+    async with request.reading() as conn:
+        draft = await drafts.get(conn, request.actor, id=request.id())
+        if draft.state not in ("reading", "checked"):
+            return _now(request, draft)
+        head = await drafts.head(conn, request.actor, id=draft.id)
+        home = (await organizations.get(conn, id=request.actor.organization_id)).country
+    typed = dict(request.query) if "on_duplicate" in request.query else _typed(draft, home)
+    return Shown(template="audience/import_map.html", values=_map_values(request, draft, head, typed))
+
+
+async def map_columns(request: Request) -> Answer:
+    """Keep what the columns are, and have the file looked through."""
+    id, typed = request.id(), request.form
+    try:
+        async with request.writing() as conn:
+            draft = await drafts.get(conn, request.actor, id=id)
+            try:
+                country = typed.get("country") or None
+                if country is not None and country not in phones.REGIONS.values():
+                    raise Invalid(("country", "enum", "Choose a country."))
+                tags = _tags(typed.get("tags", ""))
+                await drafts.check(
+                    conn,
+                    request.actor,
+                    id=id,
+                    fields=_fields(draft, typed),
+                    country=country,
+                    tags=tags,
+                    on_duplicate="skip" if typed.get("on_duplicate") == "skip" else "update",
+                )
+            except Invalid as refusal:
+                head = await drafts.head(conn, request.actor, id=id)
+                values = _map_values(request, draft, head, typed)
+                return refused("audience/import_map.html", refusal, values)
+    except ImportMoved:
+        return await _moved(request, id)
+    return Elsewhere(location=request.to(f"{HERE}/{id}/check"))
+
+
+async def show_check(request: Request) -> Answer:
+    """Step 4: what the file would do."""
+    async with request.reading() as conn:
+        draft = await drafts.get(conn, request.actor, id=request.id())
+    if draft.state not in ("checking", "checked"):
+        return _now(request, draft)
+    return _checked(request, draft)
+
+
+async def run(request: Request) -> Answer:
+    """Import what was looked through, or go on with what was stopped."""
+    id = request.id()
+    try:
+        async with request.writing() as conn:
+            await drafts.run(conn, request.actor, id=id, knows_strangers=request.form.get("strangers") == "yes")
+    except Invalid:
+        async with request.reading() as conn:
+            draft = await drafts.get(conn, request.actor, id=id)
+        wrong = Invalid(("strangers", "required", "Confirm that the numbers of other countries are meant."))
+        return _checked(request, draft, wrong)
+    except ImportMoved:
+        return await _moved(request, id)
+    return Elsewhere(location=request.to(f"{HERE}/{id}"))
+
+
+async def show(request: Request) -> Answer:
+    """Step 5: how far it has come, and what became of it; an import that is not so far yet shows its step."""
+    async with request.reading() as conn:
+        draft = await drafts.get(conn, request.actor, id=request.id())
+    if draft.state in drafts.UNSTARTED:
+        return _now(request, draft)
+    values = {"draft": draft, "may_write": request.may(WRITE), "mends": draft.kind == "contacts"}
+    return Shown(template="audience/import_live.html" if request.is_fragment else "audience/import.html", values=values)
+
+
+async def stop(request: Request) -> Answer:
+    """Import nothing more."""
+    return await _act(request, drafts.stop)
+
+
+async def undo(request: Request) -> Answer:
+    """Take back what it made."""
+    return await _act(request, drafts.undo)
+
+
+async def back(request: Request) -> Answer:
+    """From the check to the columns again."""
+    id = request.id()
+    try:
+        async with request.writing() as conn:
+            await drafts.back(conn, request.actor, id=id)
+    except ImportMoved:
+        return await _moved(request, id)
+    return Elsewhere(location=request.to(f"{HERE}/{id}/map"))
+
+
+async def discard(request: Request) -> Answer:
+    """Forget a file of which nothing was imported."""
+    async with request.writing() as conn:
+        await drafts.discard(conn, request.actor, id=request.id())
+    return Elsewhere(location=request.to(HERE), notice=request.text("The file is erased."))
+
+
+async def export_rejects(request: Request) -> Answer:
+    """Rejected rows as a file of the original's form."""
+    async with request.writing() as conn:
+        draft = await drafts.get(conn, request.actor, id=request.id())
+        await mending.begin_export(conn, request.actor, draft=draft)
+    delimiter = draft.delimiter or lists.separator(request)
+    pieces = mending.pieces(request.reading, request.actor, draft=draft, delimiter=delimiter)
+    stream: Stream = lists.exported(request, f"rejects-{str(draft.id)[:8]}", pieces)
+    return stream
+
+
+async def show_mend(request: Request) -> Answer:
+    """Rejected rows as a table that can be changed."""
+    return Shown(template="audience/import_mend.html", values=await _mend_values(request))
+
+
+async def mend(request: Request) -> Answer:
+    """Import rows that were mended; what is still wrong stays."""
+    id = request.id()
+    cells: dict[int, dict[str, str]] = {}
+    for name, value in request.form.items():
+        kind, _, rest = name.partition("-")
+        row, _, field = rest.partition("-")
+        if kind == "cell" and row.isdecimal() and len(row) < 10 and field in FIELDS:
+            cells.setdefault(int(row), {})[field] = value
+
+    async def work(conn: Any) -> dict[str, int]:
+        done = await mending.mend(conn, request.actor, id=id, cells=cells)
+        return {"imported": done.imported, "left": done.left}
+
+    try:
+        done = await request.once(work)
+    except ImportMoved:
+        return await _moved(request, id)
+    said = request.speech.count("%(num)s row imported.", "%(num)s rows imported.", done["imported"])
+    return Elsewhere(location=request.to(f"{HERE}/{id}" + ("/mend" if done["left"] else "")), notice=said)
+
+
+def _upload_values(request: Request) -> dict[str, Any]:
+    asked = request.query.get("kind") or getattr(request, "form", {}).get("kind")
+    return {"kind": "opt_outs" if asked == "opt_outs" else "contacts"}
+
+
+async def _give_up(request: Request, id: UUID | None) -> None:
+    if id is not None:
+        async with request.writing() as conn:
+            await drafts.discard(conn, request.actor, id=id)
+
+
+def _encoding(start: bytes, is_utf8: bool) -> str:
+    """What the mark at the beginning says, else UTF-8 if all of the file is, else what sheets of the West write."""
+    for mark, encoding in sheets.MARKS:
+        if start.startswith(mark):
+            return encoding
+    return "utf-8" if is_utf8 else sheets.FALLBACK
+
+
+def _layout(draft: Draft, head: bytes, given: Any) -> tuple[Layout, str]:
+    """(how the file is read as the form says, what is wrong with that)"""
+    encoding = given.get("encoding", draft.encoding)
+    delimiter = next((one for one, name in DELIMITERS.items() if name == given.get("delimiter")), draft.delimiter)
+    header = {"yes": True, "no": False}.get(given.get("header", ""), draft.has_header)
+    encoding = encoding if encoding in ENCODINGS else draft.encoding or "utf-8"
+    try:
+        return sheets.look(head, encoding=encoding, delimiter=delimiter, has_header=header), ""
+    except Invalid:
+        return draft.layout, "The file cannot be read like this."
+
+
+def _read_values(draft: Draft, head: bytes, given: Any) -> dict[str, Any]:
+    layout, problem = _layout(draft, head, given)
+    return {
+        "draft": draft,
+        "layout": layout,
+        "problem": problem,
+        "rows": drafts.sample(head, layout, ROWS),
+        "encodings": ENCODINGS,
+        "delimiters": DELIMITERS,
+        "width": len(layout.columns),
+    }
+
+
+def _typed(draft: Draft, home: str | None) -> dict[str, str]:
+    """The form as it begins: what was guessed or chosen before; the country is the organization's own."""
+    known = {index: field for field, index in draft.fields.items()}
+    typed = {f"column-{at}": known.get(at, "") for at in range(len(draft.columns))}
+    return typed | {
+        "country": draft.country or home or "",
+        "tags": ", ".join(draft.tags),
+        "on_duplicate": draft.on_duplicate,
+    }
+
+
+def _fields(draft: Draft, typed: Any) -> dict[str, int]:
+    """Field to column. Raises Invalid if two columns are taken for one thing."""
+    found: dict[str, int] = {}
+    for at in range(len(draft.columns)):
+        field = typed.get(f"column-{at}", "")
+        if field in FIELDS and (draft.kind == "contacts" or field == "phone"):
+            if field in found:
+                raise Invalid((f"column-{at}", "double", "Two columns are taken for the same."))
+            found[field] = at
+    if "phone" not in found:
+        raise Invalid(("column-0", "required", "Say which column has the phone numbers."))
+    return found
+
+
+def _tags(text: str) -> tuple[str, ...]:
+    try:
+        return records.tags([one for one in text.split(",") if one.strip()])
+    except Invalid:
+        raise Invalid(("tags", "length", words.CONTACT_FORM["tags"])) from None
+
+
+def _map_values(request: Request, draft: Draft, head: bytes, typed: Any) -> dict[str, Any]:
+    rows = drafts.sample(head, draft.layout, 200)
+    columns = []
+    for at, name in enumerate(draft.columns):
+        samples = [row[at] for row in rows if at < len(row) and row[at].strip()][:SAMPLES]
+        columns.append(Column(at, name, samples, typed.get(f"column-{at}", "")))
+    phone = next((one.index for one in columns if one.field == "phone"), None)
+    country = typed.get("country") or None
+    national = []
+    if phone is not None:
+        cells = [row[phone].strip() for row in rows if phone < len(row)]
+        written = [cell for cell in cells if cell and not cell.lstrip("'").startswith(("+", "00"))]
+        known = country if country in phones.REGIONS.values() else None
+        national = [(cell, phones.read(cell, region=known) or "") for cell in written[:SAMPLES]]
+    return {
+        "draft": draft,
+        "columns": columns,
+        "fields_offered": words.FIELDS if draft.kind == "contacts" else {"phone": words.FIELDS["phone"]},
+        "typed": {"country": "", "tags": "", "on_duplicate": "update", **typed},
+        "countries": lists.countries(request),
+        "national": national,
+    }
+
+
+def _checked(request: Request, draft: Draft, refusal: Invalid | None = None) -> Answer:
+    values = {"draft": draft, "reasons": words.IMPORT_REASONS, "fields_offered": words.FIELDS}
+    template = "audience/import_check_live.html" if request.is_fragment else "audience/import_check.html"
+    return Shown(template=template, values=values, status=422 if refusal else 200, refusal=refusal)
+
+
+async def _mend_values(request: Request) -> dict[str, Any]:
+    async with request.reading() as conn:
+        draft = await drafts.get(conn, request.actor, id=request.id())
+        found = await mending.rejects(conn, request.actor, id=draft.id, limit=mending.MOST + 1)
+    order = [field for field in FIELDS if field in draft.fields]
+    rows = [
+        (one, [(field, one.cells[at] if (at := draft.fields[field]) < len(one.cells) else "") for field in order])
+        for one in found[: mending.MOST]
+    ]
+    return {
+        "draft": draft,
+        "rows": rows,
+        "order": order,
+        "fields_offered": words.FIELDS,
+        "reasons": words.IMPORT_REASONS,
+        "is_more": len(found) > mending.MOST,
+    }
+
+
+async def _act(request: Request, act: Any) -> Answer:
+    id = request.id()
+    try:
+        async with request.writing() as conn:
+            await act(conn, request.actor, id=id)
+    except ImportMoved:
+        return await _moved(request, id)
+    return Elsewhere(location=request.to(f"{HERE}/{id}"))
+
+
+async def _moved(request: Request, id: UUID) -> Answer:
+    """Somebody did something else meanwhile: the page of where it is now says so."""
+    async with request.reading() as conn:
+        await drafts.get(conn, request.actor, id=id)
+    return Elsewhere(location=request.to(f"{HERE}/{id}"), notice=request.text(ImportMoved().message))
+
+
+def _now(request: Request, draft: Draft) -> Answer:
+    """Where an import is."""
+    step = {"uploading": "/read", "reading": "/read", "checking": "/check", "checked": "/check"}.get(draft.state, "")
+    if draft.state == "uploading":
+        return Elsewhere(location=request.to(HERE))
+    return Elsewhere(location=request.to(f"{HERE}/{draft.id}{step}"))

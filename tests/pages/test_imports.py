@@ -1,0 +1,267 @@
+"""Files on pages: uploaded, read, mapped, checked, run by a worker that may be killed, mended and undone."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+import pytest
+
+from heliograph.base.database.pool import Pool
+from heliograph.consent.importing import OptOutImports
+from heliograph.contacts import importing, records
+from heliograph.contacts.imports import drafts, running
+from heliograph.contacts.imports.running import Runner
+from heliograph.contacts.imports.survey import Numbers
+from heliograph.contacts.records import Entry
+from heliograph.dashboard.audience import words
+from tests.rules.test_contacts import APART
+
+from .conftest import Browser, Page, Tenant, make_person, make_tenant
+
+MESSY = (
+    "\ufeffTelemóvel;Primeiro nome;Apelido;Etiquetas\r\n"
+    '+258841234567;"João\r\n da Beira";Silva;VIP, Maputo\r\n'
+    "84 123 4568;Ana;;\r\n"
+    ";Sem;Número;\r\n"
+    "2,58841E+11;Eva;;\r\n"
+    "84 123 4568;Ana;Costa;\r\n"
+    "abc;Rui;;\r\n"
+    ";;;\r\n"
+)
+
+
+async def send(browser: Browser, content: bytes, *, name: str = "people.csv", **fields: str) -> Page:
+    """Step 1, as a browser without scripts sends it."""
+    action = "/contacts/import" + (f"?kind={fields['kind']}" if "kind" in fields else "")
+    form = (await browser.get(action)).form(action)
+    data = aiohttp.FormData(quote_fields=False)
+    for field, value in (form | fields).items():
+        if field not in ("file", "text"):
+            data.add_field(field, value)
+    pasted = name == ""
+    data.add_field("file", b"" if pasted else content, filename=name, content_type="text/csv")
+    data.add_field("text", content.decode() if pasted else "")
+    headers = {"Origin": browser.base_url, "Accept": "text/html"}
+    async with browser.session.post(browser.base_url + action, data=data, headers=headers) as answer:
+        return Page(answer, await answer.text())
+
+
+async def work(pool: Pool, **options: Any) -> None:
+    """What a worker does, until there is nothing to do."""
+    runner = Runner(pool, {"opt_outs": OptOutImports()}, **options)
+    while await runner.round():
+        pass
+    await runner.close()
+
+
+async def to_check(pool: Pool, browser: Browser, content: bytes, *, name: str = "people.csv", **mapped: str) -> Page:
+    """Steps 1 to 4."""
+    page = await send(browser, content, name=name)
+    assert page.path.endswith("/read"), page.words
+    page = await browser.submit(page, page.path)
+    assert page.path.endswith("/map"), page.words
+    page = await browser.submit(page, page.path, **mapped)
+    assert page.path.endswith("/check"), page.words
+    await work(pool)
+    return await browser.get(page.path)
+
+
+async def test_a_messy_file_in_five_steps(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await pool.execute("UPDATE organizations SET country = 'MZ' WHERE id = $1", tenant.id)
+    page = await send(owner, MESSY.encode())
+    read = page.path
+    assert ("utf-8-sig" in page.text, "João" in page.words) == (True, True)
+    assert "Silva;VIP" in (await owner.get(f"{read}?delimiter=comma")).words
+    page = await owner.submit(page, read)
+    # A national number is one of the organization's own country, and shown before and after.
+    assert all(said in page.words for said in ("84 123 4568", "+258841234568")), page.words
+    assert [page.form(page.path)[f"column-{at}"] for at in range(4)] == ["phone", "first_name", "last_name", "tags"]
+    none = await owner.get(f"{page.path}?country=&on_duplicate=update&column-0=phone")
+    assert "rejected" in none.words
+    page = await owner.submit(page, page.path, tags="spring")
+    assert "is being looked through" in page.words
+    await work(pool)
+    page = await owner.get(page.path)
+    for said in ("Rows 6", "New 2", "Twice in the file 1", "Rejected 3", "Mozambique 2", "Import 3 rows"):
+        assert said in page.words, (said, page.words)
+    assert page.words.index("There is no phone number") < page.words.index("has rounded the phone number")
+    assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
+    id = page.path.split("/")[3]
+    page = await owner.submit(page, f"/contacts/imports/{id}/run")
+    await work(pool)
+    page = await owner.get(page.path)
+    for said in ("Finished", "Rows 6", "New 2", "Rejected 3"):
+        assert said in page.words, (said, page.words)
+    rows = await pool.fetch("SELECT phone, name, tags FROM contacts ORDER BY phone")
+    assert [tuple(row) for row in rows] == [
+        ("+258841234567", "João da Beira Silva", ["vip", "maputo", "spring"]),
+        ("+258841234568", "Ana Costa", ["spring"]),
+    ]
+    assert await pool.fetchval("SELECT count(*) FROM contact_import_chunks") == 0
+    file = await owner.submit(page, f"/contacts/imports/{id}/rejects")
+    assert "4;there is no phone number;;Sem;Número;" in file.text
+    # One of three is mended; the others stay, with what was typed.
+    page = await owner.get(f"/contacts/imports/{id}/mend")
+    typed = {"cell-4-phone": "84 123 4570", "cell-7-phone": "still wrong"}
+    page = await owner.submit(page, f"/contacts/imports/{id}/mend", **typed)
+    assert ("1 row imported." in page.words, "still wrong" in page.text) == (True, True)
+    assert (await owner.get(f"/contacts/imports/{id}")).words.count("Rejected 2") == 1
+    page = await owner.submit(await owner.get(f"/contacts/imports/{id}"), f"/contacts/imports/{id}/undo")
+    await work(pool)
+    assert "Undone" in (await owner.get(page.path)).words
+    assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
+    assert "Undo the import" not in (await owner.get(page.path)).words
+
+
+async def test_a_pasted_sheet_without_a_header(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    page = await to_check(pool, owner, b"+351912345678\tRui\n+258841234567\tAna\n", name="", **{"column-1": "name"})
+    assert "New 2" in page.words
+    id = page.path.split("/")[3]
+    refused = await owner.submit(page, f"/contacts/imports/{id}/run")
+    assert (refused.status, "Confirm that the numbers of other countries" in refused.words) == (422, True)
+    assert await pool.fetchval("SELECT state FROM contact_imports") == "checked"
+    await owner.submit(page, f"/contacts/imports/{id}/run", strangers="yes")
+    await work(pool)
+    assert await pool.fetchval("SELECT count(*) FROM contacts WHERE name IN ('Ana', 'Rui')") == 2
+
+
+async def test_what_is_no_table_is_refused_with_a_way_out(pool: Pool, owner: Browser) -> None:
+    for content, said in ((b"", "Choose a file"), (b"PK\x03\x04" + bytes(400_000), "save the sheet as CSV")):
+        page = await send(owner, content)
+        assert (page.status, said in page.words) == (422, True)
+    assert await pool.fetchval("SELECT count(*) FROM contact_imports") == 0
+    assert await pool.fetchval("SELECT count(*) FROM contact_import_chunks") == 0
+
+
+async def test_too_much_is_refused_before_it_is_kept(
+    pool: Pool, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafts, "LONGEST", 300_000)
+    page = await send(owner, b"phone\n" + b"+258841234567\n" * 60_000)
+    assert (page.status, "at most 200 MB" in page.words) == (422, True)
+    assert await pool.fetchval("SELECT count(*) FROM contact_import_chunks") == 0
+
+
+async def test_an_upload_needs_a_page_of_ours(pool: Pool, owner: Browser) -> None:
+    data = aiohttp.FormData({"_token": "another's"})
+    data.add_field("file", b"phone\n+258841234567\n", filename="people.csv")
+    headers = {"Origin": owner.base_url, "Accept": "text/html"}
+    async with owner.session.post(owner.base_url + "/contacts/import", data=data, headers=headers) as answer:
+        assert answer.status == 403
+    assert await pool.fetchval("SELECT count(*) FROM contact_imports") == 0
+
+
+async def test_whoever_takes_over_counts_nobody_twice(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that vanishes between two steps, and one that comes back and believes that the file is still its own."""
+    rows = [f"+25884{1_000_000 + n % 900},Person {n}" for n in range(1_000)] + ["bad,Nobody"]
+    page = await to_check(pool, owner, "\n".join(["phone,name", *rows]).encode())
+    assert all(said in page.words for said in ("Rows 1,001", "New 900", "Twice in the file 100", "Rejected 1"))
+    id = page.path.split("/")[3]
+    await owner.submit(page, f"/contacts/imports/{id}/run")
+    monkeypatch.setattr(running, "STEPS", 2)
+    workers = [Runner(pool, {}, rows=90, lease=timedelta(0)) for _ in range(3)]
+    turns = random.Random(7)
+    while await pool.fetchval("SELECT state FROM contact_imports") == "running":
+        await turns.choice(workers).round()
+    for one in workers:
+        await one.close()
+    row = await pool.fetchrow("SELECT rows, created, updated, unchanged, rejected FROM contact_imports")
+    assert tuple(row) == (1_001, 900, 100, 0, 1)
+    assert await pool.fetchval("SELECT count(*) FROM contacts") == 900
+    assert await pool.fetchval(APART) == 0
+
+
+async def test_what_was_stopped_goes_on_where_it_was(
+    pool: Pool, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "STEPS", 1)
+    content = "\n".join(["phone", *(f"+25884{1_000_000 + n}" for n in range(50))]).encode()
+    page = await to_check(pool, owner, content)
+    id = page.path.split("/")[3]
+    page = await owner.submit(page, f"/contacts/imports/{id}/run")
+    runner = Runner(pool, {}, rows=20)
+    await runner.round()
+    page = await owner.submit(page, f"/contacts/imports/{id}/stop")
+    assert ("Stopped" in page.words, "Rows 20" in page.words) == (True, True)
+    assert await runner.round() == 0
+    await owner.submit(page, f"/contacts/imports/{id}/run")
+    while await runner.round():
+        pass
+    await runner.close()
+    assert tuple(await pool.fetchrow("SELECT state, rows, created FROM contact_imports")) == ("finished", 50, 50)
+
+
+async def test_a_suppression_list_and_back(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    async with pool.acquire() as conn:
+        await records.create_many(conn, tenant.actor, entries=[Entry("+258841234567", "Ana")])
+    await pool.execute(
+        "INSERT INTO opt_outs (organization_id, recipient, since, source) VALUES ($1, $2, now(), 'keyword')",
+        tenant.id,
+        "+258841234568",
+    )
+    page = await send(owner, b"number\n+258841234567\n+258841234568\n+258841234569\n", kind="opt_outs")
+    page = await owner.submit(page, page.path)
+    page = await owner.submit(page, page.path)
+    await work(pool)
+    page = await owner.get(page.path)
+    assert ("New 2" in page.words, "Opt 2 numbers out" in page.words) == (True, True)
+    id = page.path.split("/")[3]
+    await owner.submit(page, f"/contacts/imports/{id}/run")
+    await work(pool)
+    assert await pool.fetchval("SELECT count(*) FROM opt_outs WHERE source = 'organization'") == 2
+    assert await pool.fetchval("SELECT count(*) FROM events WHERE kind = 'contact.opted_out'") == 2
+    await owner.submit(await owner.get(f"/contacts/imports/{id}"), f"/contacts/imports/{id}/undo")
+    await work(pool)
+    assert [row["source"] for row in await pool.fetch("SELECT source FROM opt_outs")] == ["keyword"]
+
+
+async def test_each_step_is_left_and_gone_on_with(pool: Pool, owner: Browser) -> None:
+    page = await send(owner, b"phone\n+258841234567\n")
+    id = page.path.split("/")[3]
+    assert (await owner.get(f"/contacts/imports/{id}")).path.endswith("/read")
+    assert "Waits for you" in (await owner.get("/contacts/imports")).words
+    page = await owner.submit(await owner.get(f"/contacts/imports/{id}/map"), f"/contacts/imports/{id}/map")
+    assert (await owner.get(f"/contacts/imports/{id}")).path.endswith("/check")
+    page = await owner.submit(page, f"/contacts/imports/{id}/back")
+    assert page.path.endswith("/map")
+    wrong = await owner.submit(page, page.path, **{"column-0": ""})
+    assert (wrong.status, "Say which column" in wrong.words) == (422, True)
+    late = (await owner.get("/contacts/new")).form("/contacts")
+    moved = await owner.post(f"/contacts/imports/{id}/run", late)
+    assert "has moved on meanwhile" in moved.words
+    token = {"_token": late["_token"]}
+    page = await owner.post(f"/contacts/imports/{id}/discard", token)
+    assert ("The file is erased." in page.words, "No import yet" in page.words) == (True, True)
+
+
+async def test_another_organizations_files_are_nobodys(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    page = await send(owner, b"phone\n+258841234567\n")
+    id = page.path.split("/")[3]
+    other = await make_tenant(pool)
+    await make_person(pool, other, "eva@example.com")
+    await other_browser.sign_in("eva@example.com")
+    token = (await other_browser.get("/contacts/new")).form("/contacts")
+    for step in ("", "/read", "/map", "/check", "/mend"):
+        assert (await other_browser.get(f"/contacts/imports/{id}{step}")).status == 404, step
+    for step in ("read", "map", "back", "run", "stop", "undo", "discard", "rejects", "mend"):
+        assert (await other_browser.post(f"/contacts/imports/{id}/{step}", token)).status == 404, step
+    assert (await owner.get(f"/contacts/imports/{id}/read?mode=test")).status == 404
+
+
+def test_every_reason_has_words() -> None:
+    assert set(importing.REASONS) == words.IMPORT_REASONS.keys()
+
+
+def test_a_set_of_numbers_is_a_set() -> None:
+    numbers, known, made = Numbers(), set[str](), random.Random(3)
+    for _ in range(20_000):
+        one = f"+{made.randrange(1_000_000, 1_015_000)}"
+        assert numbers.add(one) == (one not in known)
+        known.add(one)
