@@ -95,7 +95,7 @@ async def test_a_messy_file_while_processes_are_killed(database_url: str, pool: 
             await page.get_by_text("1 row imported.").wait_for()
             await page.get_by_role("link", name="people.csv").click()
             await page.get_by_role("button", name="Undo the import").click()
-            await page.get_by_text("Undone", exact=True).wait_for()
+            await page.get_by_text("What it had made is gone").wait_for()
             assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
             # What the browser says of a server that is not there is no fault of the page's.
             assert [one for one in site.complaints if "ERR_CONNECTION" not in one and "ERR_EMPTY" not in one] == []
