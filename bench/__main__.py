@@ -19,6 +19,7 @@ from bench.claims import claims
 from bench.contacts import contacts
 from bench.figures import Report
 from bench.growth import growth
+from bench.http_way import http_way
 from bench.idle import idle
 from bench.kannel import kannel
 from bench.memory import memory
@@ -39,6 +40,7 @@ SECTIONS: dict[str, Callable[[Stage, Report, Lengths], Awaitable[None]]] = {
     "accept": accept,
     "claims": claims,
     "way": way,
+    "http": http_way,
     "kannel": kannel,
     "backlog": backlog,
     "contacts": contacts,

@@ -33,6 +33,7 @@ BUDGETS = {
     "accept_ratio_1": Budget(0.33, 0.45),
     "accept_to_naive": Budget(1.5, 2.5),
     "way_ratio": Budget(0.27, 0.35),
+    "way_http_ratio": Budget(0.6, 0.8),
     "way_kannel": Budget(1.9, 2.5),
     "way_processor": Budget(260, 200, at_most=True),
     "way_wal": Budget(4_500, 3_500, at_most=True),

@@ -1,4 +1,4 @@
-"""The simulators as processes, with a control port: `python -m bench.process smsc|graph|receiver|visits|fixed JSON`.
+"""The simulators as processes, with a control port: `python -m bench.process NAME JSON`; the names are at the end.
 
 They are those of `heliograph simulate`, told to write nothing. What is measured (API and worker) is never started from
 here: it runs as in production, through `python -m heliograph`.
@@ -18,6 +18,7 @@ import uvloop
 from bench import control
 from bench.sink import Sink
 from heliograph.http.heads import RequestHead
+from heliograph.simulators.aggregators.simulator import Aggregator, Options
 from heliograph.simulators.graph import demo as graph_demo
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from heliograph.simulators.http import HttpSimulator, Reply
@@ -49,6 +50,14 @@ async def graph(values: dict[str, Any]) -> None:
     simulator = GraphSimulator(options, msgspec.structs.replace(known, numbers=numbers))
     await simulator.start()
     await _until_told(values["control"], {"counters": lambda: msgspec.to_builtins(simulator.counters)}, simulator.stop)
+
+
+async def aggregator(values: dict[str, Any]) -> None:
+    """`port`, `control`, `profile`, `secret`: a supplier over HTTP."""
+    options = Options(profile=values["profile"], secret=values["secret"], port=values["port"], receipt_delay=0.0)
+    simulator = Aggregator(options)
+    await simulator.start()
+    await _until_told(values["control"], {"counters": lambda: dict(simulator.answered)}, simulator.stop)
 
 
 async def receiver(values: dict[str, Any]) -> None:
@@ -114,7 +123,12 @@ async def _until_told(port: int, answers: dict[str, Any], stop: Any) -> None:
 
 if __name__ == "__main__":
     uvloop.run(
-        {"smsc": smsc, "graph": graph, "receiver": receiver, "visits": visits, "fixed": fixed}[sys.argv[1]](
-            msgspec.json.decode(sys.argv[2])
-        )
+        {
+            "smsc": smsc,
+            "graph": graph,
+            "aggregator": aggregator,
+            "receiver": receiver,
+            "visits": visits,
+            "fixed": fixed,
+        }[sys.argv[1]](msgspec.json.decode(sys.argv[2]))
     )

@@ -37,6 +37,7 @@ from heliograph.base.database.migrate import migrate
 from heliograph.base.embedded.server import Embedded
 from heliograph.base.process.settings import Settings
 from heliograph.demo import Smsc
+from heliograph.sms.dispatch import suppliers
 from heliograph.webhooks import endpoints
 from heliograph.whatsapp.money import wallet
 
@@ -109,7 +110,7 @@ class Stage:
         #: The simulated Cloud API: where it is and what it is told.
         self.graph = demo.new_graph()
         self.graph.port = free_port()
-        self._controls = {name: free_port() for name in ("smsc", "graph", "receiver", "fixed")}
+        self._controls = {name: free_port() for name in ("smsc", "graph", "aggregator", "receiver", "fixed")}
         self.smsc_password = secrets.token_urlsafe(6)
         self._secret_key = secrets.token_urlsafe(48)
         #: Share of the machine that others used during each window.
@@ -181,6 +182,17 @@ class Stage:
         """The simulated SMSC; its control connection has the word `counters`."""
         values = {"port": self.smsc_port, "systems": {"bench": self.smsc_password}}
         return await self._simulate("smsc", values)
+
+    async def start_aggregator(self, profile: str, secret: str) -> tuple[Control, str]:
+        """A simulated supplier over HTTP; its control connection has the word `counters`. Returns its address, too."""
+        port = free_port()
+        control = await self._simulate("aggregator", {"port": port, "profile": profile, "secret": secret})
+        return control, f"http://127.0.0.1:{port}"
+
+    @property
+    def supplier_key(self) -> bytes:
+        """What suppliers' secrets are sealed under."""
+        return suppliers.seal_key(self._settings())
 
     async def start_graph(self, *, numbers: int) -> Control:
         """The simulated Cloud API, with an account, a full wallet and `numbers` that may send a thousand a second."""
@@ -396,6 +408,7 @@ class Stage:
             "HELIOGRAPH_DATABASE_URL": settings.database_url,
             "HELIOGRAPH_SECRET_KEY": settings.secret_key,
             "HELIOGRAPH_NOT_READY_SECONDS": "0",
+            "HELIOGRAPH_PUBLIC_URL": f"http://127.0.0.1:{self.api_port}",
             "HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true",
             "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": settings.webhook_allow_networks,
             "HELIOGRAPH_RATE_SMS_SEND": str(PLENTY),

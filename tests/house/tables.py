@@ -32,6 +32,7 @@ FIGURES = {
     "accept_ratio_1": ("Accepted, 1 connection ÷ pgbench, 1 client", ""),
     "accept_to_naive": ("Accepted ÷ the same transaction one by one in pgbench, 64 clients", ""),
     "way_ratio": ("Whole way live, accept to signed webhook received ÷ pgbench, 64 clients", ""),
+    "way_http_ratio": ("Whole way through a supplier over HTTP ÷ over SMPP", ""),
     "way_kannel": ("Whole way live ÷ Kannel's, file store", ""),
     "way_processor": ("Processor time of a message on the whole way, without stand-ins", "µs"),
     "way_wal": ("WAL of a message on the whole way", "B"),
