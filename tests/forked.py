@@ -6,6 +6,7 @@ directory, passes on what it is told by signals, and ends when that ends, with i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -41,12 +42,15 @@ def pass_on_to(pid: int) -> None:
     """Signals that come to this process go to that one too."""
 
     def send(number: int, frame: Any) -> None:
-        os.kill(pid, number)
+        # One that has ended already needs to be told nothing; its status is on its way.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
     signal.signal(signal.SIGTERM, send)
     # Who shares our terminal is interrupted by it.
-    if os.getpgid(pid) != os.getpgid(0):
-        signal.signal(signal.SIGINT, send)
+    with contextlib.suppress(ProcessLookupError):
+        if os.getpgid(pid) != os.getpgid(0):
+            signal.signal(signal.SIGINT, send)
 
 
 if __name__ == "__main__":
