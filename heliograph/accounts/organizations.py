@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 from uuid import UUID
+from zoneinfo import available_timezones
 
 import asyncpg
 import msgspec
@@ -55,6 +56,14 @@ class Organization(msgspec.Struct, frozen=True):
     stop_reply: str | None
     start_reply: str | None
     help_reply: str | None
+    #: IANA name; None: UTC.
+    time_zone: str | None
+    #: Members without a second factor see nothing of it.
+    factor_required: bool
+    #: Sessions that were not used for so long end; None: only by their own rules.
+    session_hours: int | None
+    #: Whoever sees no texts may reveal one message at a time.
+    reveals: bool
     plan: str | None
     period_start: datetime | None
     period_end: datetime | None
@@ -63,11 +72,14 @@ class Organization(msgspec.Struct, frozen=True):
 
 _COLUMNS = (
     "id, name, state, country, smart_encoding, replace_accents, allowed_countries, opt_out_words, stop_reply,"
-    " start_reply, help_reply, plan, period_start, period_end, created_at"
+    " start_reply, help_reply, time_zone, factor_required, session_hours, reveals, plan, period_start, period_end,"
+    " created_at"
 )
 #: Maximum number of an organization's own words, characters of a word, and characters of a reply (four segments at
 #: most).
 MOST_WORDS, LONGEST_WORD, LONGEST_REPLY = 50, 64, 268
+#: Hours: a month.
+LONGEST_SESSION = 720
 
 
 def forbidden(actor: Actor, to: str) -> Refusal | None:
@@ -201,7 +213,11 @@ UPDATE organizations
        start_reply = CASE WHEN $8 THEN $9 ELSE start_reply END,
        help_reply = CASE WHEN $10 THEN $11 ELSE help_reply END,
        country = CASE WHEN $12 THEN $13 ELSE country END,
-       replace_accents = coalesce($14, replace_accents)
+       replace_accents = coalesce($14, replace_accents),
+       time_zone = CASE WHEN $15 THEN $16 ELSE time_zone END,
+       factor_required = coalesce($17, factor_required),
+       session_hours = CASE WHEN $18 THEN $19::int ELSE session_hours END,
+       reveals = coalesce($20, reveals)
  WHERE id = $1
 RETURNING {_COLUMNS}
 """
@@ -219,12 +235,17 @@ async def configure(
     start_reply: str | msgspec.UnsetType | None = msgspec.UNSET,
     help_reply: str | msgspec.UnsetType | None = msgspec.UNSET,
     country: str | msgspec.UnsetType | None = msgspec.UNSET,
+    time_zone: str | msgspec.UnsetType | None = msgspec.UNSET,
+    factor_required: bool | None = None,
+    session_hours: int | msgspec.UnsetType | None = msgspec.UNSET,
+    reveals: bool | None = None,
     by: Who = SYSTEM,
 ) -> Organization:
     """Change an organization's own rules; omitted ones stay as they are.
 
     `allowed_countries=None` lifts the restriction; `country=None` means that national numbers are refused. A reply of
-    None restores the default text, an empty one disables the reply. Raises Invalid, NotFound.
+    None restores the default text, an empty one disables the reply. `time_zone=None` is UTC, `session_hours=None`
+    leaves sessions to their own rules. Raises Invalid, NotFound.
     """
     if opt_out_words is not None:
         opt_out_words = _checked_words(opt_out_words)
@@ -238,10 +259,22 @@ async def configure(
     if isinstance(country, str):
         country = _checked_country(country)
     values += [country is not msgspec.UNSET, None if country is msgspec.UNSET else country]
+    if isinstance(time_zone, str) and time_zone not in available_timezones():
+        raise Invalid(
+            ("time_zone", "enum", f"`time_zone` must be an IANA name, such as Africa/Maputo, not {time_zone!r}")
+        )
+    if isinstance(session_hours, int) and not 1 <= session_hours <= LONGEST_SESSION:
+        raise Invalid(("session_hours", "range", f"`session_hours` must be from 1 to {LONGEST_SESSION}"))
+    policy: list[object] = [
+        *(time_zone is not msgspec.UNSET, None if time_zone is msgspec.UNSET else time_zone),
+        factor_required,
+        *(session_hours is not msgspec.UNSET, None if session_hours is msgspec.UNSET else session_hours),
+        reveals,
+    ]
     async with conn.transaction():
         before = _known(await conn.fetchrow(LOCK, id), id)
         row = await conn.fetchrow(
-            CONFIGURE, id, smart_encoding, *values[:2], opt_out_words, *values[2:], replace_accents
+            CONFIGURE, id, smart_encoding, *values[:2], opt_out_words, *values[2:], replace_accents, *policy
         )
         after = _known(row, id)
         await _record(conn, by, "organization.configured", after, before, after)

@@ -53,6 +53,7 @@ GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
             Place("/senders", "Sender IDs", "tag", scope="sender_ids:read"),
             Place("/team", "Team", "users", permission=roles.TEAM),
             Place("/audit", "Audit log", "history", permission=roles.AUDIT),
+            Place("/settings", "Settings", "settings", permission=roles.SETTINGS),
         ),
     ),
 )

@@ -31,6 +31,10 @@ CREATE TABLE organizations (
     stop_reply        text,
     start_reply       text,
     help_reply        text,
+    time_zone         text,
+    factor_required   boolean NOT NULL DEFAULT false,
+    session_hours     integer CHECK (session_hours BETWEEN 1 AND 720),
+    reveals           boolean NOT NULL DEFAULT true,
     plan              text,
     allowance         bigint CHECK (allowance >= 0),
     period_anchor     timestamptz,
@@ -46,6 +50,10 @@ COMMENT ON COLUMN organizations.country IS 'ISO region as which national numbers
 COMMENT ON COLUMN organizations.allowed_countries IS 'ISO regions that may be sent to; NULL: all';
 COMMENT ON COLUMN organizations.replace_accents IS 'letters with accents that GSM-7 lacks are sent without them, if that makes the text fit it; smart_encoding is then on as well';
 COMMENT ON COLUMN organizations.stop_reply IS 'what STOP is answered with; NULL: a default, empty: nothing. The same for the other two';
+COMMENT ON COLUMN organizations.time_zone IS 'IANA name; of members who chose none; NULL: UTC';
+COMMENT ON COLUMN organizations.factor_required IS 'members without a second factor see nothing of it';
+COMMENT ON COLUMN organizations.session_hours IS 'a session that was not used for so long ends; NULL: only by its own rules';
+COMMENT ON COLUMN organizations.reveals IS 'whoever sees no texts and whole numbers may see those of one message at a time, which is recorded';
 COMMENT ON COLUMN organizations.allowance IS 'quota of each period; NULL: the plan does not touch the quota';
 COMMENT ON COLUMN organizations.period_anchor IS 'the n-th period begins n × period_months after it, so that one that began on the 31st comes back to the 31st after a shorter month';
 

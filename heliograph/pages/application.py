@@ -63,7 +63,7 @@ _IN_ADDRESS = "/?#%&=+:;,@!$'()*~-._"
 #: What of a page differs with each showing, and says nothing.
 _FLEETING = re.compile(rb'name="(?:_token|_once)" value="[^"]*"|data-token="[^"]*"')
 
-SIGN_IN, PROVE_FIELD, ONCE_FIELD = "/login", "_password", "_once"
+SIGN_IN, FACTOR, PROVE_FIELD, ONCE_FIELD = "/login", "/account/factor", "_password", "_once"
 
 
 class TooLarge(Refusal):
@@ -181,6 +181,12 @@ class Pages:
                 raise WrongSignIn("You were signed out. Sign in, then try again.")
             return Elsewhere(location=f"{SIGN_IN}?next={_quoted(request, scope)}")
         self._demand(request, route)
+        person = request.session
+        # The front page is everybody's, and home for who is signed in.
+        is_open = route.is_personal or (route.is_public and route.path != "/")
+        if not is_open and person is not None and person.factor_required and not person.has_totp:
+            said = request.text("This organization requires a second factor. Turn one on to go on.")
+            return Elsewhere(location=FACTOR, notice=said)
         if route.method == "POST":
             forgery.check_origin(request.headers, host=request.host, public_url=self.services.settings.public_url)
             if route.takes_file:
@@ -205,7 +211,7 @@ class Pages:
         person = request.session
         if person is not None:
             language = person.language or request.speech.language
-            request.speech = languages.speech(language, person.time_zone)
+            request.speech = languages.speech(language, person.time_zone or person.organization_zone)
 
     def _demand(self, request: Request, route: Route) -> None:
         if route.is_public or route.is_personal:

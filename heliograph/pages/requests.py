@@ -168,6 +168,9 @@ class Request:
         role = self.role
         if role is None:
             return False
+        # Who sees all texts anyway reveals nothing.
+        if permission == roles.REVEAL and not self.person.reveals and roles.CONTENT not in role.permissions:
+            return False
         return (scope is None or scope in role.scopes(mode or self.mode)) and (
             permission is None or permission in role.permissions
         )

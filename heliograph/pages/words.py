@@ -75,6 +75,19 @@ BILLING_CATEGORIES: Mapping[str, str] = {
     "": "Other",
 }
 USAGE_FORM: Mapping[str, str] = {"month": "Write a month as 2026-11.", "by": "Choose one of the splits."}
+#: How texts are written, as the settings offer it: (value, name, what it means).
+ENCODINGS: tuple[tuple[str, str, str], ...] = (
+    ("off", "Off", "Texts go out letter by letter as they are written."),
+    ("smart", "Typographic characters", "Curly quotes and long dashes become plain ones, so that more fits a segment."),
+    ("accents", "Accents too", "Letters such as á become a where that makes a text fit half the segments."),
+)
+#: What is wrong with a field of the settings.
+SETTINGS_FORM: Mapping[tuple[str, str], str] = {
+    ("name", "length"): "A name has 1 to 200 characters.",
+    ("name", "taken"): "Another organization has this name.",
+    ("country", "enum"): "Choose one of the countries.",
+    ("time_zone", "enum"): "Choose one of the time zones.",
+}
 #: Who acted, where no name is known.
 AUTHORS: Mapping[str, str] = {
     "person": "a person",

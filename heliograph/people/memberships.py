@@ -11,6 +11,9 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.accounts import api_keys
+from heliograph.accounts.api_keys import ApiKey
+from heliograph.audit import reading
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
@@ -35,10 +38,13 @@ class Colleague(msgspec.Struct, frozen=True):
     has_totp: bool
     joined_at: datetime
     signed_in_at: datetime | None
+    #: In this organization, to the minute; None: no session of theirs looks at it now.
+    seen_at: datetime | None
 
 
 LIST = """
-SELECT m.user_id, u.email, u.name, m.role, u.totp IS NOT NULL AS has_totp, m.created_at AS joined_at, u.signed_in_at
+SELECT m.user_id, u.email, u.name, m.role, u.totp IS NOT NULL AS has_totp, m.created_at AS joined_at, u.signed_in_at,
+       (SELECT max(s.seen_at) FROM sessions s WHERE s.user_id = m.user_id AND s.organization_id = $1) AS seen_at
   FROM memberships m CROSS JOIN LATERAL (SELECT * FROM users WHERE id = m.user_id LIMIT 1) u
  WHERE m.organization_id = $1 ORDER BY u.name, u.email LIMIT 1000
 """
@@ -89,9 +95,24 @@ async def change_role(conn: Connection, actor: Actor, *, user_id: UUID, role: st
             await audit.record(conn, actor, "member.role_changed", object_id=user_id, before=before, after=after)
 
 
-async def remove(conn: Connection, actor: Actor, *, user_id: UUID) -> None:
-    """End a membership, and the sessions in it. Keys that the person made stay. Raises NotFound, LastOwner, and
-    RoleRequired as `_demand` says; anybody may leave."""
+async def keys_of(conn: Connection, actor: Actor, *, user_id: UUID) -> list[ApiKey]:
+    """The organization's active keys that a person made, as far as the audit log tells."""
+    listed = [
+        one
+        for mode in ("live", "test")
+        for one in await api_keys.list_all(conn, msgspec.structs.replace(actor, mode=mode))
+        if one.status == "active"
+    ]
+    keys = list({one.id: one for one in listed}.values())
+    made = await reading.latest(
+        conn, actor.organization_id, action="api_key.created", object_ids=[one.id for one in keys]
+    )
+    return [one for one in keys if (entry := made.get(str(one.id))) is not None and entry.who_id == user_id]
+
+
+async def remove(conn: Connection, actor: Actor, *, user_id: UUID, revokes_keys: bool = False) -> int:
+    """End a membership, and the sessions in it. Keys that the person made stay, unless `revokes_keys`; returns how many
+    were revoked. Raises NotFound, LastOwner, and RoleRequired as `_demand` says; anybody may leave."""
     async with conn.transaction():
         known = await _known(conn, actor, user_id)
         if user_id != actor.user_id:
@@ -101,6 +122,10 @@ async def remove(conn: Connection, actor: Actor, *, user_id: UUID) -> None:
         await conn.execute(REMOVE, actor.organization_id, user_id)
         await conn.execute(END_SESSIONS, actor.organization_id, user_id)
         await audit.record(conn, actor, "member.removed", object_id=user_id, before={"role": known})
+        keys = await keys_of(conn, actor, user_id=user_id) if revokes_keys else []
+        for one in keys:
+            await api_keys.revoke(conn, msgspec.structs.replace(actor, mode=one.mode), id=one.id)
+    return len(keys)
 
 
 async def role_of(conn: Connection, actor: Actor, *, user_id: UUID) -> str | None:
@@ -117,6 +142,15 @@ async def demand_team(conn: Connection, actor: Actor, *touched: str) -> None:
     await _demand(conn, actor, *touched)
 
 
+async def demand(conn: Connection, actor: Actor, permission: str) -> None:
+    """Whether the actor holds a permission now; an operator does. Raises RoleRequired."""
+    if actor.user_id is None:
+        return
+    own = roles.ROLES.get(await role_of(conn, actor, user_id=actor.user_id) or "")
+    if own is None or permission not in own.permissions:
+        raise RoleRequired(required=roles.holders(permission=permission))
+
+
 async def _known(conn: Connection, actor: Actor, user_id: UUID) -> str:
     await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
     known = await role_of(conn, actor, user_id=user_id)
@@ -127,12 +161,7 @@ async def _known(conn: Connection, actor: Actor, user_id: UUID) -> str:
 
 async def _demand(conn: Connection, actor: Actor, *touched: str) -> None:
     """An operator may do anything; a person needs the team permission, and the owners' one if an owner is concerned."""
-    if actor.user_id is None:
-        return
-    own = roles.ROLES.get(await role_of(conn, actor, user_id=actor.user_id) or "")
-    needed = roles.OWNERS if "owner" in touched else roles.TEAM_CHANGE
-    if own is None or needed not in own.permissions:
-        raise RoleRequired(required=roles.holders(permission=needed))
+    await demand(conn, actor, roles.OWNERS if "owner" in touched else roles.TEAM_CHANGE)
 
 
 async def _demand_other_owner(conn: Connection, actor: Actor, user_id: UUID) -> None:

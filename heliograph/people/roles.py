@@ -24,12 +24,14 @@ TEAM, TEAM_CHANGE, OWNERS = "team", "team_change", "owners"
 USAGE = "usage"
 #: Change alerts of the wallet.
 MONEY = "money"
+#: See and change the organization's settings; closing it takes OWNERS.
+SETTINGS = "settings"
 #: See the audit log.
 AUDIT = "audit"
 #: See requests, events and webhook attempts.
 DEVELOP = "develop"
 
-PERMISSIONS = frozenset({CONTENT, CONVERSE, REVEAL, TEAM, TEAM_CHANGE, OWNERS, USAGE, MONEY, AUDIT, DEVELOP})
+PERMISSIONS = frozenset({CONTENT, CONVERSE, REVEAL, TEAM, TEAM_CHANGE, OWNERS, USAGE, MONEY, SETTINGS, AUDIT, DEVELOP})
 
 
 class RoleRequired(Refusal):

@@ -46,6 +46,10 @@ class Known(msgspec.Struct, frozen=True):
     smart_encoding: bool
     replace_accents: bool
     allowed_countries: list[str] | None
+    #: What the organization demands: a second factor, and whether single messages may be revealed; and its zone.
+    factor_required: bool
+    reveals: bool
+    organization_zone: str | None
     role: str | None
     #: (id, name) of all that the person belongs to.
     organizations: list[tuple[UUID, str]]
@@ -118,7 +122,8 @@ AUTHENTICATE = """
 SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, u.password IS NOT NULL AS has_password,
        u.totp IS NOT NULL AS has_totp, m.organization_id, m.role, o.name AS organization, o.state,
        coalesce(o.smart_encoding, false) AS smart_encoding, coalesce(o.replace_accents, false) AS replace_accents,
-       o.allowed_countries, s.created_at, s.seen_at, s.ends_at,
+       o.allowed_countries, coalesce(o.factor_required, false) AS factor_required, coalesce(o.reveals, true) AS reveals,
+       o.time_zone AS organization_zone, s.created_at, s.seen_at, s.ends_at,
        u.password IS NULL OR s.proved_at > now() - $2::interval AS is_proved,
        ARRAY(SELECT other.organization_id FROM memberships other WHERE other.user_id = s.user_id
               ORDER BY other.created_at, other.organization_id) AS ids,
@@ -132,6 +137,7 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
                            WHERE organization_id = s.organization_id AND user_id = s.user_id LIMIT 1) m ON true
        LEFT JOIN LATERAL (SELECT * FROM organizations WHERE id = m.organization_id LIMIT 1) o ON true
  WHERE s.ends_at > now() AND s.seen_at + s.idle > now()
+   AND (o.session_hours IS NULL OR s.seen_at + make_interval(hours => o.session_hours) > now())
 """
 
 

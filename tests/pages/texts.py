@@ -55,7 +55,7 @@ def texts() -> set[str]:
         found |= set(_refusals(ast.parse((PACKAGE / name).read_text()), shown))
     for name, table in (*vars(words).items(), *vars(audience).items()):
         if name.isupper():
-            found |= set(table.values())
+            found |= set(table.values()) if isinstance(table, dict) else {text for row in table for text in row[1:]}
     found |= {*SCOPES.values(), *ACTIONS.values(), *SUMMARIES.values()}
     found |= {label for label, _, _ in places.ACTIONS}
     for heading, group in places.GROUPS:

@@ -266,6 +266,39 @@ def configure(
     help_reply: Annotated[
         str | None, typer.Option(metavar="TEXT", show_default=False, help="Reply to HELP, likewise.")
     ] = None,
+    time_zone: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ZONE",
+            show_default=False,
+            help="Time zone, such as Africa/Maputo, of members who chose none; `none` is UTC.",
+        ),
+    ] = None,
+    require_factor: Annotated[
+        bool | None,
+        typer.Option(
+            "--require-factor/--no-require-factor",
+            show_default=False,
+            help="Require a second factor of members: without one they see nothing of the organization.",
+        ),
+    ] = None,
+    session_hours: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=organizations.LONGEST_SESSION,
+            show_default=False,
+            help="Hours without use after which members are signed out; 0 leaves it at the usual 12.",
+        ),
+    ] = None,
+    reveal: Annotated[
+        bool | None,
+        typer.Option(
+            "--reveal/--no-reveal",
+            show_default=False,
+            help="Let developers reveal the number and text of one message at a time, which is recorded.",
+        ),
+    ] = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -276,6 +309,7 @@ def configure(
       heliograph org configure "Acme Lda" --opt-out-word FORA --opt-out-word SAIR
       heliograph org configure "Acme Lda" --help-reply "Acme, +258 21 000 000. Reply STOP to get no more."
       heliograph org configure "Acme Lda" --country MZ --country ZA --home-country MZ
+      heliograph org configure "Acme Lda" --require-factor --session-hours 8 --time-zone Africa/Maputo
     """
     countries: list[str] | msgspec.UnsetType | None = msgspec.UNSET
     if country:
@@ -293,6 +327,10 @@ def configure(
             stop_reply=_reply(stop_reply),
             start_reply=_reply(start_reply),
             help_reply=_reply(help_reply),
+            time_zone=msgspec.UNSET if time_zone is None else None if time_zone == "none" else time_zone,
+            factor_required=require_factor,
+            session_hours=msgspec.UNSET if session_hours is None else session_hours or None,
+            reveals=reveal,
             country=msgspec.UNSET if home_country is None else None if home_country == "none" else home_country,
             by=shell(),
         )

@@ -117,6 +117,9 @@ async def turn_factor_on(request: Request) -> Answer:
 
 async def turn_factor_off(request: Request) -> Answer:
     """Ask for the password alone from now on."""
+    if request.person.factor_required:
+        said = request.text("Your organization requires a second factor. Set up another app to change it.")
+        return Elsewhere(location="/account", notice=said)
     async with request.writing() as conn:
         await factors.disable(conn, _self(request), user_id=request.person.user_id)
     request.services.sessions.forget(request.token)

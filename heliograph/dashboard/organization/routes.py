@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard.organization import audit, senders, team
+from heliograph.dashboard.organization import audit, senders, settings, team
 from heliograph.pages.routes import Route, get, post, shared
-from heliograph.people.roles import AUDIT, TEAM, TEAM_CHANGE
+from heliograph.people.roles import AUDIT, OWNERS, SETTINGS, TEAM, TEAM_CHANGE
 
 ROUTES: tuple[Route, ...] = (
     get("/team", team.show, permission=TEAM),
@@ -21,4 +21,10 @@ ROUTES: tuple[Route, ...] = (
     shared("POST", "/senders/{id}/default", senders.make_default, "sender_ids:write"),
     get("/audit", audit.show, permission=AUDIT),
     post("/audit/export", audit.export, permission=AUDIT),
+    get("/settings", settings.show, permission=SETTINGS),
+    post("/settings/general", settings.change_general, permission=SETTINGS),
+    post("/settings/messages", settings.change_messages, permission=SETTINGS),
+    post("/settings/security", settings.change_security, permission=SETTINGS, is_proved=True),
+    get("/settings/close", settings.show_close, permission=OWNERS),
+    post("/settings/close", settings.close, permission=OWNERS, is_proved=True),
 )

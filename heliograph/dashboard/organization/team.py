@@ -68,7 +68,7 @@ async def withdraw(request: Request) -> Answer:
 async def show_member(request: Request) -> Answer:
     """One member: another role, or the end of the membership."""
     member = await _member(request)
-    return Shown(template="organization/team_member.html", values=_of(request, member))
+    return Shown(template="organization/team_member.html", values=await _of(request, member))
 
 
 async def change_role(request: Request) -> Answer:
@@ -81,7 +81,9 @@ async def change_role(request: Request) -> Answer:
             )
     except LastOwner as refusal:
         return refused(
-            "organization/team_member.html", Invalid(("role", "last_owner", refusal.message)), _of(request, member)
+            "organization/team_member.html",
+            Invalid(("role", "last_owner", refusal.message)),
+            await _of(request, member),
         )
     return Elsewhere(location="/team", notice=request.text("The role is changed."))
 
@@ -91,12 +93,22 @@ async def remove(request: Request) -> Answer:
     member = await _member(request)
     try:
         async with request.writing() as conn:
-            await memberships.remove(conn, request.actor, user_id=member.user_id)
+            revoked = await memberships.remove(
+                conn,
+                request.acting("live"),
+                user_id=member.user_id,
+                revokes_keys=request.form.get("keys") == "revoke",
+            )
     except LastOwner as refusal:
         return refused(
-            "organization/team_member.html", Invalid(("role", "last_owner", refusal.message)), _of(request, member)
+            "organization/team_member.html",
+            Invalid(("role", "last_owner", refusal.message)),
+            await _of(request, member),
         )
-    return Elsewhere(location="/team", notice=request.text("%(name)s is no member any more.", name=member.name))
+    said = request.text("%(name)s is no member any more.", name=member.name)
+    if revoked:
+        said += " " + request.speech.count("%(num)s key was revoked.", "%(num)s keys were revoked.", revoked)
+    return Elsewhere(location="/team", notice=said)
 
 
 async def _member(request: Request) -> Colleague:
@@ -141,8 +153,10 @@ def _typed(request: Request) -> dict[str, Any]:
     }
 
 
-def _of(request: Request, member: Colleague) -> dict[str, Any]:
-    return {"member": member, "roles": _offered(request), "chosen": request.form.get("role", member.role)}
+async def _of(request: Request, member: Colleague) -> dict[str, Any]:
+    async with request.reading() as conn:
+        keys = await memberships.keys_of(conn, request.acting("live"), user_id=member.user_id)
+    return {"member": member, "roles": _offered(request), "chosen": request.form.get("role", member.role), "keys": keys}
 
 
 def _link(request: Request, email: str, token: str) -> Answer:

@@ -1,0 +1,148 @@
+"""D20 Settings: what the organization is called, how its messages are written, what it demands of its
+members, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from heliograph.accounts import organizations
+from heliograph.base import phones
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.pages import languages, words
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces import confirming
+from heliograph.pages.requests import Request
+from heliograph.people import policy
+from heliograph.people.policy import MANY
+
+#: Hours without use after which a session may end, as they are offered; none: the usual rule.
+SESSION_HOURS = (1, 4, 8, 24, 72, 168, 720)
+
+
+async def show(request: Request) -> Answer:
+    """All settings, each group a form of its own."""
+    return Shown(template="organization/settings.html", values=await _values(request))
+
+
+async def change_general(request: Request) -> Answer:
+    """Name, time zone and country."""
+    form = request.form
+
+    async def work(conn: Connection, actor: Actor) -> None:
+        await policy.rename(conn, actor, name=form.get("name", ""))
+        await policy.configure(
+            conn, actor, time_zone=form.get("time_zone") or None, country=form.get("country") or None
+        )
+
+    return await _changed(request, work)
+
+
+async def change_messages(request: Request) -> Answer:
+    """How texts are written, and where they may go."""
+    form = request.form
+    listed = [one for one in form.get("allowed", "").upper().replace(",", " ").split() if one]
+
+    async def work(conn: Connection, actor: Actor) -> None:
+        unknown = [one for one in listed if one not in phones.REGIONS.values() or one == "001"]
+        if unknown:
+            raise Invalid(("allowed", "enum", "Write countries by their ISO codes, such as MZ ZA PT."))
+        await policy.configure(
+            conn,
+            actor,
+            smart_encoding=form.get("encoding") in ("smart", "accents"),
+            replace_accents=form.get("encoding") == "accents",
+            allowed_countries=list(dict.fromkeys(listed)) or None,
+        )
+
+    return await _changed(request, work)
+
+
+async def change_security(request: Request) -> Answer:
+    """What is demanded of members."""
+    form = request.form
+    hours = next((one for one in SESSION_HOURS if str(one) == form.get("session_hours")), None)
+
+    async def work(conn: Connection, actor: Actor) -> None:
+        await policy.configure(
+            conn,
+            actor,
+            factor_required=form.get("factor_required") == "yes",
+            session_hours=hours,
+            reveals=form.get("reveals") == "yes",
+        )
+
+    return await _changed(request, work)
+
+
+async def show_close(request: Request) -> Answer:
+    """What closing the organization stops."""
+    return Shown(template="organization/settings_close.html", values=await _stops(request))
+
+
+async def close(request: Request) -> Answer:
+    """Close the organization."""
+    try:
+        confirming.check(request, request.person.organization or "")
+    except Invalid as refusal:
+        return refused("organization/settings_close.html", refusal, await _stops(request))
+    async with request.writing() as conn, conn.transaction():
+        await policy.close(conn, request.acting("live"))
+    request.services.sessions.forget(request.token)
+    return Elsewhere(location="/settings", notice=request.text("The organization is closed."))
+
+
+async def _changed(request: Request, work: Callable[[Connection, Actor], Awaitable[None]]) -> Answer:
+    try:
+        async with request.writing() as conn, conn.transaction():
+            await work(conn, request.acting("live"))
+    except Invalid as refusal:
+        return refused("organization/settings.html", _in_words(refusal), await _values(request))
+    request.services.sessions.forget(request.token)
+    return Elsewhere(location="/settings", notice=request.text("The settings are saved."))
+
+
+def _in_words(refusal: Invalid) -> Invalid:
+    """The rule's refusals, as the forms say them."""
+    return Invalid(
+        *(
+            (
+                one["field"],
+                one["issue"],
+                words.SETTINGS_FORM.get((one["field"], one["issue"]), one["message"]),
+            )
+            for one in refusal.details["fields"]
+        )
+    )
+
+
+async def _values(request: Request) -> dict[str, Any]:
+    async with request.reading() as conn:
+        known = await organizations.get(conn, id=request.acting("live").organization_id)
+    form = request.form
+    speech = request.speech
+    regions = sorted(set(phones.REGIONS.values()) - {"001"}, key=speech.country)
+    encoding = "accents" if known.replace_accents else "smart" if known.smart_encoding else "off"
+    return {
+        "organization": known,
+        "name": form.get("name", known.name),
+        "country": form.get("country", known.country or ""),
+        "countries": [(one, speech.country(one)) for one in regions],
+        "zone": form.get("time_zone", known.time_zone or ""),
+        "zones": sorted(zone for zone in languages.zones() if "/" in zone and not zone.startswith("Etc/")),
+        "encoding": form.get("encoding", encoding),
+        "encodings": [(name, request.text(said), request.text(more)) for name, said, more in words.ENCODINGS],
+        "allowed": form.get("allowed", " ".join(known.allowed_countries or [])),
+        "factor_required": form.get("factor_required") == "yes" if "_security" in form else known.factor_required,
+        "reveals": form.get("reveals") == "yes" if "_security" in form else known.reveals,
+        "hours": form.get("session_hours", str(known.session_hours or "")),
+        "session_hours": [(str(one), speech.lasted(3600 * one)) for one in SESSION_HOURS],
+    }
+
+
+async def _stops(request: Request) -> dict[str, Any]:
+    async with request.reading() as conn:
+        found = await policy.stops(conn, request.acting("live"))
+    return {"stops": found, "many": MANY, "name": request.person.organization or ""}

@@ -1,0 +1,73 @@
+"""An organization's own settings as its people change them: what it is called, and what it demands of its members.
+
+The rule nobody may break: who changes something here holds the permission in the database, not only in a session, and
+nobody demands of others what they do not have themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from heliograph.accounts import organizations
+from heliograph.accounts.organizations import Organization
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.people import memberships, roles, users
+
+
+class Stops(msgspec.Struct, frozen=True):
+    """What closing an organization stops, in numbers; MANY stands for that many and more."""
+
+    keys: int
+    endpoints: int
+    campaigns: int
+    members: int
+
+
+#: Most of one kind that are counted.
+MANY = 1000
+
+
+async def rename(conn: Connection, actor: Actor, *, name: str) -> Organization:
+    """Give the organization another name. Raises Invalid, RoleRequired."""
+    await memberships.demand(conn, actor, roles.SETTINGS)
+    return await organizations.rename(conn, id=actor.organization_id, name=name, by=actor.who)
+
+
+async def configure(conn: Connection, actor: Actor, **changes: Any) -> Organization:
+    """Change the organization's settings: those of `organizations.configure`. Raises Invalid, RoleRequired."""
+    await memberships.demand(conn, actor, roles.SETTINGS)
+    if changes.get("factor_required") and actor.user_id is not None:
+        person = await users.get(conn, id=actor.user_id)
+        if not person.has_totp:
+            raise Invalid(("factor_required", "own", "Turn on a second factor of your own first."))
+    return await organizations.configure(conn, id=actor.organization_id, by=actor.who, **changes)
+
+
+STOPS = """
+SELECT (SELECT count(*) FROM (SELECT FROM api_keys WHERE organization_id = $1 AND status = 'active' LIMIT $2) one)
+           AS keys,
+       (SELECT count(*) FROM (
+               SELECT FROM webhook_endpoints WHERE organization_id = $1 AND status = 'active' LIMIT $2) one)
+           AS endpoints,
+       (SELECT count(*) FROM (
+               SELECT FROM campaigns WHERE organization_id = $1 AND step_at IS NOT NULL LIMIT $2) one) AS campaigns,
+       (SELECT count(*) FROM (SELECT FROM memberships WHERE organization_id = $1 LIMIT $2) one) AS members
+"""
+
+
+async def stops(conn: Connection, actor: Actor) -> Stops:
+    """What closing would stop."""
+    row = await conn.fetchrow(STOPS, actor.organization_id, MANY)
+    assert row is not None
+    return Stops(**row)
+
+
+async def close(conn: Connection, actor: Actor) -> Organization:
+    """Close the organization: nothing is sent or changed any more, and only the operator opens it again. Raises
+    RoleRequired."""
+    await memberships.demand(conn, actor, roles.OWNERS)
+    return await organizations.set_state(conn, id=actor.organization_id, state="closed", by=actor.who)

@@ -1,0 +1,162 @@
+"""Settings: each is changed by its form, holds at once, and stands in the audit log; and the end of an organization."""
+
+from __future__ import annotations
+
+import re
+
+import pyotp
+import pytest
+
+from heliograph.accounts import api_keys, organizations
+from heliograph.base.database.pool import Pool
+from heliograph.people import policy, sessions
+from heliograph.people.roles import RoleRequired
+from tests.journeys.test_cli import Cli
+
+from .conftest import Browser, Tenant, make_person
+
+
+async def stored(pool: Pool, tenant: Tenant) -> organizations.Organization:
+    async with pool.acquire() as conn:
+        return await organizations.get(conn, id=tenant.id)
+
+
+async def test_each_form_changes_its_settings(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    page = await owner.get("/settings")
+    page = await owner.submit(page, "/settings/general", name="Acme, Lda", time_zone="Africa/Maputo", country="MZ")
+    assert "The settings are saved." in page.words
+    page = await owner.submit(page, "/settings/messages", encoding="accents", allowed="mz, ZA mz")
+    one = await stored(pool, tenant)
+    assert (one.name, one.time_zone, one.country) == ("Acme, Lda", "Africa/Maputo", "MZ")
+    assert (one.smart_encoding, one.replace_accents, one.allowed_countries) == (True, True, ["MZ", "ZA"])
+    assert "/contacts/opt-outs/words" in page.text
+    assert "Africa/Maputo" in (await owner.get("/audit")).words  # members without a zone have the organization's
+    page = await owner.submit(page, "/settings/messages", encoding="off", allowed="")
+    one = await stored(pool, tenant)
+    assert (one.smart_encoding, one.replace_accents, one.allowed_countries) == (False, False, None)
+    told = await pool.fetch("SELECT action, who_name FROM audit_log WHERE action ~ '^organization' ORDER BY id")
+    assert [tuple(row) for row in told[1:]] == [
+        ("organization.renamed", "Ana"),
+        *[("organization.configured", "Ana")] * 3,
+    ]
+
+
+async def test_a_refused_form_keeps_what_was_typed(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    async with pool.acquire() as conn:
+        await organizations.create(conn, name="Beta")
+    page = await owner.get("/settings")
+    for action, typed, said in (
+        ("general", {"name": "beta"}, "Another organization has this name."),
+        ("general", {"name": " "}, "A name has 1 to 200 characters."),
+        ("general", {"name": "Acme", "time_zone": "Mars/Base"}, "Choose one of the time zones."),
+        ("messages", {"allowed": "MZ, Portugal"}, "Write countries by their ISO codes, such as MZ ZA PT."),
+        ("security", {"factor_required": "yes"}, "Turn on a second factor of your own first."),
+    ):
+        before = await stored(pool, tenant)
+        refused = await owner.submit(page, f"/settings/{action}", **typed)
+        assert (refused.status, said in refused.words) == (422, True), (typed, refused.words)
+        assert all(value in refused.text for name, value in typed.items() if name != "time_zone"), typed
+        assert await stored(pool, tenant) == before
+
+
+async def test_a_second_factor_is_demanded_and_sessions_end(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser, database_url: str
+) -> None:
+    await make_person(pool, tenant, "rui@example.com", "developer")
+    await other_browser.sign_in("rui@example.com")
+    assert (await other_browser.get("/messages")).status == 200
+    offered = await owner.get("/account/factor")
+    secret = re.search(r"\b(?:[A-Z2-7]{4} ){7}[A-Z2-7]{4}\b", offered.words)
+    assert secret
+    code = pyotp.TOTP(secret[0].replace(" ", "")).now()
+    assert "recovery" in (await owner.submit(offered, "/account/factor", code=code)).words.lower()
+    page = await owner.submit(
+        await owner.get("/settings"), "/settings/security", factor_required="yes", session_hours="8"
+    )
+    assert "The settings are saved." in page.words
+    one = await stored(pool, tenant)
+    assert (one.factor_required, one.session_hours, one.reveals) == (True, 8, False)
+    assert (await owner.get("/messages")).path == "/messages"
+    await other_browser.submit(await other_browser.get("/account"), "/logout")
+    page = await other_browser.sign_in("rui@example.com")
+    assert (page.path, "requires a second factor" in page.words) == ("/account/factor", True)
+    assert (
+        "requires a second factor"
+        in (
+            await owner.post(
+                "/account/factor/off", {"_token": (await owner.get("/account")).form("/account")["_token"]}
+            )
+        ).words
+    )
+    cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
+    done = await cli(
+        *("org", "configure", "Acme", "--no-require-factor", "--session-hours", "0", "--reveal", "--time-zone", "none"),
+        "--json",
+    )
+    assert (done.data["factor_required"], done.data["session_hours"], done.data["reveals"]) == (False, None, True)
+
+
+async def test_a_session_that_was_not_used_ends(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    (digest,) = (await pool.fetchrow("SELECT token_hash FROM sessions")) or ()
+    async with pool.acquire() as conn:
+        await organizations.configure(conn, id=tenant.id, session_hours=2)
+        for minutes, is_known in ((119, True), (121, False)):
+            await conn.execute("UPDATE sessions SET seen_at = now() - make_interval(mins => $1)", minutes)
+            assert (digest in await sessions.authenticate_many(conn, [digest])) == is_known
+        await organizations.configure(conn, id=tenant.id, session_hours=None)
+        assert digest in await sessions.authenticate_many(conn, [digest])
+
+
+async def test_single_messages_are_revealed_only_where_that_is_allowed(
+    pool: Pool, tenant: Tenant, browser: Browser
+) -> None:
+    await make_person(pool, tenant, "rui@example.com", "developer")
+    async with pool.acquire() as conn:
+        await organizations.configure(conn, id=tenant.id, reveals=False)
+    await browser.sign_in("rui@example.com")
+    token = (await browser.get("/account")).form("/account")["_token"]
+    page = await browser.post(f"/messages/{tenant.id}/reveal", {"_token": token})
+    assert page.status == 403
+
+
+async def test_an_organization_is_closed_by_its_name(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await make_person(pool, tenant, "eva@example.com", "admin")
+    await other_browser.sign_in("eva@example.com")
+    assert "/settings/close" not in (await other_browser.get("/settings")).text
+    assert (await other_browser.get("/settings/close")).status == 403
+    page = await owner.get("/settings/close")
+    assert "API keys that can send nothing any more: 1." in page.words
+    assert "People who can read what was sent, and send nothing: 2." in page.words
+    refused = await owner.submit(page, "/settings/close", typed="Beta")
+    assert (refused.status, (await stored(pool, tenant)).state) == (422, "active")
+    page = await owner.submit(page, "/settings/close", typed="acme")
+    assert "The organization is closed." in page.words
+    assert (await stored(pool, tenant)).state == "closed"
+    assert "Only the operator can open it again." in (await owner.get("/settings")).words
+
+
+async def test_rules_ask_the_database_for_the_role(pool: Pool, tenant: Tenant) -> None:
+    eva = await make_person(pool, tenant, "eva@example.com", "viewer", password=None)
+    who = tenant.actor.who.__class__("person", eva.id)
+    actor = tenant.actor.__class__(tenant.id, None, "live", frozenset(), "active", by=who)
+    async with pool.acquire() as conn:
+        for work in (policy.close(conn, actor), policy.rename(conn, actor, name="x"), policy.configure(conn, actor)):
+            with pytest.raises(RoleRequired):
+                await work
+
+
+async def test_keys_go_with_who_made_them(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    rui = await make_person(pool, tenant, "rui@example.com", "admin")
+    who = tenant.actor.who.__class__("person", rui.id, name="Rui")
+    actor = tenant.actor.__class__(tenant.id, None, "live", frozenset(api_keys.SCOPES), "active", by=who)
+    async with pool.acquire() as conn:
+        key, _ = await api_keys.issue(conn, actor, name="shop", profile="sms_only", mode="live")
+    path = f"/team/members/{rui.id}"
+    page = await owner.get(path)
+    assert "shop (Live)" in page.words
+    page = await owner.submit(page, f"{path}/remove", keys="revoke")
+    assert "Rui is no member any more. 1 key was revoked." in page.words
+    states = dict(await pool.fetch("SELECT id, status FROM api_keys"))
+    assert states == {key.id: "revoked", tenant.key_id: "active"}
