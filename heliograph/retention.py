@@ -30,6 +30,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.contacts.imports.drafts import KEPT as IMPORTS_KEPT
 from heliograph.contacts.marked import UNDONE_FOR
 from heliograph.people import links, sessions, tries
+from heliograph.people.passkeys import keeping
 from heliograph.whatsapp.money import closing
 
 log = structlog.get_logger()
@@ -336,6 +337,7 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
         deletes("roll-ups of webhook attempts", DELETE_WEBHOOK_TRAFFIC, webhook),
         deletes("sessions", sessions.FORGET, now),
         deletes("links to sign in", links.FORGET, now),
+        deletes("used challenges", keeping.FORGET, now - keeping.REMEMBERED),
         deletes("failures to sign in", tries.FORGET, now - tries.FORGOTTEN),
         deletes("workers", DELETE_WORKERS, now - timedelta(days=1)),
     ]

@@ -26,6 +26,8 @@ ACTIONS = {
     "user.changed": "Name, language or time zone changed",
     "user.password_changed": "Password changed",
     "user.factor_changed": "Authenticator app turned on or off",
+    "user.passkey_added": "Passkey added",
+    "user.passkey_removed": "Passkey removed",
     "user.link_made": "Link to sign in made",
     "user.signed_in": "Signed in",
     "user.sessions_ended": "Sessions ended",

@@ -173,6 +173,26 @@ CREATE TABLE recovery_codes (
 );
 COMMENT ON TABLE recovery_codes IS 'control: codes for who lost their authenticator app; one that was used is deleted';
 
+CREATE TABLE passkeys (
+    user_id       uuid NOT NULL CONSTRAINT passkeys_user REFERENCES users ON DELETE CASCADE,
+    id            uuid NOT NULL,
+    credential_id bytea NOT NULL CONSTRAINT passkeys_credential_id UNIQUE CHECK (length(credential_id) BETWEEN 1 AND 1023),
+    public_key    bytea NOT NULL,
+    uses          bigint NOT NULL,
+    name          text NOT NULL CHECK (length(name) BETWEEN 1 AND 60),
+    created_at    timestamptz NOT NULL,
+    used_at       timestamptz,
+    PRIMARY KEY (user_id, id)
+);
+COMMENT ON TABLE passkeys IS 'control: public keys of passkeys (WebAuthn), each kept by a device of its person';
+COMMENT ON COLUMN passkeys.uses IS 'as the device counts them; 0 for those that count none';
+
+CREATE TABLE passkey_challenges (
+    hash    bytea PRIMARY KEY CHECK (length(hash) = 32),
+    used_at timestamptz NOT NULL
+);
+COMMENT ON TABLE passkey_challenges IS 'control: challenges that were signed and used, known for longer than they are good: each is good once';
+
 CREATE TABLE memberships (
     organization_id uuid NOT NULL CONSTRAINT memberships_organization REFERENCES organizations,
     user_id         uuid NOT NULL CONSTRAINT memberships_user REFERENCES users ON DELETE CASCADE,

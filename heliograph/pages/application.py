@@ -29,10 +29,13 @@ from heliograph.pages import cookies, forgery, languages, requests, templates
 from heliograph.pages.answers import Answer, Download, Elsewhere, Shown, Stream
 from heliograph.pages.assets import PREFIX as ASSETS
 from heliograph.pages.assets import Assets
+from heliograph.pages.pieces import passkeys
 from heliograph.pages.requests import Request, Services
 from heliograph.pages.routes import Route, Table
 from heliograph.pages.uploads import Disconnected, Upload
 from heliograph.people import roles, sessions, signing_in
+from heliograph.people.passkeys import ceremony, keeping
+from heliograph.people.passkeys.ceremony import PasskeyRefused
 from heliograph.people.passwords import TooManySignIns
 from heliograph.people.roles import RoleRequired
 from heliograph.people.signing_in import WrongSignIn
@@ -63,7 +66,8 @@ _IN_ADDRESS = "/?#%&=+:;,@!$'()*~-._"
 #: What of a page differs with each showing, and says nothing.
 _FLEETING = re.compile(rb'name="(?:_token|_once)" value="[^"]*"|data-token="[^"]*"')
 
-SIGN_IN, FACTOR, PROVE_FIELD, ONCE_FIELD = "/login", "/account/factor", "_password", "_once"
+SIGN_IN, FACTOR = "/login", "/account/factor"
+PROVE_FIELD, CHALLENGE_FIELD, CREDENTIAL_FIELD, ONCE_FIELD = "_password", "_challenge", "_credential", "_once"
 
 
 class TooLarge(Refusal):
@@ -258,11 +262,25 @@ class Pages:
                 return None
             except (WrongSignIn, TooManyTries, TooManySignIns) as wrong:  # what was typed is kept, whichever it is
                 refusal = Invalid((PROVE_FIELD, wrong.code, wrong.message))
-        kept = {name: value for name, value in request.form.items() if name not in (PROVE_FIELD, forgery.FIELD)}
+        challenge = request.form.get(CHALLENGE_FIELD) if request.method == "POST" else None
+        where = passkeys.site_of(request)
+        if challenge is not None and where is not None:
+            try:
+                asked = ceremony.read_challenge(passkeys.key(request), challenge)
+                shown = request.form.get(CREDENTIAL_FIELD, "")
+                async with request.writing() as conn, conn.transaction():
+                    await keeping.check(conn, where, asked=asked, given=shown, user_id=person.user_id)
+                    await sessions.prove(conn, id=person.id, user_id=person.user_id)
+                self.services.sessions.forget(request.token)
+                return None
+            except PasskeyRefused as wrong:
+                refusal = Invalid((PROVE_FIELD, "wrong", wrong.message))
+        ours = (PROVE_FIELD, CHALLENGE_FIELD, CREDENTIAL_FIELD, forgery.FIELD)
+        kept = {name: value for name, value in request.form.items() if name not in ours}
         action = request.to(request.path, **{name: value for name, value in request.query.items() if name != "mode"})
         return Shown(
             template="prove.html",
-            values={"kept": kept, "action": action, "is_write": request.method == "POST"},
+            values={"kept": kept, "action": action, "is_write": request.method == "POST", **passkeys.asking(request)},
             status=422 if refusal else 403,
             refusal=refusal,
         )

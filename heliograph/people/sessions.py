@@ -56,7 +56,7 @@ class Known(msgspec.Struct, frozen=True):
     created_at: datetime
     seen_at: datetime
     ends_at: datetime
-    #: Whether the person authenticated within PROVED; somebody without a password cannot.
+    #: Whether the person authenticated within PROVED, by signing in or since.
     is_proved: bool
 
 
@@ -94,8 +94,8 @@ async def open_for(
 ) -> str:
     """Begin a session for somebody who has authenticated; returns its token, which exists nowhere else.
 
-    `how`: by what, "password", "code", "link" or "invitation". `organization_id`: the current one, which they belong
-    to; None: the first. `is_kept`: stay signed in for LONGEST.
+    `how`: by what, "password", "code", "passkey", "link" or "invitation". `organization_id`: the current one, which they
+    belong to; None: the first. `is_kept`: stay signed in for LONGEST.
     """
     token = secrets.token_urlsafe(32)
     idle = LONGEST if is_kept else IDLE
@@ -124,7 +124,7 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
        coalesce(o.smart_encoding, false) AS smart_encoding, coalesce(o.replace_accents, false) AS replace_accents,
        o.allowed_countries, coalesce(o.factor_required, false) AS factor_required, coalesce(o.reveals, true) AS reveals,
        o.time_zone AS organization_zone, s.created_at, s.seen_at, s.ends_at,
-       u.password IS NULL OR s.proved_at > now() - $2::interval AS is_proved,
+       s.proved_at > now() - $2::interval AS is_proved,
        ARRAY(SELECT other.organization_id FROM memberships other WHERE other.user_id = s.user_id
               ORDER BY other.created_at, other.organization_id) AS ids,
        ARRAY(SELECT named.name FROM memberships other CROSS JOIN LATERAL (

@@ -19,6 +19,8 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Refusal
 from heliograph.people import factors, passwords, tries
+from heliograph.people.passkeys import ceremony, keeping
+from heliograph.people.passkeys.ceremony import Site
 
 #: Seconds between the password and the code.
 CODE_WITHIN = 300
@@ -109,6 +111,16 @@ def _counted(key: bytes, account: str, user_id: UUID, browser: str) -> str:
 
 def _signed(key: bytes, user_id: UUID, name: str) -> str:
     return mac(key, f"{user_id} {name}".encode("utf-8", "surrogatepass")).hex()
+
+
+async def passkey(conn: Connection, where: Site, *, asked: bytes, given: str, address: str) -> UUID:
+    """Whose passkey this is; its challenge is used up. Raises PasskeyRefused, TooManyTries."""
+    account = f"passkey {ceremony.claimed(given).hex()}"
+    await tries.count(conn, account=account, address=address)
+    async with conn.transaction():
+        user_id = await keeping.check(conn, where, asked=asked, given=given)
+    await tries.forgive(conn, account=account, address=address)
+    return user_id
 
 
 def ticket(key: bytes, *, user_id: UUID, is_kept: bool) -> str:

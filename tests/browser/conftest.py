@@ -36,6 +36,8 @@ class Site:
     def __init__(self, made: Installation, context: BrowserContext, page: Page, pool: Pool) -> None:
         self.made, self.context, self.page, self.pool = made, context, page, pool
         self.complaints: list[str] = []
+        #: Addresses that are its own.
+        self.bases = [made.base_url]
         self.watch(page)
 
     def watch(self, page: Page) -> None:
@@ -50,7 +52,7 @@ class Site:
             self.complaints.append(text)
 
     def _asked(self, url: str) -> None:
-        if not url.startswith((self.made.base_url, "data:")):
+        if not url.startswith((*self.bases, "data:")):
             self.complaints.append(f"asked elsewhere: {url}")
 
     @property

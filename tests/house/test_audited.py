@@ -20,7 +20,7 @@ from tests.house import calls
 AUDITED = (
     *("organizations", "api_keys", "sender_ids", "suppliers", "queue_holds", "quotas", "wallets", "whatsapp_rates"),
     *("campaigns", "contacts", "contact_imports", "opt_outs", "webhook_endpoints", "webhook_replays"),
-    *("users", "memberships", "invitations", "sign_in_links", "sessions", "recovery_codes"),
+    *("users", "memberships", "invitations", "sign_in_links", "sessions", "recovery_codes", "passkeys"),
     *("whatsapp_apps", "whatsapp_accounts", "whatsapp_numbers", "whatsapp_templates"),
 )
 _WRITES = re.compile(rf"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+({'|'.join(AUDITED)})\b")
@@ -37,6 +37,7 @@ UNRECORDED = {
     "heliograph.accounts.quota.set_resets_at": "its callers record the plan",
     "heliograph.accounts.api_keys._demand_place": "a key's expiry was recorded when it was made",
     "heliograph.people.factors.check": "a code that was used",
+    "heliograph.people.passkeys.keeping.check": "when a passkey was last used",
     "heliograph.people.sessions.end_token": "somebody's own sign-out",
     "heliograph.people.sessions.prove": "its caller was asked for a password",
     "heliograph.people.sessions.switch": "a person looks elsewhere",
@@ -288,6 +289,9 @@ OWN = "it concerns nobody else"
 SUBMITTED = {
     "/login": "user.signed_in",
     "/login/code": "user.signed_in",
+    "/login/passkey": "user.signed_in",
+    "/account/passkeys": "user.passkey_added",
+    "/account/passkeys/{id}/remove": "user.passkey_removed",
     "/enter": "user.signed_in",
     "/preferences": OWN,
     "/logout": OWN,

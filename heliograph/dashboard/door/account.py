@@ -13,8 +13,10 @@ from heliograph.base.errors import Invalid
 from heliograph.dashboard.door.sign_in import said
 from heliograph.pages import cookies, languages
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces import passkeys
 from heliograph.pages.requests import Request
 from heliograph.people import factors, sessions, users
+from heliograph.people.passkeys import keeping
 from heliograph.people.tries import TooManyTries
 
 
@@ -153,9 +155,12 @@ async def _values(request: Request) -> dict[str, Any]:
     async with request.reading() as conn:
         listed = await sessions.list_all(conn, user_id=person.user_id)
         left = await factors.codes_left(conn, user_id=person.user_id)
+        devices = await keeping.list_all(conn, user_id=person.user_id)
     return {
         "sessions": listed,
         "codes_left": left,
+        "passkeys": devices,
+        "takes_passkeys": passkeys.site_of(request) is not None,
         "name": person.name,
         "time_zone": person.time_zone or "",
         "language": person.language or "",

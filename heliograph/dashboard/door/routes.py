@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard.door import account, invitation, sign_in
+from heliograph.dashboard.door import account, invitation, passkeys, sign_in
 from heliograph.pages.routes import Route, own, public
 
 ROUTES: tuple[Route, ...] = (
     public("GET", "/login", sign_in.show_form),
     public("POST", "/login", sign_in.sign_in),
     public("POST", "/login/code", sign_in.sign_in_code),
+    public("POST", "/login/passkey", sign_in.sign_in_passkey),
     public("GET", "/login/forgotten", sign_in.forgotten),
     public("GET", "/enter", sign_in.show_enter),
     public("POST", "/enter", sign_in.enter),
@@ -22,6 +23,9 @@ ROUTES: tuple[Route, ...] = (
     own("GET", "/account/factor", account.show_factor, is_proved=True),
     own("POST", "/account/factor", account.turn_factor_on, is_proved=True),
     own("POST", "/account/factor/off", account.turn_factor_off, is_proved=True),
+    own("GET", "/account/passkeys/new", passkeys.show_new, is_proved=True),
+    own("POST", "/account/passkeys", passkeys.add, is_proved=True),
+    own("POST", "/account/passkeys/{id}/remove", passkeys.remove, is_proved=True),
     own("POST", "/account/sessions/end", account.end_others),
     own("POST", "/account/sessions/{id}/end", account.end_session),
     own("POST", "/organizations/{id}/look", account.switch),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 from heliograph.base.crypto import derive_key
@@ -9,9 +10,11 @@ from heliograph.base.errors import Invalid, Refusal
 from heliograph.pages import cookies, forgery
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.application import own_address
-from heliograph.pages.pieces import leafing
+from heliograph.pages.pieces import leafing, passkeys
 from heliograph.pages.requests import Request
 from heliograph.people import links, sessions, signing_in
+from heliograph.people.passkeys import ceremony
+from heliograph.people.passkeys.ceremony import PasskeyRefused
 from heliograph.people.signing_in import WrongCode, WrongSignIn
 from heliograph.people.tries import TooManyTries
 
@@ -21,14 +24,49 @@ async def show_form(request: Request) -> Answer:
     following = own_address(request.query.get("next", "/"))
     if request.session is not None:
         return Elsewhere(location=following)
-    return Shown(template="door/sign_in.html", values={"next": following, "email": ""})
+    return Shown(template="door/sign_in.html", values=_form(request, following, ""))
+
+
+async def sign_in_passkey(request: Request) -> Answer:
+    """A passkey that the browser showed: who has it needs neither password nor code."""
+    form = request.form
+    following = own_address(form.get("next", "/"))
+    demand_https(request)
+    where = passkeys.site_of(request)
+    try:
+        if where is None:
+            raise PasskeyRefused
+        asked = ceremony.read_challenge(passkeys.key(request), form.get("challenge", ""))
+        async with request.writing() as conn:
+            user_id = await signing_in.passkey(
+                conn, where, asked=asked, given=form.get("credential", ""), address=request.address
+            )
+            token = await sessions.open_for(
+                conn,
+                user_id=user_id,
+                address=request.address,
+                agent=request.agent,
+                how="passkey",
+                is_kept=form.get("keep") == "yes",
+                request_id=request.request_id,
+            )
+    except (PasskeyRefused, TooManyTries) as refusal:
+        request.services.failures.note(request.address, door="dashboard")
+        wrong = Invalid(("email", "refused", said(request, refusal)))
+        return refused("door/sign_in.html", wrong, _form(request, following, ""))
+    await end_former(request)
+    return signed_in(request, user_id, token, following, is_kept=form.get("keep") == "yes")
+
+
+def _form(request: Request, following: str, email: str) -> dict[str, Any]:
+    return {"next": following, "email": email, **passkeys.asking(request)}
 
 
 async def sign_in(request: Request) -> Answer:
     """E-mail and password; then a session, or the form for the code."""
     form = request.form
     following = own_address(form.get("next", "/"))
-    values = {"next": following, "email": form.get("email", "")}
+    values = _form(request, following, form.get("email", ""))
     is_kept = form.get("keep") == "yes"
     demand_https(request)
     try:
@@ -70,7 +108,7 @@ async def sign_in_code(request: Request) -> Answer:
         return refused(
             "door/sign_in.html",
             Invalid(("email", "refused", said(request, refusal))),
-            {"next": following, "email": ""},
+            _form(request, following, ""),
         )
     try:
         async with request.writing() as conn:

@@ -1,0 +1,120 @@
+"""The passkeys of people: several each, with names and last use.
+
+The rule nobody may break: a challenge is used once, in the transaction that acts on it, so what a device signed cannot
+be sent a second time.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor, Who
+from heliograph.base.crypto import hash_secret
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid7
+from heliograph.people.passkeys import ceremony
+from heliograph.people.passkeys.ceremony import PasskeyRefused, Registered, Site
+
+MOST, LONGEST_NAME = 20, 60
+
+
+class Passkey(msgspec.Struct, frozen=True):
+    """One as its person sees it."""
+
+    id: UUID
+    name: str
+    created_at: datetime
+    used_at: datetime | None
+
+
+LIST = "SELECT id, name, created_at, used_at FROM passkeys WHERE user_id = $1 ORDER BY id"
+
+
+async def list_all(conn: Connection, *, user_id: UUID) -> list[Passkey]:
+    """A person's passkeys, oldest first."""
+    return [Passkey(**row) for row in await conn.fetch(LIST, user_id)]
+
+
+KNOWN = "SELECT credential_id FROM passkeys WHERE user_id = $1"
+
+
+async def known(conn: Connection, *, user_id: UUID) -> list[bytes]:
+    """What the person's devices call their passkeys."""
+    return [row[0] for row in await conn.fetch(KNOWN, user_id)]
+
+
+LOCK = "SELECT FROM users WHERE id = $1 FOR NO KEY UPDATE"
+INSERT = """
+INSERT INTO passkeys (user_id, id, credential_id, public_key, uses, name, created_at)
+SELECT $1, $2, $3, $4, $5, $6, now() WHERE (SELECT count(*) FROM passkeys WHERE user_id = $1) < $7
+    ON CONFLICT (credential_id) DO NOTHING
+RETURNING id
+"""
+
+
+async def add(conn: Connection, by: Actor | Who, *, user_id: UUID, made: Registered, asked: bytes, name: str) -> UUID:
+    """Keep a passkey. Raises Invalid, PasskeyRefused."""
+    name = name.strip()
+    if not 1 <= len(name) <= LONGEST_NAME or not name.isprintable():
+        raise Invalid(("name", "length", "A name has 1 to 60 characters."))
+    async with conn.transaction():
+        await _use_up(conn, asked)
+        await conn.execute(LOCK, user_id)
+        values = (made.credential_id, made.public_key, made.uses, name, MOST)
+        id: UUID | None = await conn.fetchval(INSERT, user_id, uuid7(), *values)
+        if id is None:
+            raise Invalid(("name", "count", "This passkey is known already, or there are 20 of them."))
+        await audit.record(conn, by, "user.passkey_added", object_id=user_id, after={"passkey": name})
+    return id
+
+
+REMOVE = "DELETE FROM passkeys WHERE user_id = $1 AND id = $2 RETURNING name"
+
+
+async def remove(conn: Connection, by: Actor | Who, *, user_id: UUID, id: UUID) -> None:
+    """Forget a passkey. Raises NotFound."""
+    async with conn.transaction():
+        name = await conn.fetchval(REMOVE, user_id, id)
+        if name is None:
+            raise NotFound("There is no such passkey.", resource="passkey", id=str(id))
+        await audit.record(conn, by, "user.passkey_removed", object_id=user_id, before={"passkey": name})
+
+
+FIND = "SELECT user_id, id, public_key, uses FROM passkeys WHERE credential_id = $1 FOR NO KEY UPDATE"
+USED = "UPDATE passkeys SET uses = $2, used_at = now() WHERE id = $1"
+
+
+async def check(conn: Connection, where: Site, *, asked: bytes, given: str, user_id: UUID | None = None) -> UUID:
+    """Whose passkey it is that a browser showed; in the caller's transaction. `user_id`: it must be this person's.
+    Raises PasskeyRefused."""
+    row = await conn.fetchrow(FIND, ceremony.claimed(given))
+    if row is None or user_id not in (None, row["user_id"]):
+        raise PasskeyRefused
+    uses = ceremony.shown(where, asked, given, public_key=row["public_key"], uses=row["uses"])
+    await _use_up(conn, asked)
+    await conn.execute(USED, row["id"], uses)
+    whose: UUID = row["user_id"]
+    return whose
+
+
+USE_UP = """
+INSERT INTO passkey_challenges (hash, used_at) VALUES ($1, now()) ON CONFLICT (hash) DO NOTHING RETURNING true
+"""
+
+
+async def _use_up(conn: Connection, asked: bytes) -> None:
+    if not await conn.fetchval(USE_UP, hash_secret(asked.hex())):
+        raise PasskeyRefused
+
+
+#: How long a used challenge is known: for longer than it is good.
+REMEMBERED = timedelta(seconds=2 * ceremony.GOOD_FOR)
+# Of retention: $1 is when REMEMBERED began, $2 how many at once.
+FORGET = """
+DELETE FROM passkey_challenges WHERE hash IN (SELECT hash FROM passkey_challenges WHERE used_at < $1 LIMIT $2)
+"""

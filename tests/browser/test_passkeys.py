@@ -1,0 +1,85 @@
+"""Passkeys in a real browser, with a device that Chromium's own protocol stands in for."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+from playwright.async_api import CDPSession, Page
+
+from .conftest import PASSWORD, Site
+
+
+async def device(page: Page) -> tuple[CDPSession, str]:
+    """A virtual authenticator of this page: it keeps passkeys and knows its person."""
+    session = await page.context.new_cdp_session(page)
+    await session.send("WebAuthn.enable")
+    made = await session.send(
+        "WebAuthn.addVirtualAuthenticator",
+        {
+            "options": {
+                "protocol": "ctap2",
+                "transport": "internal",
+                "hasResidentKey": True,
+                "hasUserVerification": True,
+                "isUserVerified": True,
+                "automaticPresenceSimulation": True,
+            }
+        },
+    )
+    return session, made["authenticatorId"]
+
+
+@pytest.mark.lasts(15)
+async def test_a_passkey_signs_in_and_proves(site: Site) -> None:
+    """Made, named, used for signing in without password and code, used for proving, and taken away."""
+    page = site.page
+    base = site.base.replace("127.0.0.1", "localhost")
+    site.bases.append(base)
+    session, authenticator = await device(page)
+    await site.link(password=True)
+    await page.goto(f"{base}/login")
+    await page.fill("#email", "owner@example.com")
+    await page.fill("#password", PASSWORD)
+    await page.click("button:has-text('Sign in'):not(:has-text('passkey'))")
+    await page.wait_for_url(f"{base}/")
+
+    await page.goto(f"{base}/account/passkeys/new")
+    await page.fill("#name", "Ana's laptop")
+    await page.click("button:has-text('Add a passkey')")
+    await page.wait_for_url(f"{base}/account")
+    assert "Ana's laptop" in await page.inner_text("main")
+    (kept,) = (await session.send("WebAuthn.getCredentials", {"authenticatorId": authenticator}))["credentials"]
+    assert kept["isResidentCredential"]
+
+    await site.pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
+    async with asyncio.timeout(30):
+        while (
+            "Confirm that it is you" not in await page.title()
+        ):  # what is remembered of a session is half a second old
+            await page.goto(f"{base}/account/password")
+    await page.click("button:has-text('Use a passkey')")
+    await page.wait_for_selector("#password")
+    assert "/account/password" in page.url
+
+    await page.goto(f"{base}/account")
+    await page.click("details.who > summary")
+    await page.click("button:has-text('Sign out')")
+    # Where the device can be asked by the field itself, it answers without a click.
+    await page.wait_for_url(f"{base}/")
+    told = await site.pool.fetch("SELECT after FROM audit_log WHERE action = 'user.signed_in' ORDER BY id")
+    assert '"passkey"' in told[-1]["after"]
+    used = await site.pool.fetchrow("SELECT uses, used_at FROM passkeys")
+    assert used is not None
+    assert used["used_at"] is not None
+
+    await page.goto(f"{base}/account")
+    await page.click("button:has-text('Remove')")
+    await page.wait_for_selector("text=The passkey is not good here any more.")
+    assert await site.pool.fetchval("SELECT count(*) FROM passkeys") == 0
+    await page.click("details.who > summary")
+    await page.click("button:has-text('Sign out')")
+    await page.wait_for_selector(".summary")
+    assert "This passkey is not known here" in await page.inner_text(".summary")
+    site.complaints = [one for one in site.complaints if not re.search("403|422", one)]
