@@ -11,6 +11,7 @@ import asyncio
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 from argon2 import PasswordHasher
@@ -30,7 +31,16 @@ _under_way = 0
 #: The hash of a password that nobody knows, to compare with if there is no account, or none with a password.
 NOBODYS = "$argon2id$v=19$m=19456,t=2,p=1$LzGGnTq6e3oPS/Jp5NxCLA$eei/R3zXpmM3xA7cUBBycus5BC9YHK5ToJUZMh7YIKs"
 
-#: Common passwords, without digits and punctuation.
+#: The 10,000 commonest passwords, and words and names that are as common; see `vendor/README.md`.
+_COMMONEST = frozenset(
+    line
+    for name in ("common_passwords.txt", "common_words.txt")
+    for line in Path(__file__).with_name("vendor").joinpath(name).read_text().splitlines()
+    if len(line) >= SHORTEST or line.isalpha()
+)
+#: Letters of the shortest of them that makes a password guessable with any digits and punctuation around it.
+_WORD = 5
+#: Others, common where Portuguese is spoken or here, without digits and punctuation.
 _COMMON = re.compile(
     "password|passwords|passw|passwort|senha|minhasenha|contrasena|motdepasse|letmein|welcome|bemvindo|qwerty|"
     "qwertyuiop|azerty|admin|administrator|administrador|iloveyou|teamo|teamomuito|monkey|dragon|football|futebol|"
@@ -38,6 +48,8 @@ _COMMON = re.compile(
     "access|hello|olamundo|helloworld|test|testtest|teste|abc|abcabc|abcdef|abcdefgh|abcdefghijkl|default|guest|"
     "user|heliograph|temporary|mozambique|mocambique|portugal|brasil|brazil|benfica|sporting|fcporto"
 ).fullmatch
+#: Letters that people write as digits or signs.
+_PLAIN = str.maketrans("013457@$!", "oieastasi")
 _RUNS = (
     "01234567890",
     "09876543210",
@@ -98,11 +110,14 @@ async def _in_thread(work: Callable[..., Result], *values: str) -> Result:
 
 def _is_guessable(password: str, email: str) -> bool:
     text = password.lower()
+    if text in _COMMONEST or text.translate(_PLAIN) in _COMMONEST:
+        return True
     if text in (text + text)[1:-1] or len(set(text)) < 5:  # a shorter one repeated
         return True
     letters = re.sub(r"[\W\d_]+", "", text)
     own = re.sub(r"[\W\d_]+", "", email.partition("@")[0].lower())
-    if not letters or _COMMON(letters) or (own and letters in (own, own + own)):
+    is_common = _COMMON(letters) or (len(letters) >= _WORD and letters in _COMMONEST)
+    if not letters or is_common or (own and letters in (own, own + own)):
         # Digits alone are fine if there are plenty and they are not a sequence.
         return bool(letters) or len(text) < 16 or _is_run(text)
     return _is_run(text)

@@ -94,8 +94,8 @@ async def open_for(
 ) -> str:
     """Begin a session for somebody who has authenticated; returns its token, which exists nowhere else.
 
-    `how`: by what, "password", "code", "passkey", "link" or "invitation". `organization_id`: the current one, which they
-    belong to; None: the first. `is_kept`: stay signed in for LONGEST.
+    `how`: by what, "password", "code", "passkey", "link" or "invitation". `organization_id`: the current one, which
+    they belong to; None: the first. `is_kept`: stay signed in for LONGEST.
     """
     token = secrets.token_urlsafe(32)
     idle = LONGEST if is_kept else IDLE
