@@ -13,12 +13,14 @@ from heliograph.base.database import clock
 from heliograph.base.errors import Invalid
 from heliograph.dashboard.money import trails
 from heliograph.overview import usage
-from heliograph.pages import words
+from heliograph.pages import languages, words
 from heliograph.pages.answers import Answer, Download, Shown
+from heliograph.pages.pieces import charts
+from heliograph.pages.pieces.charts import DAY, Chart, Series
 from heliograph.pages.requests import Request
 
-#: Rows of a table beside the chart, and steps of a bar's height.
-TOP, HEIGHTS = 10, 20
+#: Rows of a table beside the chart.
+TOP = 10
 #: Entries of a page.
 SIZE = 50
 #: Tables beside the chart, in their order.
@@ -30,14 +32,6 @@ SEPARATORS = {"pt": ";"}
 
 
 CHANNELS = {"sms": "SMS", "whatsapp": "WhatsApp"}
-
-
-class Bar(msgspec.Struct, frozen=True):
-    """A day of the chart; heights of HEIGHTS."""
-
-    day: usage.Day
-    sms: int
-    whatsapp: int
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -116,6 +110,9 @@ async def _page(request: Request, month: date, problem: Invalid | None) -> Answe
     this = next((one for one in months if one.month == month), None)
     sent = 0 if this is None else this.sent + this.whatsapp
     is_mixed = this is not None and this.sent > 0 and this.whatsapp > 0
+    chart = _chart(request, month, this, days)
+    if (file := charts.download(request, [chart])) is not None:
+        return file
     values: dict[str, Any] = {
         "quota": balance,
         "percent": 100 * balance.used // balance.total if balance.total > 0 else 0,
@@ -126,7 +123,7 @@ async def _page(request: Request, month: date, problem: Invalid | None) -> Answe
         "total": usage.total(months),
         "month": month,
         "this": this,
-        "bars": _bars(days),
+        "chart": chart,
         "tables": [
             (words.USAGE_SPLITS[by], [_row(request, by, one, sent, is_mixed=is_mixed) for one in rows])
             for by, rows in tables
@@ -143,13 +140,34 @@ def _in_words(refusal: Invalid) -> Invalid:
     return Invalid(*((one["field"], one["issue"], words.USAGE_FORM[one["field"]]) for one in refusal.details["fields"]))
 
 
-def _bars(days: list[usage.Day]) -> list[Bar]:
-    most = max((one.sms + one.whatsapp for one in days), default=0)
-
-    def height(count: int) -> int:
-        return -(-count * HEIGHTS // most) if most else 0
-
-    return [Bar(one, height(one.sms), max(height(one.sms + one.whatsapp) - height(one.sms), 0)) for one in days]
+def _chart(request: Request, month: date, this: usage.Month | None, days: list[usage.Day]) -> Chart:
+    text, number = request.text, request.speech.number
+    if this is None:
+        title = text("Nothing was sent in this month.")
+    else:
+        title = text(
+            "%(sms)s SMS in %(segments)s segments, %(whatsapp)s WhatsApp messages, %(refunds)s refunded.",
+            sms=number(this.sent),
+            segments=number(this.segments),
+            whatsapp=number(this.whatsapp),
+            refunds=number(this.refunds),
+        )
+    series = [Series(text("SMS"), "good", [one.sms for one in days])]
+    if any(one.whatsapp for one in days):
+        series.append(Series(text("WhatsApp"), "way", [one.whatsapp for one in days]))
+    if any(one.refunds for one in days):
+        series.append(Series(text("Refunds"), "calm", [one.refunds for one in days]))
+    return Chart(
+        id=f"usage-{month:%Y-%m}",
+        title=title,
+        unit=text("messages a day"),
+        kind="bars",
+        # Days are those of UTC for everybody.
+        speech=languages.speech(request.speech.language),
+        times=[usage.midnight(one.day) for one in days],
+        step=DAY,
+        series=series,
+    )
 
 
 def _row(request: Request, by: str, one: usage.Share, sent: int, *, is_mixed: bool) -> Row:

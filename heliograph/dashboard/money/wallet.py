@@ -6,37 +6,31 @@ from collections import defaultdict
 from datetime import date, timedelta
 from typing import Any
 
-import msgspec
-
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.dashboard.money import trails
 from heliograph.overview import usage
-from heliograph.pages import words
+from heliograph.pages import languages, words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces import charts
+from heliograph.pages.pieces.charts import DAY, Chart, Series
 from heliograph.pages.requests import Request
 from heliograph.people.roles import MONEY
 from heliograph.whatsapp.money import rates, wallet
-from heliograph.whatsapp.money.amounts import decimal, micros
+from heliograph.whatsapp.money.amounts import UNIT, decimal, micros
 from heliograph.whatsapp.money.rates import CATEGORIES, ELSEWHERE
 
-#: Steps of a bar's height, and movements of a page.
-HEIGHTS, SIZE = 20, 50
-
-
-class Bar(msgspec.Struct, frozen=True):
-    """A day of the chart; height of HEIGHTS."""
-
-    day: date
-    consumed: int
-    messages: int
-    height: int
+#: Movements of a page.
+SIZE = 50
 
 
 async def show(request: Request) -> Answer:
     """The balance, and one month in days and categories."""
-    return Shown(template="money/wallet.html", values=await _values(request))
+    values = await _values(request)
+    if (file := charts.download(request, [values["chart"]])) is not None:
+        return file
+    return Shown(template="money/wallet.html", values=values)
 
 
 async def set_alert(request: Request) -> Answer:
@@ -115,35 +109,50 @@ async def _values(request: Request, typed: str | None = None) -> dict[str, Any]:
         listed = await wallet.days(conn, actor, since=month, until=until)
         latest = await wallet.ledger(conn, actor, limit=5)
     below = balance.alert_below
+    currency = balance.currency or wallet.DEFAULT_CURRENCY
     return {
         "wallet": balance,
-        "currency": balance.currency or wallet.DEFAULT_CURRENCY,
+        "currency": currency,
         "reserved": reserved,
         "month": month,
         "earlier": (month - timedelta(days=1)).replace(day=1),
         "later": until if until <= today else None,
-        "bars": _bars(listed, month, min(until, max(today, month) + timedelta(days=1))),
+        "chart": _chart(request, currency, listed, month, min(until, max(today, month) + timedelta(days=1))),
         "categories": _categories(listed),
         "names": words.BILLING_CATEGORIES,
         "movements": words.MOVEMENTS,
-        "consumed": sum(one.consumed for one in listed),
-        "charged": sum(one.messages for one in listed),
         "latest": latest,
         "may_change": request.may(permission=MONEY),
         "below": typed if typed is not None else "" if below is None else decimal(below).rstrip("0").rstrip("."),
     }
 
 
-def _bars(listed: list[wallet.Day], since: date, until: date) -> list[Bar]:
-    sums: dict[date, list[int]] = defaultdict(lambda: [0, 0])
+def _chart(request: Request, currency: str, listed: list[wallet.Day], since: date, until: date) -> Chart:
+    text = request.text
+    sums: dict[date, int] = defaultdict(int)
     for one in listed:
-        sums[one.day][0] += one.consumed
-        sums[one.day][1] += one.messages
-    most = max((consumed for consumed, _ in sums.values()), default=0)
-    return [
-        Bar(day, sums[day][0], sums[day][1], -(-max(sums[day][0], 0) * HEIGHTS // most) if most > 0 else 0)
-        for day in (since + timedelta(days=n) for n in range((until - since).days))
-    ]
+        sums[one.day] += one.consumed
+    if listed:
+        title = text(
+            "%(amount)s charged for %(messages)s messages.",
+            amount=request.speech.money(sum(sums.values()), currency),
+            messages=request.speech.number(sum(one.messages for one in listed)),
+        )
+    else:
+        title = text("Nothing was charged in this month.")
+    days = [since + timedelta(days=n) for n in range((until - since).days)]
+    return Chart(
+        id=f"wallet-{since:%Y-%m}",
+        title=title,
+        unit=text("%(currency)s a day", currency=currency),
+        kind="bars",
+        # Days are those of UTC for everybody.
+        speech=languages.speech(request.speech.language),
+        times=[usage.midnight(day) for day in days],
+        step=DAY,
+        series=[Series(text("Charged"), "good", [sums[day] / UNIT for day in days])],
+        digits=2,
+    )
 
 
 def _categories(listed: list[wallet.Day]) -> list[tuple[str, int, int]]:
