@@ -1366,7 +1366,7 @@ CREATE TABLE wallets (
     CONSTRAINT wallets_total CHECK (total = available + reserved + consumed)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE wallets IS 'tenant: the maintained balance for WhatsApp, in millionths; its row lock also puts an organization''s accepts in order';
-COMMENT ON COLUMN wallets.alert_below IS 'when less than this is available, people are told; NULL: they are not';
+COMMENT ON COLUMN wallets.alert_below IS 'when less than this is available, the wallet''s page warns; NULL: never';
 COMMENT ON COLUMN wallets.available IS 'may go below zero only when Meta delivers what was given up for lost';
 
 CREATE TABLE wallet_ledger (

@@ -98,7 +98,7 @@ def adjust(
 @app.command("alert")
 def alert(
     amount: Annotated[
-        str, typer.Argument(metavar="AMOUNT|off", help="Tell people when less than this is available; off: no more.")
+        str, typer.Argument(metavar="AMOUNT|off", help="Amount below which the dashboard warns; off: no warning.")
     ],
     org: Org = None,
     json: Json = False,

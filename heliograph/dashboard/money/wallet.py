@@ -34,7 +34,7 @@ async def show(request: Request) -> Answer:
 
 
 async def set_alert(request: Request) -> Answer:
-    """Tell people when little is left, or no more."""
+    """Warn when little is left, or no more."""
     typed = request.form.get("below", "").strip()
     # Where a comma is the decimal sign, people type it.
     below = micros(typed.replace(",", ".")) if typed else None

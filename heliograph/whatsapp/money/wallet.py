@@ -54,7 +54,7 @@ class Wallet(msgspec.Struct, frozen=True):
     total: int
     #: None: it was never used.
     updated_at: datetime | None
-    #: When less than this is available, people are told; None: they are not.
+    #: When less than this is available, pages warn; None: never.
     alert_below: int | None = None
 
     @property
@@ -369,7 +369,7 @@ SET_ALERT = f"UPDATE wallets SET alert_below = $2 WHERE organization_id = $1 RET
 
 
 async def set_alert(conn: Connection, organization_id: UUID, *, below: int | None, by: Actor | Who = SYSTEM) -> Wallet:
-    """Tell people when less than `below` millionths are available; None: no more. Raises Invalid, NotFound."""
+    """Warn when less than `below` millionths are available; None: no more. Raises Invalid, NotFound."""
     if below is not None and not 0 <= below <= MOST:
         raise Invalid(("amount", "range", "`amount` must be from 0 to 1,000,000,000"))
     at = clock.now()
