@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
@@ -20,7 +21,7 @@ from tests.hooks import settings as impatient
 from tests.house.project import ROOT
 from tests.rules.whatsapp_factories import SECRET_KEY
 
-from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant, running
+from .conftest import PASSWORD, Api, Browser, Page, Tenant, make_person, make_tenant, running
 
 UNDER = impatient(secret_key=SECRET_KEY)
 
@@ -168,6 +169,22 @@ async def test_changed_rotated_disabled_and_enabled_again(pool: Pool, owner: Bro
         "webhook.disabled",
         "webhook.changed",
     ]
+
+
+async def test_another_address_asks_for_the_password_as_another_endpoint_does(pool: Pool, owner: Browser) -> None:
+    """Where events go is what a stranger at an open screen would change: a new endpoint asked, this did not."""
+    url = "https://example.com/hooks"
+    edit = f"/webhooks/{id_in(await register(owner, url))}/edit"
+    form = (await owner.get(edit)).form(edit)
+    await pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
+    async with asyncio.timeout(5):  # what is known of a session is at most half a second old
+        while "Confirm that it is you" not in (await owner.get(edit)).words:
+            pass
+    changed = form | {"url": "https://example.com/elsewhere", "subscribed_events": "message.delivered"}
+    asked = await owner.post(edit, changed)
+    assert (asked.status, await pool.fetchval("SELECT url FROM webhook_endpoints")) == (403, url)
+    page = await owner.submit(asked, edit, _password=PASSWORD)
+    assert (page.path, "The endpoint is changed." in page.words) == (edit.removesuffix("/edit"), True)
 
 
 async def test_attempts_are_leafed_through_and_one_is_sent_again(
