@@ -24,7 +24,8 @@ from heliograph.contacts.records import Contact
 from heliograph.contacts.search import Filters
 
 COLUMNS = ("name", "first_name", "last_name", "phone", "tags", "opted_out", "created_at", "updated_at", "id")
-PAGE = 5_000
+#: Of one look: what is made of it, on a page, holds up whatever else the process does.
+PAGE = 1_000
 
 
 async def write(

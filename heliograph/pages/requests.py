@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -57,6 +58,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     whatsapp: WhatsAppAcceptor
     #: In a word, how the service is: "ok" or "degraded".
     status: Callable[[], Awaitable[str]]
+    #: The turn of files that go out while they are read: one of them at a time uses a connection.
+    turn: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
 
 class Request:
@@ -201,6 +204,13 @@ class Request:
     async def reading(self) -> AsyncIterator[Connection]:
         """A connection for what only reads."""
         async with self.services.reads.acquire() as conn:
+            yield conn
+
+    @contextlib.asynccontextmanager
+    async def reading_in_turn(self) -> AsyncIterator[Connection]:
+        """A connection for one piece of a file that goes out while it is read. Files take turns, piece by piece: twenty
+        that are asked for at once leave all other pages a connection, and none breaks off for want of one."""
+        async with self.services.turn, self.reading() as conn:
             yield conn
 
     @contextlib.asynccontextmanager

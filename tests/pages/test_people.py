@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
+from typing import Any
 
 import pytest
 
-from heliograph.base.database.pool import Pool
-from heliograph.contacts import marked, records
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection, Pool
+from heliograph.contacts import marked, records, search
 from heliograph.contacts.records import Entry
 
 from .conftest import Browser, Page, Tenant, make_person, make_tenant
@@ -224,3 +227,29 @@ async def test_another_organizations_people_are_nobodys(pool: Pool, tenant: Tena
     assert (await owner.post("/contacts/undo", form | {"change": str(uuid.uuid4())})).status == 200
     assert "Theirs" not in (await owner.get("/contacts?q=theirs")).text.replace('value="theirs"', "")
     assert await pool.fetchval("SELECT count(*) FROM contacts") == 1
+
+
+async def test_files_take_turns_and_leave_pages_a_connection(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exports of one organization used both connections that pages have: others' pages got 503, and files broke off."""
+    await add(pool, tenant, *people(5))
+    other = await make_tenant(pool)
+    await make_person(pool, other, "rui@example.com")
+    await other_browser.sign_in("rui@example.com")
+    look, looking, go_on = search.search, asyncio.Event(), asyncio.Event()
+
+    async def slow(conn: Connection, actor: Actor, **options: Any) -> search.Found:
+        if actor.organization_id == tenant.id:
+            looking.set()
+            await go_on.wait()
+        return await look(conn, actor, **options)
+
+    form = (await owner.get("/contacts")).form("/contacts/export")
+    monkeypatch.setattr(search, "search", slow)
+    files = [asyncio.create_task(owner.post("/contacts/export", form)) for _ in range(6)]
+    await looking.wait()
+    for _ in range(12):
+        assert (await other_browser.get("/contacts")).status == 200
+    go_on.set()
+    assert {(one.status, one.text.count("Person")) for one in await asyncio.gather(*files)} == {(200, 5)}

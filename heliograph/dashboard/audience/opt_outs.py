@@ -89,7 +89,7 @@ async def export(request: Request) -> Answer:
     as_json, actor = lists.as_json(request), request.acting("live")
     async with request.writing() as conn:
         await exporting.begin(conn, actor, as_json=as_json)
-    pieces = exporting.pieces(request.reading, actor, as_json=as_json, delimiter=lists.separator(request))
+    pieces = exporting.pieces(request.reading_in_turn, actor, as_json=as_json, delimiter=lists.separator(request))
     return lists.exported(request, "opt-outs", pieces)
 
 

@@ -192,7 +192,7 @@ async def export(request: Request) -> Answer:
         filters, _ = await _filters(conn, request, kept)
         await exporting.begin(conn, request.actor, filters=filters, as_json=as_json)
     pieces = exporting.pieces(
-        request.reading, request.actor, filters=filters, as_json=as_json, delimiter=lists.separator(request)
+        request.reading_in_turn, request.actor, filters=filters, as_json=as_json, delimiter=lists.separator(request)
     )
     return lists.exported(request, "contacts", pieces)
 

@@ -105,7 +105,7 @@ async def export(request: Request) -> Answer:
         yield mark
         # A connection for each piece: a slow reader must keep none.
         async for _, text in exporting.pieces(
-            request.reading, wanted, as_json=form == "json", delimiter=separator, is_for_customers=True
+            request.reading_in_turn, wanted, as_json=form == "json", delimiter=separator, is_for_customers=True
         ):
             yield text.encode()
 
