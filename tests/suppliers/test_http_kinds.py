@@ -58,6 +58,41 @@ def test_whatever_is_answered_has_an_outcome_and_is_never_taken_for_a_yes(name: 
         assert isinstance(one(settings(name), callback), list)
 
 
+#: JSON of other shapes than anybody documents, under names that suppliers use.
+ODD = [
+    b'{"messages":1,"results":1,"code":[],"data":{"messages":[{"error":{"code":{}}}]}}',
+    b'{"results":true,"event":{"messageStatusUpdate":7,"moText":{}},"messages":{"0":{}}}',
+    b'{"results":[null,7,[]],"event":{"messageStatusUpdate":[null],"moText":["x"]},"messages":[null,{"status":[]}]}',
+    b"[" * 100_000,
+    b'{"results":' * 50_000,
+]
+
+
+@pytest.mark.parametrize("name", kinds.HTTP)
+@pytest.mark.parametrize("body", ODD)
+def test_json_of_any_shape_is_read(name: str, body: bytes) -> None:
+    """What a file of a supplier stumbles over would be looked at again each minute, for days."""
+    kind = kinds.HTTP[name]
+    for status in (200, 400):
+        found = kind.answer(settings(name), MESSAGE, Answer(status, body))
+        assert found.verdict is not Verdict.ACCEPTED or name == "http"
+    callback = Callback("POST", "https://us.example/in/sms/x/y/receipts?ref=r", {}, body)
+    for one in (kind.receipts, kind.inbound):
+        assert isinstance(one(settings(name), callback), list)
+    signed = settings(name, **({"signature_method": "sha256"} if name == "vonage" else {}))
+    kind.is_genuine(signed, {"secret": "s", "signature_secret": "k"}, callback)
+
+
+@pytest.mark.parametrize(
+    ("address", "is_taken"),
+    [("192.0.2.7", True), ("::ffff:192.0.2.7", True), ("198.51.100.1", False), ("2001:db8::1", False), ("", False)],
+)
+def test_callbacks_come_from_the_networks_that_were_named(address: str, is_taken: bool) -> None:
+    """A socket for IPv4 and IPv6 says ::ffff: before the former."""
+    assert settings("vonage", callback_networks="192.0.2.0/24").takes_from(address) is is_taken
+    assert settings("vonage").takes_from(address)
+
+
 @pytest.mark.parametrize("name", kinds.HTTP)
 def test_least_settings_are_enough_and_others_are_named(name: str) -> None:
     assert settings(name).base_url.startswith("https://")

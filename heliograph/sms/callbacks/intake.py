@@ -113,6 +113,7 @@ class SupplierCallbacks:
     async def drain(self) -> None:
         """Wait until every batch is committed."""
         await self._batcher.drain()
+        await self._kept.close()
 
     async def _load(self, ids: Sequence[UUID]) -> dict[UUID, Known]:
         async with self._pool.acquire() as conn:

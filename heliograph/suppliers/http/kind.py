@@ -67,7 +67,15 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def takes_from(self, address: str) -> bool:
         """Whether callbacks may come from an address."""
         networks = parse_networks(self.callback_networks)
-        return not networks or any(ip_address(address) in network for network in networks)
+        if not networks:
+            return True
+        try:
+            parsed = ip_address(address)
+        except ValueError:  # not one that anybody could list
+            return False
+        # On a socket for both, an IPv4 address comes as ::ffff:192.0.2.1.
+        parsed = getattr(parsed, "ipv4_mapped", None) or parsed
+        return any(parsed in network for network in networks)
 
 
 def demand(holds: bool, field: str, what: str) -> None:
@@ -114,7 +122,7 @@ class Answer(msgspec.Struct, frozen=True):
     @property
     def json(self) -> Any:
         """The body; None if it is no JSON."""
-        return _json(self.body)
+        return json_of(self.body)
 
 
 class Callback(msgspec.Struct, frozen=True):
@@ -145,7 +153,7 @@ class Callback(msgspec.Struct, frozen=True):
     @property
     def json(self) -> Any:
         """The body; None if it is no JSON."""
-        return _json(self.body)
+        return json_of(self.body)
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -247,6 +255,12 @@ def at(value: Any, *path: str | int) -> Any:
     return value
 
 
+def listed(value: Any, *path: str | int) -> list[Any]:
+    """What stands at a path of decoded JSON, if it is a list; else nothing."""
+    found = at(value, *path)
+    return found if isinstance(found, list) else []
+
+
 def basic(name: str, password: str) -> str:
     """The value of Authorization (RFC 7617)."""
     return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
@@ -268,8 +282,9 @@ def _pairs(text: str) -> dict[str, str]:
         return {}
 
 
-def _json(body: bytes) -> Any:
+def json_of(body: bytes) -> Any:
+    """Decoded JSON; None for what is none, or deeper than anybody writes it."""
     try:
         return msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None

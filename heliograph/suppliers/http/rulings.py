@@ -86,6 +86,8 @@ def by_status(answer: Answer, *, detail: str = "") -> Outcome:
 
 def ruled(rulings: Mapping[Any, Ruling], code: Any, answer: Answer, *, id: str = "", detail: str = "") -> Outcome:
     """By a supplier's table; by the status where the table does not know the code."""
+    if isinstance(code, list | dict):  # no code of anybody's
+        code = None
     ruling = rulings.get(code)
     if ruling is None:
         found = by_status(answer, detail=detail)

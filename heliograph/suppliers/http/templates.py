@@ -23,7 +23,7 @@ from xml.sax.saxutils import escape
 import msgspec
 import re2
 
-from heliograph.suppliers.http.kind import FORM, JSON, text_of
+from heliograph.suppliers.http.kind import FORM, JSON, json_of, text_of
 
 _NAME = re.compile(r"\{\{\s*+([a-z_]*+)\s*+\}\}")
 #: Memory that a pattern may take, bytes.
@@ -136,10 +136,7 @@ class Found(msgspec.Struct):
 
     def _pointed(self, pointer: str) -> Any:
         if self.json is msgspec.UNSET:
-            try:
-                self.json = msgspec.json.decode(self.body)
-            except msgspec.DecodeError:
-                self.json = None
+            self.json = json_of(self.body)
         value: Any = self.json
         for step in pointer.split("/")[1:] if pointer != "/" else ():
             step = step.replace("~1", "/").replace("~0", "~")

@@ -23,6 +23,7 @@ from heliograph.suppliers.http.kind import (
     Secrets,
     at,
     inbound_of,
+    listed,
     text_of,
 )
 from heliograph.suppliers.http.rulings import Ruling, outcome, ruled
@@ -75,7 +76,7 @@ def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
 def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
     """`event.messageStatusUpdate[]`."""
     found = []
-    for one in at(callback.json, "event", "messageStatusUpdate") or ():
+    for one in listed(callback.json, "event", "messageStatusUpdate"):
         keys = tuple(key for key in (text_of(at(one, "messageId")), text_of(at(one, "clientMessageId"))) if key)
         if not keys:
             continue
@@ -105,7 +106,7 @@ def inbound(settings: Settings, callback: Callback) -> list[Inbound]:
             raw=msgspec.json.encode(one),
             key=text_of(at(one, "messageId")),
         )
-        for one in at(callback.json, "event", "moText") or ()
+        for one in listed(callback.json, "event", "moText")
         if at(one, "from") and at(one, "content") is not None
     ]
 

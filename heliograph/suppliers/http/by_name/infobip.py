@@ -27,6 +27,7 @@ from heliograph.suppliers.http.kind import (
     basic,
     demand,
     inbound_of,
+    listed,
     text_of,
 )
 from heliograph.suppliers.http.rulings import Ruling, by_status, outcome, ruled
@@ -101,7 +102,7 @@ def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
 def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
     """`results[]`, up to a hundred of them."""
     found = []
-    for one in at(callback.json, "results") or ():
+    for one in listed(callback.json, "results"):
         id = text_of(at(one, "messageId"))
         if not id:
             continue
@@ -131,7 +132,7 @@ def inbound(settings: Settings, callback: Callback) -> list[Inbound]:
             raw=msgspec.json.encode(one),
             key=text_of(at(one, "messageId")),
         )
-        for one in at(callback.json, "results") or ()
+        for one in listed(callback.json, "results")
         if at(one, "from") and at(one, "text") is not None
     ]
 

@@ -25,6 +25,7 @@ from heliograph.suppliers.http.kind import (
     demand,
     form,
     inbound_of,
+    listed,
     text_of,
 )
 from heliograph.suppliers.http.rulings import Ruling, by_status, outcome, ruled, state_of
@@ -84,7 +85,7 @@ def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
 
 def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
     """By the status of the first part that was not taken. Its receipts come a part each; the last part's decides."""
-    parts = at(answer.json, "messages") or []
+    parts = listed(answer.json, "messages")
     if not parts:
         return by_status(answer)
     status = [text_of(at(one, "status")) for one in parts]
