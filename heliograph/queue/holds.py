@@ -195,7 +195,7 @@ IS_HELD = """EXISTS (SELECT FROM queue_holds h
   WHERE h.kind = queue.kind AND (h.line IS NULL OR h.line = queue.line)
     AND (h.organization_id IS NULL OR h.organization_id = queue.organization_id)
     AND (h.before_id IS NULL OR queue.id < h.before_id))"""
-LATE = f"{leases.OLDEST} AND NOT {IS_HELD}"
+LATE = leases.OLDEST.format(counts=f"NOT {IS_HELD}")
 
 
 async def late(conn: Connection, kind: str, *, without: Collection[UUID]) -> float:

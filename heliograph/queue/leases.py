@@ -220,9 +220,24 @@ async def withdraw(
     return {row["id"]: Lease(*row.values()) for row in await conn.fetch(WITHDRAW, kind, ids, only)}
 
 
+# Skips from organization to organization in each line, and of each reads the first row that waits: all that waits may
+# be a million rows. (No row is due before its place.)
 OLDEST = """
-SELECT coalesce(extract(epoch FROM now() - min(coalesce(since, due_at))), 0)::float8 FROM queue
- WHERE kind = $1 AND due_at <= now() AND lease_until IS NULL AND lane = 0 AND line <> ALL ($2)
+WITH RECURSIVE found (line, lane, organization_id) AS (
+    (SELECT line, lane, organization_id FROM queue WHERE kind = $1 ORDER BY line, lane, organization_id LIMIT 1)
+    UNION ALL
+    SELECT next.* FROM found CROSS JOIN LATERAL (
+        SELECT line, lane, organization_id FROM queue
+         WHERE kind = $1 AND (line, lane, organization_id) > (found.line, found.lane, found.organization_id)
+         ORDER BY line, lane, organization_id LIMIT 1) next
+)
+SELECT coalesce(extract(epoch FROM now() - min(first.place)), 0)::float8
+  FROM found CROSS JOIN LATERAL (
+       SELECT coalesce(since, due_at) AS place FROM queue
+        WHERE kind = $1 AND line = found.line AND lane = found.lane AND organization_id = found.organization_id
+          AND coalesce(since, due_at) <= now() AND due_at - now() <= interval '0' AND lease_until IS NULL AND {counts}
+        ORDER BY coalesce(since, due_at) LIMIT 1) first
+ WHERE found.lane = 0 AND found.line <> ALL ($2)
 """
 
 
@@ -231,7 +246,7 @@ async def oldest(conn: Connection, kind: str, *, without: Collection[UUID] = ())
 
     `without`: lines to ignore.
     """
-    age: float = await conn.fetchval(OLDEST, kind, list(without))
+    age: float = await conn.fetchval(OLDEST.format(counts="true"), kind, list(without))
     return age
 
 

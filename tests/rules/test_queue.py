@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
-from heliograph.queue import leases, timers
+from heliograph.queue import holds, leases, timers
 from heliograph.queue.backlog import Backlog, claim_once
 from heliograph.queue.leases import UNROUTED, Lease, Postponed
 from tests.rules.machines import Machine, run_machine
@@ -213,6 +214,44 @@ async def test_the_oldest_waiting_row_tells_the_lag(pool: Pool) -> None:
         await fill(pool, uuid7(), 1)
         await conn.execute("UPDATE queue SET due_at = now() - interval '90 seconds'")
         assert 89 < await leases.oldest(conn, "sms") < 95
+
+
+async def test_the_lag_is_that_of_the_oldest_row_that_counts(pool: Pool) -> None:
+    """Over lines, lanes and organizations, of rows that are leased, due later, put back to their place, or held."""
+    chance = random.Random(3)
+    organizations, lines = [uuid7() for _ in range(4)], [UUID(int=n) for n in range(4)]
+    for organization in organizations:
+        for line in lines:
+            for lane in (0, 1):
+                await fill(pool, organization, chance.randrange(4), line=line, lane=lane)
+    rows = await pool.fetch("SELECT id, line FROM queue")
+    chance.shuffle(rows)
+    for n, row in enumerate(rows):
+        change = (
+            "due_at = due_at + interval '1 hour'",
+            "lease_until = now()",
+            "since = due_at - interval '3 s' * $3, due_at = now() - interval '1 s'",
+            "due_at = due_at - interval '1 s' * $3",
+            "kind = CASE WHEN $3 > 0 THEN 'webhook' END",
+        )[n % 5]
+        await pool.execute(f"UPDATE queue SET {change} WHERE id = $1 AND line = $2 AND $3 > 0", *row, float(n + 1))
+    await pool.execute(
+        "INSERT INTO queue_holds (id, kind, organization_id) VALUES ($1, 'sms', $2)", uuid7(), organizations[0]
+    )
+    plain = """
+SELECT coalesce(extract(epoch FROM now() - min(coalesce(since, due_at))), 0)::float8 FROM queue
+ WHERE kind = 'sms' AND due_at <= now() AND lease_until IS NULL AND lane = 0 AND line <> ALL ($1)
+   AND organization_id <> ALL ($2)
+"""
+    async with pool.acquire() as conn:
+        for without in ([], lines[:1], lines[:3], lines):
+            async with conn.transaction():  # one `now`
+                wanted = await conn.fetchval(plain, without, [])
+                assert await leases.oldest(conn, "sms", without=without) == wanted
+                assert await holds.late(conn, "sms", without=without) == await conn.fetchval(
+                    plain, without, organizations[:1]
+                )
+            assert (wanted > 0) == (without != lines)
 
 
 async def test_of_all_workers_one_runs_a_timer(pool: Pool) -> None:
