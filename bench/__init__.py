@@ -6,6 +6,7 @@
     pgbench     what the same PostgreSQL does without us, in the same run
     accept way backlog growth start     one part of the measurement each
     figures machine profile             budgets and tables, the machine, where the time goes
+    statement_costs                     what each statement costs PostgreSQL; run by itself, like `webhooks`
 
 The rule nobody may break: a figure stands beside the limit measured in the same run, and what went wrong (an answer
 that is not 202, a message that did not come back) ends the run instead of making it look faster.

@@ -13,6 +13,7 @@ from bench.load import Options, Result, generate, percentile, requests
 from bench.process import Fixed
 from bench.sink import Sink
 from bench.stage import shortened
+from bench.statement_costs import costs, shown
 from heliograph.webhooks.delivery.signing import Signer, new_secret
 
 
@@ -116,3 +117,27 @@ async def test_the_receiver_judges_each_webhook_wherever_its_bytes_are_cut() -> 
     assert counters.malformed == 0
     assert sink.latencies()["p50"] > 0
     assert sink.latencies()["p50"] == 0  # those that came since
+
+
+def test_what_statements_used_is_added_up_by_their_texts() -> None:
+    def entry(kind: str, seconds: float, statement: str) -> str:
+        return (
+            f"\n7 LOG:  {kind} STATISTICS\n7 DETAIL:  ! system usage stats:\n"
+            f"\t!\t{seconds:.6f} s user, 0.000001 s system, 9.000000 s elapsed\n\t!\t[1.0 s user, 1.0 s system total]\n"
+            f"7 STATEMENT:  {statement}"
+        )
+
+    log = "7 LOG:  checkpoint starting" + "".join(
+        [
+            entry("PARSE MESSAGE", 0.000009, "\n\tSELECT 1\n\t  FROM t\n"),
+            *(entry("EXECUTE MESSAGE", 0.000019, "\n\tSELECT 1\n\t  FROM t\n") for _ in range(2)),
+            entry("QUERY", 0.000099, "COMMIT;"),
+        ]
+    )
+    found = costs(log)
+    assert [(one.statement, one.times, round(one.seconds * 1e6)) for one in found] == [
+        ("COMMIT;", 1, 100),
+        ("SELECT 1 FROM t", 2, 50),
+    ]
+    assert shown(found, 10)[0].split()[0] == "15.0"
+    assert shown(found, 10)[1].split() == ["10.0", "1", "×", "100", "µs", "COMMIT;"]
