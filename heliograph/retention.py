@@ -21,6 +21,7 @@ import asyncpg
 import msgspec
 import structlog
 
+from heliograph import requests
 from heliograph.accounts import usage
 from heliograph.base.database import clock
 from heliograph.base.database.migrate import make_days, make_partitions
@@ -199,6 +200,9 @@ DELETE FROM webhook_replays WHERE ctid IN (
 DELETE_WEBHOOK_TRAFFIC = """
 DELETE FROM webhook_traffic WHERE ctid IN (SELECT ctid FROM webhook_traffic WHERE hour < $1 LIMIT $2)
 """
+DELETE_REQUEST_COUNTS = """
+DELETE FROM request_counts WHERE ctid IN (SELECT ctid FROM request_counts WHERE hour < $1 LIMIT $2)
+"""
 DELETE_WORKERS = "DELETE FROM workers WHERE id IN (SELECT id FROM workers WHERE seen_at < $1 LIMIT $2)"
 PARTITIONS = """
 SELECT child.relname
@@ -223,6 +227,7 @@ NEWEST = {
     "send_keys": "created_at",
     "sms_parts": "created_at",
     "receipt_bytes": "received_at",
+    "requests": "at",
     "whatsapp_wamids": "created_at",
     "events": "created_at",
     "received_messages": "received_at",
@@ -289,6 +294,7 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
     text = now - timedelta(days=settings.text_retention_days)
     webhook = now - timedelta(days=WEBHOOK_ATTEMPT_DAYS)
     receipts = now - timedelta(days=RECEIPT_DAYS)
+    logged = now - timedelta(days=requests.DAYS)
     dropped = [
         *((table, months) for table in OF_MONTHS),
         ("receipts", receipts),
@@ -303,7 +309,7 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
     ]
 
     # What a supplier wrote in a receipt may repeat the beginning of the text.
-    days = [("send_keys", keys), ("receipt_bytes", text)]
+    days = [("send_keys", keys), ("receipt_bytes", text), ("requests", logged)]
 
     def deletes(name: str, sql: str, *arguments: object) -> Step:
         return Step(name, partial(_delete, sql=sql, arguments=arguments))
@@ -335,6 +341,7 @@ def _steps(settings: Settings, now: datetime) -> list[Step]:
         deletes("threads of the inbox", DELETE_THREADS, months),
         deletes("replays", DELETE_REPLAYS, webhook),
         deletes("roll-ups of webhook attempts", DELETE_WEBHOOK_TRAFFIC, webhook),
+        deletes("counts of requests", DELETE_REQUEST_COUNTS, logged),
         deletes("sessions", sessions.FORGET, now),
         deletes("links to sign in", links.FORGET, now),
         deletes("used challenges", keeping.FORGET, now - keeping.REMEMBERED),

@@ -17,6 +17,7 @@ from datetime import timedelta
 
 import uvloop
 
+from heliograph import requests
 from heliograph.accounts.keyring import Keyring
 from heliograph.api.callbacks import sms as sms_callbacks
 from heliograph.api.callbacks import whatsapp as whatsapp_callbacks
@@ -116,6 +117,7 @@ async def serve(
         keyring=Keyring(pool),
         limiter=Limiter(pool, settings),
         strangers=Strangers(settings.rate_unauthenticated),
+        log=requests.Log(pool),
         failures=Failures(pool),
         health=HealthChecks(pool),
         acceptor=Acceptor(pool, keys_kept=timedelta(hours=settings.idempotency_hours)),
@@ -156,6 +158,7 @@ async def serve(
     server = Server(service, asgi.tasks)
     beating = asyncio.create_task(pulse.watch(pool))
     telling = asyncio.create_task(services.failures.run())
+    logging = asyncio.create_task(services.log.run())
     takers = (services.acceptor, services.whatsapp, intake, suppliers)
     announcers = [asyncio.create_task(announce(pool, one.stored)) for one in takers]
     try:
@@ -179,7 +182,9 @@ async def serve(
         await pages.services.sessions.close()
         beating.cancel()
         telling.cancel()
+        logging.cancel()
         await services.failures.close()
+        await services.log.close()
         reads.terminate()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2):
@@ -207,6 +212,7 @@ def _pages(services: Services, reads: Pool) -> Pages:
             settings=settings,
             sessions=SessionBook(reads),
             failures=services.failures,
+            log=services.log,
             form_key=derive_key(settings.secret_key, "forms"),
             answer_key=services.answer_key,
             cursor_key=services.cursor_key,

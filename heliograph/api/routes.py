@@ -12,8 +12,8 @@ from heliograph.api.operations import (
     api_keys,
     campaigns,
     contacts,
+    developers,
     discovery,
-    events,
     opt_outs,
     sender_ids,
     sms,
@@ -93,5 +93,7 @@ OPERATIONS: tuple[Operation, ...] = (
     post("/webhooks/{webhookEndpointId}/replay", webhook_deliveries.replay_webhook_events, "webhooks:write", MUTATIONS),
     get("/webhooks/{webhookEndpointId}/replays", webhook_deliveries.list_webhook_replays, "webhooks:read", READS),
     post("/webhooks/{webhookEndpointId}/test", webhook_deliveries.test_webhook, "webhooks:write", MUTATIONS),
-    get("/events", events.list_events, "webhooks:read", READS),
+    get("/events", developers.events.list_events, "webhooks:read", READS),
+    get("/requests", developers.requests.list_requests, "webhooks:read", READS),
+    get("/requests/{requestId}", developers.requests.get_request, "webhooks:read", READS),
 )

@@ -41,6 +41,7 @@ GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
         "Developers",
         (
             Place("/webhooks", "Webhooks", "webhook", scope="webhooks:read"),
+            Place("/requests", "Requests", "monitor", scope="webhooks:read", permission=roles.DEVELOP),
             Place("/keys", "API keys", "key", scope="api_keys:read"),
             Place("/docs", "API reference", "book"),
         ),

@@ -14,7 +14,7 @@
 --     a search by that column implies them, so nothing else can use the index.
 -- A CHECK on one column is named table_column_check, a primary key table_pkey; everything else is named here.
 -- Areas: organizations and access, people, quota, contacts and consent, campaigns, suppliers, SMS sent, SMS received,
--- WhatsApp, events and webhooks, traffic, work.
+-- WhatsApp, events and webhooks, traffic, requests, work.
 
 
 -- -- Organizations and access -----------------------------------------------------------------------------------------
@@ -753,6 +753,7 @@ CREATE TABLE messages (
     body             text,
     client_reference text,
     campaign_id      uuid,
+    key_id           uuid,
     request_id       text NOT NULL,
     balance_after    bigint NOT NULL,
     accepted_at      timestamptz NOT NULL,
@@ -781,6 +782,7 @@ COMMENT ON COLUMN messages.supplier_id IS 'who took it, as soon as that is known
 COMMENT ON COLUMN messages.previous_status IS 'what its status was before the last move: a move takes it off there in the traffic roll-ups';
 COMMENT ON COLUMN messages.country IS 'ISO region of the calling code; 001: of no country';
 COMMENT ON COLUMN messages.body IS 'what it says; NULL: erased, after the retention time or with its person';
+COMMENT ON COLUMN messages.key_id IS 'API key of the request that sent it; NULL: a campaign, a person or the command line did';
 COMMENT ON COLUMN messages.balance_after IS 'quota that was left once it was accepted; a message in test mode took none of it';
 COMMENT ON COLUMN messages.send_at IS 'not before this, as the sender asked; NULL: at once';
 COMMENT ON COLUMN messages.expires_at IS 'not worth delivering after this; NULL: the default of the retry schedule';
@@ -1236,6 +1238,7 @@ CREATE TABLE whatsapp_messages (
     content           text,
     client_reference  text,
     campaign_id       uuid,
+    key_id            uuid,
     request_id        text NOT NULL,
     accepted_at       timestamptz NOT NULL,
     deadline_at       timestamptz,
@@ -1268,6 +1271,7 @@ CREATE INDEX whatsapp_messages_age ON whatsapp_messages USING brin (accepted_at)
 CREATE TABLE whatsapp_messages_rest PARTITION OF whatsapp_messages DEFAULT WITH (fillfactor = 60);
 COMMENT ON TABLE whatsapp_messages IS 'tenant: one row a WhatsApp message, in either direction';
 COMMENT ON COLUMN whatsapp_messages.content IS 'what it says, as JSON: parameters of a template, a text, or what came in; NULL: erased';
+COMMENT ON COLUMN whatsapp_messages.key_id IS 'as in messages';
 COMMENT ON COLUMN whatsapp_messages.recipient IS 'the user, in either direction: E.164 with +, or a user id';
 COMMENT ON COLUMN whatsapp_messages.deadline_at IS 'Meta drops it silently after this: without a status by then it has expired; NULL: it was canceled, or received';
 COMMENT ON COLUMN whatsapp_messages.event_id IS 'the first contract event that this message raised';
@@ -1632,6 +1636,58 @@ COMMENT ON COLUMN traffic.sender IS 'an SMS''s sender; of WhatsApp, the id of th
 COMMENT ON COLUMN traffic.supplier_id IS 'zeros: nobody has taken them, or it is WhatsApp';
 COMMENT ON COLUMN traffic.status IS 'accepted stands for all that wait to be sent';
 COMMENT ON COLUMN traffic.to_sent IS 'of the row of status sent: how long messages took from acceptance, or from when they were due, to the supplier; also of those that have moved on. to_delivered likewise';
+
+
+-- -- Requests ---------------------------------------------------------------------------------------------------------
+-- What programs asked of the API, and people of the dashboard, and what they were told.
+
+CREATE TABLE requests (
+    organization_id uuid NOT NULL,
+    id              uuid NOT NULL,
+    mode            text NOT NULL CHECK (mode IN ('live', 'test')),
+    key_id          uuid,
+    person_id       uuid,
+    method          text NOT NULL,
+    path            text NOT NULL,
+    operation       text NOT NULL,
+    status          smallint NOT NULL,
+    error_code      text NOT NULL DEFAULT '',
+    duration_ms     integer NOT NULL,
+    address         text NOT NULL,
+    agent           text NOT NULL,
+    request_id      text NOT NULL,
+    idempotency     text NOT NULL DEFAULT '' CHECK (idempotency IN ('', 'stored', 'replayed', 'conflict')),
+    key_hash        uuid,
+    body            text NOT NULL DEFAULT '',
+    answer          text NOT NULL DEFAULT '',
+    at              timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (organization_id, id)
+) PARTITION BY RANGE (id);
+CREATE INDEX requests_by_request ON requests (organization_id, request_id);
+CREATE INDEX requests_by_key_hash ON requests (organization_id, key_hash) WHERE key_hash IS NOT NULL;
+CREATE TABLE requests_rest PARTITION OF requests DEFAULT;
+COMMENT ON TABLE requests IS 'tenant: refused requests, and those that changed something; of an accepted send the message''s row tells. A log: written once a second, by and for each process, off the path of an answer';
+COMMENT ON COLUMN requests.path IS 'below /v1, or of the dashboard; nothing of it that is no id';
+COMMENT ON COLUMN requests.operation IS 'operationId; of the dashboard, its route';
+COMMENT ON COLUMN requests.key_hash IS 'as in idempotency: finds its siblings';
+COMMENT ON COLUMN requests.body IS 'as it was sent, texts and numbers blanked; empty: there was none, or it is too long to be kept';
+COMMENT ON COLUMN requests.answer IS 'of a refusal, numbers blanked';
+COMMENT ON COLUMN requests.at IS 'when it was written down; the id says when it was answered';
+
+CREATE TABLE request_counts (
+    organization_id uuid NOT NULL,
+    hour            timestamptz NOT NULL,
+    mode            text NOT NULL,
+    operation       text NOT NULL,
+    status          smallint NOT NULL,
+    error_code      text NOT NULL,
+    count           bigint NOT NULL,
+    first_at        timestamptz NOT NULL,
+    last_at         timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, hour, mode, operation, status, error_code)
+) WITH (fillfactor = 70);
+CREATE INDEX request_counts_age ON request_counts USING brin (hour) WITH (autosummarize = on);
+COMMENT ON TABLE request_counts IS 'tenant: all requests with a key, by hour and what came of them; a process that is killed takes the last second of them with it';
 
 
 -- -- Work -------------------------------------------------------------------------------------------------------------

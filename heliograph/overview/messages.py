@@ -44,6 +44,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     template: str | None = None
     client_reference: str | None
     campaign_id: UUID | None = None
+    #: Of the request that sent it; None: a campaign, a person or the command line did.
+    key_id: UUID | None = None
+    request_id: str = ""
+    #: ISO region of the number; of what was received it is not kept.
+    country: str | None = None
     encoding: str | None = None
     segments: int | None = None
     accepted_at: datetime
@@ -70,11 +75,20 @@ class Filters(msgspec.Struct, frozen=True):
     """Which messages are wanted; None: all."""
 
     channel: str | None = None
-    status: str | None = None
+    #: Any of these.
+    statuses: Sequence[str] | None = None
     #: E.164 with `+`.
     recipient: str | None = None
     client_reference: str | None = None
     campaign_id: UUID | None = None
+    #: An SMS's, by its value.
+    sender: str | None = None
+    country: str | None = None
+    failure_code: str | None = None
+    key_id: UUID | None = None
+    request_id: str | None = None
+    #: Only those that a request of its own sent with a key.
+    is_requested: bool = False
     date_from: datetime | None = None
     date_to: datetime | None = None
 
@@ -104,15 +118,21 @@ async def list_page(
     stopped is shown, since some of its messages could lie in between; `seen` is that place.
     """
     pages: list[tuple[list[Message], UUID | None]] = []
-    if filters.channel in (None, "sms") and filters.status in (None, *sms.SHOWN_STATUSES):
+    if filters.channel in (None, "sms") and _fits(filters.statuses, sms.SHOWN_STATUSES):
         listed = await sms.list_page(
             conn,
             actor,
             filters=sms.Filters(
-                status=filters.status,
+                statuses=filters.statuses,
                 recipient=filters.recipient,
                 client_reference=filters.client_reference,
                 campaign_id=filters.campaign_id,
+                sender=filters.sender,
+                country=filters.country,
+                failure_code=filters.failure_code,
+                key_id=filters.key_id,
+                request_id=filters.request_id,
+                is_requested=filters.is_requested,
                 date_from=filters.date_from,
                 date_to=filters.date_to,
             ),
@@ -121,19 +141,25 @@ async def list_page(
             look=look,
         )
         pages.append(([_of_sms(one) for one in listed.messages], listed.seen))
-    # WhatsApp campaigns have their own page; their messages are not filtered by campaign here.
+    # A number of WhatsApp is no sender of SMS.
     if (
         filters.channel in (None, "whatsapp")
-        and filters.status in (None, *whatsapp.SHOWN_STATUSES)
-        and filters.campaign_id is None
+        and _fits(filters.statuses, whatsapp.SHOWN_STATUSES)
+        and filters.sender is None
     ):
         found = await whatsapp.list_page(
             conn,
             actor,
             filters=whatsapp.Filters(
-                status=filters.status,
+                statuses=filters.statuses,
                 recipient=filters.recipient,
                 client_reference=filters.client_reference,
+                campaign_id=filters.campaign_id,
+                country=filters.country,
+                failure_code=filters.failure_code,
+                key_id=filters.key_id,
+                request_id=filters.request_id,
+                is_requested=filters.is_requested,
                 date_from=filters.date_from,
                 date_to=filters.date_to,
             ),
@@ -143,6 +169,11 @@ async def list_page(
         )
         pages.append(([_of_whatsapp(one) for one in found.messages], found.seen))
     return merged(pages, limit=limit)
+
+
+def _fits(wanted: Sequence[str] | None, shown: Sequence[str]) -> bool:
+    """Whether messages of a channel that has these statuses can be among those that are wanted."""
+    return wanted is None or not set(wanted).isdisjoint(shown)
 
 
 def merged(pages: Sequence[tuple[list[Message], UUID | None]], *, limit: int) -> Found:
@@ -182,6 +213,9 @@ def _of_sms(one: sms.Message) -> Message:
         sender=one.sender,
         client_reference=one.client_reference,
         campaign_id=one.campaign_id,
+        key_id=one.key_id,
+        request_id=one.request_id,
+        country=one.country,
         encoding=one.encoding,
         segments=one.segments,
         accepted_at=one.accepted_at,
@@ -203,6 +237,10 @@ def _of_whatsapp(one: whatsapp.Message) -> Message:
         recipient=one.recipient,
         template=one.template_name,
         client_reference=one.client_reference,
+        campaign_id=one.campaign_id,
+        key_id=one.key_id,
+        request_id=one.request_id,
+        country=one.country,
         accepted_at=one.accepted_at,
         sent_at=one.sent_at,
         delivered_at=one.delivered_at,

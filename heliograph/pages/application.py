@@ -12,6 +12,7 @@ import functools
 import gzip
 import hashlib
 import re
+import time
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from jinja2 import Environment
 
 from heliograph.accounts.api_keys import ScopeRequired
 from heliograph.base.errors import Invalid, NotFound, Refusal
-from heliograph.base.ids import uuid7_text
+from heliograph.base.ids import uuid7, uuid7_text
 from heliograph.http.server.asgi import MORE_TIME
 from heliograph.http.static import ASKED, Headers
 from heliograph.http.static import Page as File
@@ -40,6 +41,7 @@ from heliograph.people.passwords import TooManySignIns
 from heliograph.people.roles import RoleRequired
 from heliograph.people.signing_in import WrongSignIn
 from heliograph.people.tries import TooManyTries
+from heliograph.requests import Entry, blanking
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -121,6 +123,8 @@ class Pages:
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         request = self._begin(scope)
+        began = time.monotonic()
+        code = ""
         status: int
         body: bytes | AsyncIterator[bytes]
         try:
@@ -128,12 +132,17 @@ class Pages:
             if request.path.startswith(ASSETS):
                 status, headers, body = await self._file(request)
             else:
-                status, headers, body = self._made(request, await self._run(request, scope, receive))
+                answer = await self._run(request, scope, receive)
+                if isinstance(answer, Shown) and answer.refusal is not None:
+                    code = answer.refusal.code
+                status, headers, body = self._made(request, answer)
         except Disconnected:
             return
         except Exception as error:
-            status, headers, body = await self._failed(request, error)
+            status, headers, body, code = await self._failed(request, error)
         await self._send(request, send, status, headers, body)
+        if request.method == "POST" and request.route and request.session is not None:
+            self._remember(request, status, code, began)
 
     # ── The steps, in order ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -153,7 +162,7 @@ class Pages:
         request.is_secure = public.startswith("https://") or not forgery.is_loopback(request.host)
         request.is_fragment = b"hx-request" in headers
         request.query, request.form, request.parameters = {}, {}, {}
-        request.session, request.mode = None, "live"
+        request.session, request.mode, request.route = None, "live", ""
         request.token = request.cookies.get(cookies.session_name(request.is_secure), "")
         theme = request.cookies.get(cookies.THEME, "")
         request.theme = theme if theme in cookies.THEMES else "system"
@@ -184,6 +193,8 @@ class Pages:
             if request.method != "GET":
                 raise WrongSignIn("You were signed out. Sign in, then try again.")
             return Elsewhere(location=f"{SIGN_IN}?next={_quoted(request, scope)}")
+        if not (route.is_public or route.is_personal):
+            request.route = route.path
         self._demand(request, route)
         person = request.session
         # The front page is everybody's, and home for who is signed in.
@@ -345,7 +356,7 @@ class Pages:
         headers.append((b"content-length", b"%d" % len(body)))
         return status, headers, body
 
-    async def _failed(self, request: Request, error: Exception) -> tuple[int, Headers, bytes]:
+    async def _failed(self, request: Request, error: Exception) -> tuple[int, Headers, bytes, str]:
         refusal = self._refusal_of(error, request_id=request.request_id, operation="page")
         if isinstance(refusal, ScopeRequired):
             refusal = RoleRequired(refusal.message)
@@ -362,7 +373,30 @@ class Pages:
             self._refusal_of(again, request_id=request.request_id, operation="error page")
             request.session = None
             status, headers, body = self._page(request, shown)
-        return status, headers + [(n.encode(), v.encode("latin-1")) for n, v in refusal.headers.items()], body
+        headers += [(name.encode(), value.encode("latin-1")) for name, value in refusal.headers.items()]
+        return status, headers, body, refusal.code
+
+    def _remember(self, request: Request, status: int, code: str, began: float) -> None:
+        """An act of the dashboard stands in the log of requests beside those of programs; what was typed does not."""
+        if request.person.organization_id is None:
+            return
+        self.services.log.note(
+            Entry(
+                organization_id=request.person.organization_id,
+                id=uuid7(),
+                mode=request.mode,
+                person_id=request.person.user_id,
+                method=request.method,
+                path=blanking.path(request.route, dict(request.parameters)),
+                operation=request.route,
+                status=status,
+                error_code=code,
+                duration_ms=round((time.monotonic() - began) * 1000),
+                address=request.address,
+                agent=request.agent,
+                request_id=request.request_id,
+            )
+        )
 
     async def _send(
         self, request: Request, send: Send, status: int, headers: Headers, body: bytes | AsyncIterator[bytes]

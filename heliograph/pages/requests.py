@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph import requests
 from heliograph.accounts import idempotency
 from heliograph.audit.failures import Failures
 from heliograph.base.actor import Actor, Who
@@ -45,6 +46,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     sessions: SessionBook
     #: Counts who did not prove who they are, for the audit log.
     failures: Failures
+    #: What is remembered of requests.
+    log: requests.Log
     #: Signs tokens of forms and the tickets of half a sign-in.
     form_key: bytes
     #: Seals answers that hold a secret, as the API's are.
@@ -81,6 +84,7 @@ class Request:
         "path",
         "query",
         "request_id",
+        "route",
         "services",
         "session",
         "speech",
@@ -99,6 +103,8 @@ class Request:
     query: dict[str, str]
     form: dict[str, str]
     parameters: Mapping[str, str]
+    #: The path of its route, with `{name}` for parameters, if that is one of the organization's; else "".
+    route: str
     #: Of the client, and what it says it is.
     address: str
     agent: str

@@ -8,7 +8,7 @@ try things out can neither read nor cancel what goes to people.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -48,6 +48,10 @@ class Message(msgspec.Struct, frozen=True):
     sender_id: UUID
     client_reference: str | None
     campaign_id: UUID | None
+    #: Of the request that sent it; None: a campaign, a person or the command line did.
+    key_id: UUID | None
+    request_id: str
+    country: str
     encoding: str
     segments: int
     guarantee: str
@@ -66,11 +70,22 @@ class Filters(msgspec.Struct, frozen=True):
     """Which messages are wanted; None: all."""
 
     status: str | None = None
+    #: Any of these, beside `status`.
+    statuses: Sequence[str] | None = None
     mode: str | None = None
     #: E.164 with `+`.
     recipient: str | None = None
     client_reference: str | None = None
     campaign_id: UUID | None = None
+    #: The sender's value.
+    sender: str | None = None
+    #: ISO region of the number.
+    country: str | None = None
+    failure_code: str | None = None
+    key_id: UUID | None = None
+    request_id: str | None = None
+    #: Only those that a request of its own sent with a key.
+    is_requested: bool = False
     #: Accepted at this time or later.
     date_from: datetime | None = None
     #: Accepted before this.
@@ -120,8 +135,8 @@ SENDING = "sending"
 SHOWN_STATUSES = ("accepted", SENDING, *(name for name in STATUSES if name != "accepted"))
 _COLUMNS = (
     f"id, {shown_status('m', SENDING)} AS status,"
-    " mode, recipient, sender, sender_id, client_reference, campaign_id, encoding, segments, guarantee,"
-    " accepted_at, send_at, expires_at, sent_at, delivered_at, failed_at, ended_at, failure_code"
+    " mode, recipient, sender, sender_id, client_reference, campaign_id, key_id, request_id, country, encoding,"
+    " segments, guarantee, accepted_at, send_at, expires_at, sent_at, delivered_at, failed_at, ended_at, failure_code"
 )
 LIST = bounded_scan.statement(
     "messages m",
@@ -131,7 +146,11 @@ LIST = bounded_scan.statement(
            AND ($8::text IS NULL OR recipient = $8) AND ($9::text IS NULL OR client_reference = $9)
            AND ($10::uuid IS NULL OR coalesce(campaign_id = $10, false))
            AND ($11::timestamptz IS NULL OR accepted_at >= $11)
-           AND ($12::timestamptz IS NULL OR accepted_at < $12)""",
+           AND ($12::timestamptz IS NULL OR accepted_at < $12)
+           AND ($13::text[] IS NULL OR status = ANY ($13)) AND ($14::text IS NULL OR sender = $14)
+           AND ($15::text IS NULL OR country = $15) AND ($16::text IS NULL OR coalesce(failure_code = $16, false))
+           AND ($17::uuid IS NULL OR coalesce(key_id = $17, false)) AND ($18::text IS NULL OR request_id = $18)
+           AND (NOT $19 OR key_id IS NOT NULL)""",
 )
 
 
@@ -160,6 +179,13 @@ async def list_page(
         filters.campaign_id,
         filters.date_from,
         filters.date_to,
+        filters.statuses,
+        filters.sender,
+        filters.country,
+        filters.failure_code,
+        filters.key_id,
+        filters.request_id,
+        filters.is_requested,
     )
     found, seen = bounded_scan.judged(rows, limit=limit, look=look)
     return Found([_message(row) for row in found], seen)

@@ -50,6 +50,11 @@ class Message(msgspec.Struct, frozen=True):
     template_language: str | None
     billing_category: str | None
     conversation_id: UUID
+    campaign_id: UUID | None
+    #: As of an SMS.
+    key_id: UUID | None
+    request_id: str
+    country: str | None
     #: When it was stored here, in either direction.
     accepted_at: datetime
     sent_at: datetime | None
@@ -76,6 +81,16 @@ class Filters(msgspec.Struct, frozen=True):
     #: As `Message.recipient`; messages under any name of this person are meant.
     recipient: str | None = None
     client_reference: str | None = None
+    #: Any of these, beside `status`.
+    statuses: Sequence[str] | None = None
+    campaign_id: UUID | None = None
+    #: ISO region of the number.
+    country: str | None = None
+    failure_code: str | None = None
+    key_id: UUID | None = None
+    request_id: str | None = None
+    #: Only those that a request of its own sent with a key.
+    is_requested: bool = False
     #: Accepted at this time or later.
     date_from: datetime | None = None
     #: Accepted before this.
@@ -97,7 +112,8 @@ SHOWN_STATUSES = ("accepted", QUEUED, *(name for name in RANK if name != "accept
 _COLUMNS = (
     f"id, client_reference, direction, type, mode, {shown_status('m', QUEUED)} AS status,"
     " recipient, number_id, template_name, template_language,"
-    " billing_category, conversation_id, accepted_at, sent_at, delivered_at, read_at, failed_at, failure_code, content"
+    " billing_category, conversation_id, campaign_id, key_id, request_id, country,"
+    " accepted_at, sent_at, delivered_at, read_at, failed_at, failure_code, content"
 )
 _FITS = """
            mode = $6 AND ($7::text IS NULL OR status = $7)
@@ -105,12 +121,17 @@ _FITS = """
            AND ($9::text IS NULL OR coalesce(template_name = $9, false))
            AND ($10::timestamptz IS NULL OR accepted_at >= $10)
            AND ($11::timestamptz IS NULL OR accepted_at < $11)
-           AND ($12::text IS NULL OR coalesce(client_reference = $12, false))"""
+           AND ($12::text IS NULL OR coalesce(client_reference = $12, false))
+           AND ($13::text[] IS NULL OR status = ANY ($13)) AND ($14::uuid IS NULL OR coalesce(campaign_id = $14, false))
+           AND ($15::text IS NULL OR coalesce(country = $15, false))
+           AND ($16::text IS NULL OR coalesce(failure_code = $16, false))
+           AND ($17::uuid IS NULL OR coalesce(key_id = $17, false)) AND ($18::text IS NULL OR request_id = $18)
+           AND (NOT $19 OR key_id IS NOT NULL)"""
 LIST = bounded_scan.statement("whatsapp_messages m", _COLUMNS, fits=_FITS)
 # The only filter with an index: the messages between an organization and one user are requested most. A user may have
 # several names; each is scanned separately, so that none reads more than the bound.
 _OF_NAMES = """
-(SELECT message.* FROM unnest($13::text[]) AS given (name) CROSS JOIN LATERAL (
+(SELECT message.* FROM unnest($20::text[]) AS given (name) CROSS JOIN LATERAL (
         SELECT * FROM whatsapp_messages
          WHERE organization_id = $1 AND recipient = given.name AND id < $2 AND id >= $3
          ORDER BY id DESC LIMIT $5) message) m"""
@@ -137,6 +158,13 @@ async def list_page(
         filters.date_from,
         filters.date_to,
         filters.client_reference,
+        filters.statuses,
+        filters.campaign_id,
+        filters.country,
+        filters.failure_code,
+        filters.key_id,
+        filters.request_id,
+        filters.is_requested,
     )
     if filters.recipient is None:
         rows = await conn.fetch(LIST, *values)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-Kind = Literal["status", "sms_failure", "whatsapp_failure", "campaign", "webhook", "endpoint", "attempt"]
+Kind = Literal["status", "sms_failure", "whatsapp_failure", "campaign", "webhook", "endpoint", "attempt", "error"]
 Language = Literal["en", "pt"]
 LANGUAGES: tuple[Language, ...] = ("en", "pt")
 

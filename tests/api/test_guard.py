@@ -18,6 +18,7 @@ from heliograph.api.routes import OPERATIONS
 from heliograph.audit.failures import Failures
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
+from heliograph.requests import Log
 from tests.processes import until_true
 
 from .conftest import Api, Tenant, make_tenant, running
@@ -325,6 +326,7 @@ async def test_guesses_while_an_address_is_locked_out_cost_no_query(pool: Pool, 
         keyring=Keyring(counting),
         limiter=limiter,
         strangers=Strangers(1),
+        log=Log(pool),
         failures=Failures(pool),
         health=nothing,
         acceptor=nothing,

@@ -44,11 +44,14 @@ SAMPLES = {
     "getWhatsAppMessage.messageId": "whatsapp_message",
     "getWhatsAppCampaignStatus.campaignId": "whatsapp_campaign",
     "phoneNumberId": "whatsapp_number",
+    "requestId": "request",
 }
 #: Bodies of requests whose example is of another time.
 BODIES = {
     "replayWebhookEvents": {"from": iso(clock.now() - timedelta(hours=1)), "to": iso(clock.now())},
 }
+#: What is written a second after its request: what the organization itself did before would look like a change.
+LATE = frozenset({"requests", "request_counts"})
 #: Answers of these are the same for everybody.
 PUBLIC = frozenset({"getApiIndex", "getHealth", "getOpenApiDocument"})
 #: A mark in everything that the other organization wrote.
@@ -247,6 +250,7 @@ class Party:
                 "endpoint": endpoint["webhookEndpoint"]["id"],
                 "campaign": campaign["campaign"]["id"],
                 "message": message["message"]["id"],
+                "request": message["message"]["id"],
             }
             self.marks |= {*self.own.values(), phone, phone[1:]}
         self.own["sender"] = str(
@@ -300,6 +304,8 @@ class Party:
         """Every row of this organization, in every table that has rows of organizations."""
         state = {}
         for (table,) in await pool.fetch(TENANT_TABLES):
+            if table in LATE:
+                continue
             rows = await pool.fetch(ROWS.format(table), self.tenant.id)
             state[table] = [row[0] for row in rows]
         rows = await pool.fetch("SELECT to_jsonb(row)::text FROM organizations AS row WHERE id = $1", self.tenant.id)
@@ -366,7 +372,9 @@ async def check_cursor(operation: Operation, cursor: str, stranger: Party, other
 def check_marks(operation: Operation, answer: Answer, other: Party) -> None:
     """Nothing that the other organization owns or wrote is in the answer."""
     shown = answer.body.lower()
-    assert [mark for mark in (*other.marks, MARK) if mark.lower() in shown] == [], operation.id
+    # The log of the stranger's requests repeats the ids that it asked for, and nothing of what they stand for.
+    marks = other.marks - {*other.own.values()} if operation.id == "listRequests" else other.marks
+    assert [mark for mark in (*marks, MARK) if mark.lower() in shown] == [], operation.id
 
 
 async def cursors_of(party: Party, listed: list[Operation]) -> dict[str, str]:

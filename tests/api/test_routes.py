@@ -28,6 +28,8 @@ CONTRACT = {
     ("GET", "/account", "getAccountSummary", "account:read", 200, "reads", NONE),
     ("GET", "/usage", "listUsage", "account:read", 200, "reads", NONE),
     ("GET", "/traffic", "getTraffic", "account:read", 200, "reads", NONE),
+    ("GET", "/requests", "listRequests", "webhooks:read", 200, "reads", NONE),
+    ("GET", "/requests/{requestId}", "getRequest", "webhooks:read", 200, "reads", NONE),
     ("GET", "/sender-ids", "listSenderIds", "sender_ids:read", 200, "reads", NONE),
     ("POST", "/sender-ids", "createSenderIdRequest", "sender_ids:write", 201, "mutations", OPTIONAL),
     ("GET", "/api-keys", "listApiKeys", "api_keys:read", 200, "reads", NONE),

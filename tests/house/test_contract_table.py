@@ -47,6 +47,7 @@ ADDITIONS = (
     "/api-keys/",
     "/usage/",
     "/traffic",
+    "/requests",
     "/account/",
 )
 

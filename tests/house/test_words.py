@@ -8,6 +8,7 @@ from typing import get_args
 
 import pytest
 
+from heliograph.api.document import pages
 from heliograph.campaigns import plan, standstill
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.http import answers
@@ -30,6 +31,13 @@ HIDDEN = re.compile(
     r"|PDU|HELIOGRAPH_",
     re.IGNORECASE,
 )
+#: Errors that no program of a customer gets: of the command line, and of Meta's callbacks.
+OF_OPERATORS = {
+    "rates_invalid",
+    "supplier_already_exists",
+    "whatsapp_account_already_exists",
+    "callback_not_genuine",
+}
 EVERY = [(kind, code, one) for kind, listed in words.entries().items() for code, one in listed.items()]
 NAMES = [f"{kind}.{code}" for kind, code, _ in EVERY]
 
@@ -52,6 +60,7 @@ def known() -> dict[str, set[str]]:
         "webhook": {attempts.DELIVERED, attempts.REFUSED, attempts.GONE, *get_args(answers.FailureKind)},
         "endpoint": {endpoints.REQUESTED, endpoints.GONE, endpoints.FAILING},
         "attempt": {*Verdict},
+        "error": {one.code for one in pages.errors()} - OF_OPERATORS,
     }
 
 

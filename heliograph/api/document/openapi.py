@@ -118,6 +118,7 @@ _IDS = {
     "campaignId": "Id of the campaign.",
     "contactId": "Id of the contact.",
     "webhookEndpointId": "Id of the webhook endpoint.",
+    "requestId": "Id of the entry, of the message that was sent, or the `x-request-id`.",
 }
 
 _TAGS = {
@@ -136,6 +137,7 @@ _TAGS = {
     "campaigns": "One text for many recipients.",
     "webhooks": "Endpoints that events are posted to, and their deliveries.",
     "events": "A feed of events to poll.",
+    "requests": "What programs asked in the last 30 days, and what they were told.",
 }
 
 

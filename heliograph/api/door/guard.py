@@ -10,6 +10,7 @@ an envelope, and after a valid key each one says where the key stands in its min
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -18,15 +19,16 @@ import msgspec
 from heliograph.accounts import idempotency
 from heliograph.accounts.api_keys import LiveKeyRequired, ScopeRequired, Unauthorized
 from heliograph.accounts.organizations import STOPPED, OrganizationSuspended
-from heliograph.accounts.requests import Answer, RateUnit
+from heliograph.accounts.requests import Answer, IdempotencyConflict, RateUnit
 from heliograph.api.door.operation import REQUIRED, Call, Operation, Services
 from heliograph.api.door.reading import query_reader, reader
 from heliograph.api.shapes import envelope
 from heliograph.api.shapes.refusals import MethodNotAllowed, PayloadTooLarge, RateLimited, UnsupportedMediaType
 from heliograph.base.actor import Who
 from heliograph.base.errors import Invalid, NotFound, Refusal
-from heliograph.base.ids import uuid7_text
+from heliograph.base.ids import uuid7, uuid7_text
 from heliograph.http import static
+from heliograph.requests import Entry, blanking
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -82,7 +84,9 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(self._services)
+        began = time.monotonic()
         status: int
+        code = ""
         try:
             self._begin(call, scope)
             try:
@@ -99,7 +103,8 @@ class Guard:
             self._check_size(call)
             if operation.request is not None:
                 self._check_media_type(call)
-                call.body = self._readers[operation.id](await self._receive_body(call, receive))
+                call.raw = await self._receive_body(call, receive)
+                call.body = self._readers[operation.id](call.raw)
                 if operation.canonical is not None:
                     call.body = await operation.canonical(call.body)
             if operation.query is not None:
@@ -113,12 +118,18 @@ class Guard:
         except Disconnected:
             return
         except Exception as error:
+            refusal = await self._refusal(call, error)
+            code = refusal.code
             status, headers, body = envelope.render(
-                await self._refusal(call, error),
-                request_id=call.request_id,
-                public_url=self._services.settings.public_url,
+                refusal, request_id=call.request_id, public_url=self._services.settings.public_url
             )
-        await self._send(call, send, status, headers, body)
+        # Made before the answer leaves, so that its id stands before those of what follows on it.
+        entry = self._entry(call, status, code, headers, body, began) if hasattr(call, "actor") else None
+        try:
+            await self._send(call, send, status, headers, body)
+        finally:
+            if entry is not None:
+                self._services.log.note(entry)
 
     # ── The steps, in order ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -326,6 +337,42 @@ class Guard:
         headers += call.standing_headers
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if call.method == "HEAD" else body})
+
+    def _entry(
+        self, call: Call, status: int, code: str, headers: envelope.Headers, body: bytes, began: float
+    ) -> Entry | None:
+        """What the log of requests keeps of it; None: it is only counted. An accepted send has a row already, its
+        message's."""
+        actor, operation = call.actor, call.operation
+        is_plain = not operation.mutates or (operation.own_commit and _REPLAYED not in headers)
+        if not code and is_plain:
+            self._services.log.count(actor.organization_id, actor.mode, operation.id, status)
+            return None
+        return Entry(
+            organization_id=actor.organization_id,
+            id=uuid7(),
+            mode=actor.mode,
+            key_id=actor.key_id,
+            method=call.method,
+            path=blanking.path(operation.path, call.parameters),
+            operation=operation.id,
+            status=status,
+            error_code=code,
+            duration_ms=round((time.monotonic() - began) * 1000),
+            address=call.address,
+            agent=call.device,
+            request_id=call.request_id,
+            idempotency="replayed"
+            if _REPLAYED in headers
+            else "stored"
+            if _STORED in headers
+            else "conflict"
+            if code == IdempotencyConflict.code
+            else "",
+            key_hash=call.key_hash,
+            body=call.raw,
+            answer=body if code else b"",
+        )
 
 
 def _asked(call: Call) -> list[Any]:

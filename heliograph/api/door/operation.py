@@ -17,6 +17,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph import requests
 from heliograph.accounts.keyring import Keyring
 from heliograph.accounts.requests import Answer, RateUnit
 from heliograph.api.door.health import HealthChecks
@@ -192,6 +193,8 @@ class Services(msgspec.Struct, frozen=True):
     keyring: Keyring
     limiter: Limiter
     strangers: Strangers
+    #: What is remembered of requests.
+    log: requests.Log
     #: Failed authentications on their way into the audit log.
     failures: Failures
     health: HealthChecks
@@ -226,6 +229,7 @@ class Call:
         "path",
         "query",
         "rate_unit",
+        "raw",
         "request_hash",
         "request_id",
         "services",
@@ -249,6 +253,8 @@ class Call:
         self.idempotency_key: str | None = None
         self.key_hash: UUID | None = None
         self.request_hash: bytes | None = None
+        #: The body as it came.
+        self.raw = b""
         self.body: Any = None
         self.query: Any = None
         # Set before a handler runs, each where the operation's facts call for it.

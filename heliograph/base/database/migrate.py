@@ -95,8 +95,8 @@ PARTITIONED = {
     "whatsapp_wamids": "date",
     "wallet_movements": "uuid",
 }
-#: Tables that are partitioned by date, a day each, and how many days ahead are made.
-DAILY, DAYS_AHEAD = ("send_keys", "receipt_bytes"), 3
+#: Those whose partitions are a day each, what they are partitioned by, and how many days ahead are made.
+DAILY, DAYS_AHEAD = {"send_keys": "date", "receipt_bytes": "date", "requests": "uuid"}, 3
 #: Tables whose look-ups reach back this far: the previous month is also created, or each look-up would also search the
 #: default partition.
 LOOKED_BACK, BEHIND = ("attempts", "sms_parts"), timedelta(days=13)
@@ -210,7 +210,11 @@ async def make_partitions(connection: Connection, today: date, *, ahead: int = 2
 async def make_days(connection: Connection, today: date, *, ahead: int = DAYS_AHEAD) -> list[str]:
     """Create the daily partitions of today and `ahead` more days, like `make_partitions` for months."""
     days = [today + timedelta(days=number) for number in range(ahead + 1)]
-    wanted = [(table, day_name(table, day), day, day + timedelta(days=1)) for table in DAILY for day in days]
+    wanted = [
+        (table, day_name(table, day), _bound(day, kind), _bound(day + timedelta(days=1), kind))
+        for table, kind in DAILY.items()
+        for day in days
+    ]
     return await _make_partitions(connection, wanted)
 
 

@@ -49,6 +49,10 @@ def list_(
     recipient: Annotated[str | None, typer.Option(metavar="NUMBER", help="Only messages to this number.")] = None,
     reference: Annotated[str | None, typer.Option(help="Only SMS with exactly this client reference.")] = None,
     campaign: Annotated[UUID | None, typer.Option(metavar="CAMPAIGN_ID", help="Only SMS of this campaign.")] = None,
+    key: Annotated[UUID | None, typer.Option(metavar="KEY_ID", help="Only messages sent with this API key.")] = None,
+    sender: Annotated[str | None, typer.Option(help="Only SMS from this sender.")] = None,
+    country: Annotated[str | None, typer.Option(help="Only messages to this country, such as MZ.")] = None,
+    failure: Annotated[str | None, typer.Option(metavar="CODE", help="Only messages that failed for this.")] = None,
     category: Annotated[str | None, typer.Option(help="Only WhatsApp messages billed in this category.")] = None,
     template: Annotated[str | None, typer.Option(help="Only WhatsApp messages sent from this template.")] = None,
     since: Annotated[
@@ -76,6 +80,7 @@ def list_(
     for option, value, of in (
         ("--reference", reference, "sms"),
         ("--campaign", campaign, "sms"),
+        ("--sender", sender, "sms"),
         ("--category", category, "whatsapp"),
         ("--template", template, "whatsapp"),
     ):
@@ -96,6 +101,10 @@ def list_(
                 recipient=number,
                 client_reference=reference,
                 campaign_id=campaign,
+                key_id=key,
+                sender=sender,
+                country=country,
+                failure_code=failure,
                 date_from=begin,
                 date_to=end,
             )
@@ -106,6 +115,9 @@ def list_(
                 recipient=number,
                 billing_category=category,
                 template_name=template,
+                key_id=key,
+                country=country,
+                failure_code=failure,
                 date_from=begin,
                 date_to=end,
             )

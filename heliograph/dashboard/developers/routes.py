@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard.developers import deliveries, endpoint, keys, webhooks
+from heliograph.dashboard.developers import deliveries, endpoint, keys, requests, webhooks
 from heliograph.pages.routes import Route, get, post
+from heliograph.people.roles import DEVELOP
 
 ROUTES: tuple[Route, ...] = (
     get("/webhooks", webhooks.show, "webhooks:read"),
@@ -20,6 +21,8 @@ ROUTES: tuple[Route, ...] = (
     post("/webhooks/{id}/test", endpoint.test, "webhooks:write"),
     get("/webhooks/{id}/events/{event}", deliveries.show, "webhooks:read"),
     post("/webhooks/{id}/events/{event}/resend", deliveries.resend, "webhooks:write"),
+    get("/requests", requests.show_list, "webhooks:read", DEVELOP),
+    get("/requests/{id}", requests.show, "webhooks:read", DEVELOP),
     get("/keys", keys.show, "api_keys:read"),
     get("/keys/new", keys.show_new, "api_keys:write", is_proved=True),
     post("/keys", keys.make, "api_keys:write", is_proved=True),

@@ -12,13 +12,13 @@ import msgspec
 from heliograph.base import phones
 from heliograph.base.database import clock, cursor
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.overview import messages
+from heliograph.overview import messages, requests
 from heliograph.overview.messages import Filters, Message, MessageDetail
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.pieces import ranges
 from heliograph.pages.pieces.ranges import Range
 from heliograph.pages.requests import Request
-from heliograph.people.roles import CONTENT, REVEAL
+from heliograph.people.roles import CONTENT, DEVELOP, REVEAL
 from heliograph.sms import messages as sms
 from heliograph.sms.messages import MessageNotCancelable, Step
 
@@ -52,10 +52,10 @@ async def show_list(request: Request) -> Answer:
         "q": searched,
         "problem": problem,
         "channel": wanted.channel or "",
-        "status": wanted.status or "",
+        "status": query.get("status", ""),
         "range": range,
         "statuses": messages.STATUSES,
-        "is_filtered": bool(searched or wanted.channel or wanted.status or range.name),
+        "is_filtered": bool(searched or wanted.channel or wanted.statuses or range.name),
         "whole": request.may(permission=CONTENT),
         "limit": limit,
     }
@@ -138,6 +138,18 @@ async def go(request: Request) -> Answer:
             except NotFound:
                 continue
             return Elsewhere(location=request.to(f"/messages/{id}"))
+    if text and request.may("webhooks:read", DEVELOP):
+        for mode in (request.mode, "test" if request.mode == "live" else "live"):
+            request.mode = mode
+            async with request.reading() as conn:
+                asked = await requests.find(conn, request.actor, request_id=text)
+            if asked is not None:
+                return Elsewhere(
+                    location=request.to(
+                        f"/messages/{asked.message_id}" if asked.message_id else f"/requests/{asked.id}"
+                    )
+                )
+    if id is not None:
         raise NotFound
     return Elsewhere(location=request.to("/messages", q=text))
 
@@ -148,7 +160,7 @@ def _filters(request: Request, searched: str, range: Range) -> tuple[Filters | U
     channel, status = query.get("channel"), query.get("status")
     found = Filters(
         channel=channel if channel in messages.CHANNELS else None,
-        status=status if status in messages.STATUSES else None,
+        statuses=[status] if status in messages.STATUSES else None,
         date_from=range.since,
         date_to=range.until,
     )

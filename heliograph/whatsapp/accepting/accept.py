@@ -122,7 +122,7 @@ SELECT used, window_start, at, verdict, price, available, since, expires, messag
     $15, $16, $17, $18, $19,
     ARRAY(SELECT coalesce(due, date_trunc('milliseconds', now())) + life
             FROM unnest($20::interval[], $21::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),
-    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33)
+    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34)
 """
 
 
@@ -229,6 +229,7 @@ class Acceptor:
                 [item.country for item in items],
                 BUCKET,
                 *windows,
+                [send.actor.key_id for send in sends],
             )
         assert row is not None
         self.stored.set()

@@ -50,6 +50,17 @@ class MessageQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
         Annotated[str, Meta(max_length=255)] | None, Meta(description="Only messages with exactly this reference.")
     ] = None
     campaign_id: Annotated[UUID | None, Meta(description="Only messages of this campaign.")] = None
+    api_key_id: Annotated[UUID | None, Meta(description="Only messages sent with this API key.")] = None
+    sender: Annotated[
+        Annotated[str, Meta(max_length=64)] | None, Meta(description="Only messages from this sender, by its value.")
+    ] = None
+    country: Annotated[
+        Annotated[str, Meta(pattern="^([A-Z]{2}|001)$")] | None,
+        Meta(description="Only messages to this ISO region; `001`: to numbers of no country."),
+    ] = None
+    failure_code: Annotated[
+        Annotated[str, Meta(max_length=64)] | None, Meta(description="Only messages that failed for this reason.")
+    ] = None
     date_from: DateFrom = None
     date_to: DateTo = None
 
@@ -77,6 +88,9 @@ class SmsMessage(msgspec.Struct, rename="camel", kw_only=True):
     encoding: Annotated[Literal["gsm7", "ucs2"], Meta(description="Encoding of the text.")]
     segments: Annotated[int, Meta(description="Number of segments.")]
     campaign_id: Annotated[UUID | None, Meta(description="The campaign it belongs to, if any.")]
+    api_key_id: Annotated[
+        UUID | None, Meta(description="The API key of the request that sent it; null if a campaign or a person did.")
+    ]
     delivery_guarantee: Annotated[
         Literal["at_least_once", "at_most_once"],
         Meta(
@@ -169,7 +183,18 @@ async def list_sms_messages(call: Call, query: MessageQuery) -> SmsMessageList:
         if recipient is None:
             raise Invalid(("recipient", "pattern", "`recipient` must be a phone number with country code"))
         call.query = query = msgspec.structs.replace(query, recipient=recipient)
-    filters = Filters(**{name: getattr(query, name) for name in Filters.__struct_fields__ if name != "mode"})
+    filters = Filters(
+        status=query.status,
+        recipient=query.recipient,
+        client_reference=query.client_reference,
+        campaign_id=query.campaign_id,
+        key_id=query.api_key_id,
+        sender=query.sender,
+        country=query.country,
+        failure_code=query.failure_code,
+        date_from=query.date_from,
+        date_to=query.date_to,
+    )
     after = paging.after_id(call, "sms_messages")
     found = await messages.list_page(call.conn, call.actor, filters=filters, after=after, limit=query.limit)
     items, following, more = paging.page(
@@ -213,6 +238,7 @@ def _shown(message: messages.Message) -> dict[str, Any]:
         "sender_id": message.sender_id,
         "encoding": message.encoding,
         "segments": message.segments,
+        "api_key_id": message.key_id,
         "campaign_id": message.campaign_id,
         "delivery_guarantee": message.guarantee,
         "accepted_at": iso(message.accepted_at),

@@ -55,6 +55,15 @@ class WhatsAppMessageQuery(PageQuery, frozen=True, rename="camel", kw_only=True)
         TemplateName | None, Meta(description="Only messages sent from a template with this name.")
     ] = None
     recipient: Recipient = None
+    campaign_id: Annotated[UUID | None, Meta(description="Only messages of this campaign.")] = None
+    api_key_id: Annotated[UUID | None, Meta(description="Only messages sent with this API key.")] = None
+    country: Annotated[
+        Annotated[str, Meta(pattern="^([A-Z]{2}|001)$")] | None,
+        Meta(description="Only messages to this ISO region; `001`: to numbers of no country."),
+    ] = None
+    failure_code: Annotated[
+        Annotated[str, Meta(max_length=64)] | None, Meta(description="Only messages that failed for this reason.")
+    ] = None
     date_from: DateFrom = None
     date_to: DateTo = None
 
@@ -243,6 +252,10 @@ async def list_whatsapp_messages(call: Call, query: WhatsAppMessageQuery) -> Wha
         billing_category=query.billing_category,
         template_name=query.template_name,
         recipient=query.recipient,
+        campaign_id=query.campaign_id,
+        key_id=query.api_key_id,
+        country=query.country,
+        failure_code=query.failure_code,
         date_from=query.date_from,
         date_to=query.date_to,
     )

@@ -1,0 +1,175 @@
+"""D9 Requests: what my programs asked, and what they were told; errors in groups, with what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from heliograph.accounts import api_keys
+from heliograph.base.actor import Actor
+from heliograph.base.database import clock
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection
+from heliograph.base.ids import time_of
+from heliograph.overview import requests
+from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.pieces import charts, leafing, ranges
+from heliograph.pages.pieces.charts import Chart, Series
+from heliograph.pages.pieces.ranges import Range
+from heliograph.pages.requests import Request
+from heliograph.people import memberships
+from heliograph.people.roles import TEAM
+from heliograph.requests import DAYS, Asked, Filters, Hour, reading
+
+#: The range of chart and groups if none is chosen.
+USUAL = "24h"
+#: Longest code, operation or id that is looked for.
+LONGEST = 128
+HOUR = timedelta(hours=1)
+
+
+async def show_list(request: Request) -> Answer:
+    """Chart, errors in groups, and the list by the filters of the address."""
+    query = request.query
+    range = ranges.read(request, usual=USUAL)
+    filters, searched, problem = _filters(request, range)
+    async with request.reading() as conn:
+        if searched and not problem:
+            found_one = await requests.find(conn, request.actor, request_id=searched)
+            if found_one is not None:
+                return Elsewhere(location=request.to(f"/requests/{found_one.id}"))
+            problem = request.text("No request of the last 30 days has this id.")
+        since, until = _hours(range)
+        course = await reading.course(conn, request.actor, since=since, until=until)
+        drawn = _chart(request, course, since, until)
+        if (file := charts.download(request, [drawn])) is not None:
+            return file
+        groups = await reading.errors(conn, request.actor, since=since, until=until)
+        limit = leafing.size(request)
+        found = await requests.list_page(
+            conn, request.actor, filters=filters, after=leafing.after(request), limit=limit
+        )
+        names = await _names(conn, request, found.requests)
+        keys = await api_keys.list_all(conn, request.actor) if request.may("api_keys:read") else []
+    rows = found.requests[:limit]
+    last = rows[-1].id if len(found.requests) > limit else found.seen
+    values: dict[str, Any] = {
+        "range": range,
+        "chart": drawn,
+        "groups": groups,
+        "rows": rows,
+        "names": names,
+        "keys": [(str(one.id), one.name) for one in keys],
+        "pages": leafing.pages(request, last),
+        "looked_until": None if found.seen is None else time_of(found.seen),
+        "q": searched,
+        "problem": problem,
+        "chosen": {name: query.get(name, "") for name in ("status", "code", "operation", "key")},
+        "classes": reading.CLASSES,
+        "is_filtered": any(query.get(name) for name in ("status", "code", "operation", "key", "q")),
+        "days": DAYS,
+    }
+    template = "developers/requests_live.html" if request.is_fragment else "developers/requests.html"
+    return Shown(template=template, values=values)
+
+
+async def show(request: Request) -> Answer:
+    """One request, with what it was told and its siblings."""
+    async with request.reading() as conn:
+        found = await requests.get(conn, request.actor, id=request.id())
+        names = await _names(conn, request, [found.request, *found.siblings])
+    public = request.services.settings.public_url or f"http://{request.host}"
+    values = {
+        "one": found.request,
+        "siblings": found.siblings,
+        "names": names,
+        "curl": _curl(found.request, public.rstrip("/")),
+    }
+    return Shown(template="developers/request.html", values=values)
+
+
+def _filters(request: Request, range: Range) -> tuple[Filters, str, str]:
+    """(what is asked for, an id that is looked for, what of it could not be understood)."""
+    query = request.query
+    key, problem = None, ""
+    if query.get("key"):
+        try:
+            key = UUID(query["key"])
+        except ValueError:
+            problem = request.text("This is not the id of a key.")
+    searched = query.get("q", "").strip()[:LONGEST]
+    status = query.get("status")
+    filters = Filters(
+        status_class=status if status in reading.CLASSES else None,
+        error_code=query.get("code", "").strip()[:LONGEST] or None,
+        operation=query.get("operation", "").strip()[:LONGEST] or None,
+        key_id=key,
+        date_from=range.since,
+        date_to=range.until,
+    )
+    return filters, searched, problem
+
+
+def _hours(range: Range) -> tuple[datetime, datetime]:
+    """Whole hours for chart and groups, no further back than the log goes."""
+    until = range.until or clock.now()
+    since = max(range.since or until - ranges.LENGTHS[USUAL], clock.now() - timedelta(days=DAYS))
+    return min(since, until).astimezone(UTC).replace(minute=0, second=0, microsecond=0), until
+
+
+def _chart(request: Request, course: Sequence[Hour], since: datetime, until: datetime) -> Chart:
+    text, number = request.text, request.speech.number
+    by_hour = {one.at: one for one in course}
+    times = []
+    at = since
+    while at < until:
+        times.append(at)
+        at += HOUR
+    none = Hour(since, 0, 0, 0)
+    hours = [by_hour.get(at, none) for at in times]
+    return Chart(
+        id="requests",
+        title=text(
+            "%(all)s requests, %(refused)s refused, %(failed)s failed on our side.",
+            all=number(sum(one.fine + one.refused + one.failed for one in hours)),
+            refused=number(sum(one.refused for one in hours)),
+            failed=number(sum(one.failed for one in hours)),
+        ),
+        unit=text("requests"),
+        kind="bars",
+        speech=request.speech,
+        times=times,
+        step=3600,
+        series=[
+            Series("2xx–3xx", "good", [one.fine for one in hours]),
+            Series("4xx", "warn", [one.refused for one in hours]),
+            Series("5xx", "bad", [one.failed for one in hours]),
+        ],
+        links=[request.to("/requests", **{"from": iso(at), "to": iso(at + HOUR)}) for at in times],
+    )
+
+
+async def _names(conn: Connection, request: Request, listed: Sequence[Asked]) -> dict[UUID, str]:
+    """Names of the keys and, for who may know the team, of the people among these requests."""
+    actor: Actor = request.actor
+    found: dict[UUID, str] = {}
+    if request.may("api_keys:read") and any(one.key_id for one in listed):
+        found |= {key.id: key.name for key in await api_keys.list_all(conn, actor)}
+    if any(one.person_id for one in listed):
+        if request.may(permission=TEAM):
+            found |= {one.user_id: one.name for one in await memberships.list_all(conn, actor)}
+        found[request.person.user_id] = request.person.name
+    return found
+
+
+def _curl(one: Asked, base: str) -> str:
+    """The same request as a line to fill in; "" for an act of the dashboard."""
+    if one.person_id is not None:
+        return ""
+    lines = [f"curl -sS -X {one.method} {base}/v1{one.path} \\", "  -H 'authorization: Bearer …'"]
+    if one.method != "GET":
+        lines[-1] += " \\"
+        lines += ['  -H "idempotency-key: …" \\', "  -H 'content-type: application/json' \\", "  -d '…'"]
+    return "\n".join(lines)

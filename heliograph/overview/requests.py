@@ -1,0 +1,112 @@
+"""What programs asked, in one list: the log of requests, and accepted sends, which stand in their messages' rows.
+
+The rule nobody may break: nothing is written twice for this list. A send that was accepted is told from its message.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.actor import Actor
+from heliograph.base.database.bounded_scan import LOOK
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+from heliograph.overview import messages
+from heliograph.overview.messages import Message
+from heliograph.requests import Asked, Filters, Found, reading
+
+#: The operations whose accepted requests stand in messages' rows: their channel, and how they are told.
+SENDS = {"sendSms": ("sms", "/sms/send"), "sendWhatsAppMessage": ("whatsapp", "/whatsapp/messages")}
+ACCEPTED = 202
+
+
+class Detail(msgspec.Struct, frozen=True):
+    """A request, and others with the same idempotency key."""
+
+    request: Asked
+    siblings: list[Asked]
+
+
+async def list_page(
+    conn: Connection, actor: Actor, *, filters: Filters, after: UUID | None = None, limit: int = 50, look: int = LOOK
+) -> Found:
+    """Requests older than `after`, newest first: up to `limit` + 1.
+
+    Log and messages are each looked at `look` rows deep; as with messages, a look that ended early says where.
+    """
+    logged = await reading.list_page(conn, actor, filters=filters, after=after, limit=limit, look=look)
+    pages = [(logged.requests, logged.seen)]
+    if (channel := _channel(filters)) is not None:
+        sent = await messages.list_page(
+            conn,
+            actor,
+            filters=messages.Filters(
+                channel=channel or None,
+                key_id=filters.key_id,
+                request_id=filters.request_id,
+                is_requested=True,
+                date_from=filters.date_from,
+                date_to=filters.date_to,
+            ),
+            after=after,
+            limit=limit,
+            look=look,
+        )
+        pages.append(([_of_message(one, actor.mode) for one in sent.messages], sent.seen))
+    together = sorted((one for listed, _ in pages for one in listed), key=lambda one: one.id, reverse=True)
+    ended = [seen for _, seen in pages if seen is not None]
+    if not ended:
+        return Found(together[: limit + 1], None)
+    known = [one for one in together if one.id >= max(ended)]
+    return Found(known[: limit + 1], None if len(known) > limit else max(ended))
+
+
+async def get(conn: Connection, actor: Actor, *, id: UUID) -> Detail:
+    """A request by its id, by that of the message it made, or by its `x-request-id`. Raises NotFound."""
+    try:
+        found = await reading.get(conn, actor, id=id)
+    except NotFound:
+        try:
+            message = (await messages.get(conn, actor, id=id)).message
+        except NotFound:
+            raise NotFound("There is no such request.", resource="request", id=str(id)) from None
+        if message.direction == "inbound":
+            raise NotFound("There is no such request.", resource="request", id=str(id)) from None
+        return Detail(_of_message(message, actor.mode), [])
+    return Detail(found, await reading.siblings(conn, actor, of=found))
+
+
+async def find(conn: Connection, actor: Actor, *, request_id: str) -> Asked | None:
+    """The latest request with this `x-request-id`, accepted sends among the last ones included."""
+    logged = await reading.by_request_id(conn, actor, request_id=request_id)
+    if logged is not None:
+        return logged
+    sent = await messages.list_page(conn, actor, filters=messages.Filters(request_id=request_id), limit=1)
+    return _of_message(sent.messages[0], actor.mode) if sent.messages else None
+
+
+def _channel(filters: Filters) -> str | None:
+    """The channel whose sends fit; "": both; None: none does."""
+    if filters.error_code is not None or filters.status_class not in (None, "2xx"):
+        return None
+    if filters.operation is None:
+        return ""
+    return SENDS[filters.operation][0] if filters.operation in SENDS else None
+
+
+def _of_message(message: Message, mode: str) -> Asked:
+    operation = next(name for name, (channel, _) in SENDS.items() if channel == message.channel)
+    return Asked(
+        id=message.id,
+        at=message.accepted_at,
+        mode=mode,
+        key_id=message.key_id,
+        method="POST",
+        path=SENDS[operation][1],
+        operation=operation,
+        status=ACCEPTED,
+        request_id=message.request_id,
+        message_id=message.id,
+    )

@@ -1,0 +1,98 @@
+"""Bodies without what is somebody's: the shape of a request stays, texts, numbers and secrets go.
+
+The rule nobody may break: a value stays only if its name is one of KEPT, and looks like no phone number all the same.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+#: Longest body that is looked at, and characters of one that are kept.
+LONGEST, KEPT_CHARACTERS = 8_192, 4_096
+#: What stands for what was blanked.
+BLANK = "•••"
+#: Names of fields that hold choices, ids, times and counts.
+KEPT = frozenset(
+    [
+        *("senderId", "senderName", "sender", "type", "category", "language", "clientReference", "campaignId"),
+        *("phoneNumberId", "templateId", "sendAt", "validitySeconds", "deliveryGuarantee", "mode", "profile", "scopes"),
+        *("expiresAt", "events", "eventTypes", "status", "channel", "tags", "tagsAny", "tagsAll", "messagesPerMinute"),
+        *("scheduledAt", "from", "until", "dateFrom", "dateTo", "limit", "smartEncoding", "enabled", "allowedIps"),
+        *("eventId", "country", "code", "field", "issue", "details", "fields", "requestId", "docsUrl", "success"),
+        *("error", "required", "allowed", "bucket", "retryAfterSeconds", "maxBytes", "remainingQuota", "requested"),
+        *("active", "resource", "reason", "expected", "received", "available", "currency", "since"),
+    ]
+)
+#: Names whose whole subtree is what somebody wrote, whatever their keys are.
+_WRITTEN = frozenset({"parameters", "values", "recipients", "contacts", "numbers", "variables"})
+_is_name = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}").fullmatch
+_DIGITS = re.compile(r"\+?\d[\d ().-]{5,}\d")
+_is_id_or_time = re.compile(
+    r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\d{4}-\d\d-\d\d(?:[T ][0-9:.]{5,12}(?:Z|[+-]\d\d:\d\d)?)?"
+).fullmatch
+#: A whole number with more digits may be a phone number.
+_LONGEST_NUMBER = 999_999
+
+
+def body(raw: bytes) -> str:
+    """What is kept of a request's body; "" if there is none, or it is no JSON or too long to be looked at."""
+    if not raw or len(raw) > LONGEST:
+        return ""
+    try:
+        return _text(_blanked(msgspec.json.decode(raw), "", depth=0))
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return ""
+
+
+def answer(raw: bytes) -> str:
+    """What is kept of a refusal: its message is ours, what it repeats of the request is not."""
+    if len(raw) > LONGEST:
+        return ""
+    try:
+        found = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return ""
+    return _text(_blanked(found, "", depth=0, is_ours=True))
+
+
+def scrubbed(text: str) -> str:
+    """Without what may be a phone number."""
+    return _DIGITS.sub(BLANK, text)
+
+
+def path(template: str, parameters: dict[str, str]) -> str:
+    """The address of a request, with those of its parameters that are ids."""
+    for name, value in parameters.items():
+        template = template.replace(f"{{{name}}}", value if _is_id_or_time(value) else BLANK)
+    return template
+
+
+def _text(value: Any) -> str:
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return text if len(text) <= KEPT_CHARACTERS else text[: KEPT_CHARACTERS - 1] + "…"
+
+
+def _blanked(value: Any, name: str, *, depth: int, is_ours: bool = False) -> Any:
+    if depth > 20:
+        return BLANK
+    if isinstance(value, dict):
+        return {
+            key if _is_name(key) and name not in _WRITTEN else BLANK: _blanked(
+                one, "" if name in _WRITTEN else key, depth=depth + 1, is_ours=is_ours
+            )
+            for key, one in list(value.items())[:100]
+        }
+    if isinstance(value, list):
+        return [_blanked(one, name, depth=depth + 1, is_ours=is_ours) for one in value[:50]]
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        if name in KEPT and (_is_id_or_time(value) or not _DIGITS.search(value)):
+            return value[:200]
+        if is_ours and name == "message":
+            return scrubbed(value)
+        return f"{BLANK} ({len(value)})"
+    return value if name in KEPT and abs(value) <= _LONGEST_NUMBER else BLANK

@@ -1,0 +1,177 @@
+"""Writing the log of requests: gathered in memory, written once a second, bounded in everything.
+
+The rule nobody may break: whoever asked has their answer before anything here happens. What is too much to be written
+is counted all the same, and what a process has gathered when it is killed is lost: it is a log, not the books.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
+from heliograph.requests import blanking
+
+log = structlog.get_logger(__name__)
+
+#: Seconds between two writes.
+EVERY = 1.0
+#: Rows of one write, of one organization in it, and bytes of bodies that wait for it.
+MOST, MOST_OF_ONE, MOST_BYTES = 2_000, 200, 2_000_000
+#: Different counters of one write: organizations times operations times outcomes.
+MOST_COUNTS = 20_000
+#: Days that the log is kept.
+DAYS = 30
+#: Characters that are kept of what a client says of itself.
+LONGEST_SAID = 200
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A request that has been answered."""
+
+    organization_id: UUID
+    #: UUIDv7 of the moment.
+    id: UUID
+    mode: str
+    key_id: UUID | None = None
+    #: Of the dashboard.
+    person_id: UUID | None = None
+    method: str
+    #: Without anything that is no id: `blanking.path`.
+    path: str
+    operation: str
+    status: int
+    error_code: str = ""
+    duration_ms: int
+    address: str
+    agent: str
+    request_id: str
+    #: "stored", "replayed", "conflict" or "".
+    idempotency: str = ""
+    key_hash: UUID | None = None
+    #: As they came and went; blanked before they are written.
+    body: bytes = b""
+    answer: bytes = b""
+
+
+# (organization, mode, operation, status, error code)
+_Counter = tuple[UUID, str, str, int, str]
+
+# In the order of the key, so that two processes that count the same cannot deadlock.
+COUNT = """
+INSERT INTO request_counts AS known (organization_id, hour, mode, operation, status, error_code, count, first_at,
+                                     last_at)
+SELECT organization_id, date_trunc('hour', now(), 'UTC'), mode, operation, status, error_code, count, first_at, last_at
+  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::smallint[], $5::text[], $6::bigint[], $7::timestamptz[],
+              $8::timestamptz[])
+       AS item (organization_id, mode, operation, status, error_code, count, first_at, last_at)
+ ORDER BY organization_id, mode, operation, status, error_code
+    ON CONFLICT (organization_id, hour, mode, operation, status, error_code) DO UPDATE
+   SET count = known.count + excluded.count, first_at = least(known.first_at, excluded.first_at),
+       last_at = greatest(known.last_at, excluded.last_at)
+"""
+STORE = """
+INSERT INTO requests (organization_id, id, mode, key_id, person_id, method, path, operation, status, error_code,
+                      duration_ms, address, agent, request_id, idempotency, key_hash, body, answer)
+SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[], $5::uuid[], $6::text[], $7::text[], $8::text[],
+                     $9::smallint[], $10::text[], $11::integer[], $12::text[], $13::text[], $14::text[], $15::text[],
+                     $16::uuid[], $17::text[], $18::text[])
+"""
+
+
+class Log:
+    """One per process."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._clear()
+
+    def count(self, organization_id: UUID, mode: str, operation: str, status: int, error_code: str = "") -> None:
+        """A request was answered. This is all that an accepted send costs."""
+        counter = (organization_id, mode, operation, status, error_code)
+        try:
+            self._counts[counter] += 1
+        except KeyError:
+            if len(self._counts) < MOST_COUNTS:
+                self._counts[counter] = 1
+
+    def note(self, entry: Entry) -> None:
+        """A request to be remembered by itself, if there is room; it is counted too."""
+        self.count(entry.organization_id, entry.mode, entry.operation, entry.status, entry.error_code)
+        mine = self._of.get(entry.organization_id, 0)
+        if len(self._entries) >= MOST or mine >= MOST_OF_ONE or self._bytes > MOST_BYTES:
+            self._left_out += 1
+            return
+        # What is not looked at must not be held either.
+        if len(entry.body) > blanking.LONGEST:
+            entry = msgspec.structs.replace(entry, body=b"")
+        self._entries.append(entry)
+        self._of[entry.organization_id] = mine + 1
+        self._bytes += len(entry.body) + len(entry.answer)
+
+    async def run(self) -> None:
+        """Write what has come together, again and again, until canceled."""
+        while True:
+            await asyncio.sleep(EVERY)
+            await self.close()
+
+    async def close(self) -> None:
+        """Write what has come together; what the database does not take is lost, and the log says how much."""
+        entries, counts, left_out, since = self._entries, self._counts, self._left_out, self._since
+        self._clear()
+        if not counts:
+            return
+        if left_out:
+            log.info("requests not logged one by one", requests=left_out)
+        try:
+            async with self._pool.acquire() as conn:
+                await conn.execute(COUNT, *_columns([(*key, n, since, clock.now()) for key, n in counts.items()]))
+                if entries:
+                    await conn.execute(STORE, *_columns([await _row(one) for one in entries]))
+        except Exception as error:
+            log.warning("request log not written", error=type(error).__name__, requests=sum(counts.values()))
+
+    def _clear(self) -> None:
+        self._entries: list[Entry] = []
+        self._counts: dict[_Counter, int] = {}
+        self._of: dict[UUID, int] = {}
+        self._bytes = self._left_out = 0
+        self._since: datetime = clock.now()
+
+
+async def _row(one: Entry) -> tuple[object, ...]:
+    # Whoever is served meanwhile waits for one body at most.
+    await asyncio.sleep(0)
+    return (
+        one.organization_id,
+        one.id,
+        one.mode,
+        one.key_id,
+        one.person_id,
+        one.method,
+        one.path,
+        one.operation,
+        one.status,
+        one.error_code,
+        one.duration_ms,
+        one.address,
+        _said(one.agent),
+        _said(one.request_id),
+        one.idempotency,
+        one.key_hash,
+        blanking.body(one.body).replace("\0", ""),
+        blanking.answer(one.answer).replace("\0", ""),
+    )
+
+
+def _said(text: str) -> str:
+    return "".join(letter for letter in text[:LONGEST_SAID] if letter.isprintable())
+
+
+def _columns(rows: list[tuple[object, ...]]) -> list[list[object]]:
+    return [list(column) for column in zip(*rows, strict=True)]

@@ -1,0 +1,79 @@
+"""D9: what programs asked and people did, errors in groups with what they mean, and the way to one."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from heliograph.base.database.pool import Pool
+from tests.hooks import until
+
+from .conftest import Api, Browser, Tenant, make_person
+from .test_messages import send
+
+PHONE = "+258841234567"
+
+
+def rows(text: str) -> list[str]:
+    return re.findall(r'<tr id="r-([0-9a-f-]{36})">', text)
+
+
+async def test_errors_are_grouped_explained_and_found(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    assert "No request in this time" in (await owner.get("/requests")).words
+    message = await send(api, tenant)
+    status, headers, _ = await api.ask("POST", "/contacts", json={"phone": "nonsense"}, headers=tenant.headers)
+    assert status == 400
+    for _ in range(2):
+        await api.ask("POST", "/contacts", json={"name": "Ana", "phone": PHONE}, headers=tenant.headers)
+    await owner.submit(await owner.get("/team/invite"), "/team/invite", email="rui@example.com", role="viewer")
+
+    async def is_written() -> bool:
+        return bool(await pool.fetchval("SELECT count(*) >= 4 FROM requests"))
+
+    await until(is_written)
+    page = await owner.get("/requests")
+    assert len(rows(page.text)) == 5
+    assert "A field is missing or wrong." in page.words
+    assert "There is a contact with this number already. Change that contact, or delete it first." in page.words
+    assert "5 requests, 2 refused, 0 failed on our side." in page.words
+    assert "Someone" not in page.words
+    assert "Ana on the dashboard" in page.words
+    for query, count in (
+        ("status=4xx", 2),
+        ("code=validation_error", 1),
+        ("operation=createContact", 3),
+        (f"key={uuid.uuid4()}", 0),
+        ("from=2020-01-01&to=2020-01-02", 0),
+        ("limit=25", 5),
+    ):
+        assert len(rows((await owner.get(f"/requests?{query}")).text)) == count, query
+    assert "This is not the id of a key." in (await owner.get("/requests?key=x")).words
+    assert "No request of the last 30 days has this id." in (await owner.get("/requests?q=nothing")).words
+
+    # From the id that a program was given, in one step.
+    asked = headers["x-request-id"]
+    for path in (f"/requests?q={asked}", f"/go/{asked}"):
+        page = await owner.get(path)
+        assert page.path.startswith("/requests/"), path
+        assert "Correct the fields that the answer names." in page.words
+        assert "••• (8)" in page.words
+        assert "nonsense" not in page.words
+    assert "curl -sS -X POST" in page.words
+    row = await pool.fetchval("SELECT request_id FROM messages")
+    assert (await owner.get(f"/go/{row}")).path == f"/messages/{message}"
+    assert f'href="/messages/{message}"' in (await owner.get(f"/requests/{message}")).text
+    assert (await owner.get(f"/requests/{uuid.uuid4()}")).status == 404
+    file = await owner.get("/requests?csv=requests")
+    assert "4xx" in file.text.splitlines()[0]
+
+    portuguese = await owner.get("/requests", Accept_Language="pt")
+    assert "Um campo falta ou está errado." in portuguese.words
+    assert rows((await owner.get("/requests?mode=test")).text) == []
+
+
+async def test_who_may_not_develop_sees_no_requests(pool: Pool, tenant: Tenant, browser: Browser) -> None:
+    await make_person(pool, tenant, "rui@example.com", "sender")
+    await browser.sign_in("rui@example.com")
+    page = await browser.get("/requests")
+    assert page.status == 403
+    assert "Developer" in page.words
