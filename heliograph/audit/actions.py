@@ -60,6 +60,7 @@ ACTIONS = {
     "opt_out.added": "Opt-out added",
     "opt_out.lifted": "Opt-out lifted",
     "opt_outs.exported": "Opt-outs exported",
+    "messages.exported": "Messages exported",
     "message.revealed": "Message text and number revealed",
     "conversation.assigned": "Conversation assigned",
     "conversation.closed": "Conversation closed or opened again",

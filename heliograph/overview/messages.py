@@ -59,6 +59,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     read_at: datetime | None = None
     failed_at: datetime | None
     failure_code: str | None
+    #: WhatsApp: what it says, where that is text.
+    said: str | None = None
 
     @property
     def failure_kind(self) -> Kind:
@@ -107,6 +109,8 @@ class MessageDetail(msgspec.Struct, frozen=True):
     message: Message
     text: str | None
     steps: list[Step]
+    #: The events that it raised.
+    events: list[UUID] = []
 
 
 async def list_page(
@@ -192,8 +196,10 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
         detail = await sms.get(conn, actor, id=id)
     except NotFound:
         message = _of_whatsapp(await whatsapp.get(conn, actor, id=id))
-        return MessageDetail(message, None, sorted(_steps(message), key=lambda step: step.at))
-    return MessageDetail(_of_sms(detail.message), detail.text, detail.steps)
+        kinds, tried = await whatsapp.deliveries(conn, actor, id=id)
+        steps = [*_steps(message), *(sms.delivery(one, kinds[one["event_id"]]) for one in tried)]
+        return MessageDetail(message, message.said, sorted(steps, key=lambda step: step.at), list(kinds))
+    return MessageDetail(_of_sms(detail.message), detail.text, detail.steps, detail.events)
 
 
 async def reveal(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
@@ -247,7 +253,19 @@ def _of_whatsapp(one: whatsapp.Message) -> Message:
         read_at=one.read_at,
         failed_at=one.failed_at,
         failure_code=one.failure_code,
+        said=_said(one),
     )
+
+
+def _said(one: whatsapp.Message) -> str | None:
+    """What a message says in words: its text, or the values of its template."""
+    content = one.content or {}
+    if isinstance(body := content.get("body") or content.get("text"), str):
+        return body
+    values = content.get("parameters")
+    if isinstance(values, dict):
+        values = list(values.values())
+    return ", ".join(str(value) for value in values) if isinstance(values, list) else None
 
 
 def _steps(message: Message) -> Iterable[Step]:

@@ -127,6 +127,8 @@ class MessageDetail(msgspec.Struct, frozen=True):
     message: Message
     text: str | None
     steps: list[Step]
+    #: The events that it raised.
+    events: list[UUID] = []
 
 
 #: The public status while suppliers are tried; the row still says `accepted`.
@@ -191,6 +193,18 @@ async def list_page(
     return Found([_message(row) for row in found], seen)
 
 
+TEXTS = """
+SELECT id, left(body, $3) AS body FROM messages
+ WHERE organization_id = $1 AND id = ANY ($2) AND mode = ANY ($4) AND body IS NOT NULL
+"""
+
+
+async def texts(conn: Connection, actor: Actor, *, ids: Sequence[UUID], most: int) -> dict[UUID, str]:
+    """The first `most` characters of these messages' texts; those that are erased are left out."""
+    rows = await conn.fetch(TEXTS, actor.organization_id, list(ids), most, list(actor.modes))
+    return {row["id"]: row["body"] for row in rows}
+
+
 SELECT = f"SELECT {_COLUMNS}, body, event_id FROM messages m WHERE organization_id = $1 AND id = $2"
 TEXTS = "SELECT id, body FROM messages WHERE organization_id = $1 AND id = ANY ($2) AND body IS NOT NULL"
 
@@ -214,8 +228,36 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
     raised = await timelines.raised(conn, timeline.SOURCE, actor.organization_id, row)
     tried = await webhook_timeline.tried(conn, actor.organization_id, raised)
     kinds = {one["id"]: one["kind"] for one in raised}
-    steps = [*_steps(row, begun), *(_delivery(one, kinds[one["event_id"]]) for one in tried)]
-    return MessageDetail(_message(row), row["body"], sorted(steps, key=lambda step: step.at))
+    steps = [*_steps(row, begun), *(delivery(one, kinds[one["event_id"]]) for one in tried)]
+    return MessageDetail(_message(row), row["body"], sorted(steps, key=lambda step: step.at), list(kinds))
+
+
+WAITING = """
+SELECT due_at, tries, lease_until IS NOT NULL AND lease_until > now() AS is_begun, due_at > now() AS is_later,
+       EXISTS (SELECT FROM queue_holds held
+                WHERE held.kind = queue.kind AND (held.organization_id IS NULL OR held.organization_id = $1)
+                  AND (held.line IS NULL OR held.line = queue.line)
+                  AND (held.before_id IS NULL OR queue.id < held.before_id)) AS is_held
+  FROM queue WHERE id = $2 AND organization_id = $1 AND kind || '' = 'sms' LIMIT 1
+"""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """Why a message has not gone yet."""
+
+    due_at: datetime
+    #: How often it was tried.
+    tries: int
+    #: It is being handed over, is to be later, or the operator holds some messages back.
+    is_begun: bool
+    is_later: bool
+    is_held: bool
+
+
+async def waiting(conn: Connection, actor: Actor, *, id: UUID) -> Waiting | None:
+    """What a message waits for; None: it does not wait to be sent."""
+    row = await conn.fetchrow(WAITING, actor.organization_id, id)
+    return None if row is None else Waiting(*row)
 
 
 async def cancel(conn: Connection, actor: Actor, *, id: UUID) -> Message:
@@ -263,7 +305,8 @@ def _steps(row: asyncpg.Record, begun: datetime | None) -> Iterable[Step]:
         yield Step(row["ended_at"], row["status"], row["failure_code"])
 
 
-def _delivery(row: asyncpg.Record, kind: str) -> Step:
+def delivery(row: asyncpg.Record, kind: str) -> Step:
+    """The step of a webhook attempt, as `webhooks.timeline.tried` tells of it."""
     return Step(
         row["started_at"],
         delivery=Delivery(

@@ -21,7 +21,10 @@ from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.consent import people
+from heliograph.sending import timeline as timelines
 from heliograph.sending.listing import shown_status
+from heliograph.webhooks import timeline as webhook_timeline
+from heliograph.whatsapp import timeline
 from heliograph.whatsapp.status import RANK
 
 
@@ -179,6 +182,10 @@ async def list_page(
 #: Fields that are columns of the same name.
 _PLAIN = [name for name in Message.__struct_fields__ if name not in ("content", "context", "referral", "profile_name")]
 
+RAISING = """
+SELECT id, mode, event_id, accepted_at, sent_at, delivered_at, read_at, failed_at FROM whatsapp_messages
+ WHERE organization_id = $1 AND id = $2
+"""
 SELECT = f"SELECT {_COLUMNS} FROM whatsapp_messages m WHERE organization_id = $1 AND id = $2"
 
 
@@ -198,6 +205,16 @@ async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> li
     """Those of the messages that are there."""
     rows = await conn.fetch(BY_IDS, actor.organization_id, list(ids)) if ids else []
     return [message_of(row) for row in rows if row["mode"] == actor.mode]
+
+
+async def deliveries(conn: Connection, actor: Actor, *, id: UUID) -> tuple[dict[UUID, str], list[asyncpg.Record]]:
+    """(kinds of the events that a message raised, by id; its webhook attempts, as `webhooks.timeline.tried` tells)."""
+    row = await conn.fetchrow(RAISING, actor.organization_id, id)
+    if row is None or row["mode"] != actor.mode:
+        return {}, []
+    raised = await timelines.raised(conn, timeline.SOURCE, actor.organization_id, row)
+    tried = await webhook_timeline.tried(conn, actor.organization_id, raised)
+    return {one["id"]: one["kind"] for one in raised}, tried
 
 
 # A conversation may have been merged into another one of the same user since.

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import html
+import io
 import re
 import uuid
+from datetime import timedelta
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from heliograph.base.database import clock
@@ -69,10 +74,11 @@ async def test_pages_go_on_where_the_last_one_ended(api: Api, tenant: Tenant, ow
     found += shown(page)
     assert found == sent[::-1]
     assert 'rel="next"' not in page.text
+    newer = re.search(r'rel="prev" href="([^"]+)"', page.text)
+    assert newer
+    assert shown(await owner.get(newer[1].replace("&amp;", "&"))) == sent[::-1][:25]
     # An altered place leads back to the beginning.
-    assert (await owner.get("/messages?after=AAAA")).path == "/messages"
-    foreign = older[1].replace("&amp;", "&") + "&status=accepted"
-    assert (await owner.get(foreign)).path == "/messages?status=accepted"
+    assert len(shown(await owner.get("/messages?after=AAAA"))) == 27
 
 
 async def test_a_message_says_what_happened_and_why(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
@@ -167,3 +173,103 @@ def test_a_page_of_both_channels_leaves_nothing_out() -> None:
     found = merged([(sms, None), (whatsapp, UUID(int=50))], limit=2)
     assert ([one.id.int for one in found.messages], found.seen) == ([90, 80, 70], None)
     assert merged([], limit=2).messages == []
+
+
+async def test_filters_of_both_channels_stand_in_the_address(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    first, second = await send(api, tenant), await send(api, tenant, to="+351912345678", message="Olá, amanhã às 9?")
+    await pool.execute(
+        "UPDATE messages SET status = 'failed', failed_at = now(), failure_code = 'expired' WHERE id = $1",
+        UUID(first),
+    )
+    key = await pool.fetchval("SELECT key_id FROM messages LIMIT 1")
+    for query, ids in (
+        ("status=accepted&status=failed", [second, first]),
+        ("status=failed,delivered", [first]),
+        ("reason=expired", [first]),
+        ("country=pt", [second]),
+        ("sender=HELIOGRAPH", [second, first]),
+        ("sender=OTHER", []),
+        (f"key={key}", [second, first]),
+        (f"campaign={uuid.uuid4()}", []),
+        (f"far=1&key={uuid.uuid4()}", []),
+    ):
+        assert shown(await owner.get(f"/messages?{query}")) == ids, query
+    page = await owner.get("/messages?key=x&campaign=y")
+    assert page.words.count("This is no id.") == 2
+    page = await owner.get("/messages")
+    assert "Olá, amanhã às 9?" in page.words
+    assert "Portugal" in page.words
+
+    # New ones are counted above what is read, and do not move in.
+    third = await send(api, tenant)
+    fragment = await owner.get(f"/messages?top={second}", HX_Request="true")
+    assert shown(fragment) == [second, first]
+    assert "1 newer" in fragment.words
+    assert shown(await owner.get("/messages?top=x", HX_Request="true")) == [third, second, first]
+
+
+async def test_the_marked_ones_are_canceled(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    ids = [await send(api, tenant) for _ in range(3)]
+    await pool.execute("UPDATE messages SET status = 'sent', sent_at = now() WHERE id = $1", UUID(ids[0]))
+    page = await owner.get("/messages?channel=sms")
+    assert page.text.count('form="marks" name="id"') == 2
+    fields = page.form("/messages/cancel?channel=sms") | {"id": ",".join([*ids[:2], str(uuid.uuid4())])}
+    page = await owner.post("/messages/cancel?channel=sms", fields)
+    assert page.path == "/messages?channel=sms"
+    assert "1 message canceled. 2 messages can no longer be canceled." in page.words
+    page = await owner.post("/messages/cancel", fields | {"id": ""})
+    assert "Mark the messages first." in page.words
+    assert (await owner.post("/messages/cancel", fields | {"id": "x"})).status == 400
+
+
+async def test_what_a_list_shows_is_taken_away_as_a_file(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    first = await send(api, tenant, clientReference="=1+1")
+    second = await send(api, tenant, to="+351912345678")
+    file = await owner.get("/messages/export")
+    assert file.headers["content-disposition"] == 'attachment; filename="messages.csv"'
+    rows = list(csv.DictReader(io.StringIO(file.text.lstrip("\ufeff"))))
+    assert [row["id"] for row in rows] == [second, first]
+    assert (rows[1]["to"], rows[1]["reference"], rows[1]["mode"]) == (NUMBER, "'=1+1", "live")
+    lines = (await owner.get("/messages/export?format=jsonl&country=PT")).text.splitlines()
+    assert [msgspec.json.decode(line)["id"] for line in lines] == [second]
+    assert (await owner.get("/messages/export?mode=test")).text.count("\n") == 1
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'messages.exported'") == 3
+    await make_person(pool, tenant, "rui@example.com", "viewer")
+    await other_browser.sign_in("rui@example.com")
+    file = await other_browser.get("/messages/export")
+    assert NUMBER not in file.text
+    assert "••• 4567" in file.text
+
+
+async def test_a_message_says_what_it_waits_for_and_what_stands_beside_it(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    first = await send(api, tenant, message="Olá, amanhã às 9?")
+    second = await send(api, tenant, sendAt=clock.iso(clock.now() + timedelta(hours=5)))
+    page = await owner.get(f"/messages/{first}")
+    assert "It waits for its turn." in page.words
+    assert "Not in the GSM alphabet: á ã." in page.words
+    assert f'href="/messages/{second}"' in page.text
+    assert f'href="/send?again={first}"' in page.text
+    assert f'href="/requests/{first}"' in page.text
+    assert "It waits for its time," in (await owner.get(f"/messages/{second}")).words
+    await pool.execute("UPDATE queue SET tries = 2, due_at = now() + interval '1 hour' WHERE id = $1", UUID(first))
+    assert "It could not be handed over yet and is tried again at" in (await owner.get(f"/messages/{first}")).words
+    await pool.execute("UPDATE queue SET due_at = now() - interval '1 hour' WHERE id = $1", UUID(first))
+    await pool.execute("INSERT INTO queue_holds (id, kind) VALUES ($1, 'sms')", uuid.uuid4())
+    assert "Your operator is holding messages back." in (await owner.get(f"/messages/{first}")).words
+
+
+async def test_what_is_shown_raw_is_what_the_api_says(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    id = await send(api, tenant, clientReference="order-1")
+    page = await owner.get(f"/messages/{id}")
+    raw = re.search(r"<pre>(\{.*?\})</pre>", page.text, re.S)
+    assert raw
+    shown_raw = msgspec.json.decode(html.unescape(raw[1]))
+    _, _, answer = await api.ask("GET", f"/sms/messages/{id}", headers=tenant.headers)
+    assert {name: answer["message"][name] for name in shown_raw} == shown_raw
+    assert len(shown_raw) > 12

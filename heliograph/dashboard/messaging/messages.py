@@ -1,215 +1,208 @@
-"""D3 Messages: one list of both channels. D4 Message: what happened to one, and why."""
+"""D3 Messages: one list of both channels, by the filters of the address, exported and canceled as it stands there."""
 
 from __future__ import annotations
 
-from datetime import timedelta
-from itertools import pairwise
+import io
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from heliograph.base import phones
-from heliograph.base.database import clock, cursor
+from heliograph.accounts import api_keys
+from heliograph.base.csv_files import Writer
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.overview import messages, requests
-from heliograph.overview.messages import Filters, Message, MessageDetail
-from heliograph.pages.answers import Answer, Elsewhere, Shown
-from heliograph.pages.pieces import ranges
-from heliograph.pages.pieces.ranges import Range
+from heliograph.base.ids import time_of
+from heliograph.dashboard.messaging import finding
+from heliograph.dashboard.messaging.finding import REASONS, Wanted
+from heliograph.overview import exporting, messages
+from heliograph.overview.messages import Found, Message
+from heliograph.pages.answers import Answer, Elsewhere, Shown, Stream
+from heliograph.pages.pieces import leafing
+from heliograph.pages.pieces.charts import MARK, SEPARATORS
 from heliograph.pages.requests import Request
-from heliograph.people.roles import CONTENT, DEVELOP, REVEAL
+from heliograph.pages.templates import tail
+from heliograph.people.roles import CONTENT
 from heliograph.sms import messages as sms
-from heliograph.sms.messages import MessageNotCancelable, Step
+from heliograph.sms.messages import MessageNotCancelable
 
-#: Rows of a page that may be chosen; the first is the usual one.
-SIZES = (50, 25, 100, 200)
-#: An id in any of its spellings has so many hexadecimal digits.
-ID_DIGITS = 32
-COLLECTION = "messages of a page"
-#: What people put between the digits of a number.
-_SPACING = str.maketrans("", "", " \u00a0().-/")
-
-
-class Line(msgspec.Struct, frozen=True):
-    """A step of the timeline. `gap`: seconds since the one before; `share`: of the longest gap, 0 to 10."""
-
-    step: Step
-    gap: float | None
-    share: int
+#: Characters of a text that a list shows.
+EXCERPT = 60
+#: Looks that "Look further back" makes at a time, and messages that are counted above a list.
+LOOKS, NEWER = 10, 99
+#: Messages that may be marked at once.
+MARKS = 200
+#: Columns of a file.
+COLUMNS = (
+    *("id", "channel", "direction", "mode", "status", "failure", "to", "from", "template", "reference", "campaign"),
+    *("key", "country", "segments", "accepted_at", "sent_at", "delivered_at", "read_at", "failed_at"),
+)
 
 
 async def show_list(request: Request) -> Answer:
     """The list, by the filters of the address."""
-    query = request.query
-    searched = query.get("q", "").strip()
-    range = ranges.read(request)
-    wanted, problem = _filters(request, searched, range)
-    if isinstance(wanted, UUID):
-        return Elsewhere(location=request.to(f"/messages/{wanted}"))
-    limit = next((size for size in SIZES if str(size) == query.get("limit")), SIZES[0])
-    values: dict[str, Any] = {
-        "q": searched,
-        "problem": problem,
-        "channel": wanted.channel or "",
-        "status": query.get("status", ""),
-        "range": range,
-        "statuses": messages.STATUSES,
-        "is_filtered": bool(searched or wanted.channel or wanted.statuses or range.name),
-        "whole": request.may(permission=CONTENT),
-        "limit": limit,
-    }
-    kept = {name: query.get(name, "") for name in ("q", "channel", "status", "range", "from", "to")}
-    # A page that stands still: what is relative to now would move while somebody leafs through it.
-    bound = {name: value for name, value in kept.items() if value} | {"mode": request.mode}
-    organization_id = request.actor.organization_id
-    key = request.services.cursor_key
-    after = None
-    if query.get("after"):
-        try:
-            (position,) = cursor.decode(
-                key, query["after"], organization_id=organization_id, collection=COLLECTION, filters=bound
-            )
-            after = UUID(position)
-        except Invalid:
-            return Elsewhere(location=request.to("/messages", **kept))
+    wanted = finding.read(request)
+    if wanted.id is not None:
+        return Elsewhere(location=request.to(f"/messages/{wanted.id}"))
+    size = leafing.size(request)
+    after, top = leafing.after(request), _top(request)
+    whole = request.may(permission=CONTENT)
     async with request.reading() as conn:
-        found = await messages.list_page(conn, request.actor, filters=wanted, after=after, limit=limit)
-    rows = found.messages[:limit]
-    last = rows[-1].id if len(found.messages) > limit else found.seen
-    older = (
-        None
-        if last is None
-        else cursor.encode(key, [last], organization_id=organization_id, collection=COLLECTION, filters=bound)
-    )
-    values |= {
+        newer = await _newer(conn, request, wanted, top) if top is not None else 0
+        start = UUID(int=top.int + 1) if top is not None else after
+        found = await _look(conn, request, wanted, after=start, size=size)
+        rows = found.messages[:size]
+        texts = await _texts(conn, request, rows) if whole else {}
+        keys = await api_keys.list_all(conn, request.actor) if request.may("api_keys:read") else []
+    last = rows[-1].id if len(found.messages) > size else found.seen
+    values: dict[str, Any] = {
+        "wanted": wanted,
+        "typed": wanted.typed,
+        "problems": wanted.problems,
+        "range": wanted.range,
+        "statuses": messages.STATUSES,
+        "reasons": REASONS,
+        "is_filtered": wanted.is_filtered,
+        "whole": whole,
         "rows": rows,
-        "older": None if older is None else request.to("/messages", **kept, limit=query.get("limit"), after=older),
-        "first": request.to("/messages", **kept, limit=query.get("limit")),
+        "texts": texts,
+        "keys": [(str(one.id), one.name) for one in keys],
+        "key_names": {one.id: one.name for one in keys},
+        "newer": newer,
+        "pages": leafing.pages(request, last),
         "is_first": after is None,
-        # The look ended before the page was full: say how far it got.
-        "looked_until": None if found.seen is None else _time_of(found.seen),
+        "looked_until": None if found.seen is None else time_of(found.seen),
+        "further": request.again(after=None if last is None else _following(request, last), far="1", top=""),
+        "may_cancel": request.may("sms:send"),
     }
     return Shown(
         template="messaging/messages_rows.html" if request.is_fragment else "messaging/messages.html", values=values
     )
 
 
-async def show(request: Request) -> Answer:
-    """One message."""
-    async with request.reading() as conn:
-        detail = await messages.get(conn, request.actor, id=request.id())
-    values = _values(request, detail)
-    return Shown(
-        template="messaging/message_live.html" if request.is_fragment else "messaging/message.html", values=values
-    )
-
-
-async def reveal(request: Request) -> Answer:
-    """One message with its number and text, for who sees them one at a time."""
+async def export(request: Request) -> Answer:
+    """All that fit the filters, as a file that goes out while it is read."""
+    wanted = finding.read(request)
+    kind = "jsonl" if request.query.get("format") == "jsonl" else "csv"
     async with request.writing() as conn:
-        detail = await messages.reveal(conn, request.actor, id=request.id())
-    return Shown(template="messaging/message.html", values=_values(request, detail, is_revealed=True))
+        await exporting.begin(conn, request.actor, kind=kind, filters=wanted.filters)
+    pages = exporting.pages(request.reading, request.actor, filters=wanted.filters)
+    whole = request.may(permission=CONTENT)
+    mode = request.mode
+    if kind == "jsonl":
+        return Stream(name="messages.jsonl", kind="application/jsonl; charset=utf-8", parts=_lines(pages, mode, whole))
+    separator = SEPARATORS.get(request.speech.language, ",")
+    return Stream(name="messages.csv", kind="text/csv; charset=utf-8", parts=_sheet(pages, mode, whole, separator))
 
 
-async def cancel(request: Request) -> Answer:
-    """Take an SMS back that nobody has yet."""
-    id = request.id()
+async def cancel_marked(request: Request) -> Answer:
+    """Take back those of the marked messages that nobody has yet."""
+    ids = [one for one in request.form.get("id", "").split(",") if one][:MARKS]
+    done = late = 0
+    for text in ids:
+        try:
+            async with request.writing() as conn:
+                await sms.cancel(conn, request.actor, id=UUID(text))
+            done += 1
+        except (MessageNotCancelable, NotFound):
+            late += 1
+        except ValueError:
+            raise Invalid(("id", "format", "This is no id.")) from None
+    count = request.speech.count
+    said = count("%(num)s message canceled.", "%(num)s messages canceled.", done)
+    if late:
+        said += " " + count("%(num)s can no longer be canceled.", "%(num)s messages can no longer be canceled.", late)
+    if not ids:
+        said = request.text("Mark the messages first.")
+    kept = {name: value for name, value in request.query.items() if name not in ("mode", "after")}
+    return Elsewhere(location=request.to("/messages", **kept), notice=said)
+
+
+async def _look(conn: Connection, request: Request, wanted: Wanted, *, after: UUID | None, size: int) -> Found:
+    """A page; with `far` in the address, up to LOOKS looks for it."""
+    looks = LOOKS if request.query.get("far") else 1
+    found: list[Message] = []
+    seen: UUID | None = after
+    for _ in range(looks):
+        looked = await messages.list_page(
+            conn, request.actor, filters=wanted.filters, after=seen, limit=size - len(found)
+        )
+        found += looked.messages
+        seen = looked.seen
+        if seen is None or len(found) > size:
+            break
+    return Found(found, seen)
+
+
+async def _newer(conn: Connection, request: Request, wanted: Wanted, top: UUID) -> int:
+    """How many messages have come that would stand above the first one shown; at most NEWER are counted."""
+    found = await messages.list_page(conn, request.actor, filters=wanted.filters, limit=NEWER, look=1_000)
+    return sum(one.id > top for one in found.messages)
+
+
+async def _texts(conn: Connection, request: Request, rows: Sequence[Message]) -> dict[UUID, str]:
+    """What the messages say, cut."""
+    ids = [one.id for one in rows if one.channel == "sms"]
+    found = await sms.texts(conn, request.actor, ids=ids, most=EXCERPT + 1) if ids else {}
+    found |= {one.id: one.said for one in rows if one.said}
+    return {id: f"{text[:EXCERPT]}…" if len(text) > EXCERPT else text for id, text in found.items()}
+
+
+def _top(request: Request) -> UUID | None:
+    """The first row that the reader sees: a region that renews itself names it, so that nothing moves in above."""
     try:
-        async with request.writing() as conn:
-            await sms.cancel(conn, request.actor, id=id)
-    except MessageNotCancelable as refusal:
-        return Elsewhere(location=request.to(f"/messages/{id}"), notice=request.text(refusal.message))
-    return Elsewhere(
-        location=request.to(f"/messages/{id}"),
-        notice=request.text("The message is canceled; what it cost is given back."),
-    )
-
-
-async def go(request: Request) -> Answer:
-    """What somebody pasted: an id, a phone number, a reference, an error's code."""
-    text = request.parameters.get("anything", "").strip() or request.query.get("q", "").strip()
-    if (id := _id(text)) is not None:
-        for mode in (request.mode, "test" if request.mode == "live" else "live"):
-            request.mode = mode
-            try:
-                async with request.reading() as conn:
-                    await messages.get(conn, request.actor, id=id)
-            except NotFound:
-                continue
-            return Elsewhere(location=request.to(f"/messages/{id}"))
-    if text and request.may("webhooks:read", DEVELOP):
-        for mode in (request.mode, "test" if request.mode == "live" else "live"):
-            request.mode = mode
-            async with request.reading() as conn:
-                asked = await requests.find(conn, request.actor, request_id=text)
-            if asked is not None:
-                return Elsewhere(
-                    location=request.to(
-                        f"/messages/{asked.message_id}" if asked.message_id else f"/requests/{asked.id}"
-                    )
-                )
-    if id is not None:
-        raise NotFound
-    return Elsewhere(location=request.to("/messages", q=text))
-
-
-def _filters(request: Request, searched: str, range: Range) -> tuple[Filters | UUID, str]:
-    """(what is asked for, what of it could not be understood); an id is a message of its own."""
-    query = request.query
-    channel, status = query.get("channel"), query.get("status")
-    found = Filters(
-        channel=channel if channel in messages.CHANNELS else None,
-        statuses=[status] if status in messages.STATUSES else None,
-        date_from=range.since,
-        date_to=range.until,
-    )
-    if not searched:
-        return found, ""
-    if (id := _id(searched)) is not None:
-        return id, ""
-    if (number := phones.parse(searched.translate(_SPACING))) is not None:
-        return msgspec.structs.replace(found, recipient=number), ""
-    if searched.startswith("+"):
-        return found, request.text("This is no phone number with a country code, such as +258841234567.")
-    return msgspec.structs.replace(found, client_reference=searched[:200]), ""
-
-
-def _id(text: str) -> UUID | None:
-    if len(text.replace("-", "")) != ID_DIGITS:
-        return None
-    try:
-        return UUID(text)
+        return UUID(request.query["top"]) if request.is_fragment and request.query.get("top") else None
     except ValueError:
         return None
 
 
-def _values(request: Request, detail: MessageDetail, *, is_revealed: bool = False) -> dict[str, Any]:
-    message, steps = detail.message, detail.steps
-    gaps = [(late.at - early.at).total_seconds() for early, late in pairwise(steps)]
-    longest = max(gaps, default=0.0)
-    lines = [Line(steps[0], None, 0)] if steps else []
-    lines += [
-        Line(step, gap, round(10 * gap / longest) if longest else 0) for step, gap in zip(steps[1:], gaps, strict=True)
-    ]
-    whole = is_revealed or request.may(permission=CONTENT)
+def _following(request: Request, last: UUID) -> str:
+    trail = [one for one in request.query.get("after", "").split(".") if one]
+    return ".".join([*trail, last.hex][-leafing.MOST_BACK :])
+
+
+def _values(one: Message, mode: str, whole: bool) -> dict[str, str | int | None]:
+    def at(moment: Any) -> str | None:
+        return None if moment is None else iso(moment)
+
     return {
-        "is_revealed": is_revealed,
-        "may_reveal": not whole and request.may(permission=REVEAL),
-        "message": message,
-        "text": detail.text if whole else None,
-        "lines": lines,
-        "whole": whole,
-        "took": None if message.delivered_at is None else _took(message),
-        "may_cancel": message.channel == "sms" and message.status == "accepted" and request.may("sms:send"),
+        "id": str(one.id),
+        "channel": one.channel,
+        "direction": one.direction,
+        "mode": mode,
+        "status": one.status,
+        "failure": one.failure_code,
+        "to": one.recipient if whole else tail(one.recipient),
+        "from": one.sender,
+        "template": one.template,
+        "reference": one.client_reference,
+        "campaign": None if one.campaign_id is None else str(one.campaign_id),
+        "key": None if one.key_id is None else str(one.key_id),
+        "country": one.country,
+        "segments": one.segments,
+        "accepted_at": at(one.accepted_at),
+        "sent_at": at(one.sent_at),
+        "delivered_at": at(one.delivered_at),
+        "read_at": at(one.read_at),
+        "failed_at": at(one.failed_at),
     }
 
 
-def _took(message: Message) -> float:
-    """Seconds from when it could go to when it arrived."""
-    assert message.delivered_at is not None
-    return max((message.delivered_at - (message.send_at or message.accepted_at)).total_seconds(), 0.0)
+async def _lines(pages: AsyncIterator[list[Message]], mode: str, whole: bool) -> AsyncIterator[bytes]:
+    async for page in pages:
+        yield b"".join(msgspec.json.encode(_values(one, mode, whole)) + b"\n" for one in page)
 
 
-def _time_of(id: UUID) -> Any:
-    return clock.EPOCH + timedelta(milliseconds=id.int >> 80)
+async def _sheet(pages: AsyncIterator[list[Message]], mode: str, whole: bool, separator: str) -> AsyncIterator[bytes]:
+    file = io.StringIO()
+    writer = Writer(file, COLUMNS, delimiter=separator)
+    yield (MARK + file.getvalue()).encode()
+    async for page in pages:
+        file.seek(0)
+        file.truncate()
+        for one in page:
+            values = _values(one, mode, whole)
+            writer.row(["" if (value := values[name]) is None else str(value) for name in COLUMNS])
+        yield file.getvalue().encode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard.messaging import home, messages
+from heliograph.dashboard.messaging import finding, home, message, messages
 from heliograph.pages.routes import Route, get, own, post, public
 from heliograph.people.roles import REVEAL
 
@@ -10,9 +10,11 @@ ROUTES: tuple[Route, ...] = (
     public("GET", "/", home.front),
     own("POST", "/checklist/dismiss", home.dismiss),
     get("/messages", messages.show_list, "sms:read"),
-    get("/messages/{id}", messages.show, "sms:read"),
-    post("/messages/{id}/cancel", messages.cancel, "sms:send"),
-    post("/messages/{id}/reveal", messages.reveal, "sms:read", REVEAL, is_proved=True),
-    get("/go", messages.go, "sms:read"),
-    get("/go/{anything}", messages.go, "sms:read"),
+    get("/messages/export", messages.export, "sms:read"),
+    post("/messages/cancel", messages.cancel_marked, "sms:send"),
+    get("/messages/{id}", message.show, "sms:read"),
+    post("/messages/{id}/cancel", message.cancel, "sms:send"),
+    post("/messages/{id}/reveal", message.reveal, "sms:read", REVEAL, is_proved=True),
+    get("/go", finding.go, "sms:read"),
+    get("/go/{anything}", finding.go, "sms:read"),
 )

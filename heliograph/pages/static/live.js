@@ -34,7 +34,10 @@ function live(region) {
     try {
       const headers = { "HX-Request": "true", Accept: "text/html" };
       if (tag) headers["If-None-Match"] = tag;
-      const answer = await fetch(location.href, { headers, redirect: "error" });
+      const where = new URL(location.href);
+      // A list names the first row that is read, so that new ones are counted above it and do not move in.
+      if (region.dataset.top) where.searchParams.set("top", region.dataset.top);
+      const answer = await fetch(where, { headers, redirect: "error" });
       if (answer.status === 304) {
         pause = Math.min(pause * GROWS, MOST);
       } else if (answer.ok) {

@@ -67,3 +67,4 @@ document.addEventListener("keydown", (event) => {
 });
 
 copying();
+document.addEventListener("renewed", (event) => copying(event.detail));

@@ -1,0 +1,140 @@
+"""Finding messages: what the filters of an address mean, and where something that was pasted leads."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base import phones
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+from heliograph.overview import messages, requests
+from heliograph.overview.messages import Filters
+from heliograph.pages.answers import Answer, Elsewhere
+from heliograph.pages.pieces import ranges
+from heliograph.pages.pieces.ranges import Range
+from heliograph.pages.requests import Request
+from heliograph.people.roles import DEVELOP
+from heliograph.why.words import entries
+
+#: An id in any of its spellings has so many hexadecimal digits.
+ID_DIGITS = 32
+#: Longest text that is looked for.
+LONGEST = 200
+#: What people put between the digits of a number.
+_SPACING = str.maketrans("", "", " \u00a0().-/")
+#: Fields of the address beside the range.
+FIELDS = ("q", "channel", "status", "sender", "country", "reason", "key", "campaign")
+#: Reasons for which a message may have failed, in either channel.
+REASONS = tuple(dict.fromkeys((*entries()["sms_failure"], *entries()["whatsapp_failure"])))
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What an address asks for."""
+
+    filters: Filters
+    range: Range
+    #: What was typed, by field; and what of it could not be understood.
+    typed: dict[str, str]
+    problems: dict[str, str]
+    #: The one message that was named by its id.
+    id: UUID | None
+
+    @property
+    def statuses(self) -> list[str]:
+        """Those that were chosen."""
+        return list(self.filters.statuses or ())
+
+    @property
+    def is_filtered(self) -> bool:
+        """Anything was asked for."""
+        return any(self.typed.values()) or bool(self.range.name)
+
+
+def read(request: Request) -> Wanted:
+    """What the address of a list asks for."""
+    typed = {name: request.query.get(name, "").strip()[:LONGEST] for name in FIELDS}
+    range = ranges.read(request)
+    problems: dict[str, str] = {}
+    chosen = [one for one in typed["status"].split(",") if one in messages.STATUSES]
+    number, reference, id = _searched(request, typed["q"], problems)
+    ids = {}
+    for name in ("key", "campaign"):
+        ids[name] = _id(typed[name])
+        if typed[name] and ids[name] is None:
+            problems[name] = request.text("This is no id.")
+    country = typed["country"].upper()
+    filters = Filters(
+        channel=typed["channel"] if typed["channel"] in messages.CHANNELS else None,
+        statuses=chosen or None,
+        recipient=number,
+        client_reference=reference,
+        campaign_id=ids["campaign"],
+        key_id=ids["key"],
+        sender=typed["sender"] or None,
+        country=country or None,
+        failure_code=typed["reason"] if typed["reason"] in REASONS else None,
+        date_from=range.since,
+        date_to=range.until,
+    )
+    return Wanted(filters, range, typed, problems, id)
+
+
+def _searched(request: Request, text: str, problems: dict[str, str]) -> tuple[str | None, str | None, UUID | None]:
+    """(number, reference, id) that somebody looks for."""
+    if not text:
+        return None, None, None
+    if (id := _id(text)) is not None:
+        return None, None, id
+    if (number := phones.parse(text.translate(_SPACING))) is not None:
+        return number, None, None
+    if text.startswith("+"):
+        problems["q"] = request.text("This is no phone number with a country code, such as +258841234567.")
+        return None, None, None
+    return None, text, None
+
+
+async def go(request: Request) -> Answer:
+    """What somebody pasted: an id of a message or request, a phone number, a reference, an error's code."""
+    text = (request.parameters.get("anything", "").strip() or request.query.get("q", "").strip())[:LONGEST]
+    id = _id(text)
+    for mode in (request.mode, "test" if request.mode == "live" else "live"):
+        request.mode = mode
+        async with request.reading() as conn:
+            path = await _place(conn, request, id, text)
+        if path is not None:
+            return Elsewhere(location=request.to(path))
+    if id is not None:
+        raise NotFound
+    request.mode = request.query.get("mode", "live")
+    if text in entries()["error"]:
+        return Elsewhere(location=f"/docs/errors/{text}")
+    return Elsewhere(location=request.to("/messages", q=text))
+
+
+async def _place(conn: Connection, request: Request, id: UUID | None, text: str) -> str | None:
+    """Where a message or a request of the mode is."""
+    if id is not None:
+        try:
+            await messages.get(conn, request.actor, id=id)
+            return f"/messages/{id}"
+        except NotFound:
+            pass
+    if not text or not request.may("webhooks:read", DEVELOP):
+        return None
+    if id is None and (phones.parse(text.translate(_SPACING)) is not None or text in entries()["error"]):
+        return None
+    asked = await requests.find(conn, request.actor, request_id=text)
+    if asked is None:
+        return None
+    return f"/messages/{asked.message_id}" if asked.message_id else f"/requests/{asked.id}"
+
+
+def _id(text: str) -> UUID | None:
+    if len(text.replace("-", "")) != ID_DIGITS:
+        return None
+    try:
+        return UUID(text)
+    except ValueError:
+        return None

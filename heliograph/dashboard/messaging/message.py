@@ -1,0 +1,152 @@
+"""D4 Message: everything about one, and why."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from heliograph.accounts import api_keys
+from heliograph.base.database.pool import Connection
+from heliograph.overview import documents, messages
+from heliograph.overview.messages import Filters, Message, MessageDetail
+from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.requests import Request
+from heliograph.people.roles import CONTENT, DEVELOP, REVEAL
+from heliograph.sms import messages as sms
+from heliograph.sms.accepting import preview
+from heliograph.sms.messages import MessageNotCancelable, Step, Waiting
+from heliograph.webhooks.recording import feed
+
+#: Other messages to the same person that are shown, and how many are looked at for them.
+NEIGHBOURS, LOOK = 5, 5_000
+#: Characters that are named for which a text is not GSM.
+NAMED = 8
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A step of the timeline. `gap`: seconds since the one before; `share`: of the longest gap, 0 to 10."""
+
+    step: Step
+    gap: float | None
+    share: int
+
+
+async def show(request: Request) -> Answer:
+    """One message."""
+    async with request.reading() as conn:
+        detail = await messages.get(conn, request.actor, id=request.id())
+        values = await _values(conn, request, detail)
+    return Shown(
+        template="messaging/message_live.html" if request.is_fragment else "messaging/message.html", values=values
+    )
+
+
+async def reveal(request: Request) -> Answer:
+    """One message with its number and text, for who sees them one at a time."""
+    async with request.writing() as conn:
+        detail = await messages.reveal(conn, request.actor, id=request.id())
+        values = await _values(conn, request, detail, is_revealed=True)
+    return Shown(template="messaging/message.html", values=values)
+
+
+async def cancel(request: Request) -> Answer:
+    """Take an SMS back that nobody has yet."""
+    id = request.id()
+    try:
+        async with request.writing() as conn:
+            await sms.cancel(conn, request.actor, id=id)
+    except MessageNotCancelable as refusal:
+        return Elsewhere(location=request.to(f"/messages/{id}"), notice=request.text(refusal.message))
+    return Elsewhere(
+        location=request.to(f"/messages/{id}"),
+        notice=request.text("The message is canceled; what it cost is given back."),
+    )
+
+
+async def _values(
+    conn: Connection, request: Request, detail: MessageDetail, *, is_revealed: bool = False
+) -> dict[str, Any]:
+    message, steps, actor = detail.message, detail.steps, request.actor
+    gaps = [(late.at - early.at).total_seconds() for early, late in pairwise(steps)]
+    longest = max(gaps, default=0.0)
+    lines = [Line(steps[0], None, 0)] if steps else []
+    lines += [
+        Line(step, gap, round(10 * gap / longest) if longest else 0) for step, gap in zip(steps[1:], gaps, strict=True)
+    ]
+    whole = is_revealed or request.may(permission=CONTENT)
+    text = detail.text if whole else None
+    near = await messages.list_page(
+        conn, actor, filters=Filters(recipient=message.recipient), limit=NEIGHBOURS + 1, look=LOOK
+    )
+    is_sms = message.channel == "sms"
+    waits = await sms.waiting(conn, actor, id=message.id) if is_sms and not message.is_final else None
+    may_develop = request.may("webhooks:read", DEVELOP)
+    events = await feed.get_many(conn, actor, ids=detail.events) if may_develop and whole and detail.events else []
+    return {
+        "is_revealed": is_revealed,
+        "may_reveal": not whole and request.may(permission=REVEAL),
+        "message": message,
+        "text": text,
+        "lines": lines,
+        "whole": whole,
+        "took": None if message.delivered_at is None else _took(message),
+        "may_cancel": is_sms and message.status == "accepted" and request.may("sms:send"),
+        "may_send": is_sms and request.may("sms:send"),
+        "may_develop": may_develop,
+        "may_see_endpoints": request.may("webhooks:read"),
+        "key_name": await _key_name(conn, request, message),
+        "waits": None if waits is None else _waits(request, message, waits),
+        "strange": _strange(request, message, text),
+        "neighbours": [one for one in near.messages if one.id != message.id][:NEIGHBOURS],
+        "document": documents.written(documents.of_message(message, text=text, whole=whole)),
+        "events": [(one.kind, documents.written(documents.of_event(one))) for one in events],
+    }
+
+
+async def _key_name(conn: Connection, request: Request, message: Message) -> str:
+    """What the key is called, for those who see keys."""
+    if message.key_id is None or not request.may("api_keys:read"):
+        return ""
+    listed = await api_keys.list_all(conn, request.actor)
+    return next((one.name for one in listed if one.id == message.key_id), "")
+
+
+def _waits(request: Request, message: Message, waiting: Waiting) -> str:
+    """What a message that has not gone waits for, in a sentence."""
+    text, moment = request.text, request.speech.moment
+    if waiting.is_begun:
+        return text("It is being handed over.")
+    if message.send_at is not None and waiting.is_later and waiting.tries == 0:
+        return text("It waits for its time, %(time)s.", time=moment(waiting.due_at))
+    if waiting.is_later:
+        return text("It could not be handed over yet and is tried again at %(time)s.", time=moment(waiting.due_at))
+    if waiting.is_held:
+        return text("Your operator is holding messages back.")
+    if message.campaign_id is not None:
+        return text("It waits for its turn: messages of campaigns let single ones go first.")
+    return text("It waits for its turn.")
+
+
+def _strange(request: Request, message: Message, text: str | None) -> str:
+    """Why a text is not GSM, by the characters that are not; what plain letters would save."""
+    if text is None or message.encoding != "ucs2":
+        return ""
+    measured = preview.measure(request.actor, text)
+    if not measured.strange:
+        return ""
+    named = " ".join(measured.strange[:NAMED]) + (" …" if len(measured.strange) > NAMED else "")
+    if measured.plain is not None and measured.plain_segments < (message.segments or 0):
+        return request.text(
+            "Not in the GSM alphabet: %(characters)s. Plain letters would save %(count)s segments.",
+            characters=named,
+            count=(message.segments or 0) - measured.plain_segments,
+        )
+    return request.text("Not in the GSM alphabet: %(characters)s.", characters=named)
+
+
+def _took(message: Message) -> float:
+    """Seconds from when it could go to when it arrived."""
+    assert message.delivered_at is not None
+    return max((message.delivered_at - (message.send_at or message.accepted_at)).total_seconds(), 0.0)

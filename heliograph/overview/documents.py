@@ -1,0 +1,63 @@
+"""A message and its events as JSON documents, spelt as the API spells them, for pages that show them raw.
+
+The rule nobody may break: a field that stands here stands in the API under the same name with the same value; a test
+compares the two.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from heliograph.base.database.clock import iso
+from heliograph.overview.messages import Message
+from heliograph.webhooks.recording.feed import Recorded
+
+
+def of_message(one: Message, *, text: str | None, whole: bool) -> dict[str, Any]:
+    """What `GET /v1/sms/messages/{id}` or `/v1/whatsapp/messages/{id}` says of it; without number and text for those
+    who may not see them."""
+    found: dict[str, Any] = {"id": str(one.id), "clientReference": one.client_reference, "status": one.status}
+    if one.channel == "sms":
+        found |= {
+            "channel": "sms",
+            "to": one.recipient if whole else None,
+            "sender": one.sender,
+            "encoding": one.encoding,
+            "segments": one.segments,
+            "campaignId": None if one.campaign_id is None else str(one.campaign_id),
+            "apiKeyId": None if one.key_id is None else str(one.key_id),
+            "sendAt": _at(one.send_at),
+            "expiresAt": _at(one.expires_at),
+        }
+        if whole:
+            found["message"] = text
+    else:
+        found |= {"direction": one.direction, "recipient": one.recipient if whole else None}
+    found |= {"acceptedAt": _at(one.accepted_at), "sentAt": _at(one.sent_at), "deliveredAt": _at(one.delivered_at)}
+    if one.channel == "whatsapp":
+        found["readAt"] = _at(one.read_at)
+    return found | {"failedAt": _at(one.failed_at)}
+
+
+def of_event(one: Recorded) -> dict[str, Any]:
+    """The body of its callbacks."""
+    return {
+        "id": str(one.id),
+        "type": one.kind,
+        "timestamp": iso(one.created_at),
+        "requestId": one.request_id,
+        "apiVersion": "v1",
+        "data": msgspec.json.decode(one.data),
+    }
+
+
+def written(document: dict[str, Any]) -> str:
+    """As it is read."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+def _at(moment: datetime | None) -> str | None:
+    return None if moment is None else iso(moment)
