@@ -194,27 +194,18 @@ async def list_page(
 
 
 TEXTS = """
-SELECT id, left(body, $3) AS body FROM messages
- WHERE organization_id = $1 AND id = ANY ($2) AND mode = ANY ($4) AND body IS NOT NULL
+SELECT id, CASE WHEN $4::integer IS NULL THEN body ELSE left(body, $4) END AS body FROM messages
+ WHERE organization_id = $1 AND id = ANY ($2) AND mode = ANY ($3) AND body IS NOT NULL
 """
 
 
-async def texts(conn: Connection, actor: Actor, *, ids: Sequence[UUID], most: int) -> dict[UUID, str]:
-    """The first `most` characters of these messages' texts; those that are erased are left out."""
-    rows = await conn.fetch(TEXTS, actor.organization_id, list(ids), most, list(actor.modes))
+async def texts(conn: Connection, actor: Actor, *, ids: Collection[UUID], most: int | None = None) -> dict[UUID, str]:
+    """What messages say, of those that were not forgotten; of each at most the first `most` characters."""
+    rows = await conn.fetch(TEXTS, actor.organization_id, list(ids), list(actor.modes), most) if ids else []
     return {row["id"]: row["body"] for row in rows}
 
 
 SELECT = f"SELECT {_COLUMNS}, body, event_id FROM messages m WHERE organization_id = $1 AND id = $2"
-TEXTS = "SELECT id, body FROM messages WHERE organization_id = $1 AND id = ANY ($2) AND body IS NOT NULL"
-
-
-async def texts(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict[UUID, str]:
-    """What messages say, of those that were not forgotten."""
-    rows = await conn.fetch(TEXTS, actor.organization_id, list(ids)) if ids else []
-    return {row["id"]: row["body"] for row in rows}
-
-
 FIRST_ATTEMPT = """
 SELECT least((SELECT min(started_at) FROM attempts WHERE organization_id = $1 AND message_id = $2),
              (SELECT begun_at FROM queue WHERE id = $2 AND kind || '' = 'sms' AND begun_at IS NOT NULL LIMIT 1))
