@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from heliograph import __version__
+from heliograph.pages import cookies
 from heliograph.pages.requests import Request
 from heliograph.people import roles
 
@@ -91,6 +92,7 @@ def frame(request: Request) -> dict[str, Any]:
     return {
         "palette": reached,
         "rail": [(heading, places) for heading, places in groups if places],
+        "shortcuts": "off" if request.cookies.get(cookies.KEYS) == "off" else "on",
         "is_folded": request.cookies.get("hg-rail") == "folded",
         "version": __version__,
     }

@@ -84,6 +84,12 @@ class WrongMethod(Refusal):
     code, status = "method_not_allowed", 405
 
 
+class SignedOut(Refusal):
+    """Your session has ended."""
+
+    code, status = "signed_out", 401
+
+
 Frame = Callable[[Request], dict[str, Any]]
 
 
@@ -190,6 +196,8 @@ class Pages:
         if route is None:
             raise WrongMethod if methods else NotFound
         if not route.is_public and request.session is None:
+            if request.is_fragment:
+                raise SignedOut
             if request.method != "GET":
                 raise WrongSignIn("You were signed out. Sign in, then try again.")
             return Elsewhere(location=f"{SIGN_IN}?next={_quoted(request, scope)}")

@@ -13,7 +13,7 @@ NOTICE, SECURE_NOTICE = "hg-notice", "__Host-hg-notice"
 #: That of a browser in which somebody has signed in before (`people.signing_in.mark`).
 BROWSER = "hg-browser"
 THEME, LANGUAGE, RAIL = "hg-theme", "hg-language", "hg-rail"
-CHECKLIST, ROWS = "hg-checklist", "hg-rows"
+CHECKLIST, ROWS, KEYS = "hg-checklist", "hg-rows", "hg-keys"
 THEMES = ("system", "light", "dark")
 YEAR = 31_536_000
 #: Seconds for which "keep me signed in" keeps.

@@ -432,3 +432,26 @@ async def test_guessing_from_everywhere_keeps_no_owner_out(
     for _ in range(tries.FREE_ACCOUNT):
         assert FAILED in (await owner.sign_in("ana@example.com", "wrong")).words
     assert "Too many failures" in (await owner.sign_in("ana@example.com")).words
+
+
+async def test_a_page_asks_whether_its_session_stands(pool: Pool, tenant: Tenant, browser: Browser) -> None:
+    assert (await browser.get("/session")).status == 401
+    await make_person(pool, tenant, "ana@example.com")
+    await browser.sign_in("ana@example.com")
+    page = await browser.get("/session")
+    token = re.search(r'data-token="([^"]+)"', page.text)
+    assert token
+    assert (page.status, "ana@example.com" in page.text) == (200, False)
+    fields = {"_token": token[1], "email": "rui@example.com", "role": "viewer", "_once": "one"}
+    assert (await browser.post("/team/invite", fields)).status == 200
+    browser.session.cookie_jar.clear()
+    # What renews itself is told so; whoever types an address is led to where one signs in.
+    assert (await browser.get("/messages", HX_Request="true")).status == 401
+    assert (await browser.get("/messages")).path.startswith("/login")
+
+
+async def test_keys_can_be_switched_off(owner: Browser) -> None:
+    page = await owner.get("/messages")
+    assert 'data-keys="on"' in page.text
+    fields = {"_token": page.form("/logout")["_token"], "keys": "off", "next": "/messages"}
+    assert 'data-keys="off"' in (await owner.post("/preferences", fields)).text

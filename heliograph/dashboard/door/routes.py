@@ -13,6 +13,7 @@ ROUTES: tuple[Route, ...] = (
     public("GET", "/login/forgotten", sign_in.forgotten),
     public("GET", "/enter", sign_in.show_enter),
     public("POST", "/enter", sign_in.enter),
+    public("GET", "/session", sign_in.tell_session),
     public("POST", "/preferences", sign_in.set_preferences),
     own("POST", "/logout", sign_in.sign_out),
     own("POST", "/prove", sign_in.prove, is_proved=True),

@@ -179,6 +179,11 @@ async def forgotten(request: Request) -> Answer:
     return Shown(template="door/forgotten.html", values={})
 
 
+async def tell_session(request: Request) -> Answer:
+    """Whether somebody is signed in, and what their forms carry: a page asks before it sends one."""
+    return Shown(template="door/session.html", values={}, status=200 if request.session is not None else 401)
+
+
 async def set_preferences(request: Request) -> Answer:
     """Theme, language, the folded rail and rows of a page, kept in cookies, for visitors too."""
     kept = []
@@ -186,6 +191,7 @@ async def set_preferences(request: Request) -> Answer:
         ("theme", cookies.THEME, cookies.THEMES),
         ("language", cookies.LANGUAGE, ("en", "pt")),
         ("rail", cookies.RAIL, ("folded", "open")),
+        ("keys", cookies.KEYS, ("on", "off")),
         ("rows", cookies.ROWS, tuple(map(str, leafing.SIZES))),
     ):
         value = request.form.get(field, "")

@@ -38,7 +38,10 @@ function live(region) {
       // A list names the first row that is read, so that new ones are counted above it and do not move in.
       if (region.dataset.top) where.searchParams.set("top", region.dataset.top);
       const answer = await fetch(where, { headers, redirect: "error" });
-      if (answer.status === 304) {
+      if (answer.status === 401) {
+        document.dispatchEvent(new CustomEvent("signed-out"));
+        pause = MOST;
+      } else if (answer.status === 304) {
         pause = Math.min(pause * GROWS, MOST);
       } else if (answer.ok) {
         const text = await answer.text();
@@ -69,6 +72,7 @@ function live(region) {
     clearTimeout(timer);
     if (!document.hidden && !paused && !over) ask();
   });
+  document.addEventListener("signed-in", ask);
   tell();
   later();
 }

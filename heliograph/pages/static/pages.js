@@ -54,6 +54,21 @@ for (const field of $("input[data-from-address]")) {
 // What was wrong is said first.
 document.getElementById("summary")?.focus();
 
+// Too fast: counted down, and tried again once by itself where nothing was sent.
+for (const line of $("[data-retry]")) {
+  let left = Number(line.dataset.retry);
+  const tried = history.state === "tried";
+  const tick = setInterval(() => {
+    left -= 1;
+    line.textContent = line.dataset.said.replace("%", String(Math.max(left, 0)));
+    if (left > 0) return;
+    clearInterval(tick);
+    if (tried || line.dataset.method !== "GET") return;
+    history.replaceState("tried", "");
+    location.reload();
+  }, 1000);
+}
+
 // A menu closes with Escape, and when something else is clicked.
 document.addEventListener("click", (event) => {
   for (const menu of $("details.who[open]")) if (!menu.contains(event.target)) menu.open = false;

@@ -1,0 +1,55 @@
+// Keys: none with one letter alone while a field has focus, all listed under `?`, all of them can be switched off there.
+// A key goes only where a link of the page leads: what a role may not see has no key either.
+
+const PLACES = { h: "/", m: "/messages", c: "/campaigns", p: "/contacts", w: "/webhooks", r: "/requests", k: "/keys", u: "/usage", s: "/senders", t: "/team", i: "/inbox" };
+const help = document.getElementById("keys");
+const off = document.body.dataset.keys === "off";
+let waits = 0;
+
+const $ = (selector) => document.querySelector(selector);
+const rows = () => [...document.querySelectorAll("main .table tbody tr")].filter((row) => row.querySelector("a"));
+const follow = (link) => link && (link.click(), true);
+const place = (path) => [...document.querySelectorAll(".rail a")].find((link) => new URL(link.href).pathname === path);
+
+function step(by) {
+  const all = rows();
+  if (!all.length) return false;
+  const at = all.findIndex((row) => row.contains(document.activeElement));
+  const to = all[Math.min(Math.max(at + by, 0), all.length - 1)];
+  to.querySelector("a").focus();
+  to.scrollIntoView({ block: "nearest" });
+  return true;
+}
+
+const ACTS = {
+  "?": () => (help.showModal(), true),
+  j: () => step(1),
+  k: () => step(-1),
+  s: () => follow(place("/send")),
+  n: () => follow($(".head a.primary")),
+  e: () => follow($("main summary .icon use[href$='#download']")?.closest("summary")),
+  r: () => (location.reload(), true),
+  y: () => (navigator.clipboard?.writeText(location.href), true),
+  c: () => { const id = $("main [data-copy]"); if (id) navigator.clipboard?.writeText(id.dataset.copy); return Boolean(id); },
+  m: () => follow($(".modes a:not([aria-current])")),
+  o: () => { const menu = $("details.who.person"); if (menu) { menu.open = true; menu.querySelector("summary").focus(); } return Boolean(menu); },
+  "[": () => follow($('a[rel="prev"]')),
+  "]": () => follow($('a[rel="next"]')),
+  ".": () => follow($("[data-newer]")),
+};
+
+document.addEventListener("keydown", (event) => {
+  if (off || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (event.target.closest("input, textarea, select, [contenteditable], [data-plot]")) return;
+  if (waits && Date.now() - waits < 1500 && PLACES[event.key]) {
+    waits = 0;
+    if (follow(place(PLACES[event.key]))) event.preventDefault();
+    return;
+  }
+  waits = event.key === "g" ? Date.now() : 0;
+  if (ACTS[event.key]?.()) event.preventDefault();
+});
+for (const button of document.querySelectorAll("[data-keys-help]")) {
+  button.hidden = false;
+  button.addEventListener("click", () => help.showModal());
+}

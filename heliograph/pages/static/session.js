@@ -1,0 +1,87 @@
+// A session that ended, and a network that went away, while a form is open: nothing that was typed is lost. Before a
+// form goes out the session is looked at; if it has ended, one signs in over the page, and the form goes out after it.
+
+const WHERE = "/session";
+const dialog = document.getElementById("signed-out");
+const away = document.getElementById("offline");
+let going = null;
+
+async function look() {
+  const answer = await fetch(WHERE, { headers: { "HX-Request": "true", Accept: "text/html" }, cache: "no-store" });
+  if (answer.status === 401) return null;
+  if (!answer.ok) throw new Error(String(answer.status));
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  return page.querySelector("[data-person]").dataset;
+}
+
+// Whoever signs in again has other tokens, on every form of the page.
+function renew(token) {
+  for (const field of document.querySelectorAll('input[name="_token"]')) field.value = token;
+}
+
+function offline(is) {
+  if (away) away.hidden = !is;
+}
+
+async function submitted(event) {
+  const form = event.target;
+  if (form.method !== "post" || form.closest("dialog") || event.defaultPrevented) return;
+  if (form.dataset.checked) {
+    delete form.dataset.checked;
+    return;
+  }
+  event.preventDefault();
+  const button = event.submitter;
+  try {
+    const person = await look();
+    offline(false);
+    if (person) return again(form, button);
+  } catch {
+    return offline(true);
+  }
+  going = { form, button };
+  dialog.showModal();
+}
+
+function again(form, button) {
+  form.dataset.checked = "yes";
+  form.requestSubmit(button && button.form === form ? button : undefined);
+}
+
+async function back() {
+  const person = await look();
+  if (!person) return false;
+  if (person.person !== document.body.dataset.person) {
+    location.reload();
+    return true;
+  }
+  renew(person.token);
+  dialog.close();
+  document.dispatchEvent(new CustomEvent("signed-in"));
+  if (going) again(going.form, going.button);
+  going = null;
+  return true;
+}
+
+if (dialog) {
+  document.addEventListener("submit", submitted);
+  document.addEventListener("signed-out", () => dialog.open || dialog.showModal());
+  const form = dialog.querySelector("form");
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const said = dialog.querySelector("[role=alert]");
+    said.textContent = "";
+    try {
+      const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)), headers: { Accept: "text/html" } });
+      form.querySelector('[type="password"]').value = "";
+      if (answer.status === 429 || answer.status === 422) said.textContent = dialog.dataset.refused;
+      else if (!(await back())) said.textContent = dialog.dataset.code;
+    } catch {
+      offline(true);
+    }
+  });
+  // Who needs a code, or has no password, signs in in another tab and comes back.
+  document.addEventListener("visibilitychange", () => dialog.open && !document.hidden && back().catch(() => offline(true)));
+  window.addEventListener("offline", () => offline(true));
+  window.addEventListener("online", () => offline(false));
+}
