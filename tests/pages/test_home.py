@@ -84,3 +84,32 @@ def test_hours_in_which_nothing_arrived_have_no_histogram() -> None:
     assert found.p50 is not None
     assert 1.0 < found.p50 < 2.1
     assert figures.summed([]).rate is None
+
+
+async def test_what_needs_somebody_stands_first(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    assert 'class="attention"' not in (await owner.get("/")).text
+    body = {"name": "Spring sale", "content": "Hello", "recipients": ["+258841234567"]}
+    status, _, answer = await api.ask("POST", "/campaigns", json=body, headers=tenant.headers)
+    assert status == 201, answer
+    await pool.execute("UPDATE campaigns SET status = 'paused', status_reason = 'quota_exceeded'")
+    hook = {"url": "https://shop.example.com/hooks", "subscribed_events": ["message.delivered"]}
+    assert (await api.ask("POST", "/webhooks", json=hook, headers=tenant.headers))[0] == 201
+    await pool.execute("UPDATE webhook_endpoints SET consecutive_failures = 9")
+    await pool.execute("UPDATE api_keys SET expires_at = now() + interval '3 days'")
+    await pool.execute("UPDATE quotas SET used = total")
+    await make_person(pool, tenant, "rui@example.com", "viewer")
+    page = await owner.get("/")
+    notices = re.findall(r'<div class="attention">.*?</svg><span>(.*?)</span>', page.text, re.S)
+    begin = (
+        "The quota is used up",
+        "The campaign “Spring sale” ",
+        "Webhooks to https://sh",
+        "The key “",
+        "Nobody here",
+    )
+    assert len(notices) == len(begin)
+    for said, wanted in zip(notices, begin, strict=True):
+        assert said.startswith(wanted)
+    assert 'href="/webhooks/' in page.text
+    assert "Campaigns that run Spring sale" in page.words
+    assert "A quota esgotou-se" in (await owner.get("/", Accept_Language="pt")).words

@@ -10,6 +10,7 @@ from heliograph.accounts import quota
 from heliograph.accounts.quota import Quota
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
+from heliograph.dashboard.messaging import attention
 from heliograph.overview import checklist, figures, messages
 from heliograph.overview.figures import Figures, Picture
 from heliograph.pages import cookies
@@ -23,8 +24,6 @@ from heliograph.people.roles import CONTENT, USAGE
 USUAL = "24h"
 #: Messages that are shown, countries that are listed.
 LATEST, COUNTRIES = 10, 8
-#: Share of the quota, in percent, below which somebody should look.
-LOW = 20
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -55,6 +54,8 @@ async def front(request: Request) -> Answer:
             if sees_messages
             else []
         )
+        running = await attention.campaigns(conn, request)
+        notices = await attention.notices(conn, request, balance=balance, running=running)
         done = await checklist.steps(conn, actor) if _wants_checklist(request) else None
     drawn = _charts(request, picture)
     if (file := charts.download(request, drawn)) is not None:
@@ -67,7 +68,8 @@ async def front(request: Request) -> Answer:
         "countries": picture.countries[:COUNTRIES],
         "quota": balance,
         "quota_left": _left(balance),
-        "is_low": balance is not None and balance.total > 0 and 100 * balance.remaining < LOW * balance.total,
+        "notices": notices,
+        "campaigns": running,
         "latest": latest,
         "sees_messages": sees_messages,
         "whole": request.may(permission=CONTENT),

@@ -1,0 +1,147 @@
+"""What needs somebody, on the front page: at most five things, each with one button."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from heliograph.accounts import api_keys
+from heliograph.accounts.quota import Quota
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.campaigns import plan
+from heliograph.campaigns.plan import Campaign
+from heliograph.pages.requests import Request
+from heliograph.people import memberships
+from heliograph.people.roles import TEAM, USAGE
+from heliograph.sms.accepting import sender_ids
+from heliograph.webhooks import endpoints
+from heliograph.why.words import why
+
+#: Things that are shown; failures in a row of an endpoint that is worth a look.
+MOST, FAILURES = 5, 3
+#: Percent of the quota below which somebody should look.
+LOW = 20
+#: What happened longer ago is no news; a key that ends within this time is.
+LATELY = SOON = timedelta(days=7)
+#: Campaigns of a channel among which those that run are looked for.
+LATEST = 20
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """One thing. `link` and `label`: of its button."""
+
+    text: str
+    link: str
+    label: str
+
+
+async def campaigns(conn: Connection, request: Request) -> list[Campaign]:
+    """Those that run or stand still, newest first."""
+    if not request.may("campaigns:read"):
+        return []
+    listed: list[Campaign] = []
+    for channel in ("sms", "whatsapp"):
+        found = await plan.list_page(conn, request.actor, after=None, limit=LATEST, channel=channel)
+        listed += [one for one in found if one.status in ("staging", "running", "paused")]
+    return sorted(listed, key=lambda one: one.id, reverse=True)
+
+
+async def notices(
+    conn: Connection, request: Request, *, balance: Quota | None, running: Sequence[Campaign]
+) -> list[Notice]:
+    """What needs somebody, the most pressing first."""
+    found = _of_quota(request, balance)
+    found += [_of_campaign(request, one) for one in running if one.status == "paused"]
+    for part in (_of_endpoints, _of_senders, _of_keys, _of_factors):
+        if len(found) < MOST:
+            found += await part(conn, request)
+    return found[:MOST]
+
+
+def _of_quota(request: Request, balance: Quota | None) -> list[Notice]:
+    text, number = request.text, request.speech.number
+    if balance is None or balance.total <= 0 or 100 * balance.remaining >= LOW * balance.total:
+        return []
+    link = request.to("/usage") if request.may(permission=USAGE) else ""
+    said = (
+        text("Less than a fifth of the quota is left: %(left)s messages.", left=number(balance.remaining))
+        if balance.remaining > 0
+        else text("The quota is used up: nothing more is accepted.")
+    )
+    return [Notice(said, link, text("Usage"))]
+
+
+def _of_campaign(request: Request, one: Campaign) -> Notice:
+    known = why("campaign", one.status_reason or "")
+    reason = "" if known is None else known.words(request.speech.language).customer
+    said = request.text("The campaign “%(name)s” stands still. %(reason)s", name=one.name, reason=reason).strip()
+    return Notice(said, request.to("/messages", campaign=one.id), request.text("Messages"))
+
+
+async def _of_endpoints(conn: Connection, request: Request) -> list[Notice]:
+    if not request.may("webhooks:read"):
+        return []
+    text, found = request.text, []
+    for one in await endpoints.list_all(conn, request.actor):
+        link = request.to(f"/webhooks/{one.id}")
+        if one.status == "active" and one.consecutive_failures >= FAILURES:
+            said = text("Webhooks to %(url)s fail.", url=one.url)
+        elif one.disabled_reason not in (None, endpoints.REQUESTED) and _is_late(one.disabled_at):
+            known = why("endpoint", one.disabled_reason or "")
+            said = one.url + ": " + ("" if known is None else known.words(request.speech.language).customer)
+        else:
+            continue
+        found.append(Notice(said, link, text("Look")))
+    return found
+
+
+def _is_late(at: datetime | None) -> bool:
+    """It happened lately."""
+    return at is not None and at > clock.now() - LATELY
+
+
+async def _of_senders(conn: Connection, request: Request) -> list[Notice]:
+    if not request.may("sender_ids:read"):
+        return []
+    return [
+        Notice(
+            request.text("The sender ID “%(value)s” was rejected.", value=one.value)
+            + (f" {one.rejection_reason}" if one.rejection_reason else ""),
+            request.to("/senders"),
+            request.text("Sender IDs"),
+        )
+        for one in await sender_ids.list_all(conn, request.acting("live"))
+        if one.status == "rejected" and _is_late(one.reviewed_at)
+    ]
+
+
+async def _of_keys(conn: Connection, request: Request) -> list[Notice]:
+    if not request.may("api_keys:read"):
+        return []
+    return [
+        Notice(
+            request.text("The key “%(name)s” ends %(when)s.", name=one.name, when=request.speech.ago(one.expires_at)),
+            request.to("/keys"),
+            request.text("API keys"),
+        )
+        for one in await api_keys.list_all(conn, request.actor)
+        if one.status == "active" and one.expires_at is not None and one.expires_at < clock.now() + SOON
+    ]
+
+
+async def _of_factors(conn: Connection, request: Request) -> list[Notice]:
+    if not request.may(permission=TEAM):
+        return []
+    team = await memberships.list_all(conn, request.acting("live"))
+    if len(team) < 2 or any(one.has_totp for one in team):
+        return []
+    return [
+        Notice(
+            request.text("Nobody here has a second factor: a stolen password is enough to sign in."),
+            "/account/factor",
+            request.text("Turn on"),
+        )
+    ]
