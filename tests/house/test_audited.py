@@ -306,6 +306,8 @@ SUBMITTED = {
     "/invitation": READS,
     "/invitation/accept": "member.added",
     "/checklist/dismiss": OWN,
+    "/messages/cancel": WORK,
+    "/messages/export": "messages.exported",
     "/messages/{id}/cancel": WORK,
     "/send": WORK,
     "/send/preview": READS,

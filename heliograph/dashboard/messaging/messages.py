@@ -85,7 +85,7 @@ async def show_list(request: Request) -> Answer:
 async def export(request: Request) -> Answer:
     """All that fit the filters, as a file that goes out while it is read."""
     wanted = finding.read(request)
-    kind = "jsonl" if request.query.get("format") == "jsonl" else "csv"
+    kind = "jsonl" if request.form.get("format") == "jsonl" else "csv"
     async with request.writing() as conn:
         await exporting.begin(conn, request.actor, kind=kind, filters=wanted.filters)
     pages = exporting.pages(request.reading, request.actor, filters=wanted.filters)

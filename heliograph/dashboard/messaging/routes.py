@@ -10,7 +10,7 @@ ROUTES: tuple[Route, ...] = (
     public("GET", "/", home.front),
     own("POST", "/checklist/dismiss", home.dismiss),
     get("/messages", messages.show_list, "sms:read"),
-    get("/messages/export", messages.export, "sms:read"),
+    post("/messages/export", messages.export, "sms:read"),
     post("/messages/cancel", messages.cancel_marked, "sms:send"),
     get("/messages/{id}", message.show, "sms:read"),
     post("/messages/{id}/cancel", message.cancel, "sms:send"),
