@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from heliograph.base.process.settings import SettingsError
 from heliograph.sms.accepting import encoding
 from heliograph.suppliers.alphabets import gsm7
 from heliograph.suppliers.bucket import Bucket
-from heliograph.suppliers.contract import Inbound
+from heliograph.suppliers.contract import Account, Inbound
 from heliograph.suppliers.smpp.codec.pdu import DeliverSm, SubmitSm
 from heliograph.suppliers.smpp.connector import connect
 from heliograph.suppliers.smpp.receipts import ReceiptRules, parse
@@ -74,7 +75,7 @@ def test_what_cannot_be_bound_with_is_refused_before_connecting() -> None:
 
     for settings, secret in ((LEAST, "Ж"), (LEAST, "nul\0"), (LEAST | {"tls_ca_file": "/nowhere.pem"}, "x")):
         with pytest.raises(SettingsError):
-            connect(settings, secret, lambda submission, outcome: None, take, take)
+            connect(Account(UUID(int=1), settings, secret), lambda submission, outcome: None, take, take)
 
 
 def test_the_defaults() -> None:

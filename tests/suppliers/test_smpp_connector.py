@@ -7,12 +7,13 @@ import logging
 import struct
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 import uvloop
 from smpp_peer import Line, Peer, PeerAccount, submission, until
 
-from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.contract import Account, Verdict
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.connector import connect
 
@@ -700,7 +701,7 @@ async def test_an_outcome_handler_that_raises_harms_nobody_else(peer: Peer) -> N
         seen.extend(items)
 
     settings = {"host": "127.0.0.1", "port": peer.port, "system_id": "esme", "tls": False}
-    connector = connect(settings, "secret", handler, take, take)
+    connector = connect(Account(UUID(int=1), settings, "secret"), handler, take, take)
     await connector.start()
     assert connector.health().sessions == 0
     connector.set_sessions(1)
