@@ -1,9 +1,10 @@
-"""Forgetting: text, metadata, evidence and idempotency keys after their time, in steps that hold nobody up.
+"""Retention: deleting text, metadata, evidence and idempotency keys after their time, without blocking anybody.
 
-Every time here is the database's. Each step stands by itself: one that fails or takes too long is logged as what it is,
-and the next one goes on; what a round leaves, the next round takes up.
+What is deleted, and when, is declared by each channel (`sms/retention.py`, `whatsapp/retention.py`), and here for what
+no channel owns; this file applies the rules. Every time here is the database's. Each step is independent: one that
+fails or takes too long is logged, and the next one runs; what a round leaves, the next round continues.
 
-The rule nobody may break: nothing here runs in a transaction of the caller's, and no statement takes long. To drop a
+The rule nobody may break: nothing here runs in the caller's transaction, and no statement takes long. Dropping a
 partition locks its whole table, and whoever sends would wait for that until the last row is deleted.
 """
 
@@ -12,9 +13,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Protocol
 from uuid import UUID
 
 import asyncpg
@@ -22,17 +22,18 @@ import msgspec
 import structlog
 
 from heliograph import requests
-from heliograph.accounts import usage
 from heliograph.base.database import clock
 from heliograph.base.database.migrate import make_days, make_partitions
 from heliograph.base.database.pool import RANGED, Connection, is_open
+from heliograph.base.database.retention_rules import Bounds, Deletion, Rules, Sums, Table
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.process.settings import Settings
 from heliograph.contacts.imports.drafts import KEPT as IMPORTS_KEPT
 from heliograph.contacts.marked import UNDONE_FOR
 from heliograph.people import links, sessions, tries
 from heliograph.people.passkeys import keeping
-from heliograph.whatsapp.money import closing
+from heliograph.sms import retention as sms_retention
+from heliograph.whatsapp import retention as whatsapp_retention
 
 log = structlog.get_logger()
 
@@ -41,16 +42,8 @@ STEP = 5000
 #: A statement that takes longer than this is given up, milliseconds; a step that takes longer than that many seconds,
 #: or has forgotten so many rows, goes on in the next round.
 STATEMENT_MS, SECONDS, ROWS = 10_000, 60.0, 1_000_000
-#: Receipts and ids of suppliers are evidence and a way to match late receipts; networks send none after a week.
-EVIDENCE = timedelta(days=14)
-WEBHOOK_ATTEMPT_DAYS = 30
-#: Events are fetched and sent again soon or never; what became of a message stands in its own row.
-EVENT_DAYS = 90
-RECEIPT_DAYS = 93
-#: Meta repeats a callback for up to 7 days. A message waits for up to 30 to be sent, and Meta speaks of it for 30 more.
-CALLBACK_DAYS, WAMIDS, WORD_DAYS = 8, timedelta(days=62), 45
-#: Users count toward a portfolio's messaging limit for 24.
-REACHED_HOURS = 25
+#: Events are fetched and replayed soon or never; the outcome of a message is in its own row.
+EVENTS, WEBHOOKS = timedelta(days=90), timedelta(days=30)
 #: A sweep through time begins so long before where the last one ended: ids are made before their rows are committed.
 OVERLAP = timedelta(minutes=10)
 #: Longest and shortest stretch of time that one statement of a sweep looks at.
@@ -62,18 +55,6 @@ class Step(msgspec.Struct, frozen=True):
 
     name: str
     run: Callable[[Connection], Awaitable[bool]]
-
-
-class Count(Protocol):
-    """Adds some rows of a partition to the sums that will stand for them; None: that was all."""
-
-    async def __call__(
-        self, conn: Connection, *, partition: str, month: date, after: tuple[UUID, UUID], limit: int
-    ) -> usage.Counted | None: ...
-
-
-#: What is summed up by the month before it goes, so that balances can be added up for ever.
-SUMMED: dict[str, Count] = {"messages": usage.count, "wallet_movements": closing.count}
 
 
 class _Budget:
@@ -92,43 +73,11 @@ DELETE_KEYS = """
 DELETE FROM idempotency WHERE (organization_id, key_hash) IN (
     SELECT organization_id, key_hash FROM idempotency WHERE created_at < $1 LIMIT $2)
 """
-DELETE_INBOUND = """
-DELETE FROM inbound_messages WHERE id IN (SELECT id FROM inbound_messages WHERE id < $1 LIMIT $2)
-"""
 # An event of a received message repeats its text. What was said is forgotten, and that it was said is not.
 BLANK_EVENTS = """
 UPDATE events SET data = jsonb_set(data::jsonb, '{message,text}', 'null')::text WHERE (organization_id, id) IN (
     SELECT organization_id, id FROM events
      WHERE id < $1 AND kind = 'message.received' AND data LIKE '%"text":"%' LIMIT $2)
-"""
-DELETE_REPLIES = """
-DELETE FROM automatic_replies WHERE (organization_id, recipient, kind) IN (
-    SELECT organization_id, recipient, kind FROM automatic_replies WHERE replied_at < $1 LIMIT $2)
-"""
-DELETE_EARLY = """
-DELETE FROM whatsapp_early_statuses WHERE (number_id, wamid, status) IN (
-    SELECT number_id, wamid, status FROM whatsapp_early_statuses WHERE received_at < $1 LIMIT $2)
-"""
-# Sealed under a key that no worker has any more, or they would have been processed by now.
-DELETE_CALLBACKS = """
-WITH due AS MATERIALIZED (
-    SELECT id FROM queue WHERE kind = 'whatsapp_in' AND id < $1 LIMIT $2 FOR UPDATE SKIP LOCKED
-), gone AS (
-    DELETE FROM whatsapp_callbacks USING due WHERE whatsapp_callbacks.id = due.id
-)
-DELETE FROM queue USING due WHERE queue.id = due.id
-"""
-# Sealed under such a key, of a supplier that was removed, or nothing that its supplier's file can read.
-DELETE_SUPPLIER_CALLBACKS = """
-WITH due AS MATERIALIZED (
-    SELECT id FROM queue WHERE kind = 'sms_in' AND id < $1 LIMIT $2 FOR UPDATE SKIP LOCKED
-), gone AS (
-    DELETE FROM supplier_callbacks USING due WHERE supplier_callbacks.id = due.id
-)
-DELETE FROM queue USING due WHERE queue.id = due.id
-"""
-DELETE_DEAD_LETTERS = """
-DELETE FROM whatsapp_dead_letters WHERE id IN (SELECT id FROM whatsapp_dead_letters WHERE id < $1 LIMIT $2)
 """
 # Who was imported and what they were before is theirs as much as a text is; the import itself stays listed.
 DELETE_IMAGES = """
@@ -162,35 +111,10 @@ DELETE_TAG_CHANGES = """
 DELETE FROM tag_changes WHERE (organization_id, mode, id) IN (
     SELECT organization_id, mode, id FROM tag_changes WHERE finished_at < $1 LIMIT $2)
 """
-# An older word for STOP or START comes no more that this one would have to hold up.
-DELETE_WORDS = """
-DELETE FROM whatsapp_words WHERE (organization_id, person) IN (
-    SELECT organization_id, person FROM whatsapp_words WHERE said_at < $1 LIMIT $2)
-"""
 # With the last of its messages a conversation is forgotten, and by which names Meta knows the user.
 DELETE_THREADS = """
 DELETE FROM inbox_threads WHERE (organization_id, id) IN (
     SELECT organization_id, id FROM inbox_threads WHERE heard_at < $1 LIMIT $2)
-"""
-DELETE_CONVERSATIONS = """
-WITH silent AS MATERIALIZED (
-    SELECT organization_id, id, number_id FROM whatsapp_conversations c
-     WHERE greatest(created_at, last_inbound_at, last_outbound_at) < $1
-       AND NOT EXISTS (SELECT FROM whatsapp_messages m
-                        WHERE m.organization_id = c.organization_id AND m.recipient = c.recipient
-                          AND m.conversation_id = c.id)
-     LIMIT $2 FOR UPDATE SKIP LOCKED
-), names AS (
-    DELETE FROM whatsapp_aliases a USING silent
-     WHERE a.organization_id = silent.organization_id AND a.number_id = silent.number_id
-       AND a.conversation_id = silent.id
-)
-DELETE FROM whatsapp_conversations c USING silent
- WHERE c.organization_id = silent.organization_id AND c.id = silent.id
-"""
-DELETE_REACHED = """
-DELETE FROM whatsapp_reached WHERE (portfolio, recipient) IN (
-    SELECT portfolio, recipient FROM whatsapp_reached WHERE reached_at < $1 LIMIT $2)
 """
 DELETE_REPLAYS = """
 DELETE FROM webhook_replays WHERE ctid IN (
@@ -212,34 +136,39 @@ SELECT child.relname
 
 DROP = "SELECT drop_partition($1)"
 
-#: Tables that are kept for as many months as the settings say.
-OF_MONTHS = ("messages", "attempts", "received_messages", "whatsapp_messages")
-#: Columns with texts, which are erased long before their month may be dropped, and when their row was written.
-TEXTS = {
-    "messages": ("body", "accepted_at"),
-    "received_messages": ("body", "received_at"),
-    "whatsapp_messages": ("content", "accepted_at"),
-}
-#: Where each table's rows have a time of their own, to be compared with what their ids say.
-NEWEST = {
-    "messages": "accepted_at",
-    "attempts": "ended_at",
-    "send_keys": "created_at",
-    "sms_parts": "created_at",
-    "receipt_bytes": "received_at",
-    "requests": "at",
-    "whatsapp_wamids": "created_at",
-    "events": "created_at",
-    "received_messages": "received_at",
-    "whatsapp_messages": "accepted_at",
-    "wallet_movements": "created_at",
-    "receipts": "received_at",
-    "webhook_attempts": "started_at",
-    "webhook_successes": "started_to",
-    "audit_log": "at",
-}
-#: The audit log takes no deletions, and a wallet's entries add up.
-UNDELETED = ("audit_log", "wallet_movements")
+#: What no channel owns.
+SHARED = Rules(
+    tables=(
+        Table(name="attempts", time="ended_at", bound=lambda at: at.metadata),
+        Table(name="events", time="created_at", bound=lambda at: max(at.metadata, at.now - EVENTS)),
+        Table(name="webhook_attempts", time="started_at", bound=lambda at: at.now - WEBHOOKS),
+        Table(name="webhook_successes", time="started_to", bound=lambda at: at.now - WEBHOOKS),
+        Table(name="requests", time="at", bound=lambda at: at.now - timedelta(days=requests.DAYS), by="day"),
+        # The audit log takes no deletions.
+        Table(name="audit_log", time="at", bound=lambda at: at.audit, keeps_stray=True),
+    ),
+    deletions=(
+        Deletion("contacts before imports", DELETE_IMAGES, lambda at: at.text, "id"),
+        Deletion("batches of imports", DELETE_BATCHES, lambda at: at.text, "id"),
+        Deletion("uploaded files", DELETE_CHUNKS, lambda at: at.now - IMPORTS_KEPT, "id"),
+        Deletion("rejected rows", DELETE_IMPORT_REJECTS, lambda at: at.now - IMPORTS_KEPT, "id"),
+        Deletion("imports that nobody went on with", DELETE_DRAFTS, lambda at: at.now - IMPORTS_KEPT, "id"),
+        Deletion("changes of contacts", DELETE_CHANGES, lambda at: at.now - UNDONE_FOR),
+        Deletion("changes of tags", DELETE_TAG_CHANGES, lambda at: at.now - timedelta(days=7)),
+        Deletion("text in events", BLANK_EVENTS, lambda at: at.text, "id"),
+        Deletion("threads of the inbox", DELETE_THREADS, lambda at: at.metadata),
+        Deletion("replays", DELETE_REPLAYS, lambda at: at.now - WEBHOOKS),
+        Deletion("roll-ups of webhook attempts", DELETE_WEBHOOK_TRAFFIC, lambda at: at.now - WEBHOOKS),
+        Deletion("counts of requests", DELETE_REQUEST_COUNTS, lambda at: at.now - timedelta(days=requests.DAYS)),
+        Deletion("sessions", sessions.FORGET, lambda at: at.now),
+        Deletion("links to sign in", links.FORGET, lambda at: at.now),
+        Deletion("used challenges", keeping.FORGET, lambda at: at.now - keeping.REMEMBERED),
+        Deletion("failures to sign in", tries.FORGET, lambda at: at.now - tries.FORGOTTEN),
+        Deletion("workers", DELETE_WORKERS, lambda at: at.now - timedelta(days=1)),
+    ),
+)
+#: All rules. A new channel adds its own here.
+RULES = (sms_retention.RULES, whatsapp_retention.RULES, SHARED)
 NIL = UUID(int=0)
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -267,7 +196,7 @@ async def forget(conn: Connection, settings: Settings, *, also: Sequence[Step] =
         return True
     present: datetime = await conn.fetchval("SELECT now()")
     finished = True
-    for step in (*_steps(settings, present.astimezone(UTC)), *also):
+    for step in (*_steps(_bounds(settings, present.astimezone(UTC)), RULES), *also):
         began = time.monotonic()
         try:
             if not await step.run(conn):
@@ -286,68 +215,39 @@ async def forget(conn: Connection, settings: Settings, *, also: Sequence[Step] =
     return finished
 
 
-def _steps(settings: Settings, now: datetime) -> list[Step]:
-    # A message's row makes the answer of its idempotency key again.
+def _bounds(settings: Settings, now: datetime) -> Bounds:
     kept = timedelta(days=31 * settings.metadata_retention_months)
-    months = now - max(kept, timedelta(hours=settings.idempotency_hours + 24))
-    keys = now - timedelta(hours=settings.idempotency_hours)
-    text = now - timedelta(days=settings.text_retention_days)
-    webhook = now - timedelta(days=WEBHOOK_ATTEMPT_DAYS)
-    receipts = now - timedelta(days=RECEIPT_DAYS)
-    logged = now - timedelta(days=requests.DAYS)
-    dropped = [
-        *((table, months) for table in OF_MONTHS),
-        ("receipts", receipts),
-        ("sms_parts", now - EVIDENCE),
-        ("whatsapp_wamids", now - WAMIDS),
-        # Behind the messages that they are of.
-        ("wallet_movements", months),
-        ("events", max(months, now - timedelta(days=EVENT_DAYS))),
-        ("webhook_attempts", webhook),
-        ("webhook_successes", webhook),
-        ("audit_log", now - timedelta(days=31 * settings.audit_retention_months)),
-    ]
+    return Bounds(
+        now=now,
+        keys=now - timedelta(hours=settings.idempotency_hours),
+        text=now - timedelta(days=settings.text_retention_days),
+        metadata=now - max(kept, timedelta(hours=settings.idempotency_hours + 24)),
+        audit=now - timedelta(days=31 * settings.audit_retention_months),
+    )
 
-    # What a supplier wrote in a receipt may repeat the beginning of the text.
-    days = [("send_keys", keys), ("receipt_bytes", text), ("requests", logged)]
 
-    def deletes(name: str, sql: str, *arguments: object) -> Step:
-        return Step(name, partial(_delete, sql=sql, arguments=arguments))
-
+def _steps(at: Bounds, rules: Sequence[Rules]) -> list[Step]:
+    tables = [table for one in rules for table in one.tables]
+    days = [table for table in tables if table.by == "day"]
+    months = [table for table in tables if table.by == "month"]
     return [
-        Step("partitions ahead", partial(_make_partitions, now=now)),
-        *(Step(f"days of {table}", partial(_drop_days, table=table, bound=at)) for table, at in days),
-        # What came with an id of another time lies in no partition of its own.
-        *(deletes(f"stray {table}", _stray(table), at) for table, at in (*days, *dropped) if table not in UNDELETED),
-        *(Step(f"partitions of {table}", partial(_drop_before, table=table, bound=at)) for table, at in dropped),
-        *(Step(f"text in {table}", partial(_sweep, table=table, until=text)) for table in TEXTS),
-        deletes("parts of received messages", DELETE_INBOUND, uuid7_floor(text)),
-        deletes("contacts before imports", DELETE_IMAGES, uuid7_floor(text)),
-        deletes("batches of imports", DELETE_BATCHES, uuid7_floor(text)),
-        deletes("uploaded files", DELETE_CHUNKS, uuid7_floor(now - IMPORTS_KEPT)),
-        deletes("rejected rows", DELETE_IMPORT_REJECTS, uuid7_floor(now - IMPORTS_KEPT)),
-        deletes("imports that nobody went on with", DELETE_DRAFTS, uuid7_floor(now - IMPORTS_KEPT)),
-        deletes("changes of contacts", DELETE_CHANGES, now - UNDONE_FOR),
-        deletes("changes of tags", DELETE_TAG_CHANGES, now - timedelta(days=7)),
-        deletes("text in events", BLANK_EVENTS, uuid7_floor(text)),
-        deletes("automatic replies", DELETE_REPLIES, text),
-        deletes("words for STOP", DELETE_WORDS, now - timedelta(days=WORD_DAYS)),
-        deletes("early statuses", DELETE_EARLY, now - timedelta(days=CALLBACK_DAYS)),
-        deletes("dead letters", DELETE_DEAD_LETTERS, uuid7_floor(now - timedelta(days=CALLBACK_DAYS))),
-        deletes("callbacks of suppliers", DELETE_SUPPLIER_CALLBACKS, uuid7_floor(text)),
-        deletes("callbacks", DELETE_CALLBACKS, uuid7_floor(text)),
-        deletes("reached users", DELETE_REACHED, now - timedelta(hours=REACHED_HOURS)),
-        deletes("conversations", DELETE_CONVERSATIONS, months),
-        deletes("threads of the inbox", DELETE_THREADS, months),
-        deletes("replays", DELETE_REPLAYS, webhook),
-        deletes("roll-ups of webhook attempts", DELETE_WEBHOOK_TRAFFIC, webhook),
-        deletes("counts of requests", DELETE_REQUEST_COUNTS, logged),
-        deletes("sessions", sessions.FORGET, now),
-        deletes("links to sign in", links.FORGET, now),
-        deletes("used challenges", keeping.FORGET, now - keeping.REMEMBERED),
-        deletes("failures to sign in", tries.FORGET, now - tries.FORGOTTEN),
-        deletes("workers", DELETE_WORKERS, now - timedelta(days=1)),
+        Step("partitions ahead", partial(_make_partitions, now=at.now)),
+        *(Step(f"days of {one.name}", partial(_drop_days, table=one.name, bound=one.bound(at))) for one in days),
+        # Rows with an id of another time are in the default partition.
+        *(_deletes(f"stray {one.name}", _stray(one), one.bound(at)) for one in tables if not one.keeps_stray),
+        *(Step(f"partitions of {one.name}", partial(_drop_before, table=one, bound=one.bound(at))) for one in months),
+        *(Step(f"text in {one.name}", partial(_sweep, table=one, until=at.text)) for one in tables if one.text),
+        *(_deletes(one.name, one.sql, _argument(one, at)) for rule in rules for one in rule.deletions),
     ]
+
+
+def _argument(deletion: Deletion, at: Bounds) -> datetime | UUID:
+    bound = deletion.bound(at)
+    return uuid7_floor(bound) if deletion.by == "id" else bound
+
+
+def _deletes(name: str, sql: str, *arguments: object) -> Step:
+    return Step(name, partial(_delete, sql=sql, arguments=arguments))
 
 
 async def _once(conn: Connection, sql: str, *arguments: object) -> int:
@@ -375,17 +275,17 @@ ON CONFLICT (name) DO UPDATE SET done_until = excluded.done_until, mark = exclud
 """
 
 
-async def _sweep(conn: Connection, *, table: str, until: datetime) -> bool:
+async def _sweep(conn: Connection, *, table: Table, until: datetime) -> bool:
     """Erase the texts of up to `until`, from where the last sweep ended: no round looks through what is left.
 
     The stretch of time that a statement looks at grows while it finds little, and halves when it finds too much.
     """
     budget = _Budget()
-    place = await conn.fetchrow(PLACE, table)
+    place = await conn.fetchrow(PLACE, table.name)
     if place is None:  # the first time, whatever there is
         if not await _delete(conn, sql=_swept(table), arguments=(BEGINNING, until)):
             return False
-        await conn.execute(MOVE, table, until, None)
+        await conn.execute(MOVE, table.name, until, None)
         return True
     start, stretch = place["done_until"] - OVERLAP, timedelta(hours=1)
     while start < until:
@@ -393,7 +293,7 @@ async def _sweep(conn: Connection, *, table: str, until: datetime) -> bool:
         done = await _once(conn, _swept(table), start, end, STEP)
         if done < STEP:
             start, stretch = end, min(stretch * 2, LONGEST)
-            await conn.execute(MOVE, table, max(end, place["done_until"]), None)
+            await conn.execute(MOVE, table.name, max(end, place["done_until"]), None)
         else:
             stretch = max(stretch / 2, SHORTEST)
         if budget.spent(done):
@@ -421,11 +321,11 @@ async def _drop_days(conn: Connection, *, table: str, bound: datetime) -> bool:
     return True
 
 
-async def _drop_before(conn: Connection, *, table: str, bound: datetime) -> bool:
+async def _drop_before(conn: Connection, *, table: Table, bound: datetime) -> bool:
     """Drop monthly partitions that end before `bound`, unless one holds a row that is younger by its own time: its id
     was made by a wrong clock. Only names that are ours go into the SQL."""
-    for row in await conn.fetch(PARTITIONS, table):
-        named = re.fullmatch(rf"{table}_((\d{{4}})_(\d{{2}}))", row["relname"])
+    for row in await conn.fetch(PARTITIONS, table.name):
+        named = re.fullmatch(rf"{table.name}_((\d{{4}})_(\d{{2}}))", row["relname"])
         if named is None:
             continue
         year, month = int(named[2]), int(named[3])
@@ -433,25 +333,24 @@ async def _drop_before(conn: Connection, *, table: str, bound: datetime) -> bool
         if end > bound:
             continue
         name = row["relname"]
-        if await _holds_young(conn, name, NEWEST[table], bound):
+        if await _holds_young(conn, name, table.time, bound):
             log.warning("expired partition contains recent rows", partition=name)
             continue
-        first = datetime(year, month, 1, tzinfo=UTC)
-        if table == "wallet_movements" and not await closing.is_ready(conn, month=first.date()):
-            continue
-        if table in SUMMED and not await _sum_up(conn, SUMMED[table], name, first):
-            return False
+        first, sums = datetime(year, month, 1, tzinfo=UTC), table.sums
+        if sums is not None:
+            if sums.is_ready is not None and not await sums.is_ready(conn, month=first.date()):
+                continue
+            if not await _sum_up(conn, sums, name, first):
+                return False
         async with conn.transaction():
             await conn.execute("SET LOCAL lock_timeout = '500ms'")
             await conn.execute(DROP, name)
-            if table == "messages":
-                await usage.close(conn, source=name)
-            elif table == "wallet_movements":
-                await closing.close(conn, month=first.date())
+            if sums is not None:
+                await sums.close(conn, partition=name, month=first.date())
     return True
 
 
-async def _sum_up(conn: Connection, count: Count, partition: str, month: datetime) -> bool:
+async def _sum_up(conn: Connection, sums: Sums, partition: str, month: datetime) -> bool:
     """Write down the sums of a partition that is about to go, from where the last round ended. Nothing reads them
     before it is gone."""
     budget, name = _Budget(), f"sums of {partition}"
@@ -461,7 +360,7 @@ async def _sum_up(conn: Connection, count: Count, partition: str, month: datetim
         async with conn.transaction():
             await conn.execute(RANGED)
             await conn.execute(f"SET LOCAL statement_timeout = {STATEMENT_MS}")
-            counted = await count(
+            counted = await sums.count(
                 conn, partition=partition, month=month.date(), after=(UUID(after[0]), UUID(after[1])), limit=STEP
             )
             if counted is None:
@@ -480,17 +379,16 @@ async def _holds_young(conn: Connection, partition: str, column: str, bound: dat
         return found
 
 
-def _swept(table: str) -> str:
-    # By blocks: an index (BRIN) of the times finds those that hold the stretch. No index has the text, so a row that
-    # loses it stays where it is, and costs no more than its deletion would (HOT).
-    text, time = TEXTS[table]
+def _swept(table: Table) -> str:
+    # By blocks: a BRIN index of the times finds those of the time range. No index contains the text, so a row that
+    # loses it stays in its page, and costs no more than its deletion would (HOT).
     return f"""
-UPDATE {table} SET {text} = NULL WHERE (organization_id, id) IN (
-    SELECT organization_id, id FROM {table} WHERE {time} >= $1 AND {time} < $2 AND {text} IS NOT NULL LIMIT $3)
+UPDATE {table.name} SET {table.text} = NULL WHERE (organization_id, id) IN (
+    SELECT organization_id, id FROM {table.name}
+     WHERE {table.time} >= $1 AND {table.time} < $2 AND {table.text} IS NOT NULL LIMIT $3)
 """
 
 
-def _stray(table: str) -> str:
-    past = f"SELECT ctid FROM {table}_rest WHERE {NEWEST[table]} < $1 LIMIT $2"
-    gone = f"DELETE FROM {table}_rest WHERE ctid IN ({past})"
-    return usage.stray(gone) if table == "messages" else gone
+def _stray(table: Table) -> str:
+    past = f"SELECT ctid FROM {table.name}_rest WHERE {table.time} < $1 LIMIT $2"
+    return table.stray(f"DELETE FROM {table.name}_rest WHERE ctid IN ({past})")

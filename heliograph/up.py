@@ -6,6 +6,8 @@ nothing behind but PostgreSQL, which the next start adopts.
 
 The rule nobody may break: parts stop in the order in which work flows (web, worker, simulators, PostgreSQL), so that
 nothing is accepted that cannot be stored.
+
+It has over 400 lines because starting and stopping are one sequence.
 """
 
 from __future__ import annotations

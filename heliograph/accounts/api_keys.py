@@ -3,6 +3,8 @@
 A key is `hg_live_` or `hg_test_`, 30 random base62 characters and 6 of CRC32 over all before them, so that a typing
 error or a guess is refused without asking the database. The rule nobody may break: a secret is shown once, by `issue`;
 what is stored is its SHA-256.
+
+It has over 400 lines because format, rules and look-ups of keys change together.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import bounded_scan
 from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.pool import Connection
+from heliograph.base.database.retention_rules import Counted
 from heliograph.base.ids import uuid7_floor
 
 
@@ -40,13 +41,6 @@ class Found(msgspec.Struct, frozen=True):
 
     entries: list[Entry]
     seen: UUID | None
-
-
-class Counted(msgspec.Struct, frozen=True):
-    """How many rows were counted, and the key (organization, id) of the last one."""
-
-    rows: int
-    last: tuple[UUID, UUID]
 
 
 _COLUMNS = "id, type, channel, quantity, balance_after, segments, message_id, campaign_id, reason, created_at"

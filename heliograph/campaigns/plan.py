@@ -8,6 +8,8 @@ cover the next message, the organization is suspended, or the channel cannot sen
 `completed`: nothing is left to do. What a campaign says, and how it is made, is its channel's.
 
 The rule nobody may break: a state changes in one place, `move`, whose guard stands in the UPDATE.
+
+It has over 400 lines because the record, its table of states and the guard are read together.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Window(msgspec.Struct, frozen=True):
     is_open: bool
 
 
-class Line(msgspec.Struct, frozen=True):
+class InboxLine(msgspec.Struct, frozen=True):
     """A thread in the list."""
 
     thread: Thread
@@ -92,7 +92,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
 
 async def list_page(
     conn: Connection, actor: Actor, *, state: str = "open", after: UUID | None = None, limit: int = 50
-) -> tuple[list[Line], UUID | None]:
+) -> tuple[list[InboxLine], UUID | None]:
     """Threads, the one that was written to last first: up to `limit`, and where the next page begins."""
     found, seen = await threads.list_page(conn, actor, state=state, after=after, limit=limit)
     more = found[limit - 1].message_id if len(found) > limit else seen
@@ -106,7 +106,9 @@ async def list_page(
         if one.channel == "sms":
             received = last.get(one.message_id)
             words = (received.body or "") if received else ""
-            line = Line(one, names.get(one.peer, ""), _cut(words), "text", received.keyword if received else None, None)
+            line = InboxLine(
+                one, names.get(one.peer, ""), _cut(words), "text", received.keyword if received else None, None
+            )
         else:
             place, message = places.get(one.id), written.get(one.message_id)
             if place is not None and place.id in shown:
@@ -114,7 +116,7 @@ async def list_page(
             shown.add(place.id if place else one.id)
             content = (message.content if message else None) or {}
             name = names.get(one.peer) or (message.profile_name if message else None) or ""
-            line = Line(
+            line = InboxLine(
                 one, name, _cut(rendering.said(content)), message.type if message else "text", None, _window(place)
             )
         lines.append(line)

@@ -81,7 +81,7 @@ class Pace(msgspec.Struct, frozen=True):
     gone_at: datetime | None
 
 
-class Line(msgspec.Struct, frozen=True):
+class UsageLine(msgspec.Struct, frozen=True):
     """One row of a bill. `quantity` is signed, as in the usage list."""
 
     type: str
@@ -97,7 +97,7 @@ class Bill(msgspec.Struct, frozen=True):
 
     month: date
     by: str
-    lines: list[Line]
+    lines: list[UsageLine]
     messages: int
     segments: int
     quantity: int
@@ -207,7 +207,7 @@ async def bill(conn: Connection, actor: Actor, *, month: date, by: str) -> Bill:
         split = await shares(conn, actor, by=by, since=since, until=until)
         sums = await conn.fetchrow(MONTHS, actor.organization_id, since, 1)
     lines = [
-        Line(kind, one.channel, one.value, one.name, quantity, segments)
+        UsageLine(kind, one.channel, one.value, one.name, quantity, segments)
         for one in split
         for kind, quantity, segments in (
             ("usage", -one.messages, one.segments),
@@ -217,7 +217,7 @@ async def bill(conn: Connection, actor: Actor, *, month: date, by: str) -> Bill:
     ]
     if sums is not None:
         lines += [
-            Line(kind, "sms", "", "", sums[name], 0)
+            UsageLine(kind, "sms", "", "", sums[name], 0)
             for kind, name in (("adjustment", "adjustments"), ("grant", "grants"))
             if sums[name]
         ]

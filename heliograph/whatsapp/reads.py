@@ -1,4 +1,4 @@
-"""What an organization sees of its templates, conversations, numbers and wallet.
+"""What an organization sees of its templates, conversations and numbers.
 
 The rule nobody may break: customers read values from closed sets, and what they wrote themselves. Whatever else Meta
 writes (ids, reasons, uploaded examples, new values) ends here, in `parts`, `reason` and `tier`.
@@ -109,19 +109,6 @@ class PhoneNumber(msgspec.Struct, frozen=True):
     throughput_per_second: int
     credential_status: str
     last_checked_at: datetime | None
-
-
-class Wallet(msgspec.Struct, frozen=True):
-    """A balance, in millionths of the currency."""
-
-    #: ISO 4217; None if there is neither a wallet nor an account.
-    currency: str | None
-    available: int = 0
-    reserved: int = 0
-    consumed: int = 0
-    total: int = 0
-    #: None: nothing was ever paid in.
-    updated_at: datetime | None = None
 
 
 class TemplateFilters(msgspec.Struct, frozen=True):
@@ -369,19 +356,3 @@ def tier(given: str) -> str:
     if re.fullmatch(r"tier_[0-9]{1,9}[km]?", word):
         return word
     return "unlimited" if word.removeprefix("tier_") == "unlimited" else "unknown"
-
-
-# -- wallet ------------------------------------------------------------------------------------------------------------
-
-WALLET = "SELECT currency, available, reserved, consumed, total, updated_at FROM wallets WHERE organization_id = $1"
-CURRENCY = """
-SELECT currency FROM whatsapp_accounts WHERE organization_id = $1 AND state <> 'removed' ORDER BY id LIMIT 1
-"""
-
-
-async def wallet(conn: Connection, actor: Actor) -> Wallet:
-    """The organization's balance; zero, in the currency of its oldest account, if there is no wallet yet."""
-    row = await conn.fetchrow(WALLET, actor.organization_id)
-    if row is None:
-        return Wallet(await conn.fetchval(CURRENCY, actor.organization_id))
-    return Wallet(*row.values())

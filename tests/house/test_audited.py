@@ -46,7 +46,6 @@ UNRECORDED = {
     "heliograph.people.links.use": "the session that it begins is recorded",
     "heliograph.people.links.end": "the password that ends it is recorded",
     "heliograph.campaigns.audience.forget": "recipients are forgotten by retention",
-    "heliograph.retention._steps": "replays that have ended are forgotten by retention",
     "heliograph.campaigns.counting.recount": PROGRESS,
     "heliograph.campaigns.staging.Stager": PROGRESS,
     "heliograph.campaigns.staging._gather": PROGRESS,

@@ -1,4 +1,4 @@
-"""What operators do about callbacks: make one up, which goes the way that Meta's go, and look at what was put aside."""
+"""What operators do about callbacks: make one up, which goes the way that Meta's go, and inspect dead letters."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_what_is_asked_wrongly_is_named(pool: Pool, acme: Made, command: C
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_callbacks") == 0
 
 
-async def test_what_was_put_aside_is_listed_and_tried_again(pool: Pool, acme: Made, command: Command) -> None:
+async def test_dead_letters_are_listed_and_retried(pool: Pool, acme: Made, command: Command) -> None:
     await Meta(pool).say(acme, message(acme, "to a new number", graph_id="777"))
     (one,) = await command("dead-letters", "--json")
     assert one["reason"] == "unknown number"

@@ -46,7 +46,7 @@ async def told(pool: Pool, kind: str = "message.received") -> list[Any]:
 
 
 async def dead_letters(pool: Pool) -> list[tuple[str, bytes]]:
-    """(reason, what was put aside), in order."""
+    """(reason, item) of dead letters, in order."""
     rows = await pool.fetch("SELECT id, reason, body FROM whatsapp_dead_letters ORDER BY id")
     return [(row["reason"], unseal(KEY, row["body"], context(row["id"]))) for row in rows]
 
@@ -339,7 +339,7 @@ async def test_what_nobody_knows_is_dropped_but_a_users_message_to_a_new_number_
     await nothing_waits(pool)
 
 
-async def test_what_was_put_aside_is_tried_again_once_its_number_is_known(pool: Pool, acme: Made, meta: Meta) -> None:
+async def test_a_dead_letter_is_retried_once_its_number_is_known(pool: Pool, acme: Made, meta: Meta) -> None:
     at = ago(minutes=9)
     await meta.say(acme, message(acme, "first", at, graph_id="777", id="wamid.A"), message(acme, id=POISON))
     await meta.post(acme, raw=b"no JSON")
@@ -375,7 +375,7 @@ async def test_of_a_thousand_items_only_the_poisonous_one_is_lost(pool: Pool, ac
     await nothing_waits(pool)
 
 
-async def test_what_cannot_be_read_is_put_aside(pool: Pool, acme: Made, meta: Meta) -> None:
+async def test_what_cannot_be_parsed_becomes_a_dead_letter(pool: Pool, acme: Made, meta: Meta) -> None:
     await meta.post(acme, raw=b"no JSON")
     await meta.post(acme, message(acme))
     await meta.post(acme, raw=batch([message(acme)]).replace(b'"timestamp":"', b'"timestamp":"x'))
@@ -400,7 +400,7 @@ async def test_a_worker_with_another_secret_key_loses_nothing_and_holds_nobody_u
     await nothing_waits(pool)
 
 
-async def test_a_schema_of_another_version_puts_nothing_aside_and_stops_no_other_app(
+async def test_a_schema_of_another_version_makes_no_dead_letters_and_stops_no_other_app(
     pool: Pool, acme: Made, meta: Meta, as_owner: Callable[[str], Awaitable[None]]
 ) -> None:
     other = await made(pool)
@@ -420,7 +420,7 @@ WAITS = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wai
 
 
 async def test_a_batch_that_a_lock_disturbs_is_tried_again_as_a_whole(pool: Pool, acme: Made, meta: Meta) -> None:
-    """A deadlock is nobody's fault: nothing of it is put aside."""
+    """A deadlock is nobody's fault: it makes no dead letter."""
     first, second = [await outbound(pool, acme, queued=False, to=f"+25884000000{n}") for n in range(2)]
     await meta.post(acme, *(status(acme, wamid(), "sent", biz_opaque_callback_data=str(id)) for id in (first, second)))
     lock = "SELECT FROM whatsapp_messages WHERE id = $1 FOR UPDATE"

@@ -82,7 +82,7 @@ async def test_early_statuses_and_reached_users_are_forgotten(pool: Pool) -> Non
     assert [row["recipient"] for row in await pool.fetch("SELECT recipient FROM whatsapp_reached")] == ["23"]
 
 
-async def test_callbacks_that_nobody_can_open_and_items_put_aside_go(pool: Pool) -> None:
+async def test_callbacks_that_nobody_can_decrypt_and_dead_letters_go(pool: Pool) -> None:
     who = await made(pool)
     for days in (7, 9, 29, 31):
         id = uuid7_floor(datetime.now(UTC) - timedelta(days=days))

@@ -69,7 +69,7 @@ async def test_lines_and_accounts_hold_sealed_tokens_only(pool: Pool) -> None:
     assert TOKEN.encode() not in line.token
 
 
-async def test_users_words_are_sealed_while_they_wait_and_when_they_are_put_aside(pool: Pool) -> None:
+async def test_users_texts_are_sealed_while_they_wait_and_as_dead_letters(pool: Pool) -> None:
     who = await made(pool)
     meta = Meta(pool)
     await meta.say(who, message(who, "a word in confidence", graph_id="999"))

@@ -29,7 +29,7 @@ class Cell(msgspec.Struct, frozen=True):
     label: str
 
 
-class Line(msgspec.Struct, frozen=True):
+class EndpointLine(msgspec.Struct, frozen=True):
     """An endpoint of the list."""
 
     health: Health
@@ -50,7 +50,7 @@ async def show(request: Request) -> Answer:
     """The endpoints of this mode, those disabled lately included."""
     async with request.reading() as conn:
         found = await figures.overview(conn, request.actor)
-    lines = [Line(one, *state(request, one), cells(request, one.hours)) for one in found]
+    lines = [EndpointLine(one, *state(request, one), cells(request, one.hours)) for one in found]
     values = {
         "lines": [one for one in lines if one.health.endpoint.status == "active"],
         "ended": [one for one in lines if one.health.endpoint.status != "active"],

@@ -41,7 +41,7 @@ class Change(msgspec.Struct, frozen=True):
     after: str | None
 
 
-class Line(msgspec.Struct, frozen=True):
+class AuditLine(msgspec.Struct, frozen=True):
     """An entry as it is shown."""
 
     entry: Recorded
@@ -161,10 +161,10 @@ def _joined(trail: list[UUID]) -> str:
     return ".".join(one.hex for one in trail)
 
 
-def _line(request: Request, one: Recorded) -> Line:
+def _line(request: Request, one: Recorded) -> AuditLine:
     kind = request.text(words.AUTHORS[one.who])
     shown = reading.shown(one)
-    return Line(
+    return AuditLine(
         entry=one,
         action=request.text(ACTIONS.get(one.action, one.action)),
         who=one.who_name or kind,

@@ -20,7 +20,7 @@ from heliograph.sms.accepting.sender_ids import SenderId, SenderIdAlreadyExists,
 TOLD = 200
 
 
-class Line(msgspec.Struct, frozen=True):
+class SenderLine(msgspec.Struct, frozen=True):
     """A sender ID, when it was asked for the last time, and by whom where that is known."""
 
     sender: SenderId
@@ -40,7 +40,7 @@ async def show(request: Request) -> Answer:
     for one in listed:
         entry = told.get(str(one.id))
         by = "" if entry is None else entry.who_name or request.text(words.AUTHORS[entry.who])
-        lines.append(Line(one, one.created_at if entry is None else entry.at, by))
+        lines.append(SenderLine(one, one.created_at if entry is None else entry.at, by))
     return Shown(template="organization/senders.html", values={"lines": lines, "may_ask": _may_ask(request)})
 
 

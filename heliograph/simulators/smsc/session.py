@@ -3,6 +3,8 @@
 An account is a system_id: what waits for it goes to whichever of its sessions has room. The rule nobody may break:
 a receipt is let go of only when a client answered it with 0 (or refused it for good); whatever else ends a session,
 its unanswered receipts are first in the queue again.
+
+It has over 400 lines because the sessions of an account share its queue.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ STOP, and parts that two workers hold would never meet. In that transaction a me
 its event, and the effect of its keyword: an opt-out, its end, a reply. Work that is killed half way never happened.
 
 The rule nobody may break: a message stops being due only in the commit that contains its consequences.
+
+It has over 400 lines because they are the steps of one transaction, in their order.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ joins them there.
 
 The rule nobody may break: every submission gets exactly one outcome, save that UNKNOWN is followed by another one when
 an answer comes late; and `on_outcome` is never called from within `submit`.
+
+It has over 400 lines because window, rate and segments share their counters.
 """
 
 from __future__ import annotations

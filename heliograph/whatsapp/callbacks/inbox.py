@@ -12,6 +12,8 @@ repetitions, other orders and other groupings change nothing, since each kind of
 The rule nobody may break: an item is applied only to the account that its callback names, if that account belongs to
 the callback's app, and to a number of that account. And whatever happens to one item, the others of its batch are
 applied.
+
+It has over 400 lines because routing, applying and halving a batch are one transaction.
 """
 
 from __future__ import annotations

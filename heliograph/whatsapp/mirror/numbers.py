@@ -2,6 +2,8 @@
 
 The rule nobody may break: of two reports on the same matter the newer one counts, in whatever order they come; and a
 customer reads only values from closed sets, never an id or a text of Meta's.
+
+It has over 400 lines because events and readings are merged into the same facets.
 """
 
 from __future__ import annotations

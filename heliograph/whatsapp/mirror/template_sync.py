@@ -5,6 +5,8 @@ so events have the same result in any order and however often. The time of a ful
 
 The rule nobody may break: what an operator disabled stays so whatever Meta says; a template that Meta no longer lists
 is `removed`, and never deleted, since messages refer to it.
+
+It has over 400 lines because events, readings and refusals are merged into the same facets.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import date
 from uuid import UUID
 
-from heliograph.accounts.usage import Counted
 from heliograph.base.database.pool import Connection
+from heliograph.base.database.retention_rules import Counted
 
 READY = "SELECT to_regclass('whatsapp_messages_' || to_char($1::date, 'YYYY_MM')) IS NULL"
 COUNT = """
@@ -50,6 +50,6 @@ async def count(
 CLOSE = "UPDATE wallet_months SET is_closed = true WHERE month = $1"
 
 
-async def close(conn: Connection, *, month: date) -> None:
+async def close(conn: Connection, *, partition: str, month: date) -> None:
     """The month's sums stand for its movements from now on. In the transaction that drops them."""
     await conn.execute(CLOSE, month)

@@ -11,6 +11,8 @@ is a maintained row. Each change of it is a row in the same transaction: of `wal
 The rules nobody may break: total = available + reserved + consumed at every commit; entries are append-only, and their
 sums are the wallet's; a message is charged once, whatever arrives, in whatever order and however often. Only a delivery
 by Meta after the message was given up may drive `available` below zero.
+
+It has over 400 lines because everything that changes a wallet shares its lock and these rules.
 """
 
 from __future__ import annotations

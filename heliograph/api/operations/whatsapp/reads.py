@@ -17,6 +17,7 @@ from heliograph.api.shapes.fields import HasMore, Items, NextCursor, Success, Te
 from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
 from heliograph.base.database.clock import iso
 from heliograph.whatsapp import reads
+from heliograph.whatsapp.money import wallet
 from heliograph.whatsapp.reads import TemplateFilters
 
 Category = Literal["utility", "authentication", "marketing"]
@@ -248,16 +249,16 @@ async def get_whatsapp_wallet_summary(call: Call) -> WhatsAppWalletSummary:
     The price of a message is reserved when it is accepted, consumed when it is delivered and released when it fails.
     `total` always equals `available` + `reserved` + `consumed`.
     """
-    wallet = await reads.wallet(call.conn, call.actor)
+    balance = await wallet.show(call.conn, call.actor)
     return WhatsAppWalletSummary(
         True,
         WhatsAppWallet(
-            currency=wallet.currency,
-            available=amount(wallet.available),
-            reserved=amount(wallet.reserved),
-            consumed=amount(wallet.consumed),
-            total=amount(wallet.total),
-            updated_at=_time(wallet.updated_at),
+            currency=balance.currency,
+            available=amount(balance.available),
+            reserved=amount(balance.reserved),
+            consumed=amount(balance.consumed),
+            total=amount(balance.total),
+            updated_at=_time(balance.updated_at),
         ),
     )
 

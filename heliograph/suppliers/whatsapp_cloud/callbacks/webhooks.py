@@ -5,6 +5,8 @@ in each. Fields, types and statuses that nobody has heard of are no errors.
 
 The rule nobody may break: what cannot be read costs only itself. It becomes a PoisonItem or an UnknownItem, and every
 other item of the body comes out.
+
+It has over 400 lines because the readers of all items share their tolerance for malformed fields.
 """
 
 from __future__ import annotations

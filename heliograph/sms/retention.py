@@ -1,0 +1,59 @@
+"""What retention deletes of SMS, and when."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+
+from heliograph.accounts import usage
+from heliograph.base.database.pool import Connection
+from heliograph.base.database.retention_rules import Deletion, Rules, Sums, Table
+
+#: Receipts and ids of suppliers are evidence and a way to match late receipts; networks send none after a week.
+EVIDENCE = timedelta(days=14)
+RECEIPTS = timedelta(days=93)
+
+DELETE_INBOUND = """
+DELETE FROM inbound_messages WHERE id IN (SELECT id FROM inbound_messages WHERE id < $1 LIMIT $2)
+"""
+DELETE_REPLIES = """
+DELETE FROM automatic_replies WHERE (organization_id, recipient, kind) IN (
+    SELECT organization_id, recipient, kind FROM automatic_replies WHERE replied_at < $1 LIMIT $2)
+"""
+# Sealed under such a key, of a supplier that was removed, or nothing that its supplier's file can read.
+DELETE_SUPPLIER_CALLBACKS = """
+WITH due AS MATERIALIZED (
+    SELECT id FROM queue WHERE kind = 'sms_in' AND id < $1 LIMIT $2 FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM supplier_callbacks USING due WHERE supplier_callbacks.id = due.id
+)
+DELETE FROM queue USING due WHERE queue.id = due.id
+"""
+
+
+async def _close(conn: Connection, *, partition: str, month: date) -> None:
+    await usage.close(conn, source=partition)
+
+
+RULES = Rules(
+    tables=(
+        Table(name="send_keys", time="created_at", bound=lambda at: at.keys, by="day"),
+        # What a supplier wrote in a receipt may repeat the beginning of the text.
+        Table(name="receipt_bytes", time="received_at", bound=lambda at: at.text, by="day"),
+        Table(
+            name="messages",
+            time="accepted_at",
+            bound=lambda at: at.metadata,
+            text="body",
+            sums=Sums(usage.count, _close),
+            stray=usage.stray,
+        ),
+        Table(name="received_messages", time="received_at", bound=lambda at: at.metadata, text="body"),
+        Table(name="receipts", time="received_at", bound=lambda at: at.now - RECEIPTS),
+        Table(name="sms_parts", time="created_at", bound=lambda at: at.now - EVIDENCE),
+    ),
+    deletions=(
+        Deletion("parts of received messages", DELETE_INBOUND, lambda at: at.text, "id"),
+        Deletion("automatic replies", DELETE_REPLIES, lambda at: at.text),
+        Deletion("callbacks of suppliers", DELETE_SUPPLIER_CALLBACKS, lambda at: at.text, "id"),
+    ),
+)
