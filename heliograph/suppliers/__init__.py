@@ -1,1 +1,1 @@
-"""Who carries messages: the seam that dispatch speaks to, and one room a kind of supplier."""
+"""Suppliers: the interface that dispatch uses, and a folder for each kind."""

@@ -1,8 +1,9 @@
 """The seam to suppliers: what goes out (Submission), the closed set of what comes back (Outcome, Receipt, Inbound).
 
-A supplier's oddities stay in its own module; nothing behind this seam knows SQL, and nothing in front of it knows
-wires. The rule nobody may break: `Unknown` is the only answer to "the bytes may have left and no verdict came". It
-is never guessed into Refused or Unreachable, because the first would lose a message and the second would double it.
+A supplier's peculiarities stay in its own module; nothing behind this interface knows SQL, and nothing in front of it
+knows protocols. The rule nobody may break: `Unknown` is the only outcome for "the bytes may have been sent and no
+verdict came". It is never guessed to be Refused or Unreachable, because the first would lose a message and the second
+would duplicate it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
 
 
 class Part(msgspec.Struct, frozen=True, gc=False):
-    """The supplier's word on one segment: `number` counts from 1."""
+    """The supplier's answer for one segment: `number` counts from 1."""
 
     number: int
     #: Normalized, as `Receipt.keys` are, so that the two can be compared; None when it gave none.
@@ -59,7 +60,7 @@ class Verdict(enum.StrEnum):
 
 
 class Scope(enum.StrEnum):
-    """Whom a verdict speaks of."""
+    """What a verdict concerns."""
 
     MESSAGE = "message"  # its recipient, its text, its validity
     SENDER = "sender"  # its sender, or nobody knows whether that or the message

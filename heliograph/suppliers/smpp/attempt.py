@@ -1,4 +1,4 @@
-"""What one submission has come to so far, and the one outcome that its segments add up to. Pure.
+"""The state of one submission, and the single outcome of its segments. Pure.
 
 The rule nobody may break: a segment that was written and not answered makes the outcome UNKNOWN, unless another one
 was refused for good: then the message has its verdict, because a supplier never delivers it whole.

@@ -1,11 +1,11 @@
-"""Receipts and messages on their way in: gathered, stored in batches, and only then acknowledged to the supplier.
+"""Incoming receipts and messages: collected, stored in batches, and only then acknowledged to the supplier.
 
-A full list stops the reading from the connections that filled it, until half of it is stored: the supplier then waits,
-as TCP makes it. What was read is never refused because the list is full.
+A full list pauses reading from the connections that filled it, until half of it is stored: TCP then makes the supplier
+wait. What was read is never refused because the list is full.
 
 The rule nobody may break: deliver_sm_resp(0) is written after the handler returned, which is after its commit. What a
-handler could not store gets 0x64 (come back later), and so does what waits behind a handler that is stuck, so that
-nothing is lost and no connection goes unread for longer than its peer's patience.
+handler could not store gets 0x64 (try again later), and so does what waits behind a stuck handler, so that nothing is
+lost and no connection is left unread for longer than its peer tolerates.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LATER = 0x64
 #: The handler commits a batch at a time; more than this in one would keep the first of it waiting. It is twice what is
 #: submitted meanwhile at the most, so that receipts never fall behind the submits that they speak of.
 _BATCH = 2000
-#: Connections are left unread for so long behind one batch, seconds: peers ask after a silent one each half a minute.
+#: How long connections are left unread behind one batch, seconds: peers check a silent one every half minute.
 _PATIENCE = 20.0
 
 
@@ -105,7 +105,7 @@ class PduIntake(Generic[Item]):
             self._release()
 
     def _wait(self) -> None:
-        """Give the batch in flight its time anew, if somebody waits for it."""
+        """Restart the timeout of the batch in flight, if somebody waits for it."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

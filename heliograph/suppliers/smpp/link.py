@@ -1,10 +1,10 @@
-"""One session's life on the network: connect, bind, read, write, keep alive, come back after a loss.
+"""One session on the network: connect, bind, read, write, keep alive, reconnect after a loss.
 
-Callbacks all the way: there is no task and no future per message. What several submits or answers leave in the
-session during one turn of the event loop goes out in one write.
+Callbacks all the way: there is no task and no future per message. Everything that submits and answers produce during
+one iteration of the event loop goes out in one write.
 
-The rule nobody may break: a submit counts as written once its bytes were handed to the transport, and a connection
-that is lost reports every open submit, with whether it was written, before anything else happens.
+The rule nobody may break: a submit counts as written once its bytes were handed to the transport, and a lost connection
+reports every open submit, and whether it was written, before anything else happens.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from heliograph.suppliers.smpp.settings import SmppSettings
 
 log = structlog.get_logger(__name__)
 
-#: A closing transport that cannot get rid of its last bytes is aborted after this, seconds.
+#: A closing transport that cannot write its last bytes is aborted after this, seconds.
 _LINGER = 3.0
 
 
 class Owner(Protocol):
-    """Whom a link tells. None of these may block."""
+    """The callbacks of a link. None of them may block."""
 
     def link_ready(self, link: Link) -> None:
-        """It is bound: it may have room."""
+        """It is bound: it may have capacity."""
 
     def link_down(self, link: Link, reason: str) -> None:
         """It was lost, and all of its open submits have been reported."""
@@ -66,7 +66,7 @@ class Owner(Protocol):
         """A receipt or a message, to be answered with `connection.respond`."""
 
     def settled(self, link: Link) -> None:
-        """A batch of events is through: there may be room, and it is a good moment to use it."""
+        """A batch of events has been processed: there may be capacity, and this is a good moment to use it."""
 
 
 class Connection(asyncio.Protocol):
@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, link: Link, session: Session, bind: p.Bind, owner: Owner) -> None:
         self.session = session
-        #: Set when it is gone.
+        #: Set when it has ended.
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.refused: int | None = None
         self.bound_at: float | None = None
@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._paused = False
-        #: How many ask that it is not read, since when, and for how long it was not in all.
+        #: How many holds on reading there are, since when, and the total time without reading.
         self._holds, self._held_at, self._unread = 0, 0.0, 0.0
         self._flush_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -108,7 +108,7 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def hold(self) -> None:
-        """Read nothing until `release`, which follows each `hold`. The session's time stands still: what the peer says
+        """Read nothing until `release`, which follows each `hold`. The session's clock stops: what the peer sends
         meanwhile is not late."""
         self._holds += 1
         if self._holds == 1:
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
             self._flush()
 
     def unbind(self) -> None:
-        """Say goodbye; the peer's answer, or its absence, closes the connection."""
+        """Unbind; the peer's answer, or its absence, closes the connection."""
         if self.session.state is State.BOUND:
             self.session.unbind(self._time())
             self._flush()
@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """Write what is left and close."""
+        """Write the remaining bytes and close."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
             self._loop.call_later(_LINGER, self._transport.abort)
@@ -177,7 +177,7 @@ class Connection(asyncio.Protocol):
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _time(self) -> float:
-        """The session's: without what passed while it was not read."""
+        """The session's clock: without the time in which it was not read."""
         return (self._held_at if self._holds else self._loop.time()) - self._unread
 
     def _handle(self, events: list[Any]) -> None:
@@ -222,7 +222,7 @@ class Connection(asyncio.Protocol):
 
     def _tick(self) -> None:
         self._timer, self._timer_at = None, _NEVER
-        # A timer may fire a hair early; a nanosecond more makes its own deadline count.
+        # A timer may fire slightly early; one more nanosecond makes its own deadline count.
         self._handle(self.session.tick(self._time() + 1e-3))
 
 
@@ -262,7 +262,7 @@ class Link:
 
     @property
     def pending(self) -> int:
-        """Submits that wait for their answer."""
+        """Submits waiting for their answer."""
         return self.connection.session.pending if self.connection is not None else 0
 
     @property
@@ -312,7 +312,7 @@ class Link:
                     failures = 0
             if self._stopping.is_set():
                 return
-            # A wrong password does not get right by itself; 0x05 and 0x0D do, once the old session is gone.
+            # A wrong password does not fix itself; 0x05 and 0x0D do, once the old session is gone.
             wait = self._settings.refused_seconds if refused in BIND_CONFIGURATION else backoff.pause(failures)
             wait *= 0.7 + 0.6 * self._random()
             if refused is not None:

@@ -1,8 +1,8 @@
-"""What a deliver_sm or data_sm says: a receipt of ours, or a message from a handset. Pure.
+"""Parsing deliver_sm and data_sm: a receipt, or a message from a handset. Pure.
 
-The classic receipt text (SMPP 3.4 appendix B) is "vendor specific", and vendors took that at its word: fields are
-missing, reordered, renamed; the id may be in a TLV, in another base, padded, in another case. `id_key` folds all of
-that into one form, for the id in submit_sm_resp and for the one in the receipt alike.
+The classic receipt text (SMPP 3.4 appendix B) is "vendor specific", and vendors make use of that: fields are missing,
+reordered, renamed; the id may be in a TLV, in another base, padded, in another case. `id_key` folds all of that into
+one form, for the id in submit_sm_resp and for the one in the receipt alike.
 
 The rule nobody may break: nothing a handset can type becomes a receipt by itself. The esm_class, or TLVs that only an
 SMSC writes, say what a PDU is; its text does so only where the operator switched `sniff` on, and only as a whole.
@@ -53,7 +53,7 @@ STATE_OF_TEXT: dict[str, int] = {
     "REJECT": 8,
     "REJECTD": 8,
     "REJECTED": 8,
-    "NOCRED": 8,  # the account's money is used up: nothing was tried
+    "NOCRED": 8,  # the account's credit is used up: nothing was tried
     "SKIPPED": 9,
 }
 #: message_state → its spelling in appendix B, by which `final_states` names it, and what it is to us.
@@ -250,14 +250,14 @@ def _language(element: bytes | None) -> int:
 
 
 def _without_label(text: str, final_states: Mapping[str, ReceiptState]) -> str:
-    """The first word before the user's own text that is a state, for suppliers that write `stat:` no label; else ""."""
+    """The first word before the user's own text that is a state, for suppliers that omit the `stat:` label; else ""."""
     users = _USERS_TEXT.search(text)
     words = _WORD.findall(text, 0, users.start() if users else len(text))
     return next((word for word in words if word.upper() in STATE_OF_TEXT or word.upper() in final_states), "")
 
 
 def _state(tlv: bytes | None, word: str, final_states: Mapping[str, ReceiptState]) -> tuple[ReceiptState, bool]:
-    """What the TLV says, or else the word; and whether anybody knows what that means."""
+    """The state from the TLV, or else from the text; and whether it is known."""
     text = word.upper()
     number = tlv[0] if tlv else None
     if number not in STATES:

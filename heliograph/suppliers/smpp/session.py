@@ -1,8 +1,8 @@
 """One SMPP session as a state machine: bytes in → events out, commands in → bytes out. No I/O and no clock.
 
 The owner feeds what it read to `receive`, calls `tick` when `deadline` has come, writes what `take` gives, and hands
-the present time (seconds, monotonic) to each. `Closed` is the last event: the owner then drops the connection and asks
-`abandon` what became of the requests that were open.
+the present time (seconds, monotonic) to each. `Closed` is the last event: the owner then drops the connection and calls
+`abandon` for the open requests.
 
 The rule nobody may break: a request is registered before its bytes can leave, and its context comes back exactly
 once: in Answered, in TimedOut or from `abandon`; one that timed out may come once more, in Late. A sequence number is
@@ -23,7 +23,7 @@ MAX_SEQUENCE = 0x7FFFFFFF
 
 
 class State(enum.Enum):
-    """Where a session is in its life (SMPP 3.4 §2.2)."""
+    """The states of a session (SMPP 3.4 §2.2)."""
 
     OPEN = "open"
     BINDING = "binding"
@@ -43,7 +43,7 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
     silence: float = 10.0
     #: submit → its answer.
     response: float = 60.0
-    #: How much later an answer still counts. 0: it does not.
+    #: How much longer a late answer still counts. 0: it does not.
     late: float = 0.0
     #: The first octet of a PDU → its last.
     pdu: float = 10.0
@@ -96,11 +96,11 @@ class Delivered(msgspec.Struct, gc=False):
 
 
 class PeerUnbinds(msgspec.Struct, gc=False):
-    """The peer said goodbye: nothing can be submitted any more; Closed follows when its answers are in."""
+    """The peer unbinds: nothing more can be submitted; Closed follows when its answers have been received."""
 
 
 class Closed(msgspec.Struct, gc=False):
-    """The session is over. What `take` gives is still worth writing."""
+    """The session is over. What `take` returns should still be written."""
 
     reason: str
 
@@ -152,7 +152,7 @@ class Session:
     # -- commands ------------------------------------------------------------------------------------------------------
 
     def bind(self, pdu: p.Bind, now: float) -> None:
-        """Say who we are. Its class (receiver, transmitter, transceiver) decides whether there will be room."""
+        """Bind. Its class (receiver, transmitter, transceiver) decides whether messages can be submitted."""
         assert self.state is State.OPEN
         self.state = State.BINDING
         self._heard = now
@@ -181,7 +181,7 @@ class Session:
         self._submits = False
 
     def unbind(self, now: float) -> None:
-        """Say goodbye. Closed follows with the answer, or when it does not come in time."""
+        """Unbind. Closed follows with the answer, or when it does not come in time."""
         self._submits = False
         if self.state is State.BOUND:
             self.state = State.UNBINDING
@@ -319,7 +319,7 @@ class Session:
         if found is None:
             late = self._late.pop(pdu.sequence, None)
             if late is None:
-                return False  # nobody asked, or nobody waits for it any more
+                return False  # unsolicited, or nobody waits for it any more
             self._timeouts = 0
             events.append(Late(late[1], pdu.status, pdu))
             return True

@@ -1,7 +1,7 @@
 """From a Submission to the submit_sm PDUs of one account: addresses, encodings, and how segments belong together. Pure.
 
-The rule nobody may break: a segment goes out as it was cut at accept wherever it can. It is cut anew only where this
-account's form leaves less room in it: a longer header, or UCS-2 in place of an alphabet that lacks a character.
+The rule nobody may break: a segment is sent as it was split at accept if possible. The text is split again only if this
+account's form leaves less room: a longer header, or UCS-2 in place of an alphabet that lacks a character.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from heliograph.suppliers.smpp.codec.pdu import NO_TLVS, PduError, SubmitSm, Tag
 from heliograph.suppliers.smpp.settings import SmppSettings
 
 _UDHI = 0x40
-#: The most that the relative form can say without carrying into months.
+#: The longest period in the relative form without carrying into months.
 _MAX_VALIDITY = 30 * 86_400
 
 
@@ -166,7 +166,7 @@ class Builder:
         return best
 
     def _fitting(self, segments: tuple[bytes, ...], encoding: str) -> tuple[bytes, ...]:
-        """As they are if they fit behind this account's header; else cut anew."""
+        """Unchanged if they fit behind this account's header; else split again."""
         gsm = encoding == "gsm7"
         size = cutting.septets_in(self._header) if gsm else cutting.units_in(self._header)
         if len(segments) == 1 or max(map(len, segments)) <= size:

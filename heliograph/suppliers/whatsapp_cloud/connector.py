@@ -1,7 +1,7 @@
 """One WhatsApp number at Meta's Cloud API, inside one worker: rate, users' gates, holds, outcomes.
 
-A hold stops the number: a credential that does not work, an account in trouble, a restriction. What has not left is
-given back, and when the hold ends, one message tries before the others follow.
+A hold stops the number: a credential that does not work, an account in trouble, a restriction. What has not been sent
+is given back, and when the hold ends, one message probes before the others follow.
 
 The rule nobody may break: every submission gets exactly one outcome, and `on_outcome` is never called from within
 `submit`.
@@ -33,16 +33,16 @@ CONCURRENCY = 256
 _STOPS = frozenset({Scope.NUMBER, Scope.ACCOUNT, Scope.CREDENTIAL})
 #: 131056, for a user whom our own gate stops before Meta has to.
 _PAIR = classify(131056)
-#: So many sends in a row without a readable answer, and the number rests (META_SILENT).
+#: After this many consecutive sends without a readable answer, the number rests (META_SILENT).
 _SILENCE = 3
 #: What waited here for longer, because this process stood still, is given back, seconds: others may have taken it over.
 _STALE = 30.0
-#: Cancelled sends have this long to let go of their connections, seconds.
+#: Cancelled sends have this long to release their connections, seconds.
 _LET_GO = 1.0
 
 
 class CloudConnector:
-    """Implements whatsapp_contract.NumberConnector. `clock` gives monotonic seconds."""
+    """Implements contract.NumberConnector. `clock` gives monotonic seconds."""
 
     def __init__(
         self,

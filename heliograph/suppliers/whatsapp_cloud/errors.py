@@ -4,8 +4,8 @@ Meta asks to branch on `code` and on nothing else. HTTP status, subcode and titl
 is looked at only where there is no Graph error to read, a subcode only where one code says two things, and the text
 only to find WRONG_PROOF.
 
-The rule nobody may break: a no is a no only when Graph itself said it. Whatever came without a readable Graph error
-(an empty body, a proxy's page, nothing) is `unsure`: the message may be on its way.
+The rule nobody may break: a refusal counts only if Graph itself sent it. Anything without a readable Graph error (an
+empty body, a proxy's page, nothing) is `unsure`: the message may be on its way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from heliograph.base.retry import Backoff
 
 
 class Kind(enum.StrEnum):
-    """What a code speaks of, and so what to do about it."""
+    """What a code is about, and so what to do about it."""
 
     RETRY = "retry"  # trouble at Meta: again, with growing pauses
     RATE = "rate"  # too fast, or restricted: slow down, then again
@@ -63,7 +63,7 @@ FAILURES = frozenset(
 
 #: `Fault.tries` of those who wait for somebody or something else: the message loses none of its tries.
 UNCOUNTED = None
-#: A one-time code is worth nothing after this, seconds (the default lifetime of authentication templates).
+#: A one-time code is worthless after this, seconds (the default lifetime of authentication templates).
 CODE_LIFETIME = 600.0
 
 _MINUTE, _HOUR = 60.0, 3600.0

@@ -1,4 +1,4 @@
-"""The PDUs of SMPP 3.4 that we read and write but have no use for, so that a session can tell them from garbage.
+"""The PDUs of SMPP 3.4 that we can read and write but do not use, so that a session can distinguish them from garbage.
 
 submit_multi loses the ids of single recipients, query_sm is often switched off, replace_sm and cancel_sm come too
 late, and outbind would have the supplier dial us.

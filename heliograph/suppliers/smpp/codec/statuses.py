@@ -7,7 +7,7 @@
     S    the session is at fault: bind again, the message loses none of its tries
     C    configuration of the account: alarm, and the message may go elsewhere
 
-The rule nobody may break: a code nobody knows is tried once more and then sent elsewhere, never taken for success.
+The rule nobody may break: an unknown code is tried once more and then sent elsewhere, never taken for success.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def classify(status: int, *, attempt: int = 1, overrides: Mapping[int, str] | No
     code = f"0x{status:08X}"
     unmapped = status in _VENDOR and status not in (overrides or {})
     if kind[0] == "R" and (len(kind) == 1 or attempt <= int(kind[1])):
-        # What is said once or twice, and then taken for a refusal, may be about anything.
+        # A status that is retried once or twice, and then counts as a refusal, may be about anything.
         scope = Scope.ACCOUNT if len(kind) == 1 else Scope.SENDER
         return Ruling(Verdict.BUSY, code, name, alarm=unmapped, scope=scope)
     if kind == "T":
@@ -145,7 +145,7 @@ def classify(status: int, *, attempt: int = 1, overrides: Mapping[int, str] | No
 
 
 def _scope(status: int, kind: str) -> Scope:
-    """Whom a refusal speaks of."""
+    """What a refusal concerns."""
     if status in _OF_MESSAGE or (kind[0] in "PF" and kind != "FC"):
         return Scope.MESSAGE
     if status in _OF_SENDER or kind == "FC" or kind[0] == "R":

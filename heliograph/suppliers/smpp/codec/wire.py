@@ -1,6 +1,6 @@
-"""The ground of the SMPP 3.4 codec: the Framer, command ids, TLV tags, and bodies read and written field by field.
+"""The basis of the SMPP 3.4 codec: the Framer, command ids, TLV tags, and bodies read and written field by field.
 
-The rule nobody may break: a wrong command_length ends the stream. There is no way to find the next PDU after one.
+The rule nobody may break: a wrong command_length ends the stream. There is no way to find the next PDU after it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Framer:
 
     @property
     def pending(self) -> int:
-        """Octets of a PDU that has begun and not ended: the peer owes the rest."""
+        """Octets of an incomplete PDU: the rest is still to come."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes]:
