@@ -36,6 +36,7 @@ GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
             Place("/messages", "Messages", "messages", scope="sms:read"),
             Place("/inbox", "Inbox", "mail", scope="whatsapp:read"),
             Place("/contacts", "Contacts", "contact", scope="contacts:read"),
+            Place("/templates", "Templates", "book", scope="whatsapp:read"),
         ),
     ),
     (
@@ -53,6 +54,7 @@ GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
             Place("/usage", "Usage", "chart", permission=roles.USAGE),
             Place("/wallet", "Wallet", "wallet", permission=roles.USAGE),
             Place("/senders", "Sender IDs", "tag", scope="sender_ids:read"),
+            Place("/numbers", "WhatsApp numbers", "messages", scope="whatsapp:read"),
             Place("/team", "Team", "users", permission=roles.TEAM),
             Place("/audit", "Audit log", "history", permission=roles.AUDIT),
             Place("/settings", "Settings", "settings", permission=roles.SETTINGS),

@@ -10,6 +10,7 @@ from heliograph.dashboard.messaging.routes import ROUTES as MESSAGING
 from heliograph.dashboard.money.routes import ROUTES as MONEY
 from heliograph.dashboard.organization.routes import ROUTES as ORGANIZATION
 from heliograph.dashboard.sending.routes import ROUTES as SENDING
+from heliograph.dashboard.whatsapp.routes import ROUTES as WHATSAPP
 from heliograph.pages.routes import Route, Table
 
 ROUTES: tuple[Route, ...] = (
@@ -18,6 +19,7 @@ ROUTES: tuple[Route, ...] = (
     *SENDING,
     *AUDIENCE,
     *CONVERSATIONS,
+    *WHATSAPP,
     *DEVELOPERS,
     *MONEY,
     *ORGANIZATION,

@@ -119,6 +119,9 @@ SEND_FORM: Mapping[str, str] = {
     "validity.range": "Choose one of those that are offered.",
     "guarantee.enum": "Choose one of those that are offered.",
     "reference.length": "A reference has at most 255 characters.",
+    "template.unknown": "Choose one of those that are offered.",
+    "number.unknown": "Choose one of those that are offered.",
+    "p.required": "Give a value.",
 }
 #: Where a refusal of a send leads, by its code.
 SEND_WAYS: Mapping[str, str] = {
@@ -211,6 +214,63 @@ CONTENTS: Mapping[str, str] = {
     "revoke": "Message taken back",
     "unsupported": "Something that cannot be shown",
     "unknown": "Something that cannot be shown",
+}
+#: Parts of a template that values fill.
+SLOTS: Mapping[str, str] = {"header": "Header", "body": "Text", "button": "End of the link", "code": "Code"}
+CATEGORIES: Mapping[str, str] = {
+    "utility": "Utility",
+    "authentication": "One-time code",
+    "marketing": "Marketing",
+}
+#: How WhatsApp rates a number or a template by what people do with its messages.
+QUALITIES: Mapping[str, str] = {
+    "green": "good",
+    "yellow": "medium: people block or report it",
+    "red": "low: many people block or report it",
+    "unknown": "not rated yet",
+}
+TEMPLATE_STATUSES: Mapping[str, str] = {
+    "approved": "Approved",
+    "pending": "Under review",
+    "rejected": "Rejected",
+    "paused": "Paused",
+    "disabled": "Disabled",
+    "in_appeal": "In appeal",
+}
+#: What each of them means for sending.
+TEMPLATE_MEANINGS: Mapping[str, str] = {
+    "approved": "WhatsApp has approved it: it can be sent.",
+    "pending": "WhatsApp is looking at it, mostly for minutes, at most for a day or two.",
+    "rejected": "WhatsApp has rejected it: it cannot be sent as it is.",
+    "paused": "WhatsApp has paused it, since people blocked or reported it. What waits for it is sent afterwards.",
+    "disabled": "WhatsApp has disabled it for good. Make another one.",
+    "in_appeal": "Its rejection is being looked at again.",
+}
+#: Why a template was rejected, and what to do.
+REJECTIONS: Mapping[str, str] = {
+    "abusive_content": "It reads as abusive or threatening. Say the same without pressure.",
+    "incorrect_category": "It is of another category than it says. Take out what promotes something, or change it.",
+    "invalid_format": "Its variables are not well formed: number them in order, and neither begin nor end with one.",
+    "promotional": "It promotes something, which this category does not allow. Take that out, or make it marketing.",
+    "scam": "It looks like fraud. Say who writes and why, and ask for no secrets.",
+    "tag_content_mismatch": "Its language or category does not fit the text. Correct whichever is wrong.",
+    "other": "WhatsApp gave no reason that can be told. The operator may know more.",
+}
+CONNECTIONS: Mapping[str, str] = {
+    "connected": "Connected",
+    "pending": "Being set up",
+    "disconnected": "Not connected",
+    "restricted": "Restricted",
+    "banned": "Banned",
+    "paused": "Paused by the operator",
+    "unknown": "Unknown",
+}
+CREDENTIALS: Mapping[str, str] = {
+    "ok": "works",
+    "expiring": "expires soon: the operator has to renew it",
+    "missing_scope": "lacks a right: the operator has to renew it",
+    "invalid": "does not work: the operator has to renew it",
+    "unknown": "not checked yet",
 }
 #: Words that people send to be left alone, to be written to, and to be helped.
 KEYWORDS: Mapping[str, str] = {"stop": "STOP", "start": "START", "help": "HELP"}

@@ -180,10 +180,11 @@ async def templates(
         filters.date_to,
     )
     found, seen = bounded_scan.judged(rows, limit=limit, look=look)
-    return [_template(row) for row in found], seen
+    return [template_of(row) for row in found], seen
 
 
-def _template(row: asyncpg.Record) -> Template:
+def template_of(row: asyncpg.Record) -> Template:
+    """A template from its row."""
     return Template(
         id=row["id"],
         name=row["name"],

@@ -310,6 +310,8 @@ SUBMITTED = {
     "/messages/{id}/cancel": WORK,
     "/send": WORK,
     "/send/preview": READS,
+    "/send/template": WORK,
+    "/send/template/preview": READS,
     "/inbox/{id}/reply": WORK,
     "/inbox/{id}/assign": "conversation.assigned",
     "/inbox/{id}/close": "conversation.closed",

@@ -13,7 +13,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.contacts import suggesting
 from heliograph.contacts.suggesting import Suggestion
-from heliograph.dashboard.sending import code, refusals, sms_form
+from heliograph.dashboard.sending import code, refusals, sms_form, template
 from heliograph.dashboard.sending.code import Snippet
 from heliograph.dashboard.sending.sms_form import Recipient, Typed
 from heliograph.overview import messages
@@ -68,6 +68,8 @@ class Sent(msgspec.Struct, frozen=True):
 
 async def show(request: Request) -> Answer:
     """The form: empty, for a number (`to`), as an earlier message (`again`), or beside one just sent (`sent`)."""
+    if request.query.get("channel") == "template":
+        return await template.show(request)
     sent = await _message(request, "sent")
     if sent is not None and request.is_fragment:
         return Shown(template="sending/sent_live.html", values={"sent": sent.message})

@@ -150,7 +150,7 @@ class Acceptor:
         OverLimit and Unavailable. A key that has an outcome replays it, whatever has happened to number and template
         since. If the caller is cancelled, the message is stored completely or not at all.
         """
-        return await self._intake.put(await self._prepare(send))
+        return await self._intake.put(await self.prepare(send))
 
     async def accept_many(self, sends: Sequence[Send]) -> list[Answer | Refusal]:
         """Store several messages; each gets its answer or its refusal."""
@@ -161,7 +161,8 @@ class Acceptor:
         await self._intake.drain()
         await self._kept.close()
 
-    async def _prepare(self, send: Send) -> _Item:
+    async def prepare(self, send: Send) -> _Item:
+        """A send with all that can be judged of it before its batch."""
         content, country = send.content, phones.country(send.to)
         number: Number | None = None
         template: Template | None = None

@@ -1,0 +1,284 @@
+"""D2 Send, a WhatsApp template: which one, its values as fields, and what it looks like filled in."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.accounts import idempotency
+from heliograph.base import phones
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.dashboard.sending import code, refusals, sms_form
+from heliograph.dashboard.sending.code import Snippet
+from heliograph.dashboard.sending.sms_form import Recipient
+from heliograph.overview import messages
+from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.requests import Request
+from heliograph.pages.words import SEND_FORM
+from heliograph.people.roles import CONTENT
+from heliograph.sms.accepting.accept import MAX_REFERENCE
+from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
+from heliograph.whatsapp import library, reads, rendering, standing
+from heliograph.whatsapp import messages as whatsapp
+from heliograph.whatsapp.accepting import preview
+from heliograph.whatsapp.accepting.accept import Send, TemplateSend
+from heliograph.whatsapp.accepting.preview import Preview
+from heliograph.whatsapp.library import Entry
+from heliograph.whatsapp.reads import TemplateFilters
+
+PAGE = "sending/template.html"
+#: Templates that are offered; characters of a value.
+OFFERED, LONGEST = 200, 1_024
+_VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+
+
+class Typed(msgspec.Struct, frozen=True):
+    """The fields of the form, as they were typed."""
+
+    to: str = ""
+    #: Ids of a number and of a template.
+    number: str = ""
+    template: str = ""
+    reference: str = ""
+    values: tuple[str, ...] = ()
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What would become of the form as it stands."""
+
+    recipient: Recipient | None = None
+    number: str = ""
+    country: str = ""
+    found: Preview | None = None
+    problems: list[str] = []
+    way: tuple[str, str] | None = None
+    snippets: list[Snippet] = []
+
+
+async def show(request: Request) -> Answer:
+    """The form; beside it a message that was just sent."""
+    sent = None
+    if request.query.get("sent"):
+        async with request.reading() as conn:
+            sent = (await messages.get(conn, request.actor, id=_id(request.query["sent"]))).message
+        if request.is_fragment:
+            return Shown(template="sending/sent_live.html", values={"sent": sent})
+    given = await _prefilled(request)
+    values = await _values(request, given, sees=bool(given.to))
+    return Shown(template=PAGE, values=values | {"sent": sent})
+
+
+async def look(request: Request) -> Answer:
+    """The preview: by itself for a script, on the whole page for anybody else."""
+    values = await _values(request, _typed(request))
+    template = "sending/template_preview.html" if request.is_fragment else PAGE
+    return Shown(template=template, values=values | {"sent": None})
+
+
+async def send(request: Request) -> Answer:
+    """Send it, once for this form."""
+    given = _typed(request)
+    try:
+        async with request.reading() as conn:
+            wanted = await _read(request, conn, given)
+        answer = await request.services.whatsapp.accept(wanted)
+    except Refusal as refusal:
+        if refusal.status not in (400, 403, 409):
+            raise
+        values = await _values(request, given)
+        return Shown(template=PAGE, values=values | {"sent": None}, status=422, refusal=refusals.told(request, refusal))
+    id = msgspec.json.decode(answer.body)["message"]["id"]
+    where = request.to("/send", channel="template", number=given.number, template=given.template, sent=id)
+    return Elsewhere(location=where)
+
+
+async def back(request: Request) -> Answer:
+    """The address of a form that was sent, asked for without it."""
+    return Elsewhere(location=request.to("/send", channel="template"))
+
+
+def filled(entry: Entry, values: tuple[str, ...]) -> list[tuple[str, str]]:
+    """What a phone shows: (header, body, footer or button; text). Values that are missing keep their braces."""
+    kinds = library.slots(entry.layout)
+    known = {slot: value for slot, value in zip(kinds, values, strict=False) if value}
+    if entry.layout.authentication and values and values[0]:
+        known |= {("body", name): values[0] for name in entry.layout.body_variables}
+    shown: list[tuple[str, str]] = []
+    for part in entry.template.parts:
+        if part.type == "buttons":
+            shown += [("button", one.text or "") for one in part.buttons]
+        elif part.text:
+            kind = part.type
+            text = part.text
+            for name in _VARIABLE.findall(part.text):
+                if (kind, name) in known:
+                    text = _put(text, name, known[kind, name])
+            shown.append((kind, text))
+        elif part.type == "header":
+            shown.append(("header", f"[{part.format}]"))
+    if entry.layout.authentication and not any(kind == "body" for kind, _ in shown):
+        shown.insert(0, ("body", rendering.filled(entry.layout, values)))
+    return shown
+
+
+def _put(text: str, name: str, value: str) -> str:
+    """A text with one of its variables filled in."""
+    return re.sub(r"\{\{\s*" + re.escape(name) + r"\s*\}\}", lambda _: value, text)
+
+
+def _typed(request: Request) -> Typed:
+    form = request.form
+    values: list[str] = []
+    while (name := f"p{len(values) + 1}") in form and len(values) < 50:
+        values.append(form[name])
+    to = form.get("take") or form.get("to", "")
+    return Typed(to, form.get("number", ""), form.get("template", ""), form.get("reference", ""), tuple(values))
+
+
+async def _prefilled(request: Request) -> Typed:
+    query = request.query
+    given = Typed(query.get("to", "")[: sms_form.LONGEST_NAME], query.get("number", ""), query.get("template", ""))
+    if not query.get("again"):
+        return given
+    async with request.reading() as conn:
+        earlier = await whatsapp.get(conn, request.actor, id=_id(query["again"]))
+        listed = await _offered(request, conn)
+    chosen = next(
+        (one for one in listed if (one.name, one.language) == (earlier.template_name, earlier.template_language)), None
+    )
+    whole = request.may(permission=CONTENT)
+    parameters = (earlier.content or {}).get("parameters") or []
+    return Typed(
+        earlier.recipient if whole else "",
+        str(earlier.number_id),
+        str(chosen.id) if chosen else "",
+        earlier.client_reference or "",
+        tuple(str(one) for one in parameters) if whole else (),
+    )
+
+
+async def _read(request: Request, conn: Connection, given: Typed) -> Send:
+    wrong: list[tuple[str, str]] = []
+    number = None
+    if is_user_id(given.to.strip()):
+        number = given.to.strip()
+    elif not given.to.strip():
+        wrong.append(("to", "required"))
+    else:
+        meant = await sms_form.recipient(request, conn, given.to)
+        number = meant.number
+        if number is None:
+            wrong.append(("to", "ambiguous" if meant.choices else "pattern"))
+    entry = await _entry(request, conn, given.template)
+    if entry is None:
+        wrong.append(("template", "unknown"))
+    if len(given.reference) > MAX_REFERENCE:
+        wrong.append(("reference", "length"))
+    wrong += [(f"p{n}", "required") for n, value in enumerate(given.values, 1) if not value.strip()]
+    try:
+        line = UUID(given.number)
+    except ValueError:
+        wrong.append(("number", "unknown"))
+    if wrong or number is None or entry is None:
+        raise Invalid(*((field, issue, SEND_FORM[f"{_kind(field)}.{issue}"]) for field, issue in wrong))
+    once = request.form.get("_once", "")
+    if not once or len(once) > idempotency.MAX_LENGTH:
+        raise Invalid(("form", "required", SEND_FORM["form.required"]))
+    template = entry.template
+    return Send(
+        actor=request.actor,
+        to=number,
+        number_id=line,
+        content=TemplateSend(template.name, template.language, template.category, given.values),
+        client_reference=given.reference or None,
+        request_id=request.request_id,
+        key_hash=idempotency.key_hash(request.mode, "PAGE", "/send/template", f"{request.person.user_id} {once}"),
+        request_hash=idempotency.request_hash([str(request.person.user_id), msgspec.to_builtins(given), number]),
+    )
+
+
+def _kind(field: str) -> str:
+    return "p" if field.startswith("p") and field[1:].isdigit() else field
+
+
+async def _values(request: Request, given: Typed, *, sees: bool = True) -> dict[str, Any]:
+    async with request.reading() as conn:
+        numbers = await standing.list_all(conn, request.actor)
+        listed = await _offered(request, conn)
+        if not given.number and numbers:
+            given = msgspec.structs.replace(given, number=str(numbers[0].number.id))
+        entry = await _entry(request, conn, given.template)
+        slots = [] if entry is None else library.slots(entry.layout)
+        values = (*given.values, *([""] * len(slots)))[: len(slots)]
+        given = msgspec.structs.replace(given, values=values)
+        seen = await _see(request, conn, given, entry) if sees and entry is not None else Seen()
+    chosen = next((one for one in numbers if str(one.number.id) == given.number), None)
+    return {
+        "channel": "template",
+        "given": given,
+        "numbers": numbers,
+        "chosen": chosen,
+        "listed": listed,
+        "entry": entry,
+        "slots": slots,
+        "longest": LONGEST,
+        "shown": [] if entry is None else filled(entry, values),
+        "seen": seen,
+        "route": "simulator" if chosen is not None and chosen.is_simulated and request.mode == "live" else "",
+    }
+
+
+async def _see(request: Request, conn: Connection, given: Typed, entry: Entry) -> Seen:
+    recipient = None
+    if given.to.strip() and not is_user_id(given.to.strip()):
+        recipient = await sms_form.recipient(request, conn, given.to)
+    number = recipient.number if recipient is not None and recipient.number else ""
+    found, snippets, problems, way = None, list[Snippet](), list[str](), None
+    try:
+        request.form.setdefault("_once", "preview")
+        wanted = await _read(request, conn, given)
+        snippets = code.of_whatsapp(request, wanted)
+        margin = request.services.settings.whatsapp_window_margin_seconds
+        found = await preview.preview(conn, request.services.whatsapp, wanted, margin=margin)
+    except Refusal as refusal:
+        told = refusals.told(request, refusal)
+        problems = [
+            request.text(one["message"])
+            for one in told.details["fields"]
+            if one["issue"] not in ("required", "ambiguous")
+        ]
+        way = refusals.way(request, refusal)
+    return Seen(
+        recipient=recipient,
+        number=phones.spaced(number) if number else "",
+        country=request.speech.country(phones.country(number)) if number else "",
+        found=found,
+        problems=problems,
+        way=way,
+        snippets=snippets,
+    )
+
+
+async def _offered(request: Request, conn: Connection) -> list[reads.Template]:
+    listed, _ = await reads.templates(conn, request.actor, filters=TemplateFilters(status="approved"), limit=OFFERED)
+    return sorted((one for one in listed[:OFFERED] if one.sendable), key=lambda one: (one.name, one.language))
+
+
+async def _entry(request: Request, conn: Connection, wanted: str) -> Entry | None:
+    if not wanted:
+        return None
+    try:
+        return await library.get(conn, request.actor, id=UUID(wanted))
+    except (ValueError, NotFound):
+        return None
+
+
+def _id(given: str) -> UUID:
+    try:
+        return UUID(given)
+    except ValueError:
+        raise NotFound from None

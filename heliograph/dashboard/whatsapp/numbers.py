@@ -1,0 +1,14 @@
+"""D14 WhatsApp numbers: how each stands, and what holds it."""
+
+from __future__ import annotations
+
+from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.requests import Request
+from heliograph.whatsapp import standing
+
+
+async def show(request: Request) -> Answer:
+    """The organization's numbers; both modes share them."""
+    async with request.reading() as conn:
+        listed = await standing.list_all(conn, request.actor)
+    return Shown(template="whatsapp/numbers.html", values={"listed": listed})

@@ -1,0 +1,84 @@
+"""D13 Templates: which there are, how each stands and why, and what it looks like."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from heliograph.base.database import cursor
+from heliograph.base.errors import Invalid
+from heliograph.dashboard.sending import code, template
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.requests import Request
+from heliograph.whatsapp import library, reads, standing
+from heliograph.whatsapp.accepting.accept import Send, TemplateSend
+from heliograph.whatsapp.reads import TemplateFilters
+
+COLLECTION = "templates of a page"
+#: Rows of a page.
+SIZE = 50
+
+
+async def show_list(request: Request) -> Answer:
+    """Templates, newest first, by status, category and name."""
+    query = request.query
+    kept = {name: query.get(name, "") for name in ("status", "category", "name")}
+    bound = {name: value for name, value in kept.items() if value}
+    key, organization_id = request.services.cursor_key, request.actor.organization_id
+    after = None
+    if query.get("after"):
+        try:
+            (position,) = cursor.decode(
+                key, query["after"], organization_id=organization_id, collection=COLLECTION, filters=bound
+            )
+            after = UUID(position)
+        except Invalid:
+            return Elsewhere(location=request.to("/templates", **kept))
+    filters = TemplateFilters(
+        status=kept["status"] if kept["status"] in words.TEMPLATE_STATUSES else None,
+        category=kept["category"] if kept["category"] in words.CATEGORIES else None,
+        name=kept["name"].strip()[:512] or None,
+    )
+    async with request.reading() as conn:
+        found, seen = await reads.templates(conn, request.actor, filters=filters, after=after, limit=SIZE)
+    last = found[SIZE - 1].id if len(found) > SIZE else seen
+    older = None
+    if last is not None:
+        position = cursor.encode(key, [last], organization_id=organization_id, collection=COLLECTION, filters=bound)
+        older = request.to("/templates", **kept, after=position)
+    return Shown(
+        template="whatsapp/templates.html",
+        values={
+            "listed": found[:SIZE],
+            "kept": kept,
+            "is_filtered": bool(bound),
+            "is_first": after is None,
+            "older": older,
+            "statuses": list(words.TEMPLATE_STATUSES),
+            "categories": list(words.CATEGORIES),
+        },
+    )
+
+
+async def show(request: Request) -> Answer:
+    """One template."""
+    async with request.reading() as conn:
+        entry = await library.get(conn, request.actor, id=request.id())
+        numbers = await standing.list_all(conn, request.actor)
+    slots = library.slots(entry.layout)
+    found = entry.template
+    snippets = []
+    if found.sendable and numbers:
+        values = tuple(name or kind for kind, name in slots)
+        content = TemplateSend(found.name, found.language, found.category, values)
+        sent = Send(actor=request.actor, to="+258841234567", number_id=numbers[0].number.id, content=content)
+        snippets = code.of_whatsapp(request, sent)
+    return Shown(
+        template="whatsapp/template.html",
+        values={
+            "entry": entry,
+            "slots": slots,
+            "shown": template.filled(entry, ()),
+            "seen": template.Seen(snippets=snippets),
+        },
+    )

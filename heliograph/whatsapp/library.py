@@ -1,0 +1,60 @@
+"""One template with all that its page tells: how it is filled, how it stands, and what it looks like when it is."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
+from heliograph.whatsapp import reads
+from heliograph.whatsapp.reads import Template
+
+#: How WhatsApp rates what people do with a template; anything else that was said is "unknown".
+QUALITIES = ("green", "yellow", "red")
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A template and how it is filled."""
+
+    template: Template
+    layout: TemplateLayout
+    quality: str
+    #: A paused one is looked at again then.
+    held_until: datetime | None
+
+
+GET = """
+SELECT id, name, language, category, status, parameter_count, parameter_format, body_preview, components,
+       rejection_reason, updated_at, quality, held_until
+  FROM whatsapp_templates WHERE organization_id = $1 AND id = $2 AND NOT disabled_locally AND status <> 'removed'
+"""
+
+
+async def get(conn: Connection, actor: Actor, *, id: UUID) -> Entry:
+    """A template in use. Raises NotFound."""
+    row = await conn.fetchrow(GET, actor.organization_id, id)
+    if row is None:
+        raise NotFound("There is no such template.", resource="template", id=str(id))
+    quality = row["quality"].lower()
+    return Entry(
+        reads.template_of(row),
+        layout(msgspec.json.decode(row["components"]), row["parameter_format"], row["category"]),
+        quality if quality in QUALITIES else "unknown",
+        row["held_until"],
+    )
+
+
+def slots(found: TemplateLayout) -> list[tuple[str, str]]:
+    """What each of its values is for, in their order: (header, body, button or code; the variable's name)."""
+    if found.authentication:
+        return [("code", "")]
+    return [
+        *(("header", name) for name in found.header_variables),
+        *(("body", name) for name in found.body_variables),
+        *(("button", str(button.index + 1)) for button in found.buttons),
+    ]

@@ -1,0 +1,54 @@
+"""How an organization's numbers stand, beyond what the API tells: what holds them, and how many people they reached."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.suppliers.whatsapp_cloud.address import BASE_URL
+from heliograph.whatsapp import reads
+from heliograph.whatsapp.reads import PhoneNumber
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A number, and how it stands."""
+
+    number: PhoneNumber
+    #: Until when nothing is sent from it, and whether its credential is why; None: nothing holds it.
+    held_until: datetime | None
+    is_credential: bool
+    #: People written to within 24 hours outside of their windows, at most; None: not counted.
+    reached: int | None
+    #: A simulation stands behind it: no phone rings.
+    is_simulated: bool
+
+
+STANDING = """
+SELECT n.id, nullif(greatest(n.held_until, a.held_until, now()), now()) AS held_until,
+       coalesce(a.held_until >= coalesce(n.held_until, a.held_until) AND a.held_reason = 'credential', false)
+           AS is_credential,
+       p.users AS reached, a.base_url
+  FROM whatsapp_numbers n
+  JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
+  LEFT JOIN LATERAL (SELECT users FROM whatsapp_portfolios WHERE portfolio = a.portfolio) p ON true
+ WHERE n.organization_id = $1 AND n.state = 'active' AND a.state <> 'removed'
+"""
+
+
+async def list_all(conn: Connection, actor: Actor) -> list[Standing]:
+    """The organization's numbers, oldest first."""
+    rows = {row["id"]: row for row in await conn.fetch(STANDING, actor.organization_id)}
+    return [
+        Standing(
+            one,
+            rows[one.id]["held_until"],
+            rows[one.id]["is_credential"],
+            rows[one.id]["reached"],
+            rows[one.id]["base_url"] != BASE_URL,
+        )
+        for one in await reads.phone_numbers(conn, actor)
+        if one.id in rows
+    ]

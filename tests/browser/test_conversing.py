@@ -1,0 +1,82 @@
+"""Sending and answering in a real browser, against a worker and a simulated network."""
+
+from __future__ import annotations
+
+import pytest
+
+from heliograph.base.database.pool import Pool
+from heliograph.queue import timers
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.received import inbound, inbox
+from heliograph.suppliers.contract import Inbound
+
+from .conftest import Site
+
+ANA = "+258841234567"
+
+
+async def hear(pool: Pool, site: Site, text: str) -> None:
+    """What a handset wrote to a number of the organization's, as a worker takes it in."""
+    async with pool.acquire() as conn:
+        await timers.ensure(conn, inbox.TIMER)
+        asked = await sender_ids.request(conn, site.made.actor, value="90210")
+        await sender_ids.review(conn, site.made.actor, id=asked.id, status="approved")
+        supplier = await conn.fetchval("SELECT id FROM suppliers LIMIT 1")
+        await inbound.store(conn, supplier, [Inbound(ANA[1:], "90210", 0, text.encode(), b"")])
+        while not await conn.fetchval("SELECT count(*) FROM inbox_threads"):
+            await inbox.work_through(conn)
+
+
+@pytest.mark.lasts(20)
+async def test_by_keyboard_sent_delivered_and_answered(site: Site) -> None:
+    """A text is previewed while it is typed and sent by keyboard; what comes back is answered in the inbox."""
+    page = site.page
+    await page.goto(await site.link())
+    await page.wait_for_url(site.base + "/")
+    await page.goto(site.base + "/send")
+    assert await page.evaluate("document.activeElement.id") == "to"
+    await page.keyboard.type(ANA)
+    await page.locator("#message").focus()
+    await page.keyboard.type("Olá, já está pronto")
+    await page.locator("#preview", has_text="Unicode").wait_for()
+    # The button writes it plainly, in the field.
+    await page.locator("button[name=replace]").focus()
+    await page.keyboard.press("Enter")
+    await page.locator("#preview", has_text="GSM-7").wait_for()
+    assert await page.locator("#message").input_value() == "Ola, ja esta pronto"
+    await page.keyboard.press("Control+Enter")
+    await page.wait_for_url("**/send?sent=*")
+    await page.locator("#state[data-final]", has_text="Delivered").wait_for()
+    await hear(site.pool, site, "When do you open?")
+    await page.goto(site.base + "/inbox")
+    await page.keyboard.press("j")
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/inbox/*")
+    await page.keyboard.press("r")
+    assert await page.evaluate("document.activeElement.id") == "message"
+    await page.keyboard.type("At nine.")
+    await page.keyboard.press("Control+Enter")
+    await page.locator(".bubbles .outbound", has_text="At nine.").locator(".status", has_text="Delivered").wait_for()
+    assert await site.pool.fetchval("SELECT count(*) FROM messages") == 2
+
+
+async def test_without_scripts_a_message_is_previewed_and_sent(site: Site) -> None:
+    """Journey 12: the buttons do what the scripts would."""
+    page = await site.context.new_page()
+    site.watch(page)
+    link = await site.link(password=True)
+    await page.route("**/*.js", lambda route: route.abort())
+    await page.goto(site.base + "/enter")
+    await page.get_by_label("Link").fill(link)
+    await page.get_by_role("button", name="Sign in").click()
+    await page.wait_for_url(site.base + "/")
+    await page.goto(site.base + "/send")
+    await page.locator("#to").fill(ANA)
+    await page.locator("#message").fill("Hello")
+    await page.get_by_role("button", name="Preview").click()
+    await page.locator("#preview", has_text="1 segment · GSM-7").wait_for()
+    await page.locator("[data-send]").click()
+    await page.wait_for_url("**/send?sent=*")
+    await page.get_by_role("link", name="All about this message").click()
+    await page.wait_for_url("**/messages/*")
+    site.complaints = [one for one in site.complaints if "ERR_FAILED" not in one]

@@ -1,0 +1,109 @@
+"""WhatsApp on pages: templates and numbers in words, and a template sent by hand."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from heliograph.base.database.pool import Pool
+from tests.rules import whatsapp_factories as making
+from tests.rules.whatsapp_factories import Made
+
+from .conftest import Browser, Tenant, make_person
+
+TO = "+258841234567"
+
+
+@pytest.fixture
+async def made(pool: Pool, tenant: Tenant) -> Made:
+    return await making.made(pool, organization_id=tenant.id)
+
+
+async def test_a_template_is_chosen_filled_in_and_sent_once(pool: Pool, owner: Browser, made: Made) -> None:
+    page = await owner.get(f"/send?channel=template&to=%2B258841234567&template={made.template_id}")
+    assert "order_shipped" in page.words
+    form = page.form("/send/template")
+    assert form["to"] == TO
+    slots = [name for name in form if re.fullmatch(r"p\d", name)]
+    assert len(slots) == 2
+    preview = await owner.post("/send/template/preview", form | {"p1": "Ana", "p2": "7"}, HX_Request="true")
+    assert ("<html" not in preview.text, "Ana" in preview.words, "once it is delivered" in preview.words) == (
+        True,
+        True,
+        True,
+    )
+    assert '"parameters": ["Ana", "7"]' in preview.words
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 0
+    page = await owner.post("/send/template", form | {"p1": "Ana", "p2": ""})
+    assert (page.status, "Give a value." in page.words, '<a href="#p2">' in page.text) == (422, True, True)
+    for _ in range(2):
+        page = await owner.post("/send/template", form | {"p1": "Ana", "p2": "7", "reference": "order-7"})
+        assert page.path.startswith("/send?channel=template"), page.words
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 1
+    assert "Your message" in page.words
+    id = await pool.fetchval("SELECT id FROM whatsapp_messages")
+    again = await owner.get(f"/send?again={id}")
+    fields = again.form("/send/template")
+    assert (fields["p1"], fields["p2"], fields["to"], fields["reference"]) == ("Ana", "7", TO, "order-7")
+    fragment = await owner.get(page.path, HX_Request="true")
+    assert fragment.text.lstrip().startswith('<p class="lead" id="state"')
+
+
+async def test_what_a_template_is_refused_for(pool: Pool, owner: Browser, made: Made) -> None:
+    where = f"/send?channel=template&to=%2B258841234567&template={made.template_id}"
+    form = (await owner.get(where)).form("/send/template") | {"p1": "Ana", "p2": "7"}
+    page = await owner.post("/send/template", form | {"p1": "two\nlines"})
+    assert (page.status, '<a href="#p1">' in page.text) == (422, True)
+    page = await owner.post("/send/template", form | {"number": "none"})
+    assert page.status == 422
+    await pool.execute("UPDATE wallets SET available = 0, total = reserved + consumed")
+    page = await owner.post("/send/template", form)
+    assert (page.status, "The wallet does not cover it:" in page.words) == (422, True)
+    assert "The wallet does not cover it:" in (await owner.post("/send/template/preview", form)).words
+    await pool.execute("UPDATE whatsapp_templates SET status = 'paused'")
+    page = await owner.get("/send?channel=template")
+    assert "No template can be sent yet" in page.words
+
+
+async def test_templates_in_words(pool: Pool, tenant: Tenant, owner: Browser, made: Made) -> None:
+    page = await owner.get("/templates")
+    assert "order_shipped" in page.words
+    page = await owner.get(f"/templates/{made.template_id}")
+    for said in ("WhatsApp has approved it: it can be sent.", "Send it", "On a phone", "curl"):
+        assert said in page.words, said
+    await pool.execute(
+        "UPDATE whatsapp_templates SET status = 'rejected', rejection_reason = 'INVALID_FORMAT' WHERE id = $1",
+        made.template_id,
+    )
+    page = await owner.get(f"/templates/{made.template_id}")
+    assert "Its variables are not well formed" in page.words
+    assert "Send it" not in page.words
+    page = await owner.get("/templates?status=rejected&name=order_shipped")
+    assert "Rejected" in page.words
+    assert "Nothing fits" in (await owner.get("/templates?status=paused")).words
+    assert (await owner.get("/templates?after=nonsense")).path == "/templates"
+
+
+async def test_numbers_in_words(pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser) -> None:
+    assert "There is no WhatsApp number yet" in (await owner.get("/numbers")).words
+    made = await making.made(pool, organization_id=tenant.id)
+    await pool.execute(
+        "UPDATE whatsapp_numbers SET messaging_limit = 2000, quality_rating = 'yellow',"
+        " held_until = now() + interval '1 h'"
+    )
+    await pool.execute(
+        "INSERT INTO whatsapp_portfolios SELECT portfolio, 1240, now() FROM whatsapp_accounts"
+        " ON CONFLICT (portfolio) DO UPDATE SET users = 1240"
+    )
+    page = await owner.get("/numbers")
+    for said in ("1,240 of 2,000 people in the last 24 h", "medium: people block", "WhatsApp holds it back until"):
+        assert said in page.words, said
+    for secret in (made.graph_id, made.waba_id):
+        assert secret not in page.text
+    await pool.execute("UPDATE whatsapp_accounts SET held_until = now() + interval '2 h', held_reason = 'credential'")
+    assert "its credential does not work" in (await owner.get("/numbers")).words
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    await other_browser.sign_in("vera@example.com")
+    assert (await other_browser.get("/numbers")).status == 200
+    assert (await other_browser.get("/send?channel=template")).status == 403
