@@ -31,7 +31,8 @@ SELECT (SELECT since FROM opted_out_since($1, $2) LIMIT 1) AS since,
        coalesce(thread.free_until > now(), false) AS is_free
   FROM (SELECT 1) one LEFT JOIN LATERAL (
        SELECT c.expires_at, c.free_until FROM whatsapp_conversation_of($1, $3, $2) found
-         JOIN whatsapp_conversations c ON c.organization_id = $1 AND c.id = found.conversation_id LIMIT 1) thread ON true
+         JOIN whatsapp_conversations c ON c.organization_id = $1 AND c.id = found.conversation_id
+        LIMIT 1) thread ON true
 """
 
 
