@@ -44,6 +44,8 @@ STEP = 5000
 STATEMENT_MS, SECONDS, ROWS = 10_000, 60.0, 1_000_000
 #: Events are fetched and replayed soon or never; the outcome of a message is in its own row.
 EVENTS, WEBHOOKS = timedelta(days=90), timedelta(days=30)
+#: What attempts of webhooks were answered is looked into soon after.
+EVIDENCE = timedelta(days=7)
 #: A sweep through time begins so long before where the last one ended: ids are made before their rows are committed.
 OVERLAP = timedelta(minutes=10)
 #: Longest and shortest stretch of time that one statement of a sweep looks at.
@@ -143,6 +145,7 @@ SHARED = Rules(
         Table(name="events", time="created_at", bound=lambda at: max(at.metadata, at.now - EVENTS)),
         Table(name="webhook_attempts", time="started_at", bound=lambda at: at.now - WEBHOOKS),
         Table(name="webhook_successes", time="started_to", bound=lambda at: at.now - WEBHOOKS),
+        Table(name="webhook_attempt_evidence", time="started_at", bound=lambda at: at.now - EVIDENCE, by="day"),
         Table(name="requests", time="at", bound=lambda at: at.now - timedelta(days=requests.DAYS), by="day"),
         # The audit log takes no deletions.
         Table(name="audit_log", time="at", bound=lambda at: at.audit, keeps_stray=True),

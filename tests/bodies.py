@@ -10,6 +10,7 @@ import msgspec
 
 from heliograph.api.document.event_bodies import DATA
 from heliograph.base.database.pool import Pool
+from heliograph.webhooks.delivery.attempts import type_of
 
 #: Tests of delivery make up events that say hardly anything; a real one has more fields than that.
 STUB = 3
@@ -30,9 +31,11 @@ async def events_are_as_documented(pool: Pool) -> None:
         except msgspec.ValidationError as error:
             said = f"{kind} is not as `api/document/event_bodies.py` describes it"
             raise AssertionError(f"{said}: {error}\n{text}") from error
+        if kind != type_of(kind):
+            assert data.pop("example") is True  # type: ignore[comparison-overlap]
         assert told == data, f"`api/document/event_bodies.py` does not describe all that {kind} says"
 
 
 @cache
 def _decoder(kind: str) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(DATA[kind])
+    return msgspec.json.Decoder(DATA[type_of(kind)])

@@ -111,6 +111,10 @@ class ApiKey(msgspec.Struct, frozen=True):
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
+    #: The client's address when it was used last.
+    last_used_from: str | None = None
+    #: The key that takes its place, once it was rotated.
+    replaced_by: UUID | None = None
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -123,7 +127,7 @@ class Known(msgspec.Struct, frozen=True):
 _STATUS = "CASE WHEN status = 'active' AND expires_at <= now() THEN 'expired' ELSE status END AS status"
 _COLUMNS = (
     f"id, name, prefix, last4, profile, scopes, mode, {_STATUS}, allowed_ips, last_used_at, created_at, expires_at,"
-    " revoked_at"
+    " revoked_at, last_used_from, replaced_by"
 )
 
 # The row lock comes first: two requests must not both become the fifth key.
@@ -156,12 +160,13 @@ async def issue(
     mode: str | None = None,
     allowed_ips: Sequence[str] = (),
     expires_at: datetime | None = None,
+    profile_name: str | None = None,
 ) -> tuple[ApiKey, str]:
     """Create a key with a profile's scopes or with the listed ones. Its secret is returned here and nowhere else.
 
     Keys and people can grant only what they hold themselves, and a test key can create only test keys; an operator can
     grant anything. `mode`: None means the actor's. `allowed_ips`: addresses or CIDR networks. `expires_at`: in the
-    future, with a time zone.
+    future, with a time zone. `profile_name`: what listed scopes are shown as.
     """
     name = checked_name(name)
     mode = actor.mode if mode is None else mode
@@ -185,7 +190,7 @@ async def issue(
             secret[:_PREFIX_LENGTH],
             secret[-4:],
             hash_secret(secret),
-            profile,
+            profile or profile_name,
             sorted(granted),
             mode,
             allowed,
@@ -196,6 +201,118 @@ async def issue(
         key = ApiKey(**row)
         await audit.record(conn, actor, "api_key.created", object_id=key.id, name=key.name, after=_told(key))
     return key, secret
+
+
+#: How long a key may go on working beside the one that takes its place.
+LONGEST_OVERLAP = timedelta(days=30)
+
+STANDING = f"""
+SELECT {_COLUMNS} FROM api_keys
+ WHERE organization_id = $1 AND id = $2 AND mode = ANY ($3) AND status = 'active'
+   AND (expires_at IS NULL OR expires_at > now())
+"""
+REPLACE = f"""
+UPDATE api_keys SET expires_at = least(expires_at, now() + $3), replaced_by = $4
+ WHERE organization_id = $1 AND id = $2
+RETURNING {_COLUMNS}
+"""
+
+
+class KeyReplaced(Refusal):
+    """This API key has been rotated already. Rotate the one that takes its place."""
+
+    code, status = "api_key_replaced", 409
+
+
+class KeyNotActive(Refusal):
+    """This API key is not active, so it cannot be rotated. Create a new one."""
+
+    code, status = "api_key_not_active", 409
+
+
+async def rotate(conn: Connection, actor: Actor, *, id: UUID, overlap: timedelta) -> tuple[ApiKey, str, ApiKey]:
+    """Make a key with the same name and rights and let the old one end after `overlap`, at most LONGEST_OVERLAP: (new
+    key, its secret, old key). The secret is returned here and nowhere else.
+
+    Both are active meanwhile and count toward the five. Raises NotFound, KeyNotActive, KeyReplaced, TooManyActiveKeys,
+    Invalid, and what `issue` raises for who does not hold the key's rights.
+    """
+    if not timedelta(0) < overlap <= LONGEST_OVERLAP:
+        raise Invalid(("overlap", "range", f"The old key may work for up to {LONGEST_OVERLAP.days} more days"))
+    async with conn.transaction():
+        await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
+        row = await conn.fetchrow(STANDING, actor.organization_id, id, actor.modes)
+        if row is None:
+            if await conn.fetchval(STATUS, actor.organization_id, id, actor.modes) is None:
+                raise NotFound(resource="api_key", id=str(id))
+            raise KeyNotActive(id=str(id))
+        old = ApiKey(**row)
+        if old.replaced_by is not None:
+            raise KeyReplaced(id=str(id), replacedBy=str(old.replaced_by))
+        # By its scopes, not its profile: a profile may have grown since.
+        made, secret = await issue(
+            conn,
+            actor,
+            name=old.name,
+            scopes=old.scopes,
+            mode=old.mode,
+            allowed_ips=old.allowed_ips,
+            expires_at=old.expires_at,
+            profile_name=old.profile,
+        )
+        row = await conn.fetchrow(REPLACE, actor.organization_id, id, overlap, made.id)
+        assert row is not None
+        ending = ApiKey(**row)
+        await audit.record(
+            conn,
+            actor,
+            "api_key.rotated",
+            object_id=id,
+            name=old.name,
+            before={"expires_at": old.expires_at},
+            after={"expires_at": ending.expires_at, "replaced_by": made.id},
+        )
+    return made, secret, ending
+
+
+RENAME = f"""
+UPDATE api_keys SET name = $4 WHERE organization_id = $1 AND id = $2 AND mode = ANY ($3) RETURNING {_COLUMNS}
+"""
+NAME = "SELECT name FROM api_keys WHERE organization_id = $1 AND id = $2 AND mode = ANY ($3) FOR NO KEY UPDATE"
+
+
+async def rename(conn: Connection, actor: Actor, *, id: UUID, name: str) -> ApiKey:
+    """Give a key another name. Raises NotFound and Invalid."""
+    name = checked_name(name)
+    async with conn.transaction():
+        before = await conn.fetchval(NAME, actor.organization_id, id, actor.modes)
+        if before is None:
+            raise NotFound(resource="api_key", id=str(id))
+        row = await conn.fetchrow(RENAME, actor.organization_id, id, actor.modes, name)
+        assert row is not None
+        if before != name:
+            await audit.record(
+                conn,
+                actor,
+                "api_key.renamed",
+                object_id=id,
+                name=name,
+                before={"name": before},
+                after={"name": name},
+            )
+    return ApiKey(**row)
+
+
+BY_SECRET = f"SELECT {_COLUMNS} FROM api_keys WHERE organization_id = $1 AND secret_hash = $2"
+
+
+async def by_secret(conn: Connection, actor: Actor, *, secret: str) -> ApiKey | None:
+    """The organization's key with this secret, of either mode and whatever its status; None: it has no such one."""
+    secret = secret.strip()
+    if not is_well_formed(secret):
+        return None
+    row = await conn.fetchrow(BY_SECRET, actor.organization_id, hash_secret(secret))
+    return None if row is None else ApiKey(**row)
 
 
 REVOKE = f"""

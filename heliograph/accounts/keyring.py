@@ -35,7 +35,7 @@ EXISTING = "SELECT string_agg(substr(secret_hash, 1, 8), ''::bytea) FROM api_key
 # Two processes may write the same keys at once: rows are locked in the order of their ids, and a row that the other one
 # is writing needs no second write.
 TOUCH = """
-UPDATE api_keys SET last_used_at = now()
+UPDATE api_keys SET last_used_at = now(), last_used_from = ($2::text[])[array_position($1::uuid[], id)]
  WHERE id IN (SELECT id FROM api_keys
                WHERE id = ANY($1) AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute')
                ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
@@ -51,7 +51,7 @@ class Keyring:
         self._keys: LoadingCache[bytes, Known] = LoadingCache(self._load, max_age=MAX_AGE, indivisible=is_down)
         self._existing: LoadingCache[str, frozenset[int]] = LoadingCache(self._list, max_age=EXISTING_AGE)
         self._touched: dict[UUID, float] = {}
-        self._touching: Batcher[UUID, None] = Batcher(self._touch, indivisible=is_down)
+        self._touching: Batcher[tuple[UUID, str], None] = Batcher(self._touch, indivisible=is_down)
 
     async def authenticate(self, secret: str, address: str, *, is_guess: bool = False) -> Actor:
         """The actor whose secret this is, used from `address`. Raises Unauthorized, or what the database raises.
@@ -71,7 +71,7 @@ class Keyring:
             if len(self._touched) >= CAPACITY:
                 self._touched.clear()
             self._touched[key_id] = now
-            self._touching.put(key_id)
+            self._touching.put((key_id, address))
         return known.actor
 
     async def close(self) -> None:
@@ -92,10 +92,10 @@ class Keyring:
             found = await authenticate_many(conn, digests)
         return {digest: known for digest, known in zip(digests, found, strict=True) if known is not None}
 
-    async def _touch(self, ids: list[UUID]) -> list[None]:
+    async def _touch(self, used: list[tuple[UUID, str]]) -> list[None]:
         async with self._pool.acquire() as conn:
-            await conn.execute(TOUCH, ids)
-        return [None] * len(ids)
+            await conn.execute(TOUCH, [id for id, _ in used], [address for _, address in used])
+        return [None] * len(used)
 
 
 def _inside(address: str, known: Known) -> bool:

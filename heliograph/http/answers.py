@@ -10,6 +10,7 @@ follows an answer is not part of the next one: a connection that received more t
 from __future__ import annotations
 
 import contextlib
+import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Literal
@@ -18,7 +19,7 @@ import httptools
 import msgspec
 
 #: How much of an answer's body is kept, for operators.
-KEPT_BYTES = 4_096
+KEPT_BYTES = 20_480
 #: A longer body is not read to its end: its connection is closed instead of reused.
 READ_BYTES = 65_536
 #: A body in chunks: read at most this much of it, sizes and extensions included, before it no longer counts as HTTP.
@@ -33,17 +34,31 @@ INTERIM_ANSWERS = 16
 FailureKind = Literal["blocked", "busy", "dns", "connect", "tls", "timeout", "closed", "protocol"]
 
 
+class Way(msgspec.Struct, frozen=True, gc=False):
+    """How a request reached the other side: the address connected to, and how long looking up the name, connecting and
+    the TLS handshake took, in seconds; None where none was needed."""
+
+    address: str
+    dns: float | None = None
+    connect: float | None = None
+    tls: float | None = None
+
+
 class Answer(msgspec.Struct, frozen=True, gc=False):
     """The other side answered. The meaning of the status is up to the caller; 3xx is not followed.
 
     `body`: at most as much as is kept, possibly cut short by the other side. `retry_after`: seconds from now, from the
-    header's seconds or date, None without one. `duration`: seconds.
+    header's seconds or date, None without one. `duration`: seconds. `start`: the first bytes received, which
+    contain the head (`head`). `first_byte`: seconds until they came.
     """
 
     status: int
     body: bytes
     retry_after: float | None
     duration: float
+    start: bytes = b""
+    first_byte: float | None = None
+    way: Way | None = None
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
@@ -65,6 +80,7 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
     duration: float
     #: Something of the request may have left.
     is_sent: bool = True
+    way: Way | None = None
 
 
 class NotHttp(Exception):
@@ -98,6 +114,7 @@ class AnswerReader:
         "complete",
         "retry_after",
         "reusable",
+        "start",
         "status",
     )
 
@@ -117,7 +134,9 @@ class AnswerReader:
         self.complete = False
         #: Another request may use the connection.
         self.reusable = False
-        self.body = b""
+        self.body: bytes | bytearray = b""
+        #: What was received until the head was complete; usually just a reference to what was read.
+        self.start: bytes | bytearray = b""
         #: The header as it came.
         self.retry_after: str | None = None
         self._seen = 0
@@ -139,6 +158,7 @@ class AnswerReader:
         """Add received bytes; True when the answer is complete. Raises NotHttp."""
         if not self.status:
             self._head += len(data)
+            self.start = _added(self.start, data)
         else:
             self._after_head += len(data)
             self._between += len(data)
@@ -161,7 +181,7 @@ class AnswerReader:
         parser is told that the input ended, which it accepts nowhere else."""
         if not self.status or self.complete:
             return False
-        seen, body = self._seen, self.body
+        seen, body = self._seen, bytes(self.body)
         with contextlib.suppress(httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._parser.feed_data(b"\r\n\r\n")
         self.body = body
@@ -202,7 +222,7 @@ class AnswerReader:
     def on_body(self, data: bytes) -> None:
         self._between = 0
         if len(self.body) < self._kept:
-            self.body += data[: self._kept - len(self.body)]
+            self.body = _added(self.body, data[: self._kept - len(self.body)])
         self._seen += len(data)
         if self._seen >= READ_BYTES:
             self.complete = True
@@ -216,6 +236,26 @@ class AnswerReader:
     def _stop(self, problem: str) -> _Enough:
         self._problem = problem
         return _Enough()
+
+
+def head(start: bytes) -> bytes:
+    """Status line and headers of the answer, from its `start`, without interim answers."""
+    start = start.replace(b"\r\n", b"\n")
+    while True:
+        first, gap, rest = start.partition(b"\n\n")
+        if not gap or not re.match(rb"HTTP/1\.[01] 1(?!01)", first):
+            return first
+        start = rest
+
+
+def _added(known: bytes | bytearray, data: bytes) -> bytes | bytearray:
+    """Both together. Adding to bytes would copy everything before each piece."""
+    if not known:
+        return data
+    if isinstance(known, bytes):
+        known = bytearray(known)
+    known += data
+    return known
 
 
 def seconds_until(retry_after: str, now: datetime) -> float | None:

@@ -29,7 +29,7 @@ import msgspec
 from heliograph.base.network.addresses import Address, Network, Target, is_allowed, parse_networks, parse_url
 from heliograph.base.process.settings import Settings
 from heliograph.http import writer
-from heliograph.http.answers import KEPT_BYTES, Answer, Failure, FailureKind
+from heliograph.http.answers import KEPT_BYTES, Answer, Failure, FailureKind, Way
 from heliograph.http.client_connection import ClientConnection
 from heliograph.http.resolver import Blocked, Lookup, Resolver
 
@@ -141,7 +141,8 @@ class HttpClient:
                 self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
             return await connection.send(request, started=started, deadline=started + self._seconds)
         except _NotSent as why:
-            return Failure(why.kind, why.detail, time.monotonic() - started, is_sent=False)
+            way = None if why.address is None else Way(why.address)
+            return Failure(why.kind, why.detail, time.monotonic() - started, is_sent=False, way=way)
         except Exception as error:
             detail = str(error) if isinstance(error, ValueError) else type(error).__name__
             return Failure("protocol", detail, time.monotonic() - started, is_sent=connection is not None)
@@ -243,8 +244,24 @@ class HttpClient:
             raise _NotSent("closed", "closed by us")
         try:
             async with asyncio.timeout(self._connect_seconds):
-                sock = await self._reach(await self._addresses(destination), destination.port)
-                return await self._open(destination, sock)
+                began = time.monotonic()
+                addresses = await self._addresses(destination)
+                found = time.monotonic()
+                sock = await self._reach(addresses, destination.port)
+                reached = time.monotonic()
+                try:
+                    address = sock.getpeername()[0]
+                except OSError as error:  # it was closed at once
+                    sock.close()
+                    raise _NotSent("connect", _reason(error)) from None
+                connection = await self._open(destination, sock, address)
+                connection.way = Way(
+                    address,
+                    dns=None if destination.address is not None else found - began,
+                    connect=reached - found,
+                    tls=time.monotonic() - reached if destination.secure else None,
+                )
+                return connection
         except TimeoutError:
             raise _NotSent("timeout", "no connection in time") from None
 
@@ -299,10 +316,10 @@ class HttpClient:
         except Blocked as error:
             raise _NotSent("blocked", str(error)) from None
         except OSError as error:
-            raise _NotSent("busy" if error.errno in _OURS else "connect", _reason(error)) from None
+            raise _NotSent("busy" if error.errno in _OURS else "connect", _reason(error), address) from None
         return sock
 
-    async def _open(self, destination: _Destination, sock: socket.socket) -> ClientConnection:
+    async def _open(self, destination: _Destination, sock: socket.socket, address: str) -> ClientConnection:
         """The connection on a socket, with TLS if required."""
 
         def make() -> ClientConnection:
@@ -318,9 +335,9 @@ class HttpClient:
         except BaseException as error:
             sock.close()
             if isinstance(error, ssl.SSLError | ssl.CertificateError):
-                raise _NotSent("tls", str(error)) from None
+                raise _NotSent("tls", str(error), address) from None
             if isinstance(error, OSError):
-                raise _NotSent("connect", _reason(error)) from None
+                raise _NotSent("connect", _reason(error), address) from None
             raise
         if self._closed:
             connection.abort()
@@ -381,10 +398,12 @@ class _Destination:
 class _NotSent(Exception):
     """There is no connection to send a request on."""
 
-    def __init__(self, kind: FailureKind, detail: str) -> None:
+    def __init__(self, kind: FailureKind, detail: str, address: str | None = None) -> None:
+        """`address`: the one that was tried, if it may be."""
         super().__init__(detail)
         self.kind: FailureKind = kind
         self.detail = detail
+        self.address = address
 
 
 def _reason(error: OSError) -> str:

@@ -16,7 +16,16 @@ from typing import cast
 
 from heliograph.base.database import clock
 from heliograph.base.network import sockets
-from heliograph.http.answers import KEPT_BYTES, Answer, AnswerReader, Failure, FailureKind, NotHttp, seconds_until
+from heliograph.http.answers import (
+    KEPT_BYTES,
+    Answer,
+    AnswerReader,
+    Failure,
+    FailureKind,
+    NotHttp,
+    Way,
+    seconds_until,
+)
 
 #: Once the status is known, so is the outcome: a trickling body gets no more time than this; seconds.
 BODY_SECONDS = 2.0
@@ -28,6 +37,7 @@ class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_answer",
         "_done",
+        "_first_byte",
         "_in_body",
         "_loop",
         "_lost",
@@ -35,6 +45,7 @@ class ClientConnection(asyncio.Protocol):
         "_transport",
         "deadline",
         "idle_since",
+        "way",
     )
 
     def __init__(
@@ -47,8 +58,11 @@ class ClientConnection(asyncio.Protocol):
         self._done: Callable[[Answer | Failure], None] | None = None
         self._started = 0.0
         self._in_body = False
+        self._first_byte = 0.0
         self.deadline = 0.0
         self.idle_since = 0.0
+        #: How it was opened; once the first request has ended, only its address.
+        self.way: Way | None = None
 
     def send(self, request: bytes, *, started: float, deadline: float) -> asyncio.Future[Answer | Failure]:
         """Send this and read the answer. `started`: when its duration began."""
@@ -67,6 +81,7 @@ class ClientConnection(asyncio.Protocol):
         """As `send`; `done` is called with the outcome. It may begin the next request on this connection."""
         self._answer.reset()
         self._in_body = False
+        self._first_byte = 0.0
         self._started = started
         self.deadline = deadline
         self._done = done
@@ -105,6 +120,8 @@ class ClientConnection(asyncio.Protocol):
             answer.reusable = False
             self._transport.abort()
             return
+        if not self._first_byte:
+            self._first_byte = time.monotonic()
         try:
             if answer.feed(data):
                 self._answered()
@@ -136,12 +153,18 @@ class ClientConnection(asyncio.Protocol):
         answer = self._answer
         said = answer.retry_after
         retry_after = None if said is None else seconds_until(said, clock.now())
-        self._settle(Answer(answer.status, answer.body, retry_after, time.monotonic() - self._started))
+        began = self._started
+        first = self._first_byte - began if self._first_byte else None
+        body, start = bytes(answer.body), bytes(answer.start)
+        self._settle(Answer(answer.status, body, retry_after, time.monotonic() - began, start, first, self.way))
 
     def _failure(self, kind: FailureKind, detail: str) -> Failure:
-        return Failure(kind, detail, time.monotonic() - self._started)
+        return Failure(kind, detail, time.monotonic() - self._started, way=self.way)
 
     def _settle(self, outcome: Answer | Failure) -> None:
+        way = self.way
+        if way is not None and way.connect is not None:
+            self.way = Way(way.address)
         done, self._done = self._done, None
         if done is not None:
             done(outcome)

@@ -72,13 +72,17 @@ CREATE TABLE api_keys (
     created_at      timestamptz NOT NULL,
     expires_at      timestamptz,
     revoked_at      timestamptz,
-    last_used_at    timestamptz
+    last_used_at    timestamptz,
+    last_used_from  text,
+    replaced_by     uuid
 );
 -- An organization has few keys that are valid, and any number of others.
 CREATE INDEX api_keys_standing ON api_keys (organization_id, id) WHERE status IN ('active', 'suspended');
 CREATE INDEX api_keys_ended ON api_keys (organization_id, coalesce(revoked_at, expires_at))
     WHERE status IN ('revoked', 'expired');
 COMMENT ON TABLE api_keys IS 'control: key hash to organization';
+COMMENT ON COLUMN api_keys.last_used_from IS 'the client''s address at last_used_at';
+COMMENT ON COLUMN api_keys.replaced_by IS 'the key that was made by rotating this one, which works until expires_at';
 
 CREATE UNLOGGED TABLE rate_windows (
     organization_id uuid NOT NULL,
@@ -1510,6 +1514,28 @@ CREATE INDEX webhook_attempts_by_endpoint ON webhook_attempts (organization_id, 
 CREATE INDEX webhook_attempts_age ON webhook_attempts USING brin (started_at) WITH (autosummarize = on);
 CREATE TABLE webhook_attempts_rest PARTITION OF webhook_attempts DEFAULT;
 COMMENT ON TABLE webhook_attempts IS 'tenant: tries to deliver an event to an endpoint, but for the first successes';
+
+CREATE TABLE webhook_attempt_evidence (
+    organization_id uuid NOT NULL,
+    begun_on        date NOT NULL,
+    event_id        uuid NOT NULL,
+    endpoint_id     uuid NOT NULL,
+    started_at      timestamptz NOT NULL,
+    url             text NOT NULL,
+    sent            text NOT NULL,
+    head            bytea NOT NULL,
+    body            bytea NOT NULL,
+    address         text,
+    dns_ms          real,
+    connect_ms      real,
+    tls_ms          real,
+    first_byte_ms   real,
+    PRIMARY KEY (organization_id, begun_on, event_id, endpoint_id, started_at)
+) PARTITION BY RANGE (begun_on);
+CREATE TABLE webhook_attempt_evidence_rest PARTITION OF webhook_attempt_evidence DEFAULT;
+COMMENT ON TABLE webhook_attempt_evidence IS 'tenant: what attempts that failed, and tests, sent and were answered; kept for a week, dropped by the day';
+COMMENT ON COLUMN webhook_attempt_evidence.sent IS 'the headers that identify and sign. What was sent beside them is made again from the event';
+COMMENT ON COLUMN webhook_attempt_evidence.started_at IS 'tells attempts of an event apart, as in webhook_attempts';
 
 CREATE TABLE webhook_successes (
     organization_id uuid NOT NULL,

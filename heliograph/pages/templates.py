@@ -68,6 +68,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "role_name": _named(words.ROLES),
         "status_name": _named(words.STATUSES),
         "result_name": _named(words.RESULTS),
+        "replay_name": _named(words.REPLAYS),
         "device": device,
         "mode_name": _named(words.MODES),
         "outcome_name": _named(words.OUTCOMES),

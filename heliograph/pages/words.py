@@ -151,6 +151,15 @@ ENDPOINT_FORM: Mapping[str, str] = {
     "subscribed_events": "Choose at least one event.",
     "description": "A description has at most 200 characters.",
 }
+#: How far back something is sent again, and how that goes.
+SINCE: Mapping[str, str] = {
+    "1h": "The last hour",
+    "24h": "The last 24 hours",
+    "3d": "The last 3 days",
+    "7d": "The last 7 days",
+    "30d": "The last 30 days",
+}
+REPLAYS: Mapping[str, str] = {"running": "Running", "completed": "Completed", "canceled": "Canceled"}
 #: What came of an attempt to deliver an event.
 RESULTS: Mapping[str, str] = {
     "delivered": "Delivered",

@@ -49,6 +49,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     #: Callbacks must be signed with one of these; empty: signatures are not looked at.
     secrets: tuple[str, ...] = ()
     status: int = 200
+    #: Body of each answer.
+    answer: bytes = b""
     #: Seconds before each answer.
     latency: float = 0.0
     #: Share of callbacks, 0 to 1, that are answered with `fail_status` instead.
@@ -193,7 +195,7 @@ class Receiver:
             return Reply(200, msgspec.json.encode(self.counters))
         options = self.options
         status = self._take({name: value for name, value in head.headers if name in _WANTED}, body)
-        return _reply(status, options.retry_after, options.latency, options.byte_interval)
+        return _reply(status, options.answer, options.retry_after, options.latency, options.byte_interval)
 
     def _take(self, headers: dict[bytes, bytes], body: bytes) -> int:
         """Judge one callback, note it, and return the status of its answer; 0 for none."""
@@ -263,12 +265,12 @@ _MALFORMED = _Body(id="-", type="malformed", data=_Data())
 
 
 @functools.lru_cache(maxsize=64)
-def _reply(status: int, retry_after: int | None, latency: float, byte_interval: float) -> Reply:
+def _reply(status: int, body: bytes, retry_after: int | None, latency: float, byte_interval: float) -> Reply:
     if not status:
         return Reply(0, way="hang")
     headers = ((b"retry-after", b"%d" % retry_after),) if retry_after is not None and status >= 300 else ()
     way = "drip" if byte_interval else "normal"
-    return Reply(status, headers=headers, delay=latency, way=way, interval=byte_interval, piece=1)
+    return Reply(status, body, headers=headers, delay=latency, way=way, interval=byte_interval, piece=1)
 
 
 def _appending(path: str) -> BinaryIO:

@@ -308,6 +308,21 @@ async def active(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
     return endpoint
 
 
+SECRETS = """
+SELECT ARRAY[secret] || ARRAY(SELECT old.sealed FROM unnest(old_secrets, old_secrets_until) AS old (sealed, until)
+                               WHERE old.until > now()) AS sealed
+  FROM webhook_endpoints WHERE organization_id = $1 AND id = $2 AND mode = ANY ($3)
+"""
+
+
+async def secrets(conn: Connection, actor: Actor, *, id: UUID, rules: EndpointRules) -> list[str]:
+    """The secrets that sign now, newest first, to check signatures with; they are shown to nobody. Raises NotFound."""
+    sealed = await conn.fetchval(SECRETS, actor.organization_id, id, actor.modes)
+    if sealed is None:
+        raise NotFound(resource="webhook_endpoint", id=str(id))
+    return [open_secret(rules.seal_key, organization_id=actor.organization_id, id=id, sealed=one) for one in sealed]
+
+
 OWNER = "SELECT organization_id FROM webhook_endpoints WHERE id = $1"
 
 

@@ -10,11 +10,13 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery.attempts import DELIVERED
+from heliograph.webhooks.delivery.evidence import Kept
 from heliograph.webhooks.recording import successes
 from heliograph.webhooks.recording.feed import Recorded
 from heliograph.webhooks.recording.successes import SPAN
@@ -70,6 +72,23 @@ SELECT w.event_id, e.kind, e.message_id, w.attempt, w.started_at, w.duration_ms,
 NEWEST = (datetime(9999, 1, 1, tzinfo=UTC), UUID(int=0), 0)
 
 
+#: Attempts that are kept one by one, looked at for those that failed.
+LOOK = 5_000
+
+# Most successes stand elsewhere, so what failed is found soon; what is rare, within LOOK ($7).
+FAILED = f"""
+SELECT w.event_id, e.kind, e.message_id, w.attempt, w.started_at, w.duration_ms, w.status, w.result, w.detail
+  FROM (SELECT * FROM (
+            SELECT event_id, attempt, started_at, duration_ms, status, result, detail FROM webhook_attempts
+             WHERE organization_id = $1 AND endpoint_id = $2 AND started_at <= $3
+               AND (started_at, event_id, attempt) < ($3, $4, $5)
+             ORDER BY started_at DESC, event_id DESC, attempt DESC LIMIT $7) looked
+         WHERE result <> '{DELIVERED}' ORDER BY started_at DESC, event_id DESC, attempt DESC LIMIT $6) w
+  LEFT JOIN LATERAL (SELECT kind, message_id FROM events WHERE organization_id = $1 AND id = w.event_id) e ON true
+ ORDER BY w.started_at DESC, w.event_id DESC, w.attempt DESC
+"""
+
+
 async def attempts(
     conn: Connection,
     actor: Actor,
@@ -77,12 +96,17 @@ async def attempts(
     endpoint_id: UUID,
     before: tuple[datetime, UUID, int] | None = None,
     limit: int = 50,
+    only_failed: bool = False,
 ) -> list[Tried]:
     """Up to `limit` attempts of an endpoint, newest first; `before`: beginning, event and number of the last one seen.
+    `only_failed`: those among the latest LOOK that are kept one by one.
 
     Raises NotFound.
     """
     await endpoints.get(conn, actor, id=endpoint_id)
+    if only_failed:
+        failed = await conn.fetch(FAILED, actor.organization_id, endpoint_id, *(before or NEWEST), limit, LOOK)
+        return [Tried(*row.values()) for row in failed]
     rows = await conn.fetch(ATTEMPTS, actor.organization_id, endpoint_id, *(before or NEWEST), limit, float(SPAN))
     return [Tried(*row.values()) for row in rows]
 
@@ -96,6 +120,8 @@ class Delivery(msgspec.Struct, frozen=True):
 
     event: Recorded
     attempts: list[Tried]
+    #: What attempts left that failed or were tests, by their beginning.
+    evidence: dict[datetime, Kept]
     next_at: datetime | None
     #: A worker has it at this moment.
     is_under_way: bool
@@ -120,6 +146,22 @@ SELECT attempt, started_at, duration_ms, status, result, detail FROM (
 """
 
 
+EVIDENCE = """
+SELECT started_at, url, sent, head, body, address, dns_ms, connect_ms, tls_ms, first_byte_ms
+  FROM webhook_attempt_evidence
+ WHERE organization_id = $1 AND event_id = $2 AND endpoint_id = $3 AND started_at = ANY ($4)
+   AND begun_on = ANY (ARRAY(SELECT DISTINCT (at AT TIME ZONE 'UTC')::date FROM unnest($4) AS at))
+"""
+
+
+async def reveal(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_id: UUID) -> Delivery:
+    """As `delivery`, for who sees texts and whole numbers one at a time: it is recorded. Raises NotFound."""
+    async with conn.transaction():
+        found = await delivery(conn, actor, endpoint_id=endpoint_id, event_id=event_id)
+        await audit.record(conn, actor, "event.revealed", object_id=event_id, name=found.event.kind)
+    return found
+
+
 async def delivery(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_id: UUID) -> Delivery:
     """What became of one event at one of the actor's endpoints. Raises NotFound, also once the event is deleted."""
     endpoint = await endpoints.get(conn, actor, id=endpoint_id)
@@ -130,9 +172,12 @@ async def delivery(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_i
     tried = await conn.fetch(
         OF_EVENT, actor.organization_id, event_id, endpoint_id, successes.since(event_id), MOST_OF_EVENT
     )
+    begun = [one["started_at"] for one in tried]
+    kept = await conn.fetch(EVIDENCE, actor.organization_id, event_id, endpoint_id, begun)
     return Delivery(
         Recorded(*event),
         [Tried(event_id, row["kind"], message_id, *one.values()) for one in tried],
+        {one["started_at"]: Kept(*list(one.values())[1:]) for one in kept},
         next_at,
         bool(is_under_way),
     )

@@ -21,10 +21,10 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.webhooks import endpoints
+from heliograph.webhooks.delivery.attempts import TEST
 from heliograph.webhooks.recording import successes
+from heliograph.webhooks.samples import samples
 
-#: The kind of test events.
-TEST = "webhook.test"
 #: How far back a replay reaches: as long as attempts are kept, so that `only_failed` can be decided.
 REPLAY_DAYS = 30
 #: How many events one step reads: some 10 ms.
@@ -100,16 +100,22 @@ INSERT INTO events (organization_id, id, kind, request_id, data, created_at, mod
 """
 
 
-async def send_example(conn: Connection, actor: Actor, *, endpoint_id: UUID, request_id: str) -> UUID:
-    """Record a `webhook.test` event and deliver it to this endpoint alone, subscribed or not; returns its id.
+async def send_example(conn: Connection, actor: Actor, *, endpoint_id: UUID, request_id: str, kind: str = TEST) -> UUID:
+    """Record a `webhook.test` event, or an example of another kind, and deliver it to this endpoint alone, subscribed
+    or not; returns its id. An example says so in its data, and is neither replayed nor anybody else's.
 
-    Raises NotFound, EndpointDisabled.
+    Raises NotFound, EndpointDisabled and Invalid for an unknown kind.
     """
     endpoint = await endpoints.active(conn, actor, id=endpoint_id)
+    endpoints.checked_kinds([kind])
     id, at = uuid7(), clock.now()
-    data = _example(endpoint_id, endpoint.subscribed_events, at)
+    if kind == TEST:
+        stored, data = TEST, _example(endpoint_id, endpoint.subscribed_events, at)
+    else:
+        stored = f"{TEST}:{kind}"
+        data = msgspec.json.encode({**samples()[kind], "example": True}).decode()
     async with conn.transaction():
-        await conn.execute(RECORD_EXAMPLE, actor.organization_id, id, TEST, request_id, data, at, endpoint.mode)
+        await conn.execute(RECORD_EXAMPLE, actor.organization_id, id, stored, request_id, data, at, endpoint.mode)
         await _queue(conn, actor.organization_id, endpoint_id, [id], NOW)
     return id
 

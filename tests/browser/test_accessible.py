@@ -61,7 +61,11 @@ async def test_every_page(site: Site, language: str, theme: str) -> None:
             {"name": "hg-language", "value": language, "url": site.base},
         ]
     )
-    ids = {"/messages/{id}": message, "/team/members/{id}": str(member), "/keys/{id}/revoke": str(site.made.key_id)}
+    ids = {
+        "/messages/{id}": message,
+        "/team/members/{id}": str(member),
+        **{f"/keys/{{id}}/{one}": str(site.made.key_id) for one in ("revoke", "rotate", "rename")},
+    }
     paths = [
         route.path.replace("{id}", ids.get(route.path, str(hook.id))).replace("{event}", str(event))
         for route in ROUTES

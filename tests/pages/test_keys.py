@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 from heliograph.base.database.pool import Pool
 
-from .conftest import Api, Browser, Page, Tenant, make_person
+from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
 
 
 def secret_in(page: Page) -> str:
@@ -69,6 +70,92 @@ async def test_the_sixth_key_says_what_to_do(owner: Browser) -> None:
         secret_in(page)
     page = await owner.submit(await owner.get("/keys/new"), "/keys", name="one more", profile="sms")
     assert (page.status, "already has five active API keys" in page.words) == (422, True)
+    # Which one to revoke stands beside it, the one that nobody uses first.
+    assert len(re.findall(r"/keys/[0-9a-f-]{36}/revoke", page.text)) == 5
+
+
+async def test_a_key_is_rotated_without_a_gap(api: Api, pool: Pool, owner: Browser) -> None:
+    """Journey 7: a program sends all the time, first with the old key, then with the new one; none of its sends is
+    refused, and the old one ends when it was said to."""
+    old = secret_in(await owner.submit(await owner.get("/keys/new"), "/keys", name="web shop", profile="sms"))
+    id = await pool.fetchval("SELECT id FROM api_keys WHERE name = 'web shop'")
+    sent = 0
+
+    async def send(secret: str) -> int:
+        nonlocal sent
+        sent += 1
+        status, _, _ = await api.ask(
+            "POST",
+            "/sms/send",
+            json={"to": "+258841234567", "message": "Hello"},
+            headers={"x-api-key": secret, "idempotency-key": f"send-{sent}"},
+        )
+        return status
+
+    assert await send(old) == 202
+    page = await owner.get(f"/keys/{id}/rotate")
+    wrong = await owner.submit(page, f"/keys/{id}/rotate", overlap="0")
+    assert (wrong.status, "Choose one of the times" in wrong.words) == (422, True)
+    form = page.form(f"/keys/{id}/rotate") | {"overlap": "1"}
+    sending = asyncio.create_task(owner.post(f"/keys/{id}/rotate", form))
+    statuses = [await send(old)]
+    while not sending.done():
+        statuses.append(await send(old))
+    page = await sending
+    new = secret_in(page)
+    assert new != old
+    assert "The old key works until" in page.words
+    assert secret_in(await owner.post(f"/keys/{id}/rotate", form)) == new  # a double click
+    statuses += [await send(one) for one in (old, new, old, new)]
+    assert set(statuses) == {202}
+    page = await owner.get("/keys")
+    assert ("replaced by" in page.words, "from 127.0.0.1" in page.words) == (True, True)
+    again = await owner.submit(await owner.get(f"/keys/{id}/rotate"), f"/keys/{id}/rotate", overlap="24")
+    assert (again.status, "has been rotated already" in again.words) == (422, True)
+    made = await pool.fetchrow("SELECT * FROM api_keys WHERE name = 'web shop' AND id <> $1", id)
+    known = await pool.fetchrow("SELECT * FROM api_keys WHERE id = $1", id)
+    assert made is not None
+    assert known is not None
+    assert (known["replaced_by"], made["scopes"], made["profile"]) == (made["id"], known["scopes"], "sms")
+    await pool.execute("UPDATE api_keys SET expires_at = now() WHERE id = $1", id)
+    while await send(old) != 401:  # noqa: ASYNC110 (nothing tells of it)
+        await asyncio.sleep(0.01)
+    assert await send(new) == 202
+    told = await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'api_key.rotated'")
+    assert told == 1
+
+
+async def test_whose_key_it_is(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    page = await owner.submit(await owner.get("/keys/new?mode=test"), "/keys?mode=test", name="trial", profile="sms")
+    secret = secret_in(page)
+    form = (await owner.get("/keys/check")).form("/keys/check")
+    page = await owner.post("/keys/check", form | {"secret": f" {secret} "})
+    assert ("It is “trial”" in page.words, secret in page.text) == (True, False)
+    way = re.search(r"/keys/[0-9a-f-]{36}/revoke[?]mode=test", page.text)
+    assert way
+    await owner.submit(await owner.get(way[0]), way[0])
+    page = await owner.post("/keys/check", form | {"secret": secret})
+    assert "It works no more" in page.words
+    other = await make_tenant(pool)
+    for wrong in (other.secret, secret[:-1] + "x", "", "x" * 10_000):
+        page = await owner.post("/keys/check", form | {"secret": wrong})
+        assert "This is no key of this organization." in page.words
+    assert not await pool.fetchval("SELECT count(*) FROM idempotency WHERE body LIKE '%hg_test%'")
+
+
+async def test_renamed_with_who_made_it_and_what_it_sent(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await owner.submit(await owner.get("/keys/new"), "/keys", name="web shop", profile="sms")
+    id = await pool.fetchval("SELECT id FROM api_keys WHERE name = 'web shop'")
+    page = await owner.get(f"/keys/{id}/rename")
+    wrong = await owner.submit(page, f"/keys/{id}/rename", name=" ")
+    assert (wrong.status, "A name has 1 to 100 characters." in wrong.words) == (422, True)
+    page = await owner.submit(page, f"/keys/{id}/rename", name="<b>till</b>")
+    row = page.text[page.text.index("&lt;b&gt;till") :].partition("</tr>")[0]
+    assert (">Ana<" in row, "no expiry" in row, "<b>" in row) == (True, True, False)
+    assert "Sent in 7 days" in page.words
+    assert "Sent in 7 days" not in (await owner.get("/keys?mode=test")).words
+    for path in ("rotate", "rename"):
+        assert (await owner.get(f"/keys/{tenant.id}/{path}")).status == 404
 
 
 async def test_modes_are_apart(owner: Browser) -> None:

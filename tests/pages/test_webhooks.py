@@ -6,16 +6,21 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.network.addresses import parse_url
+from heliograph.http.answers import KEPT_BYTES
 from heliograph.pages import words
 from heliograph.simulators.receiver import Options, Receiver
-from heliograph.webhooks.delivery import signing
+from heliograph.webhooks import endpoints, replays
+from heliograph.webhooks.delivery import evidence, signing
+from heliograph.webhooks.recording import feed
 from tests.hooks import attempted, delivering, record
 from tests.hooks import settings as impatient
 from tests.house.project import ROOT
@@ -219,6 +224,117 @@ async def test_attempts_are_leafed_through_and_one_is_sent_again(
         assert page.words.index("Attempt 2") < page.words.index("Attempt 1")
 
 
+async def test_a_failure_is_laid_open_and_recovered(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """Journey 6: an endpoint is dead, its attempt is looked into, the secret rotated, and all that was missed comes."""
+    async with receiving(Options(status=500, answer=b'{"error":"<script>no disk</script>"}')) as receiver:
+        page = await register(owner, receiver.url)
+        id, old = id_in(page), secret_in(page)
+        events = await record(pool, tenant.actor, 4)
+        async with delivering(pool, impatient(secret_key=SECRET_KEY, webhook_schedule="0")):
+            await attempted(pool, 4)
+        page = await owner.get(f"/webhooks/{id}?show=failed")
+        assert len(set(re.findall(r"/events/([0-9a-f-]{36})", page.text))) == 4
+        here = f"/webhooks/{id}/events/{events[1]}"
+        page = await owner.get(here)
+        # What was answered, from where, and what was sent, with the signature of what went out.
+        assert "HTTP/1.1 500" in page.words
+        assert "{&#34;error&#34;:&#34;&lt;script&gt;no disk" in page.text
+        assert "Connected to 127.0.0.1 ·" in page.words
+        assert "✓ A secret of now makes the same signature." in page.words
+        shown = re.search(r"x-service-signature: (v1=[0-9a-f]{64})", page.text)
+        assert shown
+        sent = next(one for one in receiver.events if one.headers["x-service-event-id"] == events[1])
+        assert sent.headers["x-service-signature"] == shown[1]
+        assert "+420777123456" in page.text
+        page = await owner.submit(await owner.get(f"/webhooks/{id}/rotate"), f"/webhooks/{id}/rotate")
+        new = secret_in(page)
+        assert "✓ A secret of now" in (await owner.get(here)).words  # the one before it still signs
+        receiver.options = Options(secrets=(new, old))
+        page = await owner.get(f"/webhooks/{id}/replay")
+        assert page.form(f"/webhooks/{id}/replay")["since"] == "24h"
+        form = {"what": "failed", "since": "1h", "kinds": "message.delivered"}
+        wrong = await owner.submit(page, f"/webhooks/{id}/replay", **(form | {"kinds": ""}))
+        assert (wrong.status, "Choose at least one event." in wrong.words) == (422, True)
+        page = await owner.submit(page, f"/webhooks/{id}/replay", **form)
+        assert ("goes behind what happens now" in page.words, "Running" in page.words) == (True, True)
+        again = await owner.submit(await owner.get(f"/webhooks/{id}/replay"), f"/webhooks/{id}/replay", **form)
+        assert (again.status, "already running" in again.words) == (422, True)
+        async with pool.acquire() as conn:
+            assert await replays.advance(conn) == 4
+        async with delivering(pool, UNDER):
+            await receiver.wait_for(lambda it: it.counters.received == 4)
+            await attempted(pool, 8)
+    taken = [one.id for one in receiver.events if one.status == 200]
+    assert sorted(taken) == sorted(events)
+    assert "Completed" in (await owner.get(f"/webhooks/{id}/replay")).words
+    assert "Delivered HTTP 200" in (await owner.get(here)).words
+
+
+async def test_an_example_of_any_kind_goes_to_nobody_else(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    async with receiving() as receiver, receiving() as other:
+        id = id_in(await register(owner, receiver.url))
+        await register(owner, other.url, events="message.failed")
+        page = await owner.get(f"/webhooks/{id}")
+        async with delivering(pool, UNDER):
+            page = await owner.submit(page, f"/webhooks/{id}/test", kind="message.failed")
+        assert ("message.failed example" in page.words, "HTTP 200" in page.words) == (True, True)
+        (came,) = receiver.events
+        body = msgspec.json.decode(came.body)
+        assert (body["type"], body["data"]["example"]) == ("message.failed", True)
+        assert not other.events
+        async with pool.acquire() as conn:
+            actor = tenant.actor
+            found = await feed.read(conn, actor, kind="message.failed", limit=10)
+            assert found.events == []
+            since = clock.now() - timedelta(hours=1)
+            await replays.replay(conn, actor, endpoint_id=id, from_at=since, kinds=["message.delivered"])
+            assert await replays.advance(conn) == 0
+        page = await owner.post(f"/webhooks/{id}/test", page.form("/preferences") | {"_once": "x", "kind": "nonsense"})
+        assert page.path == f"/webhooks/{id}"
+
+
+async def test_who_may_not_see_numbers_sees_none(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    async with receiving(Options(status=500, answer=b"no such person: +420777123456")) as receiver:
+        id = id_in(await register(owner, receiver.url))
+        (event,) = await record(pool, tenant.actor)
+        async with delivering(pool, impatient(secret_key=SECRET_KEY, webhook_schedule="0")):
+            await attempted(pool, 1)
+    here = f"/webhooks/{id}/events/{event}"
+    assert "+420777123456" in (await owner.get(here)).text
+    for role, may_reveal in (("developer", True), ("viewer", False)):
+        await make_person(pool, tenant, f"{role}@example.com", role)
+        person = Browser(owner.base_url)
+        await person.sign_in(f"{role}@example.com")
+        page = await person.get(here)
+        assert page.status == 200
+        assert "420777123456" not in page.text
+        assert "••• 3456" in page.text
+        assert ("Show this one" in page.words) == may_reveal
+        if may_reveal:
+            page = await person.submit(page, here + "/reveal")
+            assert page.text.count("+420777123456") >= 3
+        await person.session.close()
+    told = await pool.fetch("SELECT who_name, object_id FROM audit_log WHERE action = 'event.revealed'")
+    assert [tuple(row) for row in told] == [("Developer", event)]
+
+
+async def test_a_receiver_does_not_choose_how_much_is_kept(pool: Pool, tenant: Tenant) -> None:
+    async with receiving(Options(status=500, answer=b"x" * 60_000)) as receiver:
+        async with pool.acquire() as conn:
+            rules = endpoints.rules(UNDER)
+            await endpoints.create(
+                conn, tenant.actor, url=receiver.url, subscribed_events=["message.delivered"], rules=rules
+            )
+        await record(pool, tenant.actor, 60)
+        async with delivering(pool, impatient(secret_key=SECRET_KEY, webhook_schedule="0")):
+            await attempted(pool, 60)
+    kept = await pool.fetchrow("SELECT count(*), sum(length(body)), max(length(body)) FROM webhook_attempt_evidence")
+    assert kept is not None
+    assert 0 < kept[0] < 60
+    assert kept[1] <= evidence.BYTES + 60 * evidence.RATE
+    assert kept[2] == KEPT_BYTES
+
+
 async def test_modes_and_organizations_are_apart(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     id = id_in(await register(owner, "https://example.com/test", mode="test"))
     assert "https://example.com/test" in (await owner.get("/webhooks?mode=test")).words
@@ -228,9 +344,18 @@ async def test_modes_and_organizations_are_apart(pool: Pool, tenant: Tenant, own
     async with pool.acquire() as conn:
         await conn.execute("UPDATE webhook_endpoints SET organization_id = $1, mode = 'live'", other.id)
     token = (await owner.get("/webhooks")).form("/preferences")["_token"]
-    for path in ("", "/edit", "/disable", "/rotate", f"/events/{id}"):
+    for path in ("", "/edit", "/disable", "/rotate", "/replay", f"/events/{id}"):
         assert (await owner.get(f"/webhooks/{id}{path}")).status == 404, path
-    for path in ("/edit", "/disable", "/enable", "/rotate", "/test", f"/events/{id}/resend"):
+    for path in (
+        "/edit",
+        "/disable",
+        "/enable",
+        "/rotate",
+        "/test",
+        "/replay",
+        f"/events/{id}/resend",
+        f"/events/{id}/reveal",
+    ):
         answer = await owner.post(f"/webhooks/{id}{path}", {"_token": token, "_once": path, "url": "https://a.com/"})
         assert answer.status == 404, path
 

@@ -21,7 +21,7 @@ PACKAGE = ROOT / "heliograph"
 #: Modules whose refusals pages show as they are.
 RULES = ("people", "pages", "dashboard")
 SHOWN_RULES = {
-    "accounts/api_keys.py": {"ScopeRequired", "LiveKeyRequired", "TooManyActiveKeys"},
+    "accounts/api_keys.py": {"KeyNotActive", "KeyReplaced", "ScopeRequired", "LiveKeyRequired", "TooManyActiveKeys"},
     "accounts/requests.py": {"IdempotencyConflict", "IdempotencyInProgress"},
     "accounts/organizations.py": {"OrganizationSuspended"},
     "sms/accepting/sender_ids.py": {"SenderIdAlreadyExists", "SenderIdNotApproved", "TooManyPending"},
@@ -29,6 +29,7 @@ SHOWN_RULES = {
     "contacts/records.py": {"ContactAlreadyExists"},
     "consent/optouts.py": {"NotYoursToLift"},
     "webhooks/endpoints.py": {"TooManyEndpoints", "EndpointDisabled"},
+    "webhooks/replays.py": {"ReplayRunning"},
     "sms/messages.py": {"MessageNotCancelable"},
     "whatsapp/accepting/accept.py": {"WindowClosed"},
     "whatsapp/mirror/numbers.py": {"PhoneNumberUnavailable"},

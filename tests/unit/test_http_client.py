@@ -273,7 +273,7 @@ async def test_a_compressed_body_is_kept_as_it_is() -> None:
 
 
 async def test_only_the_first_of_a_body_is_kept() -> None:
-    async with listening(answer=ok(b"a" * 20_000)) as listener, outbound() as client:
+    async with listening(answer=ok(b"a" * 30_000)) as listener, outbound() as client:
         for _ in range(2):
             result = await post(client, f"http://127.0.0.1:{listener.port}/")
             assert isinstance(result, Answer)

@@ -17,6 +17,7 @@ from heliograph.api.shapes.fields import HasMore, Items, NextCursor, Queued, Suc
 from heliograph.api.shapes.paging import PageQuery
 from heliograph.base.database.clock import iso
 from heliograph.webhooks import history, replays
+from heliograph.webhooks.delivery.attempts import type_of
 from heliograph.webhooks.endpoints import EndpointDisabled
 from heliograph.webhooks.history import Tried
 from heliograph.webhooks.recording.events import KINDS
@@ -220,7 +221,7 @@ def _beginning(position: list[Any] | None) -> tuple[datetime, UUID, int] | None:
 def _tried(row: Tried) -> WebhookAttempt:
     return WebhookAttempt(
         event_id=row.event_id,
-        kind=row.kind,
+        kind=None if row.kind is None else type_of(row.kind),
         attempt=row.attempt,
         started_at=iso(row.started_at),
         duration_ms=row.duration_ms,

@@ -96,7 +96,8 @@ PARTITIONED = {
     "wallet_movements": "uuid",
 }
 #: Those whose partitions are a day each, what they are partitioned by, and how many days ahead are made.
-DAILY, DAYS_AHEAD = {"send_keys": "date", "receipt_bytes": "date", "requests": "uuid"}, 3
+DAILY = {"send_keys": "date", "receipt_bytes": "date", "requests": "uuid", "webhook_attempt_evidence": "date"}
+DAYS_AHEAD = 3
 #: Tables whose look-ups reach back this far: the previous month is also created, or each look-up would also search the
 #: default partition.
 LOOKED_BACK, BEHIND = ("attempts", "sms_parts"), timedelta(days=13)

@@ -31,7 +31,7 @@ from heliograph.cli.terminal.console import (
     with_organization,
 )
 
-app = group("Create, list, suspend, resume and revoke API keys.")
+app = group("Create, list, rotate, rename, suspend, resume and revoke API keys.")
 
 Which = Annotated[UUID, typer.Argument(metavar="KEY_ID", help="Id of the key, from `heliograph key list`.")]
 COLUMNS = ("organization", "id", "name", "prefix", "last4", "mode", "profile", "status", "last_used_at", "expires_at")
@@ -113,6 +113,56 @@ def list_(
         return await api_keys.list_everywhere(conn, organization_id=organization_id, revoked=revoked, limit=limit)
 
     show(with_organization(on_database(work, settings_of(data_dir))), json, COLUMNS)
+
+
+@app.command("rotate")
+def rotate(
+    id: Which,
+    keep_old: Annotated[
+        str, typer.Option(metavar="HOURS", help="How long the old key works beside the new one: 90m, 24h, 7d.")
+    ] = "24h",
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Replace an API key by one with the same rights, without a gap. The new secret is shown only once.
+
+    \b
+    Example:
+      heliograph key rotate 0199c0de-0000-7000-8000-000000000000 --keep-old 7d
+    """
+    units = {"m": "minutes", "h": "hours", "d": "days"}
+    if keep_old[-1:] not in units or not keep_old[:-1].isascii() or not keep_old[:-1].isdigit() or len(keep_old) > 6:
+        raise typer.BadParameter("must be a time such as 90m, 24h or 7d", param_hint="--keep-old")
+    overlap = timedelta(**{units[keep_old[-1]]: int(keep_old[:-1])})
+
+    async def work(conn: Connection) -> tuple[ApiKey, str, ApiKey]:
+        owner = await organizations.get(conn, id=await api_keys.owner(conn, id=id))
+        return await api_keys.rotate(conn, acting_for(owner), id=id, overlap=overlap)
+
+    made, secret, old = on_database(work, settings_of(data_dir))
+    show(as_plain(made) | {"secret": secret, "old_key_ends_at": as_plain(old.expires_at)}, json)
+    say("Store the secret now: it is not shown again.")
+
+
+@app.command("rename")
+def rename(
+    id: Which,
+    name: Annotated[str, typer.Argument(help="What the key is for, 1 to 100 characters.")],
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Rename an API key.
+
+    \b
+    Example:
+      heliograph key rename 0199c0de-0000-7000-8000-000000000000 "web shop"
+    """
+
+    async def work(conn: Connection) -> ApiKey:
+        owner = await organizations.get(conn, id=await api_keys.owner(conn, id=id))
+        return await api_keys.rename(conn, acting_for(owner), id=id, name=name)
+
+    show(on_database(work, settings_of(data_dir)), json)
 
 
 @app.command("suspend")

@@ -31,7 +31,7 @@ from heliograph.cli.terminal.console import (
 from heliograph.webhooks import endpoints, figures, history, replays
 from heliograph.webhooks.endpoints import Changes, Endpoint
 from heliograph.webhooks.figures import MOST_WAITING, Health
-from heliograph.webhooks.history import Tried
+from heliograph.webhooks.history import Delivery, Tried
 from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.replays import Replay
 
@@ -170,6 +170,7 @@ def change(
 def attempts(
     id: EndpointId,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 50,
+    failed: Annotated[bool, typer.Option("--failed", help="Only those that failed, among the latest 5,000.")] = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -181,9 +182,36 @@ def attempts(
     """
 
     async def work(conn: Connection) -> list[Tried]:
-        return await history.attempts(conn, await _owner(conn, id), endpoint_id=id, limit=limit)
+        return await history.attempts(conn, await _owner(conn, id), endpoint_id=id, limit=limit, only_failed=failed)
 
     show(on_database(work, settings_of(data_dir)), json, ATTEMPTS)
+
+
+@app.command("delivery")
+def delivery(
+    id: EndpointId,
+    event: Annotated[UUID, typer.Argument(metavar="EVENT_ID", help="Id of an event of the same organization.")],
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show what became of one event at an endpoint: each attempt, and what failures and tests were answered.
+
+    \b
+    Example:
+      heliograph webhook delivery 0199c0de-0000-7000-8000-000000000000 0199c0de-0000-7000-8000-000000000001
+    """
+
+    async def work(conn: Connection) -> Delivery:
+        return await history.delivery(conn, await _owner(conn, id), endpoint_id=id, event_id=event)
+
+    found = on_database(work, settings_of(data_dir))
+    rows = []
+    for one in found.attempts:
+        kept = found.evidence.get(one.started_at)
+        told = {} if kept is None else {"address": kept.address, "answer": kept.head.decode("latin-1")}
+        rows.append(as_plain(one) | told)
+    event_told = {"kind": found.event.kind, "created_at": found.event.created_at, "next_attempt_at": found.next_at}
+    show({name: as_plain(value) for name, value in event_told.items()} | {"attempts": rows}, json)
 
 
 @app.command("resend")
@@ -273,16 +301,22 @@ def list_replays(
 
 
 @app.command("test")
-def example(id: EndpointId, json: Json = False, data_dir: DataDir = None) -> None:
-    """Send a `webhook.test` event to this endpoint only.
+def example(
+    id: EndpointId,
+    kind: Annotated[str, typer.Option(help="Send an example of this kind instead.")] = replays.TEST,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Send a `webhook.test` event, or an example of another kind, to this endpoint only.
 
     \b
     Example:
-      heliograph webhook test 0199c0de-0000-7000-8000-000000000000
+      heliograph webhook test 0199c0de-0000-7000-8000-000000000000 --kind message.failed
     """
 
     async def work(conn: Connection) -> dict[str, UUID]:
-        event_id = await replays.send_example(conn, await _owner(conn, id), endpoint_id=id, request_id=str(uuid7()))
+        actor = await _owner(conn, id)
+        event_id = await replays.send_example(conn, actor, endpoint_id=id, request_id=str(uuid7()), kind=kind)
         return {"event_id": event_id, "endpoint_id": id}
 
     show(on_database(work, settings_of(data_dir)), json)

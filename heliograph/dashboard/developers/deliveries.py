@@ -6,14 +6,31 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
+from heliograph.dashboard.developers.webhooks import rules
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
-from heliograph.webhooks import endpoints, history, replays
+from heliograph.people.roles import CONTENT, REVEAL
+from heliograph.webhooks import endpoints, history, inspection, replays
+from heliograph.webhooks.delivery.attempts import type_of
+from heliograph.webhooks.delivery.evidence import Kept
 from heliograph.webhooks.endpoints import EndpointDisabled
-from heliograph.webhooks.history import Delivery
+from heliograph.webhooks.history import Delivery, Tried
 
 #: A test that was just sent is waited for, so that its answer stands on the page: looks, and seconds between them.
 LOOKS, PAUSE = 12, 0.2
+
+
+class Line(msgspec.Struct, frozen=True):
+    """An attempt, and what was answered as far as that is kept."""
+
+    tried: Tried
+    kept: Kept | None
+    head: str
+    body: str
+    #: What took how long, seconds.
+    times: list[tuple[str, float]]
 
 
 async def show(request: Request) -> Answer:
@@ -25,18 +42,17 @@ async def show(request: Request) -> Answer:
             break
         await asyncio.sleep(PAUSE)
         found = await _found(request, endpoint_id, event_id)
-    async with request.reading() as conn:
-        endpoint = await endpoints.get(conn, request.actor, id=endpoint_id)
-    values: dict[str, Any] = {
-        "endpoint": endpoint,
-        "delivery": found,
-        "attempts": found.attempts,
-        "latest": found.attempts[0] if found.attempts else None,
-        "is_over": bool(found.attempts) and found.next_at is None,
-        "may_write": request.may("webhooks:write"),
-    }
     template = "developers/delivery_live.html" if request.is_fragment else "developers/delivery.html"
-    return Shown(template=template, values=values)
+    return Shown(template=template, values=await _values(request, endpoint_id, found))
+
+
+async def reveal(request: Request) -> Answer:
+    """The event with its texts and numbers, for who sees them one at a time."""
+    endpoint_id, event_id = request.id(), request.id("event")
+    async with request.writing() as conn:
+        found = await history.reveal(conn, request.actor, endpoint_id=endpoint_id, event_id=event_id)
+    values = await _values(request, endpoint_id, found, is_revealed=True)
+    return Shown(template="developers/delivery.html", values=values)
 
 
 async def resend(request: Request) -> Answer:
@@ -49,6 +65,52 @@ async def resend(request: Request) -> Answer:
     except EndpointDisabled as refusal:
         return Elsewhere(location=request.to(here), notice=request.text(refusal.message))
     return Elsewhere(location=request.to(here), notice=request.text("It is on its way again."))
+
+
+async def _values(request: Request, endpoint_id: UUID, found: Delivery, *, is_revealed: bool = False) -> dict[str, Any]:
+    latest = found.attempts[0] if found.attempts else None
+    is_example = found.event.kind.startswith(replays.TEST)
+    whole = is_revealed or is_example or request.may(permission=CONTENT)
+    async with request.reading() as conn:
+        endpoint = await endpoints.get(conn, request.actor, id=endpoint_id)
+        secrets = await endpoints.secrets(conn, request.actor, id=endpoint_id, rules=rules(request))
+    # What went out last; before that, what would.
+    kept = None if latest is None else found.evidence.get(latest.started_at)
+    began = found.event.created_at if latest is None else latest.started_at
+    sent = inspection.sent(found.event, kept, began, secrets)
+    return {
+        "endpoint": endpoint,
+        "delivery": found,
+        "kind": type_of(found.event.kind),
+        "is_example": is_example,
+        "attempts": [_line(one, found.evidence.get(one.started_at), whole) for one in found.attempts],
+        "latest": latest,
+        "is_over": bool(found.attempts) and found.next_at is None,
+        "sent": sent,
+        "body": _pretty(sent.body if whole else inspection.masked(found.event)),
+        "whole": whole,
+        "is_revealed": is_revealed,
+        "may_reveal": not whole and request.may(permission=REVEAL),
+        "may_write": request.may("webhooks:write"),
+    }
+
+
+def _line(tried: Tried, kept: Kept | None, whole: bool) -> Line:
+    if kept is None:
+        return Line(tried, None, "", "", [])
+    body = kept.body.decode("utf-8", "replace") if whole else ""
+    times = (
+        ("DNS", kept.dns_ms),
+        ("TCP", kept.connect_ms),
+        ("TLS", kept.tls_ms),
+        ("first byte", kept.first_byte_ms),
+    )
+    listed = [(name, ms / 1000) for name, ms in times if ms is not None]
+    return Line(tried, kept, kept.head.decode("latin-1"), body, listed)
+
+
+def _pretty(body: str) -> str:
+    return msgspec.json.format(body, indent=2)
 
 
 async def _found(request: Request, endpoint_id: UUID, event_id: UUID) -> Delivery:

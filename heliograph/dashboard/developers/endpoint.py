@@ -6,18 +6,29 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from heliograph.base.database import cursor
+from heliograph.base.database import clock, cursor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.dashboard.developers import webhooks
+from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.webhooks import endpoints, figures, history, replays
 from heliograph.webhooks.endpoints import OVERLAP, Changes, EndpointDisabled, TooManyEndpoints
 from heliograph.webhooks.history import Tried
+from heliograph.webhooks.recording.events import KINDS
+from heliograph.webhooks.replays import REPLAY_DAYS, ReplayRunning
 
-#: Attempts on a page.
-PAGE = 50
+#: Attempts on a page, and replays that are listed.
+PAGE, REPLAYS = 50, 10
+#: How far back a replay may be asked to begin.
+SINCE = {
+    "1h": timedelta(hours=1),
+    "24h": timedelta(hours=24),
+    "3d": timedelta(days=3),
+    "7d": timedelta(days=7),
+    "30d": timedelta(days=REPLAY_DAYS),
+}
 COLLECTION = "attempts of a page"
 
 
@@ -119,23 +130,86 @@ async def rotate(request: Request) -> Answer:
 
 
 async def test(request: Request) -> Answer:
-    """Send a test event now, and go and see what the endpoint answers."""
+    """Send a test event or an example now, and go and see what the endpoint answers."""
     id = request.id()
 
     async def work(conn: Connection) -> str:
-        return str(await replays.send_example(conn, request.actor, endpoint_id=id, request_id=request.request_id))
+        event_id = await replays.send_example(
+            conn,
+            request.actor,
+            endpoint_id=id,
+            request_id=request.request_id,
+            kind=request.form.get("kind", replays.TEST),
+        )
+        return str(event_id)
 
     try:
         event_id = await request.once(work)
-    except EndpointDisabled as refusal:
+    except (EndpointDisabled, Invalid) as refusal:
         return Elsewhere(location=request.to(f"/webhooks/{id}"), notice=request.text(refusal.message))
     return Elsewhere(location=request.to(f"/webhooks/{id}/events/{event_id}", wait="yes"))
+
+
+async def show_replay(request: Request) -> Answer:
+    """The form that sends a range of time again, and the replays there were."""
+    return Shown(template="developers/endpoint_replay.html", values=await _replay_values(request))
+
+
+async def replay(request: Request) -> Answer:
+    """Send again what was recorded since a moment: what failed, or everything."""
+    id, form = request.id(), request.form
+
+    async def work(conn: Connection) -> str:
+        since = SINCE.get(form.get("since", ""))
+        if since is None:
+            raise Invalid(("since", "enum", "Choose one of the times that are offered."))
+        asked = [one for one in form.get("kinds", "").split(",") if one]
+        if not asked:
+            raise Invalid(("kinds", "length", "Choose at least one event."))
+        started = await replays.replay(
+            conn,
+            request.actor,
+            endpoint_id=id,
+            # The limit is as old as the oldest attempt that is kept.
+            from_at=clock.now() - since + timedelta(minutes=1),
+            kinds=asked,
+            only_failed=form.get("what") != "everything",
+        )
+        return str(started.id)
+
+    try:
+        await request.once(work)
+    except Invalid as refusal:
+        return refused("developers/endpoint_replay.html", refusal, await _replay_values(request))
+    except (EndpointDisabled, ReplayRunning) as refusal:
+        wrong = Invalid(("since", refusal.code, refusal.message))
+        return refused("developers/endpoint_replay.html", wrong, await _replay_values(request))
+    said = request.text("It is on its way: what is sent again goes behind what happens now.")
+    return Elsewhere(location=request.to(f"/webhooks/{id}/replay"), notice=said)
+
+
+async def _replay_values(request: Request) -> dict[str, Any]:
+    id, form = request.id(), request.form
+    async with request.reading() as conn:
+        endpoint = await endpoints.get(conn, request.actor, id=id)
+        listed = await replays.list_replays(conn, request.actor, endpoint_id=id, limit=REPLAYS)
+    kinds = [one for one in endpoint.subscribed_events if one != replays.TEST]
+    return {
+        "endpoint": endpoint,
+        "kinds": kinds,
+        "ticked": form.get("kinds", "").split(",") if form else kinds,
+        "since": form.get("since", "24h"),
+        "what": form.get("what", "failed"),
+        "times": [(name, request.text(words.SINCE[name])) for name in SINCE],
+        "replays": listed,
+    }
 
 
 async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
     """None: the address names a page of the list that is none."""
     organization_id, key = request.actor.organization_id, request.services.cursor_key
-    bound = {"endpoint": str(id), "mode": request.mode}
+    only_failed = request.query.get("show") == "failed"
+    bound = {"endpoint": str(id), "mode": request.mode, "show": "failed" if only_failed else "all"}
     before = None
     if request.query.get("after"):
         try:
@@ -147,13 +221,15 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         before = (datetime.fromisoformat(at), UUID(event), number)
     async with request.reading() as conn:
         health = await figures.of(conn, request.actor, id=id)
-        tried = await history.attempts(conn, request.actor, endpoint_id=id, before=before, limit=PAGE + 1)
+        tried = await history.attempts(
+            conn, request.actor, endpoint_id=id, before=before, limit=PAGE + 1, only_failed=only_failed
+        )
     older = None
     if len(tried) > PAGE:
         last: Tried = tried[PAGE - 1]
         position = [last.started_at, last.event_id, last.attempt]
         after = cursor.encode(key, position, organization_id=organization_id, collection=COLLECTION, filters=bound)
-        older = request.to(f"/webhooks/{id}", after=after)
+        older = request.to(f"/webhooks/{id}", show="failed" if only_failed else None, after=after)
     word, because = webhooks.state(request, health)
     return {
         "health": health,
@@ -165,5 +241,8 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         "attempts": tried[:PAGE],
         "older": older,
         "is_first": before is None,
+        "only_failed": only_failed,
+        "most_looked": history.LOOK,
+        "kinds": [replays.TEST, *(one for one in KINDS if one != replays.TEST)],
         "may_write": request.may("webhooks:write"),
     }

@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from heliograph.accounts import api_keys
-from heliograph.accounts.api_keys import MAX_ACTIVE, PROFILES, SCOPES, ApiKey, TooManyActiveKeys
+from heliograph.accounts.api_keys import (
+    MAX_ACTIVE,
+    PROFILES,
+    SCOPES,
+    ApiKey,
+    KeyNotActive,
+    KeyReplaced,
+    LiveKeyRequired,
+    ScopeRequired,
+    TooManyActiveKeys,
+)
+from heliograph.audit import reading as audit
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
+from heliograph.overview import usage
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
+from heliograph.people.roles import USAGE
 
 #: Profiles as they are offered: the least that sends comes first.
 OFFERED = ("sms_only", "sms", "whatsapp", "read_only", "full_access")
 #: What may be chosen for the end of a key, in days; 0: it does not end.
 EXPIRIES = (0, 30, 90, 365)
+#: Hours that a rotated key may go on working.
+OVERLAPS = (1, 24, 168, 720)
+#: Keys that are listed with who made them.
+TOLD = 100
 #: A key that was not used for so long is worth a look.
 STALE = timedelta(days=90)
 
@@ -35,10 +52,30 @@ class Profile(msgspec.Struct, frozen=True):
 
 async def show(request: Request) -> Answer:
     """The keys of this mode, those that ended lately included."""
+    actor = request.actor
+    today = clock.now().date()
     async with request.reading() as conn:
-        listed = await api_keys.list_all(conn, request.actor)
+        listed = await api_keys.list_all(conn, actor)
+        told = await audit.latest(
+            conn, actor.organization_id, action="api_key.created", object_ids=[one.id for one in listed[:TOLD]]
+        )
+        used = (
+            await usage.shares(conn, actor, by="key", since=today - timedelta(days=6), until=today + timedelta(days=1))
+            if request.mode == "live" and request.may(permission=USAGE)
+            else None
+        )
     now = clock.now()
+    sends: dict[str, int] = {}
+    for share in used or []:
+        sends[share.value] = sends.get(share.value, 0) + share.messages
     values = {
+        "makers": {
+            one.id: entry.who_name or request.text(words.AUTHORS[entry.who])
+            for one in listed
+            if (entry := told.get(str(one.id))) is not None
+        },
+        "sends": None if used is None else {one.id: sends.get(str(one.id), 0) for one in listed},
+        "names": {one.id: f"{one.prefix}…{one.last4}" for one in listed},
         "keys": [one for one in listed if one.status in ("active", "suspended")],
         "ended": [one for one in listed if one.status not in ("active", "suspended")],
         "warnings": {one.id: _warnings(request, one, now - STALE) for one in listed if one.status == "active"},
@@ -78,9 +115,13 @@ async def make(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("developers/keys_new.html", _in_words(refusal), _typed(request))
     except TooManyActiveKeys as refusal:
-        return refused("developers/keys_new.html", Invalid(("name", "limit", refusal.message)), _typed(request))
+        async with request.reading() as conn:
+            standing = [one for one in await api_keys.list_all(conn, request.actor) if one.status == "active"]
+        values = _typed(request) | {"standing": sorted(standing, key=_least_missed)}
+        return refused("developers/keys_new.html", Invalid(("name", "limit", refusal.message)), values)
     base = request.services.settings.public_url or request.headers.get(b"origin", b"").decode("latin-1")
-    return Shown(template="developers/keys_made.html", values={"made": made, "base": base.rstrip("/")})
+    values = {"made": made, "base": base.rstrip("/"), "ends": None}
+    return Shown(template="developers/keys_made.html", values=values)
 
 
 async def show_revoke(request: Request) -> Answer:
@@ -94,6 +135,87 @@ async def revoke(request: Request) -> Answer:
         key = await api_keys.revoke(conn, request.actor, id=request.id())
     said = request.text("The key “%(name)s” is revoked; it stops working within a second.", name=key.name)
     return Elsewhere(location=request.to("/keys"), notice=said)
+
+
+async def show_rotate(request: Request) -> Answer:
+    """What replacing a key means, and how long both work."""
+    return Shown(template="developers/keys_rotate.html", values=await _rotation(request))
+
+
+async def rotate(request: Request) -> Answer:
+    """Make a key with the same rights, and let the old one end later."""
+
+    async def work(conn: Connection) -> dict[str, str]:
+        hours = request.form.get("overlap", "")
+        if hours not in {str(one) for one in OVERLAPS}:
+            raise Invalid(("overlap", "enum", "Choose one of the times that are offered."))
+        made, secret, old = await api_keys.rotate(
+            conn, request.actor, id=request.id(), overlap=timedelta(hours=int(hours))
+        )
+        assert old.expires_at is not None
+        return {"id": str(made.id), "name": made.name, "secret": secret, "ends": old.expires_at.isoformat()}
+
+    try:
+        made = await request.once(work, has_secret=True)
+    except Invalid as refusal:
+        return refused("developers/keys_rotate.html", refusal, await _rotation(request))
+    except (TooManyActiveKeys, KeyReplaced, KeyNotActive, ScopeRequired, LiveKeyRequired) as refusal:
+        wrong = Invalid(("overlap", refusal.code, refusal.message))
+        return refused("developers/keys_rotate.html", wrong, await _rotation(request))
+    base = request.services.settings.public_url or request.headers.get(b"origin", b"").decode("latin-1")
+    values = {"made": made, "base": base.rstrip("/"), "ends": datetime.fromisoformat(made["ends"])}
+    return Shown(template="developers/keys_made.html", values=values)
+
+
+async def show_rename(request: Request) -> Answer:
+    """The form for another name."""
+    key = await _key(request)
+    return Shown(template="developers/keys_rename.html", values={"key": key, "name": key.name})
+
+
+async def rename(request: Request) -> Answer:
+    """Give a key another name."""
+    name = request.form.get("name", "")
+    try:
+        async with request.writing() as conn:
+            await api_keys.rename(conn, request.actor, id=request.id(), name=name)
+    except Invalid as refusal:
+        values = {"key": await _key(request), "name": name}
+        return refused("developers/keys_rename.html", _in_words(refusal), values)
+    return Elsewhere(location=request.to("/keys"), notice=request.text("The key has another name."))
+
+
+async def show_check(request: Request) -> Answer:
+    """The form that a found secret is pasted into."""
+    return Shown(template="developers/keys_check.html", values={"found": None, "is_asked": False, "may_revoke": False})
+
+
+async def check(request: Request) -> Answer:
+    """Whose secret this is. It is compared by its hash, and neither kept nor shown."""
+    async with request.reading() as conn:
+        found = await api_keys.by_secret(conn, request.actor, secret=request.form.get("secret", ""))
+    may_revoke = found is not None and request.may("api_keys:write", mode=found.mode)
+    values = {"found": found, "is_asked": True, "may_revoke": may_revoke}
+    return Shown(template="developers/keys_check.html", values=values)
+
+
+async def _rotation(request: Request) -> dict[str, Any]:
+    speech = request.speech
+    options = [
+        (
+            str(hours),
+            speech.count("for %(num)s more hour", "for %(num)s more hours", hours)
+            if hours <= 24
+            else speech.count("for %(num)s more day", "for %(num)s more days", hours // 24),
+        )
+        for hours in OVERLAPS
+    ]
+    return {"key": await _key(request), "options": options, "overlap": request.form.get("overlap", "24")}
+
+
+def _least_missed(key: ApiKey) -> datetime:
+    """Which of them would be missed least comes first: never used, then used longest ago."""
+    return key.last_used_at or clock.EPOCH
 
 
 async def _key(request: Request) -> ApiKey:
@@ -126,6 +248,7 @@ def _typed(request: Request) -> dict[str, Any]:
     profiles = _profiles(request)
     return {
         "profiles": profiles,
+        "standing": [],
         "name": form.get("name", ""),
         "chosen": form.get("profile", profiles[0].name if profiles else ""),
         "allowed_ips": form.get("allowed_ips", ""),
@@ -156,6 +279,8 @@ def _warnings(request: Request, key: ApiKey, stale: Any) -> list[str]:
         found.append(request.text("never used"))
     elif key.last_used_at is not None and key.last_used_at < stale:
         found.append(request.text("not used for 90 days"))
+    if key.expires_at is None and key.mode == "live":
+        found.append(request.text("no expiry"))
     if key.profile == "full_access" and key.mode == "live":
         found.append(request.text("full access"))
     return found

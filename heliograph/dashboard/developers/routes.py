@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph.dashboard.developers import deliveries, endpoint, keys, requests, webhooks
 from heliograph.pages.routes import Route, get, post
-from heliograph.people.roles import DEVELOP
+from heliograph.people.roles import DEVELOP, REVEAL
 
 ROUTES: tuple[Route, ...] = (
     get("/webhooks", webhooks.show, "webhooks:read"),
@@ -19,13 +19,22 @@ ROUTES: tuple[Route, ...] = (
     get("/webhooks/{id}/rotate", endpoint.show_rotate, "webhooks:write", is_proved=True),
     post("/webhooks/{id}/rotate", endpoint.rotate, "webhooks:write", is_proved=True),
     post("/webhooks/{id}/test", endpoint.test, "webhooks:write"),
+    get("/webhooks/{id}/replay", endpoint.show_replay, "webhooks:write"),
+    post("/webhooks/{id}/replay", endpoint.replay, "webhooks:write"),
     get("/webhooks/{id}/events/{event}", deliveries.show, "webhooks:read"),
     post("/webhooks/{id}/events/{event}/resend", deliveries.resend, "webhooks:write"),
+    post("/webhooks/{id}/events/{event}/reveal", deliveries.reveal, "webhooks:read", REVEAL),
     get("/requests", requests.show_list, "webhooks:read", DEVELOP),
     get("/requests/{id}", requests.show, "webhooks:read", DEVELOP),
     get("/keys", keys.show, "api_keys:read"),
     get("/keys/new", keys.show_new, "api_keys:write", is_proved=True),
     post("/keys", keys.make, "api_keys:write", is_proved=True),
+    get("/keys/check", keys.show_check, "api_keys:read"),
+    post("/keys/check", keys.check, "api_keys:read"),
+    get("/keys/{id}/rotate", keys.show_rotate, "api_keys:write", is_proved=True),
+    post("/keys/{id}/rotate", keys.rotate, "api_keys:write", is_proved=True),
+    get("/keys/{id}/rename", keys.show_rename, "api_keys:write"),
+    post("/keys/{id}/rename", keys.rename, "api_keys:write"),
     get("/keys/{id}/revoke", keys.show_revoke, "api_keys:write"),
     post("/keys/{id}/revoke", keys.revoke, "api_keys:write", is_proved=True),
 )

@@ -23,7 +23,7 @@ USUAL = ("message.delivered", "message.failed")
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """An hour of the strip: "good", "some", "bad" or "none"; `label` says it in words."""
+    """An hour of the strip: "good", "some", "bad" or "idle"; `label` says it in words."""
 
     tone: str
     label: str
@@ -165,7 +165,7 @@ def cells(request: Request, hours: list[Hour]) -> list[Cell]:
     """The strip of an endpoint."""
     return [
         Cell(
-            "none" if not one.results else "good" if not one.failed else "bad" if not one.delivered else "some",
+            "idle" if not one.results else "good" if not one.failed else "bad" if not one.delivered else "some",
             request.text(
                 "%(hour)s: %(delivered)s delivered, %(failed)s failed",
                 hour=request.speech.hour(one.at),

@@ -12,6 +12,11 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.queue.leases import Lease
 
+#: The kind of test events. An example of another kind has that kind after a colon, so that no subscription, replay or
+#: filter mistakes it for a real event.
+TEST = "webhook.test"
+_EXAMPLE = f"{TEST}:"
+
 #: Results of attempts besides the kinds of `http.answers.Failure`.
 DELIVERED, REFUSED, GONE = "delivered", "refused", "gone"
 
@@ -34,6 +39,8 @@ class Delivery(msgspec.Struct, gc=False):
     handed: bool = False
     #: Another worker holds the row by now.
     lost: bool = False
+    #: Somebody asked for it and looks at the answer.
+    is_test: bool = False
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -46,6 +53,21 @@ class Destination(msgspec.Struct, frozen=True):
     last_success_at: datetime | None
 
 
+class Evidence(msgspec.Struct, frozen=True, gc=False):
+    """What an attempt leaves for whoever looks into it: where it went, the headers that identify and sign, head and
+    body of the answer, the address connected to, and how long each step took, seconds."""
+
+    url: str
+    sent: str
+    head: bytes
+    body: bytes
+    address: str | None
+    dns: float | None
+    connect: float | None
+    tls: float | None
+    first_byte: float | None
+
+
 class Attempt(msgspec.Struct, frozen=True, gc=False):
     """One try. `status`: of the HTTP answer, if there was one. `detail`: for operators, made by `detail`."""
 
@@ -54,6 +76,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     status: int | None
     result: str
     detail: str
+    evidence: Evidence | None = None
 
 
 def detail(text: str) -> str:
@@ -93,15 +116,25 @@ async def load(conn: Connection, claimed: Sequence[Lease]) -> list[Delivery | No
     return found
 
 
+def type_of(kind: str) -> str:
+    """What a kind is called in bodies: of an example (`webhook.test:message.read`), the kind that it stands for."""
+    return kind[len(TEST) + 1 :] if kind.startswith(_EXAMPLE) else kind
+
+
 def delivery(lease: Lease, kind: str, request_id: str, data: str, created_at: datetime) -> Delivery:
     """The delivery of an event, whose body is the same at every attempt."""
     digits = lease.id.hex  # str(UUID) takes three times as long
     event_id = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
-    body = (
-        f'{{"id":"{event_id}","type":"{kind}","timestamp":"{clock.iso(created_at)}",'
+    body = body_of(event_id, kind, request_id, data, created_at)
+    return Delivery(lease, event_id, request_id, body.encode(), is_test=kind.startswith(TEST))
+
+
+def body_of(event_id: str, kind: str, request_id: str, data: str, created_at: datetime) -> str:
+    """What is posted."""
+    return (
+        f'{{"id":"{event_id}","type":"{type_of(kind)}","timestamp":"{clock.iso(created_at)}",'
         f'"requestId":{_encode(request_id).decode()},"apiVersion":"v1","data":{data}}}'
     )
-    return Delivery(lease, event_id, request_id, body.encode())
 
 
 _encode = msgspec.json.Encoder().encode

@@ -29,8 +29,8 @@ from heliograph.http.answers import Answer, Failure
 from heliograph.http.client import HttpClient
 from heliograph.queue.leases import Lease
 from heliograph.webhooks import endpoints
-from heliograph.webhooks.delivery import attempts, signing
-from heliograph.webhooks.delivery.attempts import Attempt, Delivery, Destination, Ended
+from heliograph.webhooks.delivery import attempts, evidence, signing
+from heliograph.webhooks.delivery.attempts import Attempt, Delivery, Destination, Ended, Evidence
 from heliograph.webhooks.delivery.concurrency import Concurrency, EndpointQueue
 
 log = structlog.get_logger()
@@ -79,6 +79,7 @@ class Poster:
         self._signers: dict[UUID, tuple[list[bytes], signing.Signer]] = {}
         #: Deliveries waiting for their endpoint to be loaded.
         self._waiting: dict[tuple[UUID, UUID], list[tuple[EndpointQueue[Delivery], Delivery]]] = {}
+        self._allowance = evidence.Allowance()
         self._tick = 0
         self._at = datetime.fromtimestamp(0, UTC)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -114,7 +115,7 @@ class Poster:
                 return False
             values = {"event_id": delivery.event_id, "request_id": delivery.request_id}
             lines = signer.lines(**values, body=delivery.body, at=at) + _CONTENT_TYPE
-            answered = partial(self._answered, line, delivery, at)
+            answered = partial(self._answered, line, delivery, at, (destination.url, lines))
             crash_point("webhook.before_post")
             if not self._client.post_now(destination.url, delivery.body, lines, signing.LINES + 1, answered):
                 headers = signer.headers(**values, body=delivery.body, at=at)
@@ -172,7 +173,12 @@ class Poster:
         self._record(Ended(delivery.lease, BROKEN, None, delivery.number))
 
     def _answered(
-        self, line: EndpointQueue[Delivery], delivery: Delivery, at: datetime, outcome: Answer | Failure
+        self,
+        line: EndpointQueue[Delivery],
+        delivery: Delivery,
+        at: datetime,
+        sent: tuple[str, str],
+        outcome: Answer | Failure,
     ) -> None:
         if self._closed:
             return
@@ -182,11 +188,16 @@ class Poster:
             self._places.busy(line)
             line.waiting.appendleft(delivery)
         else:
-            self._record(self._judge(line, delivery, at, outcome))
+            self._record(self._judge(line, delivery, at, sent, outcome))
         self._ended(line)
 
     def _judge(
-        self, line: EndpointQueue[Delivery], delivery: Delivery, at: datetime, outcome: Answer | Failure
+        self,
+        line: EndpointQueue[Delivery],
+        delivery: Delivery,
+        at: datetime,
+        sent: tuple[str, str],
+        outcome: Answer | Failure,
     ) -> Ended:
         now = asyncio.get_running_loop().time()
         lease, number, duration = delivery.lease, delivery.number, outcome.duration
@@ -195,21 +206,31 @@ class Poster:
                 self._places.busy(line)
                 return Ended(lease, BUSY * self._chance.uniform(0.8, 1.2), None, number)
             self._places.failed(line, now, grave=outcome.kind == "timeout")
-            attempt = Attempt(at, duration, None, outcome.kind, attempts.detail(outcome.detail))
+            kept = self._evidence(line, sent, outcome, now)
+            attempt = Attempt(at, duration, None, outcome.kind, attempts.detail(outcome.detail), kept)
             return Ended(lease, self._pause(lease), attempt, number)
         status = outcome.status
         if 200 <= status < 300:
             self._places.succeeded(line, now, duration)
-            return Ended(lease, None, Attempt(at, duration, status, attempts.DELIVERED, ""), number)
+            kept = self._evidence(line, sent, outcome, now) if delivery.is_test else None
+            return Ended(lease, None, Attempt(at, duration, status, attempts.DELIVERED, "", kept), number)
         self._places.failed(line, now, grave=False)
         detail = attempts.detail(outcome.body.decode("utf-8", "replace"))
+        kept = self._evidence(line, sent, outcome, now)
         if status == 410:
-            return Ended(lease, None, Attempt(at, duration, status, attempts.GONE, detail), number)
+            return Ended(lease, None, Attempt(at, duration, status, attempts.GONE, detail, kept), number)
         pause = self._pause(lease)
         if pause is not None and status in (429, 503) and outcome.retry_after is not None:
             # Not sooner than requested, but not sooner than the schedule either: its attempts have to last for days.
             pause = max(pause, min(outcome.retry_after, RETRY_AFTER))
-        return Ended(lease, pause, Attempt(at, duration, status, attempts.REFUSED, detail), number)
+        return Ended(lease, pause, Attempt(at, duration, status, attempts.REFUSED, detail, kept), number)
+
+    def _evidence(
+        self, line: EndpointQueue[Delivery], sent: tuple[str, str], outcome: Answer | Failure, now: float
+    ) -> Evidence | None:
+        """What this attempt leaves, if its endpoint may leave more now."""
+        found = evidence.of(*sent, outcome)
+        return found if self._allowance.take(line.id, evidence.size(found), now) else None
 
     def _now(self) -> datetime:
         """The present. Within a millisecond it is the same object, whose text is then written once."""

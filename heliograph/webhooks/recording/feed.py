@@ -17,6 +17,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import EPOCH, uuid7_floor
+from heliograph.webhooks.delivery.attempts import type_of
 from heliograph.webhooks.recording.events import KINDS
 
 #: An event is shown this long after it was recorded, seconds. This covers the time from creating an id to its
@@ -100,7 +101,7 @@ async def read(
     # One more than the page says whether there is more.
     rows = await conn.fetch(READ, actor.organization_id, position, end, kind, look, limit + 1, actor.modes)
     stopped: UUID | None = rows[0]["stopped"]
-    found = [Recorded(*event) for _, *event in rows if event[0] is not None]
+    found = [Recorded(id, type_of(kind), *event) for _, id, kind, *event in rows if id is not None]
     if len(found) > limit:
         return Page(found[:limit], found[limit - 1].id, True)
     if stopped is not None:

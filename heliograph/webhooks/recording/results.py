@@ -21,6 +21,7 @@ from heliograph.base.process.crash import crash_point
 from heliograph.queue import leases
 from heliograph.queue.leases import Lease, Postponed
 from heliograph.webhooks import endpoints
+from heliograph.webhooks.delivery import evidence
 from heliograph.webhooks.delivery.attempts import DELIVERED, GONE, Attempt, Ended
 from heliograph.webhooks.recording import successes, traffic
 
@@ -200,6 +201,7 @@ class Record:
         ]
         if tried:
             await _insert(conn, tried)
+            await evidence.store(conn, tried)
         if done:
             await leases.finish(conn, done)
         if later:

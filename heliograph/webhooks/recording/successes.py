@@ -24,9 +24,15 @@ SPAN = 10
 
 
 def is_first(ended: Ended) -> bool:
-    """Whether this is a success at the first attempt of a row that nobody held before."""
+    """Whether this is a success at the first attempt of a row that nobody held before, and leaves no evidence."""
     attempt, lease = ended.attempt, ended.lease
-    return attempt is not None and attempt.result == DELIVERED and lease.tries == 0 and not lease.again
+    return (
+        attempt is not None
+        and attempt.result == DELIVERED
+        and lease.tries == 0
+        and not lease.again
+        and attempt.evidence is None
+    )
 
 
 def since(event_id: UUID) -> UUID:

@@ -19,6 +19,10 @@ from heliograph.base.ids import uuid7
 #: Deltas of one step of folding, and steps of one round.
 STEP, STEPS = 5000, 20
 
+#: Buckets of the durations that nearly all attempts have, milliseconds: looked up, they cost a tenth.
+SHORT = 1024
+_BUCKETS = [bucket_of(one) for one in range(SHORT)]
+
 #: organization, endpoint, hour, result
 Key = tuple[UUID, UUID, datetime, str]
 
@@ -38,7 +42,7 @@ class Tally:
         if counts is None:
             counts = self._counts[key] = [0] * LENGTH
         for one in took:
-            counts[bucket_of(one)] += 1
+            counts[_BUCKETS[one] if one < SHORT else bucket_of(one)] += 1
 
     def columns(self) -> tuple[list[UUID], list[UUID], list[datetime], list[str], list[int], list[str]]:
         """As `ROWS` takes them. Histograms go as text: arrays of arrays must not differ in length."""

@@ -1,0 +1,117 @@
+"""Evidence of attempts: what was sent and answered, as it was, for whoever looks into a failure or a test.
+
+Kept for failures and tests only, and for each endpoint only as much as BYTES and RATE allow: a receiver chooses what it
+answers, and must not choose how much we store. Successes need none: what was sent is made again from event and secret.
+
+The rule nobody may break: nothing here delays or fails an attempt's result. It is written in the same transaction, by
+one statement more for batches that hold any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database.pool import Connection
+from heliograph.http.answers import Answer, Failure, head
+from heliograph.queue.leases import Lease
+from heliograph.webhooks.delivery.attempts import Attempt, Evidence
+
+#: Bytes that an endpoint may leave at once, and per second after that: some 150 MB in the week that they are kept.
+BYTES, RATE = 262_144, 256.0
+#: What a row takes beside what was answered, and how much of an answer's head is kept.
+ROW, HEAD = 1_000, 8_192
+#: Endpoints whose allowance is remembered.
+REMEMBERED = 10_000
+
+
+class Allowance:
+    """How much evidence each endpoint may leave now; of one worker."""
+
+    def __init__(self) -> None:
+        #: Bytes left, and when that was so.
+        self._left: dict[UUID, tuple[float, float]] = {}
+
+    def take(self, endpoint_id: UUID, size: int, now: float) -> bool:
+        """Whether so many bytes may be kept; they then count. `now`: of a clock that measures seconds."""
+        left, at = self._left.get(endpoint_id, (float(BYTES), now))
+        left = min(float(BYTES), left + (now - at) * RATE)
+        if size > left:
+            self._left[endpoint_id] = (left, now)
+            return False
+        if len(self._left) >= REMEMBERED:
+            self._left.clear()
+        self._left[endpoint_id] = (left - size, now)
+        return True
+
+
+def of(url: str, sent: str, outcome: Answer | Failure) -> Evidence:
+    """What there is to keep. `sent`: the headers that identify and sign, as they went out."""
+    way = outcome.way
+    address = None if way is None else way.address
+    times = (None, None, None) if way is None else (way.dns, way.connect, way.tls)
+    if isinstance(outcome, Failure):
+        return Evidence(url, sent, b"", b"", address, *times, None)
+    return Evidence(url, sent, head(outcome.start)[:HEAD], outcome.body, address, *times, outcome.first_byte)
+
+
+def size(evidence: Evidence) -> int:
+    """Bytes that it takes."""
+    return ROW + len(evidence.head) + len(evidence.body)
+
+
+# One that is stored already was recorded by a commit whose answer was lost.
+INSERT = """
+INSERT INTO webhook_attempt_evidence (organization_id, begun_on, event_id, endpoint_id, started_at, url, sent, head,
+                                      body, address, dns_ms, connect_ms, tls_ms, first_byte_ms)
+SELECT organization_id, (started_at AT TIME ZONE 'UTC')::date, event_id, endpoint_id, started_at, url, sent, head, body,
+       address, dns_ms, connect_ms, tls_ms, first_byte_ms
+  FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::timestamptz[], $5::text[], $6::text[], $7::bytea[], $8::bytea[],
+              $9::text[], $10::real[], $11::real[], $12::real[], $13::real[])
+       AS item (organization_id, event_id, endpoint_id, started_at, url, sent, head, body, address, dns_ms, connect_ms,
+                tls_ms, first_byte_ms)
+ON CONFLICT DO NOTHING
+"""
+
+
+async def store(conn: Connection, tried: Sequence[tuple[Lease, Attempt]]) -> None:
+    """Store what attempts left, in the caller's transaction."""
+    found = [(lease, attempt, attempt.evidence) for lease, attempt in tried if attempt.evidence is not None]
+    if not found:
+        return
+    await conn.execute(
+        INSERT,
+        [lease.organization_id for lease, _, _ in found],
+        [lease.id for lease, _, _ in found],
+        [lease.line for lease, _, _ in found],
+        [attempt.started_at for _, attempt, _ in found],
+        [one.url for _, _, one in found],
+        [one.sent for _, _, one in found],
+        [one.head for _, _, one in found],
+        [one.body for _, _, one in found],
+        [one.address for _, _, one in found],
+        [_ms(one.dns) for _, _, one in found],
+        [_ms(one.connect) for _, _, one in found],
+        [_ms(one.tls) for _, _, one in found],
+        [_ms(one.first_byte) for _, _, one in found],
+    )
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """Evidence as it is read: the answer's head and body, and how long each step took, milliseconds."""
+
+    url: str
+    sent: str
+    head: bytes
+    body: bytes
+    address: str | None
+    dns_ms: float | None
+    connect_ms: float | None
+    tls_ms: float | None
+    first_byte_ms: float | None
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
