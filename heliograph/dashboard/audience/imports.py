@@ -236,7 +236,7 @@ async def export_rejects(request: Request) -> Answer:
         draft = await drafts.get(conn, request.actor, id=request.id())
         await mending.begin_export(conn, request.actor, draft=draft)
     delimiter = draft.delimiter or lists.separator(request)
-    pieces = mending.pieces(request.reading, request.actor, draft=draft, delimiter=delimiter)
+    pieces = mending.pieces(request.reading_in_turn, request.actor, draft=draft, delimiter=delimiter)
     stream: Stream = lists.exported(request, f"rejects-{str(draft.id)[:8]}", pieces)
     return stream
 
