@@ -88,7 +88,7 @@ async def export(request: Request) -> Answer:
     kind = "jsonl" if request.form.get("format") == "jsonl" else "csv"
     async with request.writing() as conn:
         await exporting.begin(conn, request.actor, kind=kind, filters=wanted.filters)
-    pages = exporting.pages(request.reading, request.actor, filters=wanted.filters)
+    pages = exporting.pages(request.reading_in_turn, request.actor, filters=wanted.filters)
     whole = request.may(permission=CONTENT)
     mode = request.mode
     if kind == "jsonl":
