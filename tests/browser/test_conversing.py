@@ -34,7 +34,7 @@ async def test_by_keyboard_sent_delivered_and_answered(site: Site) -> None:
     await page.goto(await site.link())
     await page.wait_for_url(site.base + "/")
     await page.goto(site.base + "/send")
-    assert await page.evaluate("document.activeElement.id") == "to"
+    await page.locator("#to:focus").wait_for()
     await page.keyboard.type(ANA)
     await page.locator("#message").focus()
     await page.keyboard.type("Olá, já está pronto")
@@ -51,9 +51,10 @@ async def test_by_keyboard_sent_delivered_and_answered(site: Site) -> None:
     await page.goto(site.base + "/inbox")
     await page.keyboard.press("j")
     await page.keyboard.press("Enter")
-    await page.wait_for_url("**/inbox/*")
+    await page.locator(".bubbles li").wait_for()
+    await page.wait_for_load_state("load")
     await page.keyboard.press("r")
-    assert await page.evaluate("document.activeElement.id") == "message"
+    await page.locator("#message:focus").wait_for()
     await page.keyboard.type("At nine.")
     await page.keyboard.press("Control+Enter")
     await page.locator(".bubbles .outbound", has_text="At nine.").locator(".status", has_text="Delivered").wait_for()
