@@ -6,7 +6,8 @@ const end = () => {
   if (list) list.scrollTop = list.scrollHeight;
 };
 
-document.addEventListener("keydown", (event) => {
+// Before the keys of every page: there, r would ask for the page again.
+window.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && document.activeElement === field) {
     event.preventDefault();
     field.form.requestSubmit(document.querySelector("[data-send]"));
@@ -15,15 +16,17 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog")) return;
   const links = [...document.querySelectorAll(".threads li a")];
   if (event.key === "j" || event.key === "k") {
+    event.stopImmediatePropagation();
     const here = links.indexOf(document.activeElement);
     const start = here < 0 ? links.findIndex((link) => link.ariaCurrent === "true") : here;
     const next = links[Math.min(Math.max(start + (event.key === "j" ? 1 : -1), 0), links.length - 1)];
     next?.focus();
   } else if (event.key === "r" && field && !field.disabled) {
+    event.stopImmediatePropagation();
     event.preventDefault();
     field.focus();
   }
-});
+}, true);
 
 // The newest words are in sight, and stay so while new ones come, unless somebody has scrolled up.
 let last = "";
