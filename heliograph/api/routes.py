@@ -82,6 +82,8 @@ OPERATIONS: tuple[Operation, ...] = (
     get("/campaigns", campaigns.list_campaigns, "campaigns:read", READS),
     post("/campaigns", campaigns.create_campaign, "campaigns:write", CAMPAIGNS),
     get("/campaigns/{campaignId}", campaigns.get_campaign, "campaigns:read", READS),
+    post("/campaigns/{campaignId}/pause", campaigns.pause_campaign, "campaigns:write", CAMPAIGNS),
+    post("/campaigns/{campaignId}/resume", campaigns.resume_campaign, "campaigns:write", CAMPAIGNS),
     delete("/campaigns/{campaignId}", campaigns.cancel_campaign, "campaigns:write", CAMPAIGNS),
     get("/webhooks", webhooks.list_webhooks, "webhooks:read", READS),
     post("/webhooks", webhooks.create_webhook, "webhooks:write", MUTATIONS),

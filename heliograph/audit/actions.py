@@ -51,6 +51,7 @@ ACTIONS = {
     "queue.withdrawn": "Work withdrawn",
     "campaign.created": "Campaign created",
     "campaign.moved": "Campaign paused, resumed, canceled or ended",
+    "campaign.exported": "Campaign recipients exported",
     "contact.created": "Contact created",
     "contact.changed": "Contact changed",
     "contact.deleted": "Contact deleted",

@@ -49,6 +49,8 @@ STATES: dict[str, tuple[str, ...]] = {
 }
 #: Why a campaign is paused, or has failed.
 QUOTA, SUSPENDED, SENDER = "quota_exceeded", "organization_suspended", "sender_id_not_approved"
+#: Somebody paused it, and somebody has to resume it: it does not go on by itself.
+BY_REQUEST = "paused_by_request"
 #: What a running campaign waits for once all of it was sent: the last receipts or statuses.
 WAITING = "waiting_for_receipts"
 
@@ -63,6 +65,12 @@ class CampaignNotCancelable(Refusal):
     """This campaign has ended."""
 
     code, status = "campaign_not_cancelable", 409
+
+
+class CampaignNotPausable(Refusal):
+    """This campaign is not under way, so it cannot be paused or resumed."""
+
+    code, status = "campaign_not_pausable", 409
 
 
 class Anew(Exception):
@@ -379,6 +387,55 @@ async def cancel(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sm
     if found.status != "canceled":
         raise CampaignNotCancelable(id=str(id), status=found.status)
     return found
+
+
+async def pause(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
+    """Stop a campaign until somebody resumes it; a second time changes nothing. Runs in the caller's transaction.
+
+    Nothing more is staged from now on; a worker puts off what is staged, and what it has in its hands goes out. Raises
+    NotFound, and CampaignNotPausable for one that has not begun or has ended.
+    """
+    before = await _held(conn, actor, id=id, channel=channel)
+    if before.status not in ("running", "paused"):
+        raise CampaignNotPausable(id=str(id), status=before.status)
+    if before.status == "paused" and before.status_reason == BY_REQUEST:
+        return before
+    return await _moved_by(conn, actor, before, "paused", reason=BY_REQUEST)
+
+
+async def resume(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
+    """Let a campaign go on that somebody paused; one that runs, or waits for quota, is as it was. Runs in the caller's
+    transaction. Raises NotFound, and CampaignNotPausable for one that has not begun or has ended."""
+    before = await _held(conn, actor, id=id, channel=channel)
+    if before.status not in ("running", "paused"):
+        raise CampaignNotPausable(id=str(id), status=before.status)
+    if before.status == "running" or before.status_reason != BY_REQUEST:
+        return before
+    return await _moved_by(conn, actor, before, "running", reason=None)
+
+
+async def _held(conn: Connection, actor: Actor, *, id: UUID, channel: str) -> Campaign:
+    """The campaign; its row is locked, so that what is decided about it holds."""
+    await conn.fetchval(LOCK, actor.organization_id, id)
+    return await get(conn, actor, id=id, channel=channel)
+
+
+LOCK = "SELECT id FROM campaigns WHERE organization_id = $1 AND id = $2 FOR UPDATE"
+
+
+async def _moved_by(conn: Connection, actor: Actor, before: Campaign, status: str, *, reason: str | None) -> Campaign:
+    moved = await move(conn, actor.organization_id, before.id, status, reason=reason)
+    assert moved is not None, "its row is locked"
+    await audit.record(
+        conn,
+        actor,
+        "campaign.moved",
+        object_id=before.id,
+        name=before.name,
+        before={"status": before.status, "status_reason": before.status_reason},
+        after={"status": status, "status_reason": reason},
+    )
+    return moved
 
 
 def campaign(row: asyncpg.Record) -> Campaign:

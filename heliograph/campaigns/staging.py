@@ -24,7 +24,7 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.ids import uuid7
 from heliograph.base.process.crash import crash_point
-from heliograph.campaigns import audience, plan, withdrawal
+from heliograph.campaigns import audience, pausing, plan, withdrawal
 from heliograph.campaigns.channels.contract import Batch, Due, Made, Stop
 from heliograph.campaigns.channels.table import CHANNELS
 
@@ -45,8 +45,9 @@ COMPLETE = -1
 ANY_STEP = "EXISTS (SELECT FROM campaigns WHERE step_at <= now())"
 # The organizations take turns from the last one served on ($1), each with its campaign that has waited longest.
 TAKE = """
-SELECT c.organization_id, c.id, c.channel, c.status, c.mode, c.audience_tags, c.audience_tag_match_mode, c.with_names,
-       c.messages_per_minute, c.request_id, c.gather_tag, c.gather_after, c.staged_to, c.due_at,
+SELECT c.organization_id, c.id, c.channel, c.status, c.status_reason, c.mode, c.audience_tags,
+       c.audience_tag_match_mode, c.with_names, c.messages_per_minute,
+       c.request_id, c.gather_tag, c.gather_after, c.staged_to, c.due_at,
        clock_timestamp() AS at, o.state, o.smart_encoding, o.replace_accents, o.allowed_countries
   FROM campaigns c JOIN organizations o ON o.id = c.organization_id
  WHERE c.step_at <= now()
@@ -110,6 +111,10 @@ class Stager:
                 await plan.move(conn, due.organization_id, due.id, "staging")
             case "staging":
                 await _gather(conn, due, most=self._gather)
+            case "paused" if due.status_reason == plan.BY_REQUEST:
+                await pausing.put_off(conn, due)
+            case "running" if await pausing.take_up(conn, due):
+                return True
             case "running" | "paused":
                 return await self._stage(conn, due)
             case _:

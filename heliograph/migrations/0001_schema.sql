@@ -652,13 +652,16 @@ CREATE TABLE campaign_chunks (
     unknown         integer NOT NULL DEFAULT 0,
     canceled        integer NOT NULL DEFAULT 0,
     withdrawn       boolean NOT NULL DEFAULT false,
+    put_off_at      timestamptz,
     staged_at       timestamptz NOT NULL,
     changed_at      timestamptz NOT NULL,
     count_at        timestamptz NOT NULL,
     PRIMARY KEY (organization_id, campaign_id, first_id)
 ) WITH (fillfactor = 70);
 CREATE INDEX campaign_chunks_due ON campaign_chunks (count_at);
+CREATE INDEX campaign_chunks_put_off ON campaign_chunks (organization_id, campaign_id, first_id) WHERE put_off_at IS NOT NULL;
 COMMENT ON TABLE campaign_chunks IS 'tenant: messages staged together and what was last counted of them, until nothing more can change';
+COMMENT ON COLUMN campaign_chunks.put_off_at IS 'since when what was not sent of it waits for somebody to resume the campaign';
 COMMENT ON COLUMN campaign_chunks.withdrawn IS 'the campaign was canceled, and what was not sent of this chunk is canceled too';
 
 

@@ -16,7 +16,7 @@ The rule nobody may break: what was claimed under a token is changed only under 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
@@ -218,6 +218,24 @@ async def withdraw(
     `only`: work of which no attempt was ever begun, or none is under way, or any.
     """
     return {row["id"]: Lease(*row.values()) for row in await conn.fetch(WITHDRAW, kind, ids, only)}
+
+
+# As above, it goes by id; what a worker has stays as it is.
+SHIFT = """
+UPDATE queue SET due_at = due_at + $3::interval, since = NULL
+ WHERE id = ANY ($2) AND kind || '' = $1 AND (lease_until IS NULL OR lease_until < now()) AND attempt = 0
+   AND ($4::interval IS NULL OR due_at > now() + $4)
+"""
+
+
+async def shift(
+    conn: Connection, kind: str, ids: Sequence[UUID], *, by: timedelta, only_beyond: timedelta | None = None
+) -> None:
+    """Have work due later or earlier that nobody holds and of which no attempt was begun.
+
+    `only_beyond`: of it, only what is due later than this from now.
+    """
+    await conn.execute(SHIFT, kind, ids, by, only_beyond)
 
 
 # Skips from organization to organization in each line, and of each reads the first row that waits: all that waits may

@@ -11,6 +11,7 @@ import pytest
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
+from heliograph.campaigns.staging import Stager
 
 from .conftest import Api, Tenant, make_tenant
 
@@ -192,3 +193,29 @@ async def test_a_key_makes_one(api: Api, tenant: Tenant, pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM campaigns") == 1
     status, _, answer = await api.ask("POST", "/campaigns", json=body | {"content": "b"}, headers=headers)
     assert (status, answer["error"]["code"]) == (409, "idempotency_conflict")
+
+
+async def test_a_campaign_is_paused_and_resumed_over_http(api: Api, tenant: Tenant, pool: Pool) -> None:
+    body = {"name": "Sale", "content": "Hello", "recipients": ["+258841234567", "+258841234568"]}
+    _, _, made = await api.ask("POST", "/campaigns", json=body, headers=tenant.headers)
+    path = f"/campaigns/{made['campaign']['id']}"
+    early = await api.ask("POST", path + "/pause", headers=tenant.headers)
+    assert (early[0], early[2]["error"]["code"]) == (409, "campaign_not_pausable")
+    stager = Stager(pool)
+    while await pool.fetchval("SELECT status FROM campaigns") == "staging":
+        await stager.round()
+    for _ in range(2):
+        status, _, paused = await api.ask("POST", path + "/pause", headers=tenant.headers)
+        assert (status, paused["campaign"]["status"]) == (200, "paused")
+        assert paused["campaign"]["status_reason"] == "paused_by_request"
+    # It does not go on by itself.
+    while await stager.round():
+        pass
+    assert await pool.fetchval("SELECT status FROM campaigns") == "paused"
+    for _ in range(2):
+        status, _, resumed = await api.ask("POST", path + "/resume", headers=tenant.headers)
+        assert (status, resumed["campaign"]["status"]) == (200, "running")
+    while await stager.round():
+        pass
+    assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'sms' AND due_at <= now()") == 2
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'campaign.moved'") == 2

@@ -25,6 +25,7 @@ SHOWN_RULES = {
     "accounts/requests.py": {"IdempotencyConflict", "IdempotencyInProgress"},
     "accounts/organizations.py": {"OrganizationSuspended"},
     "sms/accepting/sender_ids.py": {"SenderIdAlreadyExists", "SenderIdNotApproved", "TooManyPending"},
+    "campaigns/plan.py": {"CampaignAudienceEmpty", "CampaignNotCancelable", "CampaignNotPausable"},
     "contacts/imports/drafts.py": {"ImportMoved"},
     "contacts/records.py": {"ContactAlreadyExists"},
     "consent/optouts.py": {"NotYoursToLift"},

@@ -18,7 +18,14 @@ from heliograph.campaigns import audience, plan, template
 from heliograph.campaigns.audience import MAX_RECIPIENTS, MAX_TAGS
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels.sms import Wish
-from heliograph.campaigns.plan import MAX_NAME, MAX_PACE, STATES, CampaignAudienceEmpty, CampaignNotCancelable
+from heliograph.campaigns.plan import (
+    MAX_NAME,
+    MAX_PACE,
+    STATES,
+    CampaignAudienceEmpty,
+    CampaignNotCancelable,
+    CampaignNotPausable,
+)
 from heliograph.campaigns.template import MAX_LENGTH
 from heliograph.contacts.records import MAX_TAG
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
@@ -155,7 +162,8 @@ class Campaign(msgspec.Struct):
         Meta(
             description=(
                 "Why the campaign is paused or failed: `quota_exceeded`, `organization_suspended`, "
-                "`sender_id_not_approved`. A paused campaign resumes by itself. While it is running, what "
+                "`sender_id_not_approved`, `paused_by_request`. A paused campaign resumes by itself, unless somebody "
+                "paused it. While it is running, what "
                 "its messages are waiting for: `held_by_operator`, `no_supplier_connected`, "
                 "`organization_suspended`, or `waiting_for_receipts` once everything is sent."
             )
@@ -234,6 +242,26 @@ async def cancel_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
     their quota is refunded.
     """
     return _answer(await plan.cancel(call.conn, call.actor, id=campaign_id))
+
+
+@operation(refusals=(CampaignNotPausable,))
+async def pause_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
+    """Pause a campaign.
+
+    No further messages are staged, and messages that have not been handed to a supplier wait. Nothing is refunded.
+    Pausing again changes nothing.
+    """
+    return _answer(await plan.pause(call.conn, call.actor, id=campaign_id))
+
+
+@operation(refusals=(CampaignNotPausable,))
+async def resume_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
+    """Resume a campaign.
+
+    One that was paused by a request goes on where it was; nobody gets it twice. A campaign that runs, or waits for
+    quota, is returned as it is.
+    """
+    return _answer(await plan.resume(call.conn, call.actor, id=campaign_id))
 
 
 def _wish(body: CreateCampaign) -> Wish:

@@ -25,6 +25,7 @@ class Due(msgspec.Struct, frozen=True):
     id: UUID
     channel: str
     status: str
+    status_reason: str | None
     mode: str
     audience_tags: list[str] | None
     audience_tag_match_mode: str
@@ -92,6 +93,9 @@ class Channel(Protocol):
 
     async def open(self, conn: Connection, due: Due) -> Batch | Stop:
         """What is needed to stage part of a campaign now."""
+
+    async def unsent(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> list[UUID]:
+        """Ids of those of the campaign's messages in a range of ids that were not sent, in their order."""
 
     async def withdraw(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> None:
         """Cancel those of the campaign's messages in a range of ids that no worker has taken yet, and give back what

@@ -205,6 +205,11 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
             return Stop(MISMATCH, fails=True)
         return WhatsAppBatch(due, row, template, parameters, await _prices(conn, row["currency"], due.at))
 
+    async def unsent(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> list[UUID]:
+        """Ids of those of these messages that Meta does not have."""
+        rows = await conn.fetch(UNSENT, due.organization_id, first_id, last_id, due.id)
+        return sorted(row["id"] for row in rows)
+
     async def withdraw(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> None:
         """Cancel those of these messages that were not sent, and release what was reserved for them."""
         rows = await conn.fetch(UNSENT, due.organization_id, first_id, last_id, due.id)

@@ -23,7 +23,7 @@ from heliograph.cli.terminal.console import (
 )
 from heliograph.cli.terminal.progress import follow, id_of, listed
 
-app = group("List, show, watch and cancel campaigns.")
+app = group("List, show, watch, pause, resume and cancel campaigns.")
 
 COLUMNS = (
     "organization",
@@ -67,6 +67,38 @@ def show_(which: Which, org: Org = None, json: Json = False, data_dir: DataDir =
       heliograph campaign show 019c8f61-0a3e-7c55-8d21-4b6f0e9a7d12
     """
     show(plan.shown(on_database(lambda conn: _get(conn, org, which), settings_of(data_dir))), json)
+
+
+@app.command("pause")
+def pause(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Pause a campaign until it is resumed. Messages that are not handed over yet wait; nothing is refunded.
+
+    \b
+    Example:
+      heliograph campaign pause 019c8f61-0a3e-7c55-8d21-4b6f0e9a7d12
+    """
+
+    async def work(conn: Connection) -> Campaign:
+        async with conn.transaction():
+            return await plan.pause(conn, await operator(conn, org), id=id_of(which))
+
+    show(plan.shown(on_database(work, settings_of(data_dir))), json)
+
+
+@app.command("resume")
+def resume(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Resume a paused campaign where it was. Nobody gets it twice.
+
+    \b
+    Example:
+      heliograph campaign resume 019c8f61-0a3e-7c55-8d21-4b6f0e9a7d12
+    """
+
+    async def work(conn: Connection) -> Campaign:
+        async with conn.transaction():
+            return await plan.resume(conn, await operator(conn, org), id=id_of(which))
+
+    show(plan.shown(on_database(work, settings_of(data_dir))), json)
 
 
 @app.command("cancel")

@@ -28,7 +28,7 @@ from heliograph.cli.terminal.console import (
 from heliograph.cli.terminal.progress import follow, id_of, listed
 from heliograph.whatsapp.mirror import onboarding
 
-app = group("Create, list, show, watch and cancel WhatsApp campaigns.")
+app = group("Create, list, show, watch, pause, resume and cancel WhatsApp campaigns.")
 
 COLUMNS = (
     "organization",
@@ -164,6 +164,38 @@ def watch(which: Which, org: Org = None, json: Json = False, data_dir: DataDir =
       heliograph whatsapp campaign watch 019c8f61-0a3e-7c55-8d21-4b6f0e9a7d12
     """
     asyncio.run(follow(settings_of(data_dir), org, id_of(which), channel=CHANNEL, json=json))
+
+
+@app.command("pause")
+def pause(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Pause a campaign until it is resumed. Messages that are not handed over yet wait; nothing is refunded.
+
+    \b
+    Example:
+      heliograph whatsapp campaign pause 019c8f61-0a3e-7c55-8d21-4b6f0e9a7d12
+    """
+
+    async def work(conn: Connection) -> Campaign:
+        async with conn.transaction():
+            return await plan.pause(conn, await operator(conn, org), id=id_of(which), channel=CHANNEL)
+
+    show(plan.shown(on_database(work, settings_of(data_dir))), json)
+
+
+@app.command("resume")
+def resume(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Resume a paused campaign where it was. Nobody gets it twice.
+
+    \b
+    Example:
+      heliograph whatsapp campaign resume 019c8f61-0a3e-7c55-8d21-4b6f0e9a7d12
+    """
+
+    async def work(conn: Connection) -> Campaign:
+        async with conn.transaction():
+            return await plan.resume(conn, await operator(conn, org), id=id_of(which), channel=CHANNEL)
+
+    show(plan.shown(on_database(work, settings_of(data_dir))), json)
 
 
 @app.command("cancel")

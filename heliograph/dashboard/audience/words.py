@@ -59,3 +59,22 @@ IMPORT_REASONS: Mapping[str, str] = {
     importing.MANY_TAGS: "There are more than 50 tags",
     importing.OVERFULL: "The contact would have more than 50 tags",
 }
+#: What a campaign is.
+CAMPAIGN_STATUSES: Mapping[str, str] = {
+    "scheduled": "Scheduled",
+    "staging": "Gathering",
+    "running": "Running",
+    "paused": "Paused",
+    "completed": "Completed",
+    "canceled": "Canceled",
+    "failed": "Failed",
+}
+#: What is wrong with the form for a campaign: field and issue.
+CAMPAIGN_FORM: Mapping[str, str] = {
+    "name.length": "A name has 1 to 200 characters.",
+    "text.length": "Write a text.",
+    "text.placeholder": "There is no such placeholder: use those that are offered.",
+    "text.too_many_segments": "The text needs more than ten segments.",
+    "day.range": "The time must lie between a minute ago and 365 days ahead.",
+    "sender.unknown": "Choose one of those that are offered.",
+}

@@ -4,6 +4,8 @@
 const FIRST = 2000, MOST = 15000, GROWS = 1.5;
 
 function live(region) {
+  // A region may ask to be looked at more often: `data-live` names the longest pause.
+  const most = Number(region.dataset.live) || MOST;
   let pause = FIRST, tag = "", timer = 0, asking = false, paused = false, over = false;
 
   const foot = document.createElement("p");
@@ -42,7 +44,7 @@ function live(region) {
         document.dispatchEvent(new CustomEvent("signed-out"));
         pause = MOST;
       } else if (answer.status === 304) {
-        pause = Math.min(pause * GROWS, MOST);
+        pause = Math.min(pause * GROWS, most);
       } else if (answer.ok) {
         const text = await answer.text();
         const first = tag === "";

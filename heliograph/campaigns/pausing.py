@@ -1,0 +1,66 @@
+"""What is staged of a campaign that somebody paused waits, chunk by chunk, and goes on where it was.
+
+The rows of its messages are put off by a lifetime and not taken out, so nothing is refunded and every message keeps its
+place among the others; what a worker has already goes out. A campaign that goes on gets its time back: each message is
+due as much later as the pause lasted. The rule nobody may break: a chunk says that it is put off in the commit that
+puts its rows off, so nothing is put off twice and nothing is forgotten.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from heliograph.base.database.pool import Connection
+from heliograph.campaigns import counting
+from heliograph.campaigns.channels.contract import Due
+from heliograph.campaigns.channels.table import CHANNELS
+from heliograph.queue import leases
+
+#: Later than anything else is due.
+AWAY = timedelta(days=36_500)
+
+# From the end: what is due last has the best chance of not having been sent.
+WAITING = """
+SELECT first_id, last_id FROM campaign_chunks
+ WHERE organization_id = $1 AND campaign_id = $2 AND put_off_at IS NULL AND NOT withdrawn AND queued > 0
+ ORDER BY first_id DESC LIMIT 1
+"""
+PUT_OFF = """
+UPDATE campaign_chunks SET put_off_at = $4 WHERE organization_id = $1 AND campaign_id = $2 AND first_id = $3
+"""
+# What goes on goes in its old order.
+AWAY_CHUNK = """
+SELECT first_id, last_id, put_off_at FROM campaign_chunks
+ WHERE organization_id = $1 AND campaign_id = $2 AND put_off_at IS NOT NULL AND NOT withdrawn ORDER BY first_id LIMIT 1
+"""
+MORE = "UPDATE campaigns SET step_at = clock_timestamp() WHERE organization_id = $1 AND id = $2"
+NOTHING_LEFT = "UPDATE campaigns SET step_at = NULL WHERE organization_id = $1 AND id = $2"
+
+
+async def put_off(conn: Connection, due: Due) -> None:
+    """Put one chunk of a paused campaign off. Runs in the caller's transaction, which holds the campaign's row."""
+    campaign = due.organization_id, due.id
+    chunk = await conn.fetchrow(WAITING, *campaign)
+    if chunk is None:
+        await conn.execute(NOTHING_LEFT, *campaign)
+        return
+    ids = await CHANNELS[due.channel].unsent(conn, due, chunk["first_id"], chunk["last_id"])
+    await leases.shift(conn, due.channel, ids, by=AWAY)
+    await conn.execute(PUT_OFF, *campaign, chunk["first_id"], due.at)
+    await counting.recount(conn, due.channel, [(*campaign, chunk["first_id"])])
+    await conn.execute(MORE, *campaign)
+
+
+async def take_up(conn: Connection, due: Due) -> bool:
+    """Let one chunk go on that was put off; False: there is none. Runs in the caller's transaction, which holds the
+    campaign's row."""
+    campaign = due.organization_id, due.id
+    chunk = await conn.fetchrow(AWAY_CHUNK, *campaign)
+    if chunk is None:
+        return False
+    since: datetime = chunk["put_off_at"]
+    ids = await CHANNELS[due.channel].unsent(conn, due, chunk["first_id"], chunk["last_id"])
+    await leases.shift(conn, due.channel, ids, by=(due.at - since) - AWAY, only_beyond=AWAY / 2)
+    await conn.execute(PUT_OFF, *campaign, chunk["first_id"], None)
+    await conn.execute(MORE, *campaign)
+    return True

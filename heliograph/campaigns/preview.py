@@ -1,0 +1,129 @@
+"""What an SMS campaign would do if it started now: who gets it, counted in steps, in how many segments, at what cost.
+
+The rule nobody may break: it decides as staging does, with the same functions, and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base import phones
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.campaigns import audience, template
+from heliograph.consent import optouts
+from heliograph.contacts import search
+from heliograph.contacts.search import Filters
+
+#: People who are looked at; of a larger audience the newest so many.
+MOST = 10_000
+EXAMPLES = 10
+
+
+class Example(msgspec.Struct, frozen=True):
+    """What one of them gets."""
+
+    phone: str
+    name: str
+    text: str
+    segments: int
+
+
+class Preview(msgspec.Struct, frozen=True):
+    """An audience, from all that were found down to those who get it: `found` is the sum of the four counts below."""
+
+    found: int
+    #: There are more than were looked at.
+    is_more: bool
+    opted_out: int
+    not_allowed: int
+    #: Numbers that are none, or people whose text would be too long.
+    invalid: int
+    would: int
+    #: Segments to how many people's text has as many, the fewest first.
+    segments: list[tuple[int, int]]
+    examples: list[Example]
+
+
+class Person(msgspec.Struct, frozen=True):
+    """One who may get it."""
+
+    phone: str
+    name: str | None
+    first_name: str | None
+    last_name: str | None
+    opted_out: bool
+
+
+async def look(
+    conn: Connection,
+    actor: Actor,
+    *,
+    text: str,
+    tags: Sequence[str] | None = None,
+    match: Literal["any", "all"] = "any",
+    recipients: Sequence[str] | None = None,
+    start: int = 0,
+) -> Preview:
+    """Look at an audience: contacts by tag, or numbers. `start`: where the examples begin, for others each time."""
+    if tags is not None:
+        found = await search.search(conn, actor, filters=Filters(tags=tuple(tags), match=match), limit=MOST)
+        listed = found.contacts[:MOST]
+        people = [Person(one.phone, one.name, one.first_name, one.last_name, one.opted_out) for one in listed]
+        is_more, wrong = len(found.contacts) > MOST or found.seen is not None, 0
+    else:
+        numbers = await audience.numbers(recipients or [])
+        people, is_more, wrong = await _listed(conn, actor, numbers.valid), False, numbers.invalid
+    return _counted(actor, text, people, is_more, wrong, start)
+
+
+KNOWN = """
+SELECT phone, name, first_name, last_name FROM contacts
+ WHERE organization_id = $1 AND mode = $2 AND phone = ANY ($3)
+"""
+
+
+async def _listed(conn: Connection, actor: Actor, numbers: Sequence[str]) -> list[Person]:
+    rows = await conn.fetch(KNOWN, actor.organization_id, actor.mode, list(numbers))
+    known = {row["phone"]: (row["name"], row["first_name"], row["last_name"]) for row in rows}
+    pairs: list[tuple[UUID, str]] = [(actor.organization_id, number) for number in numbers]
+    silent = {recipient for _, recipient in await optouts.current(conn, pairs)}
+    return [Person(number, *known.get(number, (None, None, None)), number in silent) for number in numbers]
+
+
+def _counted(actor: Actor, text: str, people: Sequence[Person], is_more: bool, wrong: int, start: int) -> Preview:
+    fill = template.filler(text)
+    opted_out, not_allowed, invalid = 0, 0, wrong
+    spread: Counter[int] = Counter()
+    getting: list[tuple[Person, str, int]] = []
+    for one in people:
+        if one.opted_out:
+            opted_out += 1
+            continue
+        if actor.allowed_countries is not None and phones.country(one.phone) not in actor.allowed_countries:
+            not_allowed += 1
+            continue
+        filled = fill((one.phone, one.name or "", one.first_name or "", one.last_name or ""))
+        measured = template.measure(filled, smart=actor.smart_encoding, accents=actor.replace_accents)
+        if measured is None:
+            invalid += 1
+            continue
+        spread[measured[1]] += 1
+        getting.append((one, filled, measured[1]))
+    start = start % len(getting) if getting else 0
+    chosen = (getting[start:] + getting[:start])[:EXAMPLES]
+    return Preview(
+        found=len(people) + wrong,
+        is_more=is_more,
+        opted_out=opted_out,
+        not_allowed=not_allowed,
+        invalid=invalid,
+        would=len(getting),
+        segments=sorted(spread.items()),
+        examples=[Example(one.phone, one.name or "", filled, count) for one, filled, count in chosen],
+    )

@@ -1,0 +1,199 @@
+"""D7a Campaigns: a list of them. D7c Campaign: how far it is, why it stands still, who got it and who did not."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database import clock
+from heliograph.base.errors import NotFound
+from heliograph.base.ids import time_of
+from heliograph.campaigns import plan, recipients
+from heliograph.campaigns.plan import Campaign, CampaignNotCancelable, CampaignNotPausable
+from heliograph.dashboard.audience import lists, words
+from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.pieces import leafing
+from heliograph.pages.requests import Request
+from heliograph.people.roles import AUDIT, CONTENT
+from heliograph.sms.messages import SHOWN_STATUSES
+
+WRITE = "campaigns:write"
+HERE = "/campaigns"
+CHANNELS = ("sms", "whatsapp")
+#: What a campaign's recipients may be filtered by.
+STATUSES = tuple(one for one in SHOWN_STATUSES if one != "sending")
+UNDER_WAY = ("scheduled", "staging", "running", "paused")
+#: Below so many seconds of sending nothing is said of its pace.
+EARLY = 5
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A campaign, and what can be said of its pace."""
+
+    campaign: Campaign
+    #: What is over, on the way and waiting, for the bar.
+    delivered: int
+    failed: int
+    on_way: int
+    waiting: int
+    #: Messages a minute so far; and when it will have handed over the last one, at that pace.
+    rate: float | None
+    ends_at: datetime | None
+
+
+async def show_list(request: Request) -> Answer:
+    """A page of campaigns of a channel, newest first."""
+    channel = request.query.get("channel", "sms")
+    channel = channel if channel in CHANNELS else "sms"
+    limit = leafing.size(request)
+    async with request.reading() as conn:
+        found = await plan.list_page(
+            conn, request.actor, after=leafing.after(request), limit=limit + 1, channel=channel
+        )
+    rows = found[:limit]
+    values = {
+        "lines": [_line(one) for one in rows],
+        "channel": channel,
+        "pages": leafing.pages(request, rows[-1].id if len(found) > limit else None),
+        "may_write": request.may(WRITE),
+        "statuses": words.CAMPAIGN_STATUSES,
+        "is_live": any(one.status in UNDER_WAY for one in rows),
+    }
+    return Shown(
+        template="audience/campaigns_rows.html" if request.is_fragment else "audience/campaigns.html", values=values
+    )
+
+
+async def show(request: Request) -> Answer:
+    """One campaign."""
+    async with request.reading() as conn:
+        campaign = await find(request, conn)
+        values = await _values(request, conn, campaign)
+    return Shown(
+        template="audience/campaign_live.html" if request.is_fragment else "audience/campaign.html", values=values
+    )
+
+
+async def pause(request: Request) -> Answer:
+    """Stop it until somebody lets it go on."""
+    return await _act(
+        request, plan.pause, request.text("The campaign is paused. What was handed over already goes out.")
+    )
+
+
+async def resume(request: Request) -> Answer:
+    """Let it go on where it was."""
+    return await _act(request, plan.resume, request.text("The campaign goes on."))
+
+
+async def show_cancel(request: Request) -> Answer:
+    """What canceling would do, in numbers."""
+    async with request.reading() as conn:
+        campaign = await find(request, conn)
+    return Shown(template="audience/campaign_cancel.html", values={"campaign": campaign})
+
+
+async def cancel(request: Request) -> Answer:
+    """End it."""
+    return await _act(request, plan.cancel, request.text("The campaign is canceled; what was not sent is given back."))
+
+
+async def export(request: Request) -> Answer:
+    """Its recipients as a file that is written while it is read."""
+    status = request.form.get("status")
+    status = status if status in STATUSES else None
+    as_json = lists.as_json(request)
+    async with request.writing() as conn:
+        campaign = await plan.get(conn, request.actor, id=request.id())
+        await recipients.begin_export(conn, request.actor, campaign=campaign, status=status)
+    pieces = recipients.pieces(
+        request.reading,
+        request.actor,
+        campaign=campaign,
+        status=status,
+        as_json=as_json,
+        delimiter=lists.separator(request),
+    )
+    return lists.exported(request, "campaign-recipients", pieces)
+
+
+async def find(request: Request, conn: Any) -> Campaign:
+    """The campaign of the address, in either channel. Raises NotFound."""
+    try:
+        return await plan.get(conn, request.actor, id=request.id())
+    except NotFound:
+        return await plan.get(conn, request.actor, id=request.id(), channel="whatsapp")
+
+
+async def _act(request: Request, act: Any, said: str) -> Answer:
+    id: UUID = request.id()
+
+    async def work(conn: Any) -> str:
+        campaign = await find(request, conn)
+        return str((await act(conn, request.actor, id=id, channel=campaign.channel)).id)
+
+    try:
+        await request.once(work)
+    except (CampaignNotPausable, CampaignNotCancelable) as refusal:
+        said = request.text(refusal.message)
+    return Elsewhere(location=request.to(f"{HERE}/{id}"), notice=said)
+
+
+async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, Any]:
+    status = request.query.get("status")
+    status = status if status in STATUSES else None
+    limit = leafing.size(request)
+    rows, last, seen, reasons = [], None, None, None
+    if campaign.channel == "sms" and campaign.started_at is not None:
+        found = await recipients.page(
+            conn, request.actor, campaign=campaign, status=status, after=leafing.after(request), limit=limit
+        )
+        rows, seen = found.messages[:limit], found.seen
+        last = rows[-1].id if len(found.messages) > limit else seen
+        if campaign.counts.failed or campaign.counts.unknown:
+            reasons = await recipients.reasons(conn, request.actor, campaign=campaign)
+    counts = campaign.counts
+    return {
+        "line": _line(campaign),
+        "campaign": campaign,
+        "statuses": words.CAMPAIGN_STATUSES,
+        "is_final": campaign.status not in UNDER_WAY and not counts.queued and not counts.sent,
+        "is_ours": campaign.status_reason == plan.BY_REQUEST,
+        "may_write": request.may(WRITE),
+        "whole": request.may(permission=CONTENT) or request.may("contacts:write"),
+        "rows": rows,
+        "seen": None if seen is None else time_of(seen),
+        "pages": leafing.pages(request, last),
+        "status": status or "",
+        "filters": STATUSES,
+        "reasons": reasons,
+        "may_send_again": request.may(WRITE)
+        and counts.failed > 0
+        and campaign.status in ("completed", "canceled", "failed"),
+        "sees_log": request.may(permission=AUDIT),
+    }
+
+
+def _line(campaign: Campaign) -> Line:
+    counts = campaign.counts
+    over = counts.sent + counts.delivered + counts.read + counts.failed + counts.unknown
+    waiting = counts.pending + counts.queued
+    rate, ends_at = None, None
+    if campaign.status == "running" and campaign.started_at is not None and over:
+        now = clock.now()
+        seconds = (now - campaign.started_at).total_seconds()
+        if seconds >= EARLY:
+            rate = 60 * over / seconds
+            ends_at = now + timedelta(minutes=waiting / rate) if waiting else None
+    return Line(
+        campaign=campaign,
+        delivered=counts.delivered + counts.read,
+        failed=counts.failed + counts.unknown,
+        on_way=counts.sent + counts.queued,
+        waiting=counts.pending,
+        rate=rate,
+        ends_at=ends_at,
+    )

@@ -1,0 +1,182 @@
+"""Campaigns on pages: looked at before they are made, followed, paused, resumed and canceled."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from heliograph.base.database.pool import Pool
+from heliograph.campaigns import counting
+from heliograph.campaigns.staging import Stager
+from heliograph.contacts import records
+from heliograph.contacts.records import Entry
+
+from .conftest import Browser, Page, Tenant, make_person, make_tenant
+
+DUE = "SELECT count(*) FROM queue WHERE kind = 'sms' AND due_at < now() + interval '1 minute'"
+
+
+async def people(pool: Pool, tenant: Tenant, count: int) -> None:
+    entries = [
+        Entry(f"+25884{1_000_000 + n}", f"P{n}", tags=("all", "odd") if n % 2 else ("all",)) for n in range(count)
+    ]
+    async with pool.acquire() as conn:
+        await records.create_many(conn, tenant.actor, entries=entries)
+
+
+async def look(browser: Browser, **typed: str) -> Page:
+    form = (await browser.get("/campaigns/new")).form("/campaigns")
+    typed = {"name": "Sale", "to": "tags", "tags": "all", "text": "Hello {{name}}", "when": "now"} | typed
+    return await browser.post("/campaigns", form | {"do": "preview"} | typed)
+
+
+async def make(browser: Browser, **typed: str) -> Page:
+    return await look(browser, do="create", **typed)
+
+
+async def stage(pool: Pool, **options: Any) -> None:
+    stager = Stager(pool, **options)
+    while await stager.round():
+        pass
+
+
+async def counted(pool: Pool) -> None:
+    await pool.execute("UPDATE campaign_chunks SET count_at = now()")
+    async with pool.acquire() as conn, conn.transaction():
+        await counting.count_due(conn)
+
+
+async def test_who_gets_it_is_counted_before_it_is_made(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await people(pool, tenant, 20)
+    await pool.execute(
+        "INSERT INTO opt_outs (organization_id, recipient, since, source)"
+        " VALUES ($1, '+258841000001', now(), 'keyword')",
+        tenant.id,
+    )
+    assert "No campaign yet" in (await owner.get("/campaigns")).words
+    page = await look(owner, tags="all, odd", match="all")
+    for said in ("Found 10", "opted out −1", "Get it 9", "9 people: 1 segment", "Cost 9 messages", "Quota after 991"):
+        assert said in page.words, (said, page.words)
+    assert "Hello P" in page.words
+    assert await pool.fetchval("SELECT count(*) FROM campaigns") == 0
+    page = await look(owner, to="numbers", numbers="+258841000001\n+258841000002, 12", text="x" * 200)
+    for said in ("Found 3", "opted out −1", "no valid number, or too long a text −1", "1 person: 2 segments"):
+        assert said in page.words, (said, page.words)
+    page = await make(owner)
+    assert ("The campaign is made." in page.words, page.path.startswith("/campaigns/")) == (True, True)
+    assert await pool.fetchval("SELECT who FROM audit_log WHERE action = 'campaign.created'") == "person"
+
+
+async def test_what_is_wrong_is_said_at_its_field(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    page = await look(owner, name="", tags="", text="{{surname}}", when="later", pace="fast")
+    assert page.status == 422
+    for field in ("name", "tags", "text", "day", "pace"):
+        assert f'href="#{field}"' in page.text, field
+    assert "There is no such placeholder" in page.words
+    page = await make(owner)
+    assert (page.status, "has no recipients" in page.words) == (422, True)
+
+
+async def test_many_are_confirmed_by_their_number(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heliograph.dashboard.audience.campaign_new.MANY", 5)
+    await people(pool, tenant, 8)
+    page = await make(owner)
+    assert (page.status, "Type how many people get it." in page.words) == (422, True)
+    assert (await make(owner, typed="7")).status == 422
+    assert "The campaign is made." in (await make(owner, typed="8")).words
+
+
+async def test_a_campaign_is_paused_resumed_and_canceled(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await people(pool, tenant, 6)
+    page = await make(owner)
+    where = page.path
+    stager = Stager(pool, chunk=2)
+    while await pool.fetchval("SELECT count(*) FROM messages") < 4:
+        await stager.round()
+    page = await owner.submit(await owner.get(where), where + "/pause")
+    assert "Somebody paused this campaign." in page.words
+    await stage(pool)
+    # Nothing more is staged, nothing is due, and everybody is still counted.
+    assert (
+        await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'sms' AND due_at < now() + interval '1 year'") == 0
+    )
+    page = await owner.get(where)
+    for said in ("Waiting 2", "Queued 4", "Together 6"):
+        assert said in page.words, (said, page.words)
+    page = await owner.submit(page, where + "/resume")
+    assert "The campaign goes on." in page.words
+    await stage(pool)
+    assert (
+        await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'sms' AND due_at <= now() + interval '1 minute'")
+        == 6
+    )
+    assert await pool.fetchval("SELECT count(DISTINCT recipient) FROM messages") == 6
+    ask = await owner.get(where + "/cancel")
+    assert "6 people who are still waiting do not get it. 6 messages that are queued are withdrawn" in ask.words
+    page = await owner.submit(ask, where + "/cancel")
+    assert "The campaign is canceled" in page.words
+    await stage(pool)
+    assert "Canceled 6" in (await owner.get(where)).words
+    assert await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id) == 0
+    late = await owner.post(where + "/pause", ask.form(where + "/cancel") | {"_once": "late"})
+    assert "cannot be paused or resumed" in late.words
+
+
+async def test_who_did_not_get_it_is_seen_taken_away_and_tried_again(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    await people(pool, tenant, 4)
+    page = await make(owner)
+    where = page.path
+    await stage(pool)
+    await pool.execute("DELETE FROM queue")
+    await pool.execute("UPDATE messages SET status = 'delivered', sent_at = now(), delivered_at = now()")
+    await pool.execute(
+        "UPDATE messages SET status = 'undelivered', failure_code = 'undelivered', failed_at = now(),"
+        " delivered_at = NULL WHERE recipient = '+258841000003'"
+    )
+    await counted(pool)
+    page = await owner.get(where)
+    for said in ("Completed", "Delivered 3", "Failed 1", "Together 4", "Mozambique"):
+        assert said in page.words, (said, page.words)
+    page = await owner.get(where + "?status=undelivered")
+    assert re.findall(r'row-link" href="[^"]*">([^<]+)<', page.text) == ["+258841000003"]
+    file = await owner.submit(page, where + "/export", format="csv")
+    assert [line.split(",")[:2] for line in file.text.splitlines()[1:]] == [["+258841000003", "undelivered"]]
+    again = re.search(r'href="(/campaigns/new[^"]*)"[^>]*>Send to those', page.text)
+    assert again
+    form = await owner.get(again[1].replace("&amp;", "&"))
+    fields = form.form("/campaigns") | {"to": "again", "text": "Hello again", "do": "create", "when": "now"}
+    page = await owner.post("/campaigns", fields)
+    assert "The campaign is made." in page.words, page.words
+    assert [row["phone"] for row in await pool.fetch("SELECT phone FROM campaign_recipients")][-1] == "+258841000003"
+
+
+async def test_a_viewer_sees_and_changes_nothing(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await people(pool, tenant, 2)
+    where = (await make(owner)).path
+    await stage(pool)
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    await other_browser.sign_in("vera@example.com")
+    page = await other_browser.get(where)
+    assert ("+25884100" in page.text, "Pause" in page.words, "••• 0001" in page.words) == (False, False, True)
+
+
+async def test_another_organizations_campaigns_are_nobodys(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await people(pool, tenant, 2)
+    where = (await make(owner)).path
+    other = await make_tenant(pool)
+    await make_person(pool, other, "eva@example.com")
+    await other_browser.sign_in("eva@example.com")
+    token = (await other_browser.get("/contacts/new")).form("/contacts")
+    assert (await other_browser.get(where)).status == 404
+    for act in ("pause", "resume", "cancel", "export"):
+        assert (await other_browser.post(f"{where}/{act}", token)).status == 404, act
