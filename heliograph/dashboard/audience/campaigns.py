@@ -110,7 +110,7 @@ async def export(request: Request) -> Answer:
         campaign = await plan.get(conn, request.actor, id=request.id())
         await recipients.begin_export(conn, request.actor, campaign=campaign, status=status)
     pieces = recipients.pieces(
-        request.reading,
+        request.reading_in_turn,
         request.actor,
         campaign=campaign,
         status=status,
