@@ -39,7 +39,8 @@ const ACTS = {
 };
 
 document.addEventListener("keydown", (event) => {
-  if (off || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  // A page may have keys of its own: its field for an answer makes `r` mean that.
+  if (off || (event.key === "r" && $("#message")) || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (event.target.closest("input, textarea, select, [contenteditable], [data-plot]")) return;
   if (waits && Date.now() - waits < 1500 && PLACES[event.key]) {
     waits = 0;

@@ -71,11 +71,11 @@ for (const line of $("[data-retry]")) {
 
 // A menu closes with Escape, and when something else is clicked.
 document.addEventListener("click", (event) => {
-  for (const menu of $("details.who[open]")) if (!menu.contains(event.target)) menu.open = false;
+  for (const menu of $("details.who[open], details.more[open]")) if (!menu.contains(event.target)) menu.open = false;
 });
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
-  for (const menu of $("details.who[open]")) {
+  for (const menu of $("details.who[open], details.more[open]")) {
     menu.open = false;
     menu.querySelector("summary").focus();
   }
