@@ -45,6 +45,8 @@ CONTRACT = {
     ("GET", "/campaigns", "listCampaigns", "campaigns:read", 200, "reads", NONE),
     ("POST", "/campaigns", "createCampaign", "campaigns:write", 201, "campaigns", OPTIONAL),
     ("GET", "/campaigns/{campaignId}", "getCampaign", "campaigns:read", 200, "reads", NONE),
+    ("POST", "/campaigns/{campaignId}/pause", "pauseCampaign", "campaigns:write", 200, "campaigns", OPTIONAL),
+    ("POST", "/campaigns/{campaignId}/resume", "resumeCampaign", "campaigns:write", 200, "campaigns", OPTIONAL),
     ("DELETE", "/campaigns/{campaignId}", "cancelCampaign", "campaigns:write", 200, "campaigns", OPTIONAL),
     ("GET", "/webhooks", "listWebhooks", "webhooks:read", 200, "reads", NONE),
     ("POST", "/webhooks", "createWebhook", "webhooks:write", 201, "mutations", OPTIONAL),
