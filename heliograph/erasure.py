@@ -53,6 +53,10 @@ WITH gone AS (
                     WHERE strpos(regexp_replace(cells, '[^0-9]', '', 'g'), right(known.phone, 8)) > 0)
 ), changed AS (
     DELETE FROM contact_changes WHERE organization_id = $1 AND phone = ANY ($2)
+), caught AS (
+    DELETE FROM webhook_caught
+     WHERE organization_id = $1
+       AND EXISTS (SELECT FROM unnest($2::text[]) AS known (name) WHERE strpos(body, known.name) > 0)
 ), listed AS (
     UPDATE campaign_recipients SET name = NULL, first_name = NULL, last_name = NULL
      WHERE organization_id = $1 AND phone = ANY ($2)

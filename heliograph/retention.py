@@ -33,6 +33,7 @@ from heliograph.contacts.marked import UNDONE_FOR
 from heliograph.people import links, sessions, tries
 from heliograph.people.passkeys import keeping
 from heliograph.sms import retention as sms_retention
+from heliograph.webhooks.catcher import OPEN_FOR
 from heliograph.whatsapp import retention as whatsapp_retention
 
 log = structlog.get_logger()
@@ -126,6 +127,10 @@ DELETE FROM webhook_replays WHERE ctid IN (
 DELETE_WEBHOOK_TRAFFIC = """
 DELETE FROM webhook_traffic WHERE ctid IN (SELECT ctid FROM webhook_traffic WHERE hour < $1 LIMIT $2)
 """
+# A catcher that ends forgets what it has caught; this is for what a worker stored at that moment.
+DELETE_CAUGHT = """
+DELETE FROM webhook_caught WHERE ctid IN (SELECT ctid FROM webhook_caught WHERE caught_at < $1 LIMIT $2)
+"""
 DELETE_REQUEST_COUNTS = """
 DELETE FROM request_counts WHERE ctid IN (SELECT ctid FROM request_counts WHERE hour < $1 LIMIT $2)
 """
@@ -162,6 +167,7 @@ SHARED = Rules(
         Deletion("threads of the inbox", DELETE_THREADS, lambda at: at.metadata),
         Deletion("replays", DELETE_REPLAYS, lambda at: at.now - WEBHOOKS),
         Deletion("roll-ups of webhook attempts", DELETE_WEBHOOK_TRAFFIC, lambda at: at.now - WEBHOOKS),
+        Deletion("caught events", DELETE_CAUGHT, lambda at: at.now - OPEN_FOR),
         Deletion("counts of requests", DELETE_REQUEST_COUNTS, lambda at: at.now - timedelta(days=requests.DAYS)),
         Deletion("sessions", sessions.FORGET, lambda at: at.now),
         Deletion("links to sign in", links.FORGET, lambda at: at.now),

@@ -1492,14 +1492,32 @@ CREATE TABLE webhook_endpoints (
     last_success_at      timestamptz,
     failing_since        timestamptz,
     consecutive_failures integer NOT NULL DEFAULT 0,
+    catches_until        timestamptz,
     PRIMARY KEY (organization_id, id),
     CONSTRAINT webhook_endpoints_old_secrets CHECK (cardinality(old_secrets) = cardinality(old_secrets_until))
 ) WITH (fillfactor = 70);
 -- An organization has few endpoints that are active, and any number of others.
 CREATE INDEX webhook_endpoints_active ON webhook_endpoints (organization_id) WHERE status = 'active';
 CREATE INDEX webhook_endpoints_disabled ON webhook_endpoints (organization_id, disabled_at) WHERE status = 'disabled';
+-- A mode has one catcher, which is opened again and again; those that are open are few.
+CREATE UNIQUE INDEX webhook_endpoints_catcher ON webhook_endpoints (organization_id, mode) WHERE catches_until IS NOT NULL;
+CREATE INDEX webhook_endpoints_catching ON webhook_endpoints (catches_until) WHERE status = 'active' AND catches_until IS NOT NULL;
 COMMENT ON TABLE webhook_endpoints IS 'tenant: where events go. secret is sealed';
 COMMENT ON COLUMN webhook_endpoints.old_secrets IS 'replaced ones that still sign beside the new one, newest first; sealed as secret is';
+COMMENT ON COLUMN webhook_endpoints.catches_until IS 'of a catcher, whose events are stored in webhook_caught and posted nowhere: when it ends';
+
+CREATE TABLE webhook_caught (
+    organization_id uuid NOT NULL,
+    caught_at       timestamptz NOT NULL,
+    event_id        uuid NOT NULL,
+    endpoint_id     uuid NOT NULL,
+    headers         text NOT NULL,
+    body            text NOT NULL,
+    PRIMARY KEY (organization_id, caught_at, event_id)
+);
+CREATE INDEX webhook_caught_age ON webhook_caught USING brin (caught_at) WITH (autosummarize = on);
+COMMENT ON TABLE webhook_caught IS 'tenant: what catchers were sent, at most 200 an organization; erased when the catcher ends';
+COMMENT ON COLUMN webhook_caught.headers IS 'as they would have gone out, a line each';
 
 CREATE TABLE webhook_attempts (
     organization_id uuid NOT NULL,

@@ -10,7 +10,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.overview import messages
 from heliograph.people import invitations, memberships
 from heliograph.sms.accepting import sender_ids
-from heliograph.webhooks import endpoints
+from heliograph.webhooks import catcher, endpoints
 
 #: Messages of a mode that are looked at for one that was delivered.
 LATELY = 50
@@ -46,7 +46,7 @@ async def steps(conn: Connection, actor: Actor) -> Steps:
         key=any(one.status == "active" for one in keys),
         sent=bool(listed),
         delivered=any(one.delivered_at is not None for one in listed),
-        webhook=any(one.status == "active" for one in hooks),
+        webhook=any(one.status == "active" for one in hooks) or await catcher.was_opened(conn, actor),
         sender=any(one.status == "approved" for one in senders),
         team=len(colleagues) > 1 or bool(await invitations.list_all(conn, actor)),
         live=bool(sent[1].messages),

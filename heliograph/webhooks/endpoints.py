@@ -25,6 +25,8 @@ from heliograph.webhooks.delivery import signing
 from heliograph.webhooks.recording.events import KINDS
 
 MAX_ACTIVE = 10
+#: The address of catchers. Nothing is ever posted to it.
+CATCHER = "heliograph:catcher"
 #: How long a disabled endpoint is listed, and how many of them at most.
 LISTED, MOST_LISTED = timedelta(days=90), 500
 #: A replaced secret keeps signing alongside the new one for this long.
@@ -32,8 +34,9 @@ OVERLAP = timedelta(hours=24)
 #: How many replaced secrets are kept, whatever time they have left: each is 48 bytes in the header of every attempt.
 MAX_OLD = 4
 
-#: Why an endpoint was disabled: by the organization, by the receiver's 410, after failing for days.
-REQUESTED, GONE, FAILING = "requested", "gone", "failing"
+#: Why an endpoint was disabled: by the organization, by the receiver's 410, after failing for days, after a catcher's
+#: hour.
+REQUESTED, GONE, FAILING, ENDED = "requested", "gone", "failing", "ended"
 
 
 class TooManyEndpoints(Refusal):
@@ -64,6 +67,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     consecutive_failures: int
     #: What it is for, in the organization's own words.
     description: str
+    #: Of a catcher (`catcher.py`): when it ends.
+    catches_until: datetime | None = None
 
 
 class EndpointRules(msgspec.Struct, frozen=True):
@@ -95,13 +100,16 @@ def problem_of(url: str, rules: EndpointRules) -> str | None:
 
 _COLUMNS = (
     "id, url, subscribed_events, mode, status, created_at, disabled_at, disabled_reason, last_success_at,"
-    " consecutive_failures, description"
+    " consecutive_failures, description, catches_until"
 )
 
 # The row lock comes first: two requests must not both become the tenth endpoint.
 LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 
-COUNT_ACTIVE = "SELECT count(*) FROM webhook_endpoints WHERE organization_id = $1 AND status = 'active'"
+# A catcher takes no program's place.
+COUNT_ACTIVE = """
+SELECT count(*) FROM webhook_endpoints WHERE organization_id = $1 AND status = 'active' AND catches_until IS NULL
+"""
 
 INSERT = f"""
 INSERT INTO webhook_endpoints (organization_id, id, url, subscribed_events, secret, created_at, mode, description)
@@ -130,7 +138,7 @@ async def create(
     kinds = checked_kinds(subscribed_events)
     description = checked_description(description)
     id, secret = uuid7(), signing.new_secret()
-    sealed = seal(rules.seal_key, secret.encode(), _context(actor.organization_id, id))
+    sealed = seal_secret(rules, organization_id=actor.organization_id, id=id, secret=secret)
     async with conn.transaction():
         if await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id) is None:
             raise NotFound(resource="organization", id=str(actor.organization_id))
@@ -153,6 +161,7 @@ SELECT * FROM (
     UNION ALL
     (SELECT {_COLUMNS} FROM webhook_endpoints
       WHERE organization_id = $1 AND status = 'disabled' AND disabled_at > now() - $3::interval AND mode = ANY ($2)
+        AND catches_until IS NULL
       ORDER BY disabled_at DESC LIMIT $4)
 ) listed ORDER BY id DESC
 """
@@ -178,6 +187,7 @@ WITH held AS MATERIALIZED (
 )
 DELETE FROM queue WHERE ctid = ANY (ARRAY(SELECT place FROM held))
 """
+FORGET_CAUGHT = "DELETE FROM webhook_caught WHERE organization_id = $1 AND endpoint_id = $2"
 
 
 async def disable(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
@@ -189,6 +199,8 @@ async def disable(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
             raise NotFound(resource="webhook_endpoint", id=str(id))
         await forget_queued(conn, [id])
         after = Endpoint(**row)
+        if after.catches_until is not None:
+            await conn.execute(FORGET_CAUGHT, actor.organization_id, id)
         if before.status != after.status:
             await audit.record(conn, actor, "webhook.disabled", object_id=id, before=before, after=after)
     return after
@@ -217,18 +229,25 @@ class Changes(msgspec.Struct, frozen=True):
 
 async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, rules: EndpointRules) -> Endpoint:
     """Change an endpoint; its secret stays. Raises Invalid, NotFound, and TooManyEndpoints if it was disabled and would
-    be one active endpoint too many.
+    be one active endpoint too many. Of a catcher only events and description change; one that has ended is opened
+    again by `catcher.open`.
 
     Disabling drops what is queued for it, as `disable` does; an enabled endpoint gets what happens from then on, and
     starts without failures.
     """
-    if changes.url is not None:
-        problem = problem_of(changes.url, rules)
-        if problem is not None:
-            raise Invalid(("url", "format", f"`url` is refused: {problem}"))
+    problem = None if changes.url is None else problem_of(changes.url, rules)
     async with conn.transaction():
         await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
         before = await get(conn, actor, id=id)
+        if problem is not None and before.catches_until is None:
+            raise Invalid(("url", "format", f"`url` is refused: {problem}"))
+        if before.catches_until is not None:
+            if changes.disabled:
+                return await disable(conn, actor, id=id)
+            if before.status != "active":
+                raise EndpointDisabled(id=str(id), reason=before.disabled_reason)
+            if changes.url not in (None, before.url):
+                raise Invalid(("url", "format", "`url` cannot be changed: this endpoint is a catcher"))
         status = before.status if changes.disabled is None else "disabled" if changes.disabled else "active"
         comes_back = (before.status, status) == ("disabled", "active")
         if comes_back and await conn.fetchval(COUNT_ACTIVE, actor.organization_id) >= MAX_ACTIVE:
@@ -278,7 +297,7 @@ async def rotate_secret(
     """
     await active(conn, actor, id=id)
     secret = signing.new_secret()
-    sealed = seal(rules.seal_key, secret.encode(), _context(actor.organization_id, id))
+    sealed = seal_secret(rules, organization_id=actor.organization_id, id=id, secret=secret)
     async with conn.transaction():
         row = await conn.fetchrow(ROTATE, actor.organization_id, id, sealed, OVERLAP, MAX_OLD)
         if row is None:  # it was disabled at this moment
@@ -337,6 +356,11 @@ async def owner(conn: Connection, *, id: UUID) -> UUID:
 async def forget_queued(conn: Connection, ids: Sequence[UUID]) -> None:
     """Drop the deliveries queued for these endpoints."""
     await conn.execute(FORGET_QUEUED, ids)
+
+
+def seal_secret(rules: EndpointRules, *, organization_id: UUID, id: UUID, secret: str) -> bytes:
+    """The secret of an endpoint, for its row."""
+    return seal(rules.seal_key, secret.encode(), _context(organization_id, id))
 
 
 def open_secret(seal_key: bytes, *, organization_id: UUID, id: UUID, sealed: bytes) -> str:

@@ -87,6 +87,19 @@ SELECT e.id, e.failing_since, found.waiting, found.next_at, found.oldest
 """
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """What waits for an endpoint: deliveries in the queue, MOST_WAITING + 1 standing for more than that."""
+
+    failing_since: datetime | None
+    count: int
+
+
+async def waiting(conn: Connection, actor: Actor, *, ids: Sequence[UUID]) -> dict[UUID, Waiting]:
+    """What waits for these endpoints of the actor's, and since when they fail."""
+    rows = await conn.fetch(WAITING, actor.organization_id, ids, MOST_WAITING + 1)
+    return {row["id"]: Waiting(row["failing_since"], row["waiting"]) for row in rows}
+
+
 async def overview(conn: Connection, actor: Actor, *, hours: int = 24) -> list[Health]:
     """The actor's endpoints as `endpoints.list_all` has them, active ones first, with the last so many hours."""
     listed = await endpoints.list_all(conn, actor)

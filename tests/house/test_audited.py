@@ -362,6 +362,8 @@ SUBMITTED = {
     "/team/members/{id}/role": "member.role_changed",
     "/team/members/{id}/remove": "member.removed",
     "/webhooks": "webhook.created",
+    "/webhooks/catcher": "webhook.created",
+    "/webhooks/catcher/close": "webhook.disabled",
     "/webhooks/{id}/edit": "webhook.changed",
     "/webhooks/{id}/disable": "webhook.disabled",
     "/webhooks/{id}/enable": "webhook.changed",

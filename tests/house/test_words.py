@@ -58,8 +58,14 @@ def known() -> dict[str, set[str]]:
         "status": {*STATUSES, sms_messages.SENDING, *SHOWN_STATUSES},
         "whatsapp_failure": {*CLOUD_FAILURES, "opted_out", "expired", "unknown", "template_unavailable"},
         "campaign": campaign,
-        "webhook": {attempts.DELIVERED, attempts.REFUSED, attempts.GONE, *get_args(answers.FailureKind)},
-        "endpoint": {endpoints.REQUESTED, endpoints.GONE, endpoints.FAILING},
+        "webhook": {
+            attempts.DELIVERED,
+            attempts.REFUSED,
+            attempts.GONE,
+            attempts.UNSIGNED,
+            *get_args(answers.FailureKind),
+        },
+        "endpoint": {endpoints.REQUESTED, endpoints.GONE, endpoints.FAILING, endpoints.ENDED},
         "attempt": {*Verdict},
         "error": {one.code for one in pages.errors()} - OF_OPERATORS,
     }

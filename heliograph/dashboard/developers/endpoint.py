@@ -38,6 +38,8 @@ async def show(request: Request) -> Answer:
     values = await _values(request, id)
     if values is None:
         return Elsewhere(location=request.to(f"/webhooks/{id}"))
+    if values["endpoint"].catches_until is not None:
+        return Elsewhere(location=request.to("/webhooks/catcher"))
     template = "developers/endpoint_live.html" if request.is_fragment else "developers/endpoint.html"
     return Shown(template=template, values=values)
 
@@ -95,7 +97,7 @@ async def enable(request: Request) -> Answer:
         async with request.writing() as conn:
             wanted = Changes(disabled=False)
             await endpoints.change(conn, request.actor, id=id, changes=wanted, rules=webhooks.rules(request))
-    except TooManyEndpoints as refusal:
+    except (TooManyEndpoints, EndpointDisabled) as refusal:
         return Elsewhere(location=request.to(f"/webhooks/{id}"), notice=request.text(refusal.message))
     said = request.text("The endpoint is enabled. It gets what happens from now on; what it missed can be recovered.")
     return Elsewhere(location=request.to(f"/webhooks/{id}"), notice=said)
@@ -124,6 +126,7 @@ async def rotate(request: Request) -> Answer:
         "made": made,
         "pieces": webhooks.pieces(made["secret"]),
         "is_rotated": True,
+        "is_catcher": False,
         "until": datetime.fromisoformat(made["until"]),
     }
     return Shown(template="developers/webhooks_made.html", values=values)

@@ -11,7 +11,7 @@ from heliograph.base.errors import Invalid
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Shown, refused
 from heliograph.pages.requests import Request
-from heliograph.webhooks import endpoints, figures, verification
+from heliograph.webhooks import catcher, endpoints, figures, verification
 from heliograph.webhooks.endpoints import MAX_ACTIVE, EndpointRules, TooManyEndpoints
 from heliograph.webhooks.figures import Health, Hour
 from heliograph.webhooks.recording.events import KINDS
@@ -50,10 +50,13 @@ async def show(request: Request) -> Answer:
     """The endpoints of this mode, those disabled lately included."""
     async with request.reading() as conn:
         found = await figures.overview(conn, request.actor)
-    lines = [EndpointLine(one, *state(request, one), cells(request, one.hours)) for one in found]
+        catching = await catcher.current(conn, request.actor)
+    listed = [one for one in found if one.endpoint.catches_until is None]
+    lines = [EndpointLine(one, *state(request, one), cells(request, one.hours)) for one in listed]
     values = {
         "lines": [one for one in lines if one.health.endpoint.status == "active"],
         "ended": [one for one in lines if one.health.endpoint.status != "active"],
+        "catcher": catching,
         "most": MAX_ACTIVE,
         "most_waiting": figures.MOST_WAITING,
         "may_write": request.may("webhooks:write"),
@@ -89,8 +92,13 @@ async def make(request: Request) -> Answer:
         made = await request.once(work, has_secret=True)
     except (Invalid, TooManyEndpoints) as refusal:
         return refused("developers/webhooks_new.html", in_words(request, refusal), typed(request))
+    return registered(made, is_catcher=False)
+
+
+def registered(made: dict[str, str], *, is_catcher: bool) -> Answer:
+    """A new endpoint's secret, with code that verifies."""
     values = {"made": made, "pieces": pieces(made["secret"]), "is_rotated": False, "until": None}
-    return Shown(template="developers/webhooks_made.html", values=values)
+    return Shown(template="developers/webhooks_made.html", values=values | {"is_catcher": is_catcher})
 
 
 def base(request: Request) -> str:

@@ -17,7 +17,9 @@ from heliograph.pages.requests import Request
 from heliograph.people import memberships
 from heliograph.people.roles import TEAM, USAGE
 from heliograph.sms.accepting import sender_ids
-from heliograph.webhooks import endpoints
+from heliograph.webhooks import endpoints, figures
+from heliograph.webhooks.endpoints import Endpoint
+from heliograph.webhooks.figures import Waiting
 from heliograph.why.words import why
 
 #: Things that are shown; failures in a row of an endpoint that is worth a look.
@@ -85,17 +87,42 @@ async def _of_endpoints(conn: Connection, request: Request) -> list[Notice]:
     if not request.may("webhooks:read"):
         return []
     text, found = request.text, []
-    for one in await endpoints.list_all(conn, request.actor):
+    listed = await endpoints.list_all(conn, request.actor)
+    failing = [one.id for one in listed if one.status == "active" and one.consecutive_failures >= FAILURES]
+    waiting = await figures.waiting(conn, request.actor, ids=failing) if failing else {}
+    for one in listed:
         link = request.to(f"/webhooks/{one.id}")
-        if one.status == "active" and one.consecutive_failures >= FAILURES:
-            said = text("Webhooks to %(url)s fail.", url=one.url)
-        elif one.disabled_reason not in (None, endpoints.REQUESTED) and _is_late(one.disabled_at):
+        if one.id in waiting:
+            found.append(Notice(_of_failing(request, one, waiting[one.id]), link, text("Look")))
+            continue
+        if one.status == "active":
+            continue
+        if one.disabled_reason not in (None, endpoints.REQUESTED) and _is_late(one.disabled_at):
             known = why("endpoint", one.disabled_reason or "")
             said = one.url + ": " + ("" if known is None else known.words(request.speech.language).customer)
         else:
             continue
         found.append(Notice(said, link, text("Look")))
     return found
+
+
+def _of_failing(request: Request, one: Endpoint, waiting: Waiting) -> str:
+    text, speech = request.text, request.speech
+    since = "–" if waiting.failing_since is None else speech.moment(waiting.failing_since)
+    if waiting.count > figures.MOST_WAITING:
+        most = speech.number(figures.MOST_WAITING)
+        return text(
+            "Webhooks to %(url)s have failed since %(since)s; more than %(count)s events wait.",
+            url=one.url,
+            since=since,
+            count=most,
+        )
+    return text(
+        "Webhooks to %(url)s have failed since %(since)s; events that wait: %(count)s.",
+        url=one.url,
+        since=since,
+        count=speech.number(waiting.count),
+    )
 
 
 def _is_late(at: datetime | None) -> bool:

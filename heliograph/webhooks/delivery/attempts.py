@@ -19,6 +19,8 @@ _EXAMPLE = f"{TEST}:"
 
 #: Results of attempts besides the kinds of `http.answers.Failure`.
 DELIVERED, REFUSED, GONE = "delivered", "refused", "gone"
+#: The result of an attempt that could not be signed.
+UNSIGNED = "secret"
 
 #: How much of an unsuccessful answer is kept, characters.
 DETAIL = 200
@@ -51,6 +53,8 @@ class Destination(msgspec.Struct, frozen=True):
     sealed: list[bytes]
     consecutive_failures: int
     last_success_at: datetime | None
+    #: What it gets is stored here (`catching.py`), and no connection is made.
+    is_catcher: bool = False
 
 
 class Evidence(msgspec.Struct, frozen=True, gc=False):
@@ -143,7 +147,7 @@ DESTINATIONS = """
 SELECT item.organization_id, item.id, e.url,
        ARRAY[e.secret] || ARRAY(SELECT old.sealed FROM unnest(e.old_secrets, e.old_secrets_until) AS old (sealed, until)
                                  WHERE old.until > now()),
-       e.consecutive_failures, e.last_success_at
+       e.consecutive_failures, e.last_success_at, e.catches_until IS NOT NULL
   FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
        CROSS JOIN LATERAL (SELECT * FROM webhook_endpoints
                             WHERE organization_id = item.organization_id AND id = item.id AND status = 'active'

@@ -29,7 +29,7 @@ from heliograph.http.answers import Answer, Failure
 from heliograph.http.client import HttpClient
 from heliograph.queue.leases import Lease
 from heliograph.webhooks import endpoints
-from heliograph.webhooks.delivery import attempts, evidence, signing
+from heliograph.webhooks.delivery import attempts, catching, evidence, signing
 from heliograph.webhooks.delivery.attempts import Attempt, Delivery, Destination, Ended, Evidence
 from heliograph.webhooks.delivery.concurrency import Concurrency, EndpointQueue
 
@@ -80,6 +80,7 @@ class Poster:
         #: Deliveries waiting for their endpoint to be loaded.
         self._waiting: dict[tuple[UUID, UUID], list[tuple[EndpointQueue[Delivery], Delivery]]] = {}
         self._allowance = evidence.Allowance()
+        self._catching = catching.Catching(pool)
         self._tick = 0
         self._at = datetime.fromtimestamp(0, UTC)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -116,6 +117,9 @@ class Poster:
             values = {"event_id": delivery.event_id, "request_id": delivery.request_id}
             lines = signer.lines(**values, body=delivery.body, at=at) + _CONTENT_TYPE
             answered = partial(self._answered, line, delivery, at, (destination.url, lines))
+            if destination.is_catcher:
+                self._spawn(self._catch(line, delivery, lines, at, answered))
+                return True
             crash_point("webhook.before_post")
             if not self._client.post_now(destination.url, delivery.body, lines, signing.LINES + 1, answered):
                 headers = signer.headers(**values, body=delivery.body, at=at)
@@ -161,6 +165,24 @@ class Poster:
     ) -> None:
         try:
             outcome = await self._client.post(url, delivery.body, headers)
+        except Exception:
+            self._broke_off(delivery)
+            self._ended(line)
+            return
+        answered(outcome)
+
+    async def _catch(
+        self,
+        line: EndpointQueue[Delivery],
+        delivery: Delivery,
+        headers: str,
+        at: datetime,
+        answered: Callable[[Answer | Failure], None],
+    ) -> None:
+        lease = delivery.lease
+        caught = catching.Caught(lease.organization_id, line.id, lease.id, at, headers, delivery.body.decode())
+        try:
+            outcome = await self._catching.take(caught)
         except Exception:
             self._broke_off(delivery)
             self._ended(line)
@@ -273,7 +295,9 @@ class Poster:
             ]
         except Unsealable as error:
             log.error("webhook secret cannot be decrypted", endpoint=str(lease.line))
-            self._record(Ended(lease, self._pause(lease), Attempt(at, 0.0, None, "secret", str(error)), number))
+            self._record(
+                Ended(lease, self._pause(lease), Attempt(at, 0.0, None, attempts.UNSIGNED, str(error)), number)
+            )
             return None
         if len(self._signers) >= SIGNERS:
             self._signers.clear()

@@ -9,7 +9,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.http.client import HttpClient, webhook_rules
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
-from heliograph.webhooks import endpoints, replays
+from heliograph.webhooks import catcher, endpoints, replays
 from heliograph.webhooks.delivery.delivery import Deliverer
 from heliograph.webhooks.recording.handover import Handover
 
@@ -31,6 +31,7 @@ class WebhookWork(Work):
     def timers(self) -> Sequence[Timer | SharedTimer]:
         return (
             Timer("webhook places", self._adapt, 0.5),
+            SharedTimer("catchers", self._end_catchers, 5.0, when=catcher.ANY_PAST),
             SharedTimer("replays", self._replay, 1.0, when=replays.ANY_RUNNING, in_steps=True),
         )
 
@@ -55,6 +56,9 @@ class WebhookWork(Work):
 
     async def _adapt(self) -> None:
         self._deliverer.adapt()
+
+    async def _end_catchers(self, conn: Connection) -> None:
+        await catcher.end_past(conn)
 
     async def _replay(self, conn: Connection) -> None:
         if await replays.advance(conn):
