@@ -30,6 +30,7 @@ from heliograph.base.ids import uuid7_floor
 from heliograph.base.process.settings import Settings
 from heliograph.contacts.imports.drafts import KEPT as IMPORTS_KEPT
 from heliograph.contacts.marked import UNDONE_FOR
+from heliograph.mail import outbox
 from heliograph.people import links, sessions, tries
 from heliograph.people.passkeys import keeping
 from heliograph.sms import retention as sms_retention
@@ -171,6 +172,7 @@ SHARED = Rules(
         Deletion("counts of requests", DELETE_REQUEST_COUNTS, lambda at: at.now - timedelta(days=requests.DAYS)),
         Deletion("sessions", sessions.FORGET, lambda at: at.now),
         Deletion("links to sign in", links.FORGET, lambda at: at.now),
+        Deletion("mails", outbox.FORGET, lambda at: at.now - outbox.KEPT),
         Deletion("used challenges", keeping.FORGET, lambda at: at.now - keeping.REMEMBERED),
         Deletion("failures to sign in", tries.FORGET, lambda at: at.now - tries.FORGOTTEN),
         Deletion("workers", DELETE_WORKERS, lambda at: at.now - timedelta(days=1)),

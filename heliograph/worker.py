@@ -30,6 +30,8 @@ from heliograph.campaigns import audience
 from heliograph.campaigns.work import CampaignWork
 from heliograph.consent.importing import OptOutImports
 from heliograph.contacts.work import ContactWork
+from heliograph.mail.work import MailWork
+from heliograph.people.mailing import forgotten
 from heliograph.queue import timers
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.runner import every, listen, loop, once
@@ -73,6 +75,7 @@ class Worker:
             webhooks,
             campaigns,
             ContactWork(pool, settings, {"opt_outs": OptOutImports()}),
+            MailWork(pool, settings, {forgotten.ASKED: forgotten.answer}),
         )
         self._watch = Watch(pool, backlog, every=settings.poll_seconds)
         self._loops: list[Loop] = [one for part in self._parts for one in part.loops()]

@@ -29,6 +29,7 @@ ROOMS = {
     "org": "organization",
     "key": "organization",
     "user": "organization",
+    "mail": "running",
     "sender": "organization",
     "supplier": "carriage",
     "quota": "organization",

@@ -227,9 +227,38 @@ COMMENT ON COLUMN invitations.invited_by IS 'a user, or NULL for an operator on 
 CREATE TABLE sign_in_links (
     token_hash bytea PRIMARY KEY CHECK (length(token_hash) = 32),
     user_id    uuid NOT NULL CONSTRAINT sign_in_links_user UNIQUE REFERENCES users ON DELETE CASCADE,
+    is_mailed  boolean NOT NULL,
     expires_at timestamptz NOT NULL
 );
 COMMENT ON TABLE sign_in_links IS 'control: links that sign somebody in once, one for each person; one that was used is deleted';
+COMMENT ON COLUMN sign_in_links.is_mailed IS 'whoever has a second factor gives its code too: a mailbox is none';
+
+CREATE TABLE mails (
+    id              uuid PRIMARY KEY,
+    kind            text NOT NULL CHECK (kind IN ('invitation', 'link', 'forgotten')),
+    organization_id uuid,
+    subject_id      uuid,
+    sealed          bytea CHECK (length(sealed) <= 16384),
+    state           text NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'sent', 'failed', 'dropped')),
+    reason          text NOT NULL DEFAULT '',
+    attempts        integer NOT NULL DEFAULT 0,
+    created_at      timestamptz NOT NULL,
+    due_at          timestamptz NOT NULL,
+    deadline        timestamptz NOT NULL,
+    CONSTRAINT mails_erased CHECK ((state = 'waiting') = (sealed IS NOT NULL))
+);
+CREATE INDEX mails_due ON mails (due_at) WHERE state = 'waiting';
+CREATE INDEX mails_late ON mails (deadline) WHERE state = 'waiting';
+CREATE INDEX mails_of_subject ON mails (subject_id, created_at);
+CREATE INDEX mails_of_organization ON mails (organization_id, created_at);
+CREATE INDEX mails_age ON mails (created_at);
+COMMENT ON TABLE mails IS 'control: mails to people, sent by workers; a row stays for a week, its text only while it waits';
+COMMENT ON COLUMN mails.kind IS 'forgotten: somebody asks for a mailed link; a worker looks who it is, and puts a link in';
+COMMENT ON COLUMN mails.organization_id IS 'whose bound it counts against; NULL: nobody''s';
+COMMENT ON COLUMN mails.subject_id IS 'the invitation or the user that it is about; NULL: not known yet';
+COMMENT ON COLUMN mails.sealed IS 'recipient, subject and text, encrypted; erased when it was sent or given up';
+COMMENT ON COLUMN mails.reason IS 'why the last attempt failed: a word of heliograph/base/network/smtp.py, late or unreadable';
+COMMENT ON COLUMN mails.attempts IS 'also the fencing token of whoever sends it until due_at';
 
 CREATE TABLE sessions (
     token_hash      bytea PRIMARY KEY CHECK (length(token_hash) = 32),

@@ -66,6 +66,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "tail": tail,
         "iso": iso,
         "role_name": _named(words.ROLES),
+        "mail_reason": _named(words.MAIL_REASONS),
         "status_name": _named(words.STATUSES),
         "result_name": _named(words.RESULTS),
         "replay_name": _named(words.REPLAYS),

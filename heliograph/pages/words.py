@@ -21,6 +21,19 @@ ROLES_EXPLAINED: Mapping[str, str] = {
     "viewer": "Reads messages without texts and whole numbers.",
     "billing": "Usage and wallet, nothing else.",
 }
+#: Why a mail did not go out, by a word of `base/network/smtp.py`.
+MAIL_REASONS: Mapping[str, str] = {
+    "address": "Mail cannot be sent to an address of this form.",
+    "unreachable": "The mail server could not be reached.",
+    "tls": "The mail server could not be reached securely.",
+    "credentials": "The mail server did not accept this service.",
+    "sender": "The mail server did not accept this service.",
+    "refused": "The mail server refused the mail or its recipient.",
+    "busy": "The mail server asked to try again later.",
+    "slow": "The mail server did not answer in time.",
+    "late": "It could not go out in time.",
+    "unreadable": "It could not go out in time.",
+}
 PROFILES: Mapping[str, str] = {
     "sms_only": "SMS sending only",
     "sms": "SMS",

@@ -18,9 +18,14 @@ from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
+from heliograph.mail import outbox
+from heliograph.mail.outbox import Outbox
 from heliograph.people import memberships, roles, users
+from heliograph.people.mailing import texts
 
 LIFE = timedelta(hours=72)
+#: A mail that did not go out by then is given up; the link is for handing on all the same.
+MAILED_WITHIN = timedelta(hours=24)
 LONGEST_NOTE = 500
 #: Below the address of the dashboard.
 PATH = "/invitation"
@@ -49,6 +54,10 @@ class Invitation(msgspec.Struct, frozen=True):
     created_at: datetime
     expires_at: datetime
     has_expired: bool
+    #: Of the last mail with its link: "waiting", "sent" or "failed"; None: none was sent in a week.
+    mail: str | None = None
+    #: Why it failed, or will be tried again.
+    mail_reason: str = ""
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -77,8 +86,18 @@ RETURNING id
 """
 
 
-async def invite(conn: Connection, actor: Actor, *, email: str, role: str, note: str = "") -> tuple[UUID, str]:
-    """Invite somebody to the actor's organization: (id, token). A second one for an address replaces the first.
+async def invite(
+    conn: Connection,
+    actor: Actor,
+    *,
+    email: str,
+    role: str,
+    note: str = "",
+    box: Outbox | None = None,
+    language: str = "en",
+) -> tuple[UUID, str, bool]:
+    """Invite somebody to the actor's organization: (id, token, whether a mail goes out). A second one for an address
+    replaces the first. `box`: where the mail goes; `language`: of somebody whose own is not known.
 
     Raises Invalid, AlreadyMember, RoleRequired.
     """
@@ -94,19 +113,54 @@ async def invite(conn: Connection, actor: Actor, *, email: str, role: str, note:
     async with conn.transaction():
         id: UUID = await conn.fetchval(INVITE, actor.organization_id, uuid7(), *values)
         await audit.record(conn, actor, "invitation.made", object_id=id, name=address, after={"role": role})
-    return id, token
+        is_mailed = box is not None and await _mail(conn, actor, box, id=id, token=token, language=language)
+    return id, token, is_mailed
+
+
+TOLD = """
+SELECT i.email, i.note, o.name AS organization,
+       (SELECT name FROM users WHERE id = i.invited_by) AS inviter,
+       (SELECT language FROM users WHERE email = i.email) AS language
+  FROM invitations i CROSS JOIN LATERAL (SELECT name FROM organizations WHERE id = i.organization_id LIMIT 1) o
+ WHERE i.organization_id = $1 AND i.id = $2
+"""
+
+
+async def _mail(conn: Connection, actor: Actor, box: Outbox, *, id: UUID, token: str, language: str) -> bool:
+    row = await conn.fetchrow(TOLD, actor.organization_id, id)
+    assert row is not None
+    letter = texts.invitation(
+        row["language"] or language,
+        to=row["email"],
+        organization=row["organization"],
+        inviter=row["inviter"],
+        note=row["note"],
+        link=address(box.base_url, token),
+    )
+    return await outbox.put(
+        conn,
+        box,
+        kind="invitation",
+        content=letter,
+        within=MAILED_WITHIN,
+        organization_id=actor.organization_id,
+        subject_id=id,
+    )
 
 
 FIND = "SELECT email, role, note FROM invitations WHERE organization_id = $1 AND id = $2"
 
 
-async def renew(conn: Connection, actor: Actor, *, id: UUID) -> tuple[str, str]:
-    """(e-mail, a new token) for three days more; the old link ends. Raises NotFound, RoleRequired."""
+async def renew(
+    conn: Connection, actor: Actor, *, id: UUID, box: Outbox | None = None, language: str = "en"
+) -> tuple[str, str, bool]:
+    """(e-mail, a new token, whether a mail goes out) for three days more; the old link ends. Raises NotFound,
+    RoleRequired."""
     row = await conn.fetchrow(FIND, actor.organization_id, id)
     if row is None:
         raise NotFound("There is no such invitation.", resource="invitation", id=str(id))
-    _, token = await invite(conn, actor, **row)
-    return row["email"], token
+    _, token, is_mailed = await invite(conn, actor, **row, box=box, language=language)
+    return row["email"], token, is_mailed
 
 
 WITHDRAW = "DELETE FROM invitations WHERE organization_id = $1 AND id = $2 RETURNING email"
@@ -118,13 +172,16 @@ async def withdraw(conn: Connection, actor: Actor, *, id: UUID) -> None:
     async with conn.transaction():
         email = await conn.fetchval(WITHDRAW, actor.organization_id, id)
         if email is not None:
+            await outbox.drop(conn, subject_id=id)
             await audit.record(conn, actor, "invitation.withdrawn", object_id=id, name=email)
 
 
 LIST = """
 SELECT i.id, i.email, i.role, i.note, u.name AS invited_by, i.created_at, i.expires_at,
-       i.expires_at <= now() AS has_expired
+       i.expires_at <= now() AS has_expired, m.state AS mail, coalesce(m.reason, '') AS mail_reason
   FROM invitations i LEFT JOIN LATERAL (SELECT name FROM users WHERE id = i.invited_by LIMIT 1) u ON true
+       LEFT JOIN LATERAL (SELECT state, reason FROM mails
+                           WHERE subject_id = i.id ORDER BY created_at DESC, id DESC LIMIT 1) m ON true
  WHERE i.organization_id = $1 ORDER BY i.created_at DESC LIMIT 500
 """
 
@@ -150,7 +207,7 @@ async def offer(conn: Connection, *, token: str) -> Offer:
     return Offer(**row)
 
 
-TAKE = "DELETE FROM invitations WHERE token_hash = $1 AND expires_at > now() RETURNING organization_id, role"
+TAKE = "DELETE FROM invitations WHERE token_hash = $1 AND expires_at > now() RETURNING id, organization_id, role"
 
 
 async def accept(conn: Connection, who: Who, *, token: str, user_id: UUID) -> UUID:
@@ -160,6 +217,7 @@ async def accept(conn: Connection, who: Who, *, token: str, user_id: UUID) -> UU
         row = await conn.fetchrow(TAKE, hash_secret(token.strip()[:200]))
         if row is None:
             raise InvitationEnded
+        await outbox.drop(conn, subject_id=row["id"])
         actor = Actor(row["organization_id"], None, "live", frozenset(), "active", by=who)
         await memberships.add(conn, actor, user_id=user_id, role=row["role"])
     return actor.organization_id

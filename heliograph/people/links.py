@@ -1,7 +1,8 @@
 """Links that sign a person in once, for those who have no password yet, or lost it.
 
-The token is after `#` in the URL, so it is in no access log. The rule nobody may break: a link is valid for one hour
-and one use, and a new one ends the previous one.
+The token is after `#` in the URL, so it is in no access log. The rules nobody may break: a link is valid for one hour
+(30 minutes if it was mailed) and one use, and a new one ends the previous one; a mailbox is no second factor, so
+whoever has one gives its code after a link that was mailed.
 """
 
 from __future__ import annotations
@@ -10,48 +11,62 @@ import secrets
 from datetime import timedelta
 from uuid import UUID
 
+import msgspec
+
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor, Who
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Refusal
 
-LIFE = timedelta(hours=1)
+LIFE, MAILED_LIFE = timedelta(hours=1), timedelta(minutes=30)
 #: Below the address of the dashboard.
 PATH = "/enter"
 
 
 class LinkUsed(Refusal):
-    """This link was used already, was replaced by a newer one, or is older than an hour. Ask for a new one."""
+    """This link was used already, was replaced by a newer one, or is too old. Ask for a new one."""
 
     code, status = "link_used", 410
 
 
+class Used(msgspec.Struct, frozen=True):
+    """Whom a link signs in. `needs_code`: it was mailed, and they have a second factor, which is required next."""
+
+    user_id: UUID
+    is_mailed: bool
+    needs_code: bool
+
+
 MAKE = """
-INSERT INTO sign_in_links (token_hash, user_id, expires_at) VALUES ($1, $2, now() + $3::interval)
-    ON CONFLICT (user_id) DO UPDATE SET token_hash = excluded.token_hash, expires_at = excluded.expires_at
+INSERT INTO sign_in_links (token_hash, user_id, is_mailed, expires_at) VALUES ($1, $2, $3, now() + $4::interval)
+    ON CONFLICT (user_id) DO UPDATE
+   SET token_hash = excluded.token_hash, is_mailed = excluded.is_mailed, expires_at = excluded.expires_at
 """
 
 
-async def make(conn: Connection, by: Actor | Who, *, user_id: UUID) -> str:
-    """A token that signs this person in once, valid for an hour. Ends the previous one."""
+async def make(conn: Connection, by: Actor | Who, *, user_id: UUID, is_mailed: bool = False) -> str:
+    """A token that signs this person in once, valid for an hour, or 30 minutes. Ends the previous one."""
     token = secrets.token_urlsafe(32)
     async with conn.transaction():
-        await conn.execute(MAKE, hash_secret(token), user_id, LIFE)
+        await conn.execute(MAKE, hash_secret(token), user_id, is_mailed, MAILED_LIFE if is_mailed else LIFE)
         await audit.record(conn, by, "user.link_made", object_id=user_id)
     return token
 
 
-USE = "DELETE FROM sign_in_links WHERE token_hash = $1 RETURNING user_id, expires_at > now() AS is_good"
+USE = """
+DELETE FROM sign_in_links WHERE token_hash = $1
+RETURNING user_id, is_mailed, expires_at > now() AS is_good,
+          is_mailed AND EXISTS (SELECT FROM users WHERE id = user_id AND totp IS NOT NULL) AS needs_code
+"""
 
 
-async def use(conn: Connection, *, token: str) -> UUID:
+async def use(conn: Connection, *, token: str) -> Used:
     """The person of a token, which is used up. Raises LinkUsed."""
     row = await conn.fetchrow(USE, hash_secret(token.strip()[:200]))
     if row is None or not row["is_good"]:
         raise LinkUsed
-    user_id: UUID = row["user_id"]
-    return user_id
+    return Used(row["user_id"], row["is_mailed"], row["needs_code"])
 
 
 END = "DELETE FROM sign_in_links WHERE user_id = $1"

@@ -18,6 +18,7 @@ from heliograph.base.actor import Actor, Who
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
+from heliograph.mail import outbox
 from heliograph.people import links, passwords, sessions, tries
 
 LANGUAGES = ("en", "pt")
@@ -116,6 +117,7 @@ async def remove(conn: Connection, by: Actor | Who, *, id: UUID) -> None:
     async with conn.transaction():
         email = await conn.fetchval(REMOVE, id)
         if email is not None:
+            await outbox.drop(conn, subject_id=id)
             await audit.record(conn, by, "user.removed", object_id=id, name=email)
 
 
@@ -168,6 +170,7 @@ async def keep_password(conn: Connection, by: Actor | Who, *, user: User, hashed
     person in ends: whoever has it may be why the password is changed."""
     await conn.execute(SET_PASSWORD, user.id, hashed)
     await links.end(conn, user_id=user.id)
+    await outbox.drop(conn, subject_id=user.id)
     await audit.record(conn, by, "user.password_changed", object_id=user.id, name=user.email)
 
 

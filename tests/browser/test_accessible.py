@@ -46,7 +46,7 @@ async def test_every_page(site: Site, language: str, theme: str) -> None:
     ):
         message = (await answer.json())["message"]["id"]
     async with site.pool.acquire() as conn:
-        _, invited = await invitations.invite(conn, site.made.actor, email="rui@example.com", role="viewer")
+        _, invited, _ = await invitations.invite(conn, site.made.actor, email="rui@example.com", role="viewer")
         other = await site.link("rui.costa@example.com")
         member = await conn.fetchval("SELECT id FROM users WHERE email = 'rui.costa@example.com'")
         rules = endpoints.rules(site.made.settings)

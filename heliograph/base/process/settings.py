@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import msgspec
 
 from heliograph.base import retry
+from heliograph.base.network import smtp
 from heliograph.base.network.addresses import parse_networks
 
 #: How proxies say for whom they ask.
@@ -54,6 +55,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_url: Annotated[str, "PostgreSQL 15 or later to connect to; if empty, `heliograph up` runs its own"] = ""
     secret_key: Annotated[str, "Encrypts webhook and supplier secrets and signs cursors; at least 32 characters"] = ""
     public_url: Annotated[str, "Base URL used in links and shown to users; if empty, the listening address"] = ""
+    smtp_url: Annotated[
+        str,
+        (
+            "Mail server for invitations and forgotten passwords: `smtp://user:password@host:587` (STARTTLS) or"
+            " `smtps://user:password@host:465`; if empty, no mails are sent"
+        ),
+    ] = ""
+    mail_from: Annotated[str, "Sender of mails: `no-reply@example.com` or `Acme <no-reply@example.com>`"] = ""
     owner_database_url: Annotated[
         str,
         (
@@ -163,6 +172,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"HELIOGRAPH_AUDIT_RETENTION_MONTHS must be at least {LEAST_AUDIT_MONTHS}")
         if self.proxy_says not in PROXIES_SAY:
             raise SettingsError(f"HELIOGRAPH_PROXY_SAYS must be one of {', '.join(PROXIES_SAY)}")
+        self._check_mail()
         try:
             retry.webhook(self.webhook_schedule)
         except ValueError as error:
@@ -171,6 +181,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             parse_networks(self.trusted_proxies)
         except ValueError as error:
             raise SettingsError(f"HELIOGRAPH_TRUSTED_PROXIES must list networks: {error}") from None
+
+    def _check_mail(self) -> None:
+        if not self.smtp_url:
+            return
+        try:
+            smtp.parse(self.smtp_url)
+        except ValueError as error:
+            raise SettingsError(f"HELIOGRAPH_SMTP_URL is invalid: {error}") from None
+        try:
+            smtp.parse_sender(self.mail_from)
+        except ValueError as error:
+            raise SettingsError(f"HELIOGRAPH_MAIL_FROM, which HELIOGRAPH_SMTP_URL needs, is invalid: {error}") from None
+        if not self.public_url.startswith(("http://", "https://")):
+            # What a request says of its host may be anybody's, and the link in a mail must not lead there.
+            raise SettingsError(
+                "HELIOGRAPH_PUBLIC_URL must be set with HELIOGRAPH_SMTP_URL: it begins the links in mails"
+            )
 
 
 def _is_repeated(secret: str) -> bool:

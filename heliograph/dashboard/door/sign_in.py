@@ -7,16 +7,21 @@ from uuid import UUID
 
 from heliograph.base.crypto import derive_key
 from heliograph.base.errors import Invalid, Refusal
+from heliograph.mail import outbox
 from heliograph.pages import cookies, forgery
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.application import own_address
 from heliograph.pages.pieces import leafing, passkeys
 from heliograph.pages.requests import Request
 from heliograph.people import links, sessions, signing_in
+from heliograph.people.mailing import forgotten as asking_anew
 from heliograph.people.passkeys import ceremony
 from heliograph.people.passkeys.ceremony import PasskeyRefused
 from heliograph.people.signing_in import WrongCode, WrongSignIn
 from heliograph.people.tries import TooManyTries
+
+#: Where somebody goes on who forgot their password.
+NEW_PASSWORD = "/account/password"  # noqa: S105
 
 
 async def show_form(request: Request) -> Answer:
@@ -158,10 +163,13 @@ async def enter(request: Request) -> Answer:
     token = request.form.get("link", "").strip().rpartition("#")[2]
     try:
         async with request.writing() as conn, conn.transaction():
-            user_id = await links.use(conn, token=token)
+            used = await links.use(conn, token=token)
+            if used.needs_code:
+                ticket = signing_in.ticket(_ticket_key(request), user_id=used.user_id, is_kept=False)
+                return Shown(template="door/sign_in_code.html", values={"next": NEW_PASSWORD, "ticket": ticket})
             session = await sessions.open_for(
                 conn,
-                user_id=user_id,
+                user_id=used.user_id,
                 address=request.address,
                 agent=request.agent,
                 how="link",
@@ -171,12 +179,30 @@ async def enter(request: Request) -> Answer:
         request.services.failures.note(request.address, door="dashboard")
         return refused("door/enter.html", Invalid(("link", "refused", refusal.message)), {})
     await end_former(request)
-    return signed_in(request, user_id, session, "/", is_kept=False)
+    return signed_in(request, used.user_id, session, NEW_PASSWORD if used.is_mailed else "/", is_kept=False)
+
+
+async def show_forgotten(request: Request) -> Answer:
+    """Where to ask for a link by mail; without an SMTP server, who can make one."""
+    values = {"sends": outbox.of(request.services.settings) is not None, "email": "", "asked": None}
+    return Shown(template="door/forgotten.html", values=values)
 
 
 async def forgotten(request: Request) -> Answer:
-    """Who can make a link that lets one in."""
-    return Shown(template="door/forgotten.html", values={})
+    """Have a link mailed. The answer is the same whoever asks."""
+    box = outbox.of(request.services.settings)
+    email = request.form.get("email", "").strip()
+    values = {"sends": box is not None, "email": email, "asked": None}
+    if box is None:
+        return Shown(template="door/forgotten.html", values=values)
+    try:
+        await asking_anew.ask(
+            request.services.pool, box, email=email, language=request.speech.language, address=request.address
+        )
+    except (Invalid, TooManyTries) as refusal:
+        wrong = refusal if isinstance(refusal, Invalid) else Invalid(("email", "refused", said(request, refusal)))
+        return refused("door/forgotten.html", wrong, values)
+    return Shown(template="door/forgotten.html", values=values | {"asked": email.lower()})
 
 
 async def tell_session(request: Request) -> Answer:

@@ -6,6 +6,7 @@ from typing import Any
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
+from heliograph.mail import outbox
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
@@ -29,33 +30,40 @@ async def invite(request: Request) -> Answer:
     """Make an invitation and show its link, once."""
     form = request.form
 
-    async def work(conn: Connection) -> dict[str, str]:
-        _, token = await invitations.invite(
+    async def work(conn: Connection) -> dict[str, Any]:
+        _, token, is_mailed = await invitations.invite(
             conn,
             request.actor,
             email=form.get("email", ""),
             role=form.get("role", ""),
             note=form.get("note", ""),
+            box=outbox.of(request.services.settings),
+            language=request.speech.language,
         )
-        return {"token": token}
+        return {"token": token, "is_mailed": is_mailed}
 
     try:
         made = await request.once(work, has_secret=True)
     except (Invalid, AlreadyMember) as refusal:
         wrong = refusal if isinstance(refusal, Invalid) else Invalid(("email", "member", refusal.message))
         return refused("organization/team_invite.html", wrong, _typed(request))
-    return _link(request, form.get("email", "").strip(), made["token"])
+    return _link(request, form.get("email", "").strip(), **made)
 
 
 async def renew(request: Request) -> Answer:
     """Another link for three days more."""
 
-    async def work(conn: Connection) -> dict[str, str]:
-        email, token = await invitations.renew(conn, request.actor, id=request.id())
-        return {"email": email, "token": token}
+    async def work(conn: Connection) -> dict[str, Any]:
+        email, token, is_mailed = await invitations.renew(
+            conn,
+            request.actor,
+            id=request.id(),
+            box=outbox.of(request.services.settings),
+            language=request.speech.language,
+        )
+        return {"email": email, "token": token, "is_mailed": is_mailed}
 
-    made = await request.once(work, has_secret=True)
-    return _link(request, made["email"], made["token"])
+    return _link(request, **await request.once(work, has_secret=True))
 
 
 async def withdraw(request: Request) -> Answer:
@@ -149,6 +157,7 @@ def _typed(request: Request) -> dict[str, Any]:
         "roles": _offered(request),
         "email": form.get("email", ""),
         "note": form.get("note", ""),
+        "sends": outbox.of(request.services.settings) is not None,
         "chosen": form.get("role", "developer"),
     }
 
@@ -159,8 +168,12 @@ async def _of(request: Request, member: Colleague) -> dict[str, Any]:
     return {"member": member, "roles": _offered(request), "chosen": request.form.get("role", member.role), "keys": keys}
 
 
-def _link(request: Request, email: str, token: str) -> Answer:
+def _link(request: Request, email: str, token: str, *, is_mailed: bool) -> Answer:
     base = request.services.settings.public_url or request.headers.get(b"origin", b"").decode("latin-1")
-    return Shown(
-        template="organization/team_link.html", values={"link": invitations.address(base, token), "email": email}
-    )
+    values = {
+        "link": invitations.address(base, token),
+        "email": email,
+        "is_mailed": is_mailed,
+        "sends": outbox.of(request.services.settings) is not None,
+    }
+    return Shown(template="organization/team_link.html", values=values)

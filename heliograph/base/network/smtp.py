@@ -1,0 +1,272 @@
+"""Handing one mail to an SMTP server (RFC 5321).
+
+The rules nobody may break: a password never goes over a connection that is not encrypted, save to this machine, and is
+in no text that comes from here; and no server, however slow, keeps a thread for longer than `DEADLINE`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import smtplib
+import socket
+import ssl
+import urllib.parse
+from concurrent.futures import ThreadPoolExecutor
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.policy import SMTP
+from email.utils import formatdate, parseaddr
+from functools import partial
+
+import msgspec
+
+#: Seconds for one answer, and for a mail as a whole.
+PATIENCE, DEADLINE = 15.0, 40.0
+#: Mails that one process hands over at once.
+AT_ONCE = 2
+#: What is kept of what a server says.
+LONGEST_SAID = 300
+
+#: Addresses that need neither quoting nor SMTPUTF8. Others exist, and hardly any server takes them.
+_is_plain = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*@[A-Za-z0-9.-]+").fullmatch
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """Where mails go out. `starttls`: the connection begins in the clear and must be encrypted before anything else."""
+
+    host: str
+    port: int
+    is_tls: bool
+    starttls: bool
+    user: str = ""
+    password: str = ""
+
+    def __repr__(self) -> str:
+        return f"Server({self.host}:{self.port})"
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """A mail of plain text to one person."""
+
+    to: str
+    subject: str
+    text: str
+
+
+class Unsent(Exception):
+    """A mail that did not go out. `reason`: a word of REASONS; `said`: what the server said, which may name people.
+    `is_final`: trying again is of no use."""
+
+    def __init__(self, reason: str, said: str = "", *, is_final: bool = False) -> None:
+        super().__init__(reason)
+        self.reason, self.is_final = reason, is_final
+        self.said = "".join(one if one.isprintable() else " " for one in said[:LONGEST_SAID]).strip()
+
+
+#: Why a mail did not go out, as logs and commands say it.
+REASONS = {
+    "address": "mail cannot be sent to an address of this form",
+    "unreachable": "the mail server cannot be reached",
+    "tls": "the connection to the mail server cannot be encrypted, or its certificate is not trusted",
+    "credentials": "the mail server refused the user name or the password",
+    "sender": "the mail server refused HELIOGRAPH_MAIL_FROM",
+    "refused": "the mail server refused this mail or its recipient",
+    "busy": "the mail server asked to try again later",
+    "slow": "the mail server did not answer in time",
+}
+
+
+def parse(url: str) -> Server:
+    """A server of `smtp://user:password@host:port` (STARTTLS) or `smtps://…` (TLS from the beginning).
+
+    Raises ValueError, whose text never holds the password. `?starttls=no` is for servers within one's own walls; they
+    cannot have a password, unless they are on this machine, where no STARTTLS is the default.
+    """
+    try:
+        parts = urllib.parse.urlsplit(url.strip())
+        port = parts.port
+    except ValueError:
+        raise ValueError("it is not a URL; characters such as / and @ in a password are written %2F and %40") from None
+    if parts.scheme not in ("smtp", "smtps") or not parts.hostname or parts.path not in ("", "/") or parts.fragment:
+        raise ValueError("it must look like smtp://user:password@host:587 or smtps://user:password@host:465")
+    options = urllib.parse.parse_qs(parts.query, keep_blank_values=True)
+    wanted = options.pop("starttls", [""])[-1]
+    if options or wanted not in ("", "yes", "no"):
+        raise ValueError("its only option is ?starttls=yes or ?starttls=no")
+    is_tls = parts.scheme == "smtps"
+    if is_tls and wanted:
+        raise ValueError("smtps:// is encrypted from the beginning; ?starttls belongs to smtp://")
+    starttls = not is_tls and (wanted == "yes" or (wanted == "" and not _is_here(parts.hostname)))
+    user, password = (urllib.parse.unquote(one or "") for one in (parts.username, parts.password))
+    if bool(user) != bool(password):
+        raise ValueError("a user name and a password belong together")
+    if not (user + password).isprintable():
+        raise ValueError("a user name and a password consist of printable characters")
+    if password and not (is_tls or starttls or _is_here(parts.hostname)):
+        raise ValueError("a password would go out unencrypted; use STARTTLS or smtps://")
+    default = 465 if is_tls else 587
+    return Server(
+        host=parts.hostname, port=port or default, is_tls=is_tls, starttls=starttls, user=user, password=password
+    )
+
+
+def parse_sender(text: str) -> Address:
+    """`ana@example.com` or `Acme <ana@example.com>`. Raises ValueError."""
+    name, address = parseaddr(text.strip())
+    if not _is_plain(address) or not name.isprintable():
+        raise ValueError("it must look like no-reply@example.com or Acme <no-reply@example.com>")
+    return Address(name, addr_spec=address)
+
+
+class Sender:
+    """Hands mails over, each on a connection of its own. One per process; close it."""
+
+    def __init__(self, server: Server, sender: Address) -> None:
+        self._server, self._sender = server, sender
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="smtp")
+
+    async def send(self, letter: Letter, *, id: str) -> str:
+        """What the server said when it took the mail. Raises Unsent. `id`: the same for each try, so that a mail that
+        arrives twice is shown once."""
+        address = _recipient(letter.to)
+        message = self._message(letter, address, id)
+        client = _Client(self._server, self._sender.domain)
+        running = asyncio.get_running_loop().run_in_executor(
+            self._threads, partial(client.deliver, message, self._sender.addr_spec, address)
+        )
+        try:
+            return await asyncio.wait_for(running, DEADLINE)
+        except TimeoutError:
+            raise Unsent("slow") from None
+        finally:
+            client.abort()
+
+    def close(self) -> None:
+        """Take no more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _message(self, letter: Letter, to: str, id: str) -> EmailMessage:
+        message = EmailMessage(policy=SMTP)
+        message["From"] = self._sender
+        message["To"] = Address(addr_spec=to)
+        message["Subject"] = " ".join(letter.subject.split())
+        message["Date"] = formatdate(usegmt=True)
+        message["Message-ID"] = f"<{id}@{self._sender.domain}>"
+        # RFC 3834: no automatic answer is wanted.
+        message["Auto-Submitted"] = "auto-generated"
+        message.set_content(letter.text, cte="quoted-printable")
+        return message
+
+
+class _Client:
+    """One conversation, in a thread. `abort` ends it from outside, whatever it waits for."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        """`name`: how we call ourselves; asking DNS for it could take long."""
+        self._server = server
+        self._name = name
+        self._smtp: smtplib.SMTP | None = None
+        self._is_over = False
+
+    def deliver(self, message: EmailMessage, sender: str, to: str) -> str:
+        try:
+            smtp = self._connected()
+            if self._server.password:
+                smtp.login(self._server.user, self._server.password)
+            for said, (code, text) in (("sender", smtp.mail(sender)), ("refused", smtp.rcpt(to))):
+                _demand(code, text, said)
+            code, text = smtp.data(message.as_bytes())
+            _demand(code, text, "refused")
+            self._leave(smtp)
+            return f"{code} {text.decode('utf-8', 'replace')}"[:LONGEST_SAID]
+        except Unsent:
+            raise
+        except smtplib.SMTPAuthenticationError as error:
+            # What it says may repeat the user name, and is of no help beyond the code.
+            raise Unsent("credentials", f"{error.smtp_code}") from None
+        except smtplib.SMTPNotSupportedError as error:
+            raise Unsent("credentials" if "AUTH" in str(error) else "tls", str(error)) from None
+        except ssl.SSLError as error:
+            raise Unsent("tls", error.reason or type(error).__name__) from None
+        except smtplib.SMTPResponseException as error:
+            raise Unsent("busy", f"{error.smtp_code} {_text(error.smtp_error)}") from None
+        except TimeoutError:
+            raise Unsent("slow") from None
+        except (OSError, smtplib.SMTPException, UnicodeError) as error:
+            raise Unsent("unreachable", type(error).__name__) from None
+        finally:
+            if self._smtp is not None:
+                self._smtp.close()
+
+    def abort(self) -> None:
+        """Idempotent."""
+        self._is_over = True
+        connection = self._smtp.sock if self._smtp is not None else None
+        if connection is not None:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def _connected(self) -> smtplib.SMTP:
+        server = self._server
+        if self._is_over:
+            raise TimeoutError
+        context = ssl.create_default_context()
+        if server.is_tls:
+            smtp: smtplib.SMTP = smtplib.SMTP_SSL(local_hostname=self._name, timeout=PATIENCE, context=context)
+        else:
+            smtp = smtplib.SMTP(local_hostname=self._name, timeout=PATIENCE)
+        self._smtp = smtp
+        # Connected by hand, so that `abort` has a socket to close; STARTTLS verifies this name.
+        smtp._host = server.host  # type: ignore[attr-defined]
+        code, text = smtp.connect(server.host, server.port)
+        _demand(code, text, "busy")
+        smtp.ehlo_or_helo_if_needed()
+        if server.starttls:
+            try:
+                smtp.starttls(context=context)
+            except smtplib.SMTPResponseException as error:
+                raise Unsent("tls", f"{error.smtp_code} {_text(error.smtp_error)}") from None
+            smtp.ehlo()
+        return smtp
+
+    @staticmethod
+    def _leave(smtp: smtplib.SMTP) -> None:
+        """The mail is taken; how the server says good-bye is of no account."""
+        try:
+            smtp.quit()
+        except (OSError, smtplib.SMTPException):
+            pass
+
+
+def _demand(code: int, text: bytes, refused: str) -> None:
+    """4xx: later; 5xx: never."""
+    if not 200 <= code < 300:
+        is_final = code >= 500 and refused == "refused"
+        raise Unsent("busy" if code < 500 else refused, f"{code} {_text(text)}", is_final=is_final)
+
+
+def _text(said: bytes | str) -> str:
+    return said.decode("utf-8", "replace") if isinstance(said, bytes) else said
+
+
+def _recipient(address: str) -> str:
+    """With its domain as DNS has it. Raises Unsent."""
+    name, _, domain = address.strip().rpartition("@")
+    try:
+        plain = f"{name}@{domain.encode('idna').decode()}"
+    except UnicodeError:
+        raise Unsent("address", is_final=True) from None
+    if not _is_plain(plain):
+        raise Unsent("address", is_final=True)
+    return plain
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,54 @@
+"""`heliograph mail`: whether mails to people go out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from heliograph.base.ids import uuid7
+from heliograph.base.network import smtp
+from heliograph.base.network.smtp import Letter, Unsent
+from heliograph.cli.terminal.console import FAILED, DataDir, Json, Problem, group, say, settings_of, show
+from heliograph.mail.work import sender_of
+from heliograph.people.mailing import texts
+
+app = group("Try the SMTP server that sends invitations and forgotten passwords.")
+
+
+@app.command("test")
+def send_test(
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="E-mail address to send a test mail to.")],
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Send a test mail now, and say what the server answered. Exits with status 1 if it did not take the mail.
+
+    \b
+    Example:
+      heliograph mail test ana@example.com
+    """
+    settings = settings_of(data_dir)
+    sender = sender_of(settings)
+    if sender is None:
+        raise Problem(
+            "HELIOGRAPH_SMTP_URL is not set, so no mails are sent: invitations are links to hand on, and"
+            " `heliograph user link` helps who forgot their password"
+        )
+    server = smtp.parse(settings.smtp_url)
+    tried = {"to": address.strip(), "server": f"{server.host}:{server.port}", "sent": False}
+    try:
+        said = asyncio.run(sender.send(Letter(address.strip(), *texts.TEST), id=str(uuid7())))
+    except Unsent as error:
+        show(tried | {"reason": error.reason, "said": error.said}, json)
+        say(f"heliograph: {smtp.REASONS[error.reason]}.")
+        raise typer.Exit(FAILED) from None
+    finally:
+        sender.close()
+    show(tried | {"sent": True, "said": said}, json)
+    say("The server took the mail. Whether it arrives, only the mailbox shows.")
+
+
+# With one command alone the group would be that command.
+app.callback()(lambda: None)

@@ -1,0 +1,192 @@
+"""The outbox: a mail is a row, committed with what it tells of, and sent by a worker afterwards.
+
+The rules nobody may break: what a mail says is sealed while it waits, and erased once it was sent, given up or taken
+back; no transaction is open while a server is talked to. A row without its text stays for a week, for whoever asks
+whether the mail went out.
+
+Sending is at-least-once: a worker that is killed after the server took a mail sends it again, with the same Message-ID.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.crypto import derive_key, seal, unseal
+from heliograph.base.database.pool import Connection
+from heliograph.base.ids import uuid7
+from heliograph.base.network.smtp import Letter
+from heliograph.base.process.settings import Settings
+
+#: Mails that may wait in an installation, and that an organization may send in a day.
+MOST_WAITING, MOST_A_DAY = 1000, 200
+#: Taken at once, and for how long; a mail takes at most 40 s.
+TAKEN, LEASE = 4, timedelta(seconds=120)
+#: Seconds to the next try; the last one repeats until the deadline.
+RETRIES = (10, 30, 60, 300, 900)
+#: How long a row is kept.
+KEPT = timedelta(days=7)
+
+
+class Outbox(msgspec.Struct, frozen=True):
+    """What putting mails in needs. `base_url`: of the dashboard, for the links in them."""
+
+    key: bytes
+    base_url: str
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A mail that this worker has until its lease ends. `attempts` is its fencing token."""
+
+    id: UUID
+    kind: str
+    sealed: bytes
+    attempts: int
+
+
+def of(settings: Settings) -> Outbox | None:
+    """None: this installation sends no mails."""
+    return Outbox(seal_key(settings), settings.public_url) if settings.smtp_url else None
+
+
+def seal_key(settings: Settings) -> bytes:
+    """What seals the mails that wait."""
+    return derive_key(settings.secret_key, "mails")
+
+
+# Both counts stop at their bound.
+PUT = """
+INSERT INTO mails (id, kind, organization_id, subject_id, sealed, created_at, due_at, deadline)
+SELECT $1, $2, $3, $4, $5, now(), now(), now() + $6::interval
+ WHERE (SELECT count(*) FROM (SELECT FROM mails WHERE state = 'waiting' LIMIT $7) w) < $7
+   AND ($3::uuid IS NULL OR (SELECT count(*) FROM (
+        SELECT FROM mails WHERE organization_id = $3 AND created_at > now() - interval '1 day' LIMIT $8) o) < $8)
+RETURNING true
+"""
+
+
+async def put(
+    conn: Connection,
+    outbox: Outbox,
+    *,
+    kind: str,
+    content: msgspec.Struct,
+    within: timedelta,
+    organization_id: UUID | None = None,
+    subject_id: UUID | None = None,
+) -> bool:
+    """Have a mail sent once the caller's transaction commits, in place of one that waits for the same subject. False:
+    too many wait, or the organization has sent too many today. `within`: it is given up after this."""
+    id = uuid7()
+    if subject_id is not None:
+        await drop(conn, subject_id=subject_id)
+    sealed = seal(outbox.key, msgspec.json.encode(content), _context(id))
+    values = (kind, organization_id, subject_id, sealed, within, MOST_WAITING, MOST_A_DAY)
+    return bool(await conn.fetchval(PUT, id, *values))
+
+
+def letter(key: bytes, taken: Taken) -> Letter:
+    """What a mail says. Raises Unsealable."""
+    return msgspec.json.decode(content(key, taken), type=Letter)
+
+
+def content(key: bytes, taken: Taken) -> bytes:
+    """What was put in, as JSON. Raises Unsealable."""
+    return unseal(key, taken.sealed, _context(taken.id))
+
+
+DROP = "UPDATE mails SET state = 'dropped', sealed = NULL WHERE subject_id = $1 AND state = 'waiting'"
+
+
+async def drop(conn: Connection, *, subject_id: UUID) -> None:
+    """Take back what waits for a subject: what it would tell of is no more."""
+    await conn.execute(DROP, subject_id)
+
+
+RECENT = """
+SELECT EXISTS (SELECT FROM mails
+                WHERE subject_id = $1 AND state IN ('waiting', 'sent') AND created_at > now() - $2::interval)
+"""
+
+
+async def is_recent(conn: Connection, *, subject_id: UUID, within: timedelta) -> bool:
+    """Whether a mail to a subject waits, or was sent, that is not older than this."""
+    return bool(await conn.fetchval(RECENT, subject_id, within))
+
+
+#: For the watch: with a server to send through, and without.
+DUE = "EXISTS (SELECT FROM mails WHERE state = 'waiting' AND due_at <= now())"
+LATE = "EXISTS (SELECT FROM mails WHERE state = 'waiting' AND deadline <= now())"
+TAKE = """
+UPDATE mails SET due_at = now() + $2::interval, attempts = attempts + 1
+ WHERE id IN (SELECT id FROM mails WHERE state = 'waiting' AND due_at <= now() ORDER BY due_at LIMIT $1
+                 FOR UPDATE SKIP LOCKED)
+RETURNING id, kind, sealed, attempts
+"""
+
+
+async def take(conn: Connection) -> list[Taken]:
+    """Mails to be sent now."""
+    return [Taken(**row) for row in await conn.fetch(TAKE, TAKEN, LEASE)]
+
+
+GIVE_UP = """
+UPDATE mails SET state = 'failed', sealed = NULL, reason = CASE WHEN reason = '' THEN 'late' ELSE reason END
+ WHERE id IN (SELECT id FROM mails WHERE state = 'waiting' AND deadline <= now() LIMIT 100 FOR UPDATE SKIP LOCKED)
+RETURNING id, kind, reason
+"""
+
+
+async def give_up(conn: Connection) -> list[tuple[UUID, str, str]]:
+    """(id, kind, reason) of mails that are too late, and are given up."""
+    return [(row["id"], row["kind"], row["reason"]) for row in await conn.fetch(GIVE_UP)]
+
+
+SENT = """
+UPDATE mails SET state = 'sent', sealed = NULL, reason = '' WHERE id = $1 AND attempts = $2 AND state = 'waiting'
+"""
+
+
+async def sent(conn: Connection, taken: Taken) -> None:
+    """The server took it."""
+    await conn.execute(SENT, taken.id, taken.attempts)
+
+
+FAILED = """
+UPDATE mails SET state = 'failed', sealed = NULL, reason = $3 WHERE id = $1 AND attempts = $2 AND state = 'waiting'
+"""
+
+
+async def failed(conn: Connection, taken: Taken, *, reason: str) -> None:
+    """Trying again is of no use."""
+    await conn.execute(FAILED, taken.id, taken.attempts, reason)
+
+
+AGAIN = """
+UPDATE mails SET due_at = least(now() + make_interval(secs => $4), deadline), reason = $3
+ WHERE id = $1 AND attempts = $2 AND state = 'waiting'
+"""
+
+
+async def again(conn: Connection, taken: Taken, *, reason: str) -> None:
+    """It is tried again later."""
+    wait = RETRIES[min(taken.attempts, len(RETRIES)) - 1]
+    await conn.execute(AGAIN, taken.id, taken.attempts, reason, float(wait))
+
+
+DONE = "DELETE FROM mails WHERE id = $1 AND attempts = $2 AND state = 'waiting' RETURNING true"
+
+
+async def done(conn: Connection, taken: Taken) -> bool:
+    """Remove a row that was a request and no mail; False: another worker has it."""
+    return bool(await conn.fetchval(DONE, taken.id, taken.attempts))
+
+
+# Of retention: $1 is when KEPT began, $2 how many at once.
+FORGET = "DELETE FROM mails WHERE id IN (SELECT id FROM mails WHERE created_at < $1 ORDER BY created_at LIMIT $2)"
+
+
+def _context(id: UUID) -> str:
+    return f"mails {id}"

@@ -1,0 +1,117 @@
+"""What a worker does for mails: it takes those that are due and hands them to the SMTP server.
+
+The rule nobody may break: nobody learns from a log to whom a mail went, or what it says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import structlog
+
+from heliograph.base.crypto import Unsealable
+from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.network import smtp
+from heliograph.base.network.smtp import Sender, Unsent
+from heliograph.base.process.settings import Settings
+from heliograph.mail import outbox
+from heliograph.mail.outbox import Outbox, Taken
+from heliograph.queue.work import Loop, Work
+
+log = structlog.get_logger()
+
+#: Answers a request, a row of the outbox that is no mail yet: (connection, outbox, what it says), in a transaction.
+Answers = Callable[[Connection, Outbox, bytes], Awaitable[None]]
+
+
+def sender_of(settings: Settings) -> Sender | None:
+    """None: this installation sends no mails."""
+    if not settings.smtp_url:
+        return None
+    return Sender(smtp.parse(settings.smtp_url), smtp.parse_sender(settings.mail_from))
+
+
+class MailWork(Work):
+    """Mails within one worker. Without an SMTP server it only gives up what is late."""
+
+    def __init__(self, pool: Pool, settings: Settings, answers: Mapping[str, Answers]) -> None:
+        """`answers`: by kind, of rows that are requests."""
+        self._pool = pool
+        self._answers = answers
+        self._key = outbox.seal_key(settings)
+        self._outbox = outbox.of(settings)
+        self._sender = sender_of(settings)
+        self._wake = asyncio.Event()
+        self._open: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
+
+    def loops(self) -> Sequence[Loop]:
+        when = outbox.LATE if self._sender is None else outbox.DUE
+        return (Loop("mails", self.round, self._wake, when=when),)
+
+    async def round(self) -> int:
+        """Send what is due; how many mails were taken."""
+        async with self._pool.acquire() as conn:
+            for id, kind, reason in await outbox.give_up(conn):
+                log.error("mail given up", mail=str(id), kind=kind, reason=reason)
+            if self._sender is None or self._is_stopping:
+                return 0
+            taken = await outbox.take(conn)
+        # Tasks of their own: what the server has taken is recorded even if the loop is cancelled meanwhile.
+        tasks = {asyncio.create_task(self._one(one)) for one in taken}
+        for task in tasks:
+            self._open.add(task)
+            task.add_done_callback(self._open.discard)
+        if tasks:
+            await asyncio.wait(tasks)
+        for task in tasks:
+            task.result()
+        return len(taken)
+
+    async def stop(self, *, grace: float) -> None:
+        self._is_stopping = True
+        if self._open:
+            await asyncio.wait(self._open, timeout=grace)
+
+    async def close(self) -> None:
+        for task in self._open:
+            task.cancel()
+        if self._sender is not None:
+            self._sender.close()
+
+    async def _one(self, taken: Taken) -> None:
+        try:
+            if taken.kind in self._answers:
+                await self._answer(taken)
+            else:
+                await self._send(taken)
+        except Unsealable:
+            log.error("mail cannot be decrypted; was HELIOGRAPH_SECRET_KEY changed?", mail=str(taken.id))
+            async with self._pool.acquire() as conn:
+                await outbox.failed(conn, taken, reason="unreadable")
+
+    async def _answer(self, taken: Taken) -> None:
+        assert self._outbox is not None
+        content = outbox.content(self._key, taken)
+        async with self._pool.acquire() as conn, conn.transaction():
+            if await outbox.done(conn, taken):
+                await self._answers[taken.kind](conn, self._outbox, content)
+
+    async def _send(self, taken: Taken) -> None:
+        assert self._sender is not None
+        try:
+            await self._sender.send(outbox.letter(self._key, taken), id=str(taken.id))
+        except Unsent as error:
+            code = error.said[:3] if error.said[:3].isdigit() else ""
+            said = {"mail": str(taken.id), "kind": taken.kind, "reason": error.reason, "code": code}
+            async with self._pool.acquire() as conn:
+                if error.is_final:
+                    log.error("mail refused", **said)
+                    await outbox.failed(conn, taken, reason=error.reason)
+                else:
+                    log.warning("mail not sent, trying again", **said, attempts=taken.attempts)
+                    await outbox.again(conn, taken, reason=error.reason)
+            return
+        async with self._pool.acquire() as conn:
+            await outbox.sent(conn, taken)

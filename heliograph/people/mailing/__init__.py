@@ -1,0 +1,2 @@
+"""Mails about people's accounts: `texts` is what they say, `forgotten` how somebody who lost their password is mailed
+a link."""

@@ -1,0 +1,82 @@
+"""What mails say, in each language of the dashboard. They are plain text: nothing in them is hidden behind a word."""
+
+from __future__ import annotations
+
+from heliograph.base.network.smtp import Letter
+
+INVITATION = {
+    "en": (
+        "Invitation to {organization}",
+        """Hello,
+
+{inviter} invites you to {organization} on Heliograph. Accept with this link, which is good for three days and one use:
+
+{link}
+{note}
+If you did not expect this, there is nothing you need to do.
+""",
+    ),
+    "pt": (
+        "Convite para {organization}",
+        """Olá,
+
+{inviter} convida-o(a) para {organization} no Heliograph. \
+Aceite com esta ligação, válida durante três dias e para uma só utilização:
+
+{link}
+{note}
+Se não esperava este convite, não precisa de fazer nada.
+""",
+    ),
+}
+NOTE = {"en": "They write:", "pt": "A mensagem que deixou:"}
+SOMEBODY = {"en": "The operator", "pt": "O operador"}
+FORGOTTEN = {
+    "en": (
+        "Choose a new password",
+        """Hello {name},
+
+somebody asked for a new password for {email}. If it was you, \
+sign in with this link and choose one. It is good for 30 minutes and one use:
+
+{link}
+
+If it was not you, there is nothing you need to do: your password is unchanged.
+""",
+    ),
+    "pt": (
+        "Escolha uma nova palavra-passe",
+        """Olá, {name},
+
+alguém pediu uma nova palavra-passe para {email}. \
+Se foi você, inicie sessão com esta ligação e escolha uma. É válida durante 30 minutos e para uma só utilização:
+
+{link}
+
+Se não foi você, não precisa de fazer nada: a sua palavra-passe continua a mesma.
+""",
+    ),
+}
+TEST = (
+    "Test mail from Heliograph",
+    "Mails from Heliograph reach this address. Nobody needs to do anything.\n",
+)
+
+
+def invitation(language: str, *, to: str, organization: str, inviter: str | None, note: str, link: str) -> Letter:
+    """`inviter`: a name; None: the operator."""
+    subject, text = INVITATION[language]
+    quoted = "".join(f"> {line}\n" for line in note.splitlines())
+    values = {
+        "organization": organization,
+        "inviter": inviter or SOMEBODY[language],
+        "note": f"\n{NOTE[language]}\n{quoted}" if quoted else "",
+        "link": link,
+    }
+    return Letter(to, subject.format(**values), text.format(**values))
+
+
+def forgotten(language: str, *, to: str, name: str, link: str) -> Letter:
+    """A link to choose a new password."""
+    subject, text = FORGOTTEN[language]
+    return Letter(to, subject, text.format(name=name, email=to, link=link))

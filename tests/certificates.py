@@ -1,0 +1,58 @@
+"""Certificates for servers in tests, by an authority that nobody else knows."""
+
+from __future__ import annotations
+
+import ipaddress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+class Authority:
+    """Signs certificates into a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Test authority")])
+        certificate = self._builder(self.name, self.key).add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), critical=True
+        )
+        self.file = self._write("ca", certificate, None)
+
+    def issue(self, name: str) -> str:
+        """A PEM file with a certificate for a host and its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        names: list[x509.GeneralName] = [x509.DNSName(name)]
+        if name[0].isdigit():
+            names = [x509.IPAddress(ipaddress.ip_address(name))]
+        certificate = self._builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key).add_extension(
+            x509.SubjectAlternativeName(names), critical=False
+        )
+        return self._write(name, certificate, key)
+
+    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+        now = datetime.now(UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self.name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=1))
+        )
+
+    def _write(self, name: str, builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey | None) -> str:
+        data = builder.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        if key is not None:
+            data += key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        path = self.directory / f"{name}.pem"
+        path.write_bytes(data)
+        return str(path)

@@ -1,0 +1,131 @@
+"""Mails on pages: the forgotten password, and the invitation that goes out by mail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+
+import pyotp
+import pytest
+
+from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
+from heliograph.mail.work import MailWork
+from heliograph.people import factors
+from heliograph.people.mailing import forgotten
+from tests.mailbox import Mailbox, listening
+from tests.rules.whatsapp_factories import SECRET_KEY
+
+from .conftest import Api, Browser, Tenant, make_person, running
+
+OTHER = "another horse battery staple"
+
+
+@pytest.fixture
+async def mailbox() -> AsyncIterator[Mailbox]:
+    async with listening(Mailbox()) as found:
+        yield found
+
+
+@pytest.fixture
+def configured(mailbox: Mailbox) -> dict[str, str]:
+    return {
+        "smtp_url": f"smtp://127.0.0.1:{mailbox.port}",
+        "mail_from": "no-reply@example.com",
+        "public_url": "http://sms.example.com",
+    }
+
+
+@pytest.fixture
+async def api(database_url: str, configured: dict[str, str]) -> AsyncIterator[Api]:
+    async with running(database_url, **configured) as found:
+        yield found
+
+
+@pytest.fixture
+async def work(pool: Pool, configured: dict[str, str]) -> AsyncIterator[MailWork]:
+    made = MailWork(pool, Settings(secret_key=SECRET_KEY, **configured), {forgotten.ASKED: forgotten.answer})
+    yield made
+    await made.close()
+
+
+async def delivered(work: MailWork) -> None:
+    while await work.round():
+        pass
+
+
+async def ask(browser: Browser, email: str) -> str:
+    page = await browser.submit(await browser.get("/login/forgotten"), "/login/forgotten", email=email)
+    assert page.status == 200
+    return page.words.replace(email, "THEM")
+
+
+async def test_a_forgotten_password_is_chosen_anew(
+    pool: Pool, tenant: Tenant, browser: Browser, other_browser: Browser, work: MailWork, mailbox: Mailbox
+) -> None:
+    await make_person(pool, tenant, "ana@example.com")
+    assert await ask(browser, "nobody@example.com") == await ask(browser, "ana@example.com")
+    await delivered(work)
+    (mail,) = mailbox.mails
+    link = re.search(r"http://sms\.example\.com/enter#\S+", mail.get_content())
+    assert link
+    page = await browser.enter(link[0])
+    assert page.path == "/account/password"
+    page = await browser.submit(page, "/account/password", password=OTHER)
+    assert page.status == 200, page.words
+    assert (await other_browser.sign_in("ana@example.com", OTHER)).path == "/"
+    page = await other_browser.submit(await other_browser.get("/enter"), "/enter", link=link[0])
+    assert (page.status, "is too old" in page.words) == (422, True)
+
+
+async def test_a_mailbox_is_no_second_factor(
+    pool: Pool, tenant: Tenant, browser: Browser, work: MailWork, mailbox: Mailbox
+) -> None:
+    user = await make_person(pool, tenant, "ana@example.com")
+    secret, key = factors.new_secret(), factors.seal_key(Settings(secret_key=SECRET_KEY))
+    async with pool.acquire() as conn:
+        now = pyotp.TOTP(secret).now()
+        codes = await factors.enable(conn, tenant.actor, key, user_id=user.id, secret=secret, given=now)
+    await ask(browser, "ana@example.com")
+    await delivered(work)
+    link = re.search(r"/enter#(\S+)", mailbox.mails[0].get_content())
+    assert link
+    page = await browser.enter(link[1])
+    assert (await browser.get("/account")).path == "/login?next=/account"
+    page = await browser.submit(page, "/login/code", code=codes[0])
+    assert page.path == "/account/password"
+
+
+async def test_what_is_no_address_is_said(browser: Browser) -> None:
+    page = await browser.submit(await browser.get("/login/forgotten"), "/login/forgotten", email="nobody")
+    assert (page.status, "This is not an e-mail address" in page.words, 'value="nobody"' in page.text) == (
+        422,
+        True,
+        True,
+    )
+
+
+async def test_asking_too_often_waits(browser: Browser) -> None:
+    form = (await browser.get("/login/forgotten")).form("/login/forgotten") | {"email": "ana@example.com"}
+    pages = [await browser.post("/login/forgotten", form) for _ in range(7)]
+    assert (pages[0].status, pages[-1].status) == (200, 422)
+    assert "Too many failures" in pages[-1].words
+
+
+async def test_an_invitation_goes_out_and_the_team_sees_it(owner: Browser, work: MailWork, mailbox: Mailbox) -> None:
+    page = await owner.submit(await owner.get("/team/invite"), "/team/invite", email="rui@example.com", role="viewer")
+    assert "A mail with this link goes out to rui@example.com" in page.words
+    link = re.search(r'value="(http://sms\.example\.com/invitation#[^"]+)"', page.text)
+    assert link
+    assert "about to go out" in (await owner.get("/team")).words
+    await delivered(work)
+    assert link[1] in mailbox.mails[0].get_content()
+    assert "The mail was sent." in (await owner.get("/team")).words
+    mailbox.answers["RCPT"] = "550 unknown"
+    team = await owner.get("/team")
+    action = re.search(r'action="(/team/invitations/[^"]+/renew)"', team.text)
+    assert action
+    await owner.submit(team, action[1])
+    await delivered(work)
+    page = await owner.get("/team")
+    assert "The mail could not be sent. The mail server refused the mail or its recipient." in page.words

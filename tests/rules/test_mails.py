@@ -1,0 +1,338 @@
+"""Mails to people: what the outbox keeps, what a server is told, and what becomes of a mail that does not go out."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+from typer.testing import CliRunner
+
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Pool
+from heliograph.base.network import smtp
+from heliograph.base.network.smtp import Letter, Sender, Unsent
+from heliograph.base.process.settings import Settings, SettingsError
+from heliograph.cli.running.mail import app as mail_app
+from heliograph.mail import outbox
+from heliograph.mail.work import MailWork
+from heliograph.people import invitations, links, users
+from heliograph.people.mailing import forgotten, texts
+from tests.certificates import Authority
+from tests.mailbox import Mailbox, listening
+from tests.rules.factories import organization
+
+FROM = "Acme <no-reply@example.com>"
+LETTER = Letter("ana@example.com", "Olá\nBcc: eve@example.com", "Um texto.\n.\nFim — com acentos.\n")
+
+
+def settings(port: int, **changed: str) -> Settings:
+    values = {
+        "secret_key": "a secret key for tests, long enough",
+        "smtp_url": f"smtp://127.0.0.1:{port}",
+        "mail_from": FROM,
+        "public_url": "https://sms.example.com",
+    }
+    return Settings(**(values | changed))  # type: ignore[arg-type]
+
+
+def sender(url: str) -> Sender:
+    return Sender(smtp.parse(url), smtp.parse_sender(FROM))
+
+
+@pytest.fixture
+async def mailbox() -> AsyncIterator[Mailbox]:
+    async with listening(Mailbox()) as found:
+        yield found
+
+
+@pytest.fixture
+async def acme(pool: Pool) -> Actor:
+    return await organization(pool)
+
+
+class Post:
+    """A worker's part, and what it is set to."""
+
+    def __init__(self, pool: Pool, configured: Settings) -> None:
+        self.box = outbox.of(configured)
+        self.work = MailWork(pool, configured, {forgotten.ASKED: forgotten.answer})
+        self._pool = pool
+
+    async def round(self) -> None:
+        """Until nothing is due."""
+        while await self.work.round():
+            pass
+
+    async def states(self) -> list[tuple[str, str, str, bool]]:
+        rows = await self._pool.fetch("SELECT kind, state, reason, sealed IS NULL FROM mails ORDER BY created_at, id")
+        return [tuple(row) for row in rows]
+
+    async def hasten(self) -> None:
+        await self._pool.execute("UPDATE mails SET due_at = now() WHERE state = 'waiting'")
+
+
+@pytest.fixture
+async def post(pool: Pool, mailbox: Mailbox) -> AsyncIterator[Post]:
+    made = Post(pool, settings(mailbox.port))
+    yield made
+    await made.work.close()
+
+
+async def test_a_letter_arrives_as_it_was_written(mailbox: Mailbox) -> None:
+    said = await sender(f"smtp://127.0.0.1:{mailbox.port}").send(LETTER, id="one")
+    (mail,) = mailbox.mails
+    assert (said, mailbox.recipients) == ("250 2.0.0 taken", ["ana@example.com"])
+    assert (mail["to"], mail["from"], mail["message-id"]) == ("ana@example.com", FROM, "<one@example.com>")
+    assert (mail["subject"], mail["bcc"]) == ("Olá Bcc: eve@example.com", None)
+    assert mail["auto-submitted"] == "auto-generated"
+    assert mail.get_content() == LETTER.text
+
+
+@pytest.mark.parametrize(
+    ("command", "answer", "reason", "is_final"),
+    [
+        ("RCPT", "550 5.1.1 no such person", "refused", True),
+        ("RCPT", "451 4.7.1 greylisted", "busy", False),
+        ("MAIL", "553 not yours", "sender", False),
+        (".", "554 spam", "refused", True),
+        ("EHLO", "421 closing", "busy", False),
+    ],
+)
+async def test_what_a_server_refuses(mailbox: Mailbox, command: str, answer: str, reason: str, is_final: bool) -> None:
+    mailbox.answers[command] = answer
+    if command == "EHLO":
+        mailbox.answers["HELO"] = answer
+    with pytest.raises(Unsent) as refused:
+        await sender(f"smtp://127.0.0.1:{mailbox.port}").send(LETTER, id="one")
+    assert (refused.value.reason, refused.value.is_final) == (reason, is_final)
+    assert refused.value.said.startswith(answer[:3])
+
+
+async def test_a_server_that_falls_silent_or_is_away(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    mailbox.answers["DATA"] = ""
+    monkeypatch.setattr(smtp, "DEADLINE", 0.3)
+    with pytest.raises(Unsent, match="slow"):
+        await sender(f"smtp://127.0.0.1:{mailbox.port}").send(LETTER, id="one")
+    with pytest.raises(Unsent, match="unreachable"):
+        await sender("smtp://127.0.0.1:1").send(LETTER, id="one")
+
+
+@pytest.mark.parametrize("to", ["a,b@example.com", '"a b"@example.com', "a>b@example.com", "josé@example.com", "a@.."])
+async def test_addresses_that_would_be_others(mailbox: Mailbox, to: str) -> None:
+    with pytest.raises(Unsent, match="address"):
+        await sender(f"smtp://127.0.0.1:{mailbox.port}").send(Letter(to, "x", "x"), id="one")
+    assert mailbox.heard == []
+
+
+async def test_a_password_goes_out_encrypted_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(authority.issue("127.0.0.1"))
+    async with listening(Mailbox(tls=tls, passwords={"ana": "p@ss/word"})) as box:
+        url = f"smtp://ana:p%40ss%2Fword@127.0.0.1:{box.port}?starttls=yes"
+        with pytest.raises(Unsent, match="tls"):  # a certificate of nobody we know
+            await sender(url).send(LETTER, id="one")
+        monkeypatch.setenv("SSL_CERT_FILE", authority.file)
+        with pytest.raises(Unsent, match="credentials") as refused:
+            await sender(url.replace("word@", "wrong@")).send(LETTER, id="one")
+        assert "ana" not in refused.value.said
+        await sender(url).send(LETTER, id="one")
+        assert len(box.mails) == 1
+        assert all(is_secure for line, is_secure in box.heard if line.split()[0] in ("AUTH", "MAIL", "DATA"))
+        box.answers["STARTTLS"] = "454 not now"
+        box.heard.clear()
+        with pytest.raises(Unsent, match="tls"):
+            await sender(url).send(LETTER, id="one")
+        assert [line.split()[0] for line, _ in box.heard] == ["ehlo", "STARTTLS"]
+
+
+@pytest.mark.parametrize(
+    ("url", "word"),
+    [
+        ("mail.example.com:587", "look like"),
+        ("https://ana:geheim@mail.example.com", "look like"),
+        ("smtp://ana:geheim@mail.example.com?starttls=no", "unencrypted"),
+        ("smtps://ana:geheim@mail.example.com?starttls=yes", "smtps"),
+        ("smtp://geheim@mail.example.com", "belong together"),
+        ("smtp://ana:ge/heim@mail.example.com", "%2F|look like"),
+        ("smtp://mail.example.com?verify=no", "only option"),
+    ],
+)
+def test_urls_that_are_refused(url: str, word: str) -> None:
+    with pytest.raises(SettingsError, match=word) as refused:
+        settings(1, smtp_url=url)
+    assert "heim" not in str(refused.value)
+
+
+def test_what_else_mails_need() -> None:
+    assert smtp.parse("smtps://a:b@mail.example.com").port == 465
+    assert smtp.parse("smtp://mail.example.com").starttls
+    assert "geheim" not in repr(smtp.parse("smtp://ana:geheim@mail.example.com"))
+    for name in ("mail_from", "public_url"):
+        with pytest.raises(SettingsError, match=f"HELIOGRAPH_{name.upper()}"):
+            settings(1, **{name: ""})
+    assert outbox.of(Settings(secret_key="a secret key for tests, long enough")) is None
+
+
+async def test_an_invitation_is_mailed_and_erased(pool: Pool, acme: Actor, post: Post, mailbox: Mailbox) -> None:
+    async with pool.acquire() as conn:
+        await users.ensure(conn, acme, email="rui@example.com")
+        await conn.execute("UPDATE users SET language = 'pt'")
+        id, token, is_mailed = await invitations.invite(
+            conn, acme, email="rui@example.com", role="viewer", note="Welcome\nto us", box=post.box
+        )
+        (waiting,) = await conn.fetch("SELECT subject_id, sealed FROM mails")
+        assert (is_mailed, waiting["subject_id"]) == (True, id)
+        assert b"rui" not in waiting["sealed"]
+        assert (await invitations.list_all(conn, acme))[0].mail == "waiting"
+    await post.round()
+    (mail,) = mailbox.mails
+    assert mail["subject"].startswith("Convite para ")
+    assert f"https://sms.example.com/invitation#{token}\n" in mail.get_content()
+    assert "> Welcome\n> to us\n" in mail.get_content()
+    assert await post.states() == [("invitation", "sent", "", True)]
+    async with pool.acquire() as conn:
+        assert (await invitations.list_all(conn, acme))[0].mail == "sent"
+
+
+async def test_an_invitation_that_is_rolled_back_is_not_mailed(pool: Pool, acme: Actor, post: Post) -> None:
+    async with pool.acquire() as conn:
+        transaction = conn.transaction()
+        await transaction.start()
+        await invitations.invite(conn, acme, email="rui@example.com", role="viewer", box=post.box)
+        await transaction.rollback()
+    assert await post.states() == []
+
+
+async def test_what_is_withdrawn_or_renewed_is_not_mailed(
+    pool: Pool, acme: Actor, post: Post, mailbox: Mailbox
+) -> None:
+    async with pool.acquire() as conn:
+        id, _, _ = await invitations.invite(conn, acme, email="rui@example.com", role="viewer", box=post.box)
+        _, token, _ = await invitations.renew(conn, acme, id=id, box=post.box)
+        other, _, _ = await invitations.invite(conn, acme, email="eva@example.com", role="viewer", box=post.box)
+        await invitations.withdraw(conn, acme, id=other)
+    await post.round()
+    assert [token in mail.get_content() for mail in mailbox.mails] == [True]
+
+
+async def test_a_mail_is_tried_again_and_given_up(pool: Pool, acme: Actor, post: Post, mailbox: Mailbox) -> None:
+    async with pool.acquire() as conn:
+        await invitations.invite(conn, acme, email="rui@example.com", role="viewer", box=post.box)
+    mailbox.answers["RCPT"] = "451 rui@example.com is greylisted"
+    with capture_logs() as logged:
+        await post.round()
+        assert await post.states() == [("invitation", "waiting", "busy", False)]
+        assert await pool.fetchval("SELECT due_at BETWEEN now() AND now() + interval '10 s' FROM mails")
+        await pool.execute("UPDATE mails SET deadline = now()")
+        await post.round()
+    assert await post.states() == [("invitation", "failed", "busy", True)]
+    assert [(one["event"], one["log_level"]) for one in logged] == [
+        ("mail not sent, trying again", "warning"),
+        ("mail given up", "error"),
+    ]
+    assert "rui" not in str(logged)
+    assert mailbox.mails == []
+
+
+async def test_a_refusal_is_final_and_a_mail_goes_out_after_all(
+    pool: Pool, acme: Actor, post: Post, mailbox: Mailbox
+) -> None:
+    async with pool.acquire() as conn:
+        await invitations.invite(conn, acme, email="rui@example.com", role="viewer", box=post.box)
+    mailbox.answers["MAIL"] = "450 later"
+    await post.round()
+    del mailbox.answers["MAIL"]
+    await post.hasten()
+    await post.round()
+    async with pool.acquire() as conn:
+        await invitations.invite(conn, acme, email="eva@example.com", role="viewer", box=post.box)
+    mailbox.answers["RCPT"] = "550 unknown"
+    await post.round()
+    assert await post.states() == [("invitation", "sent", "", True), ("invitation", "failed", "refused", True)]
+
+
+async def test_without_a_server_late_mails_are_given_up(pool: Pool, acme: Actor, post: Post) -> None:
+    async with pool.acquire() as conn:
+        await invitations.invite(conn, acme, email="rui@example.com", role="viewer", box=post.box)
+    without = MailWork(pool, settings(1, smtp_url=""), {})
+    await without.round()
+    assert await post.states() == [("invitation", "waiting", "", False)]
+    await pool.execute("UPDATE mails SET deadline = now()")
+    await without.round()
+    assert await post.states() == [("invitation", "failed", "late", True)]
+
+
+async def test_the_outbox_is_bounded(pool: Pool, acme: Actor, post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def mailed(email: str) -> bool:
+        async with pool.acquire() as conn:
+            return (await invitations.invite(conn, acme, email=email, role="viewer", box=post.box))[2]
+
+    monkeypatch.setattr(outbox, "MOST_A_DAY", 2)
+    assert [await mailed(f"{one}@example.com") for one in "aab"] == [True, True, False]
+    monkeypatch.setattr(outbox, "MOST_A_DAY", 200)
+    monkeypatch.setattr(outbox, "MOST_WAITING", 1)
+    assert not await mailed("c@example.com")
+
+
+async def test_a_forgotten_password(pool: Pool, acme: Actor, post: Post, mailbox: Mailbox) -> None:
+    async with pool.acquire() as conn:
+        user, _ = await users.ensure(conn, acme, email="ana@example.com", name="Ana")
+    assert post.box is not None
+    for email in ("nobody@example.com", " ANA@example.com", "ana@example.com"):
+        await forgotten.ask(pool, post.box, email=email, language="en", address="192.0.2.1")
+    # Known or not, what was written is alike.
+    rows = await pool.fetch("SELECT kind, subject_id, state, deadline - created_at AS within FROM mails")
+    assert len({tuple(row) for row in rows}) == 1
+    await post.round()
+    (mail,) = mailbox.mails  # the second request came too soon
+    assert (mail["to"], await post.states()) == ("ana@example.com", [("link", "sent", "", True)])
+    found = re.search(r"https://sms\.example\.com/enter#(\S+)", mail.get_content())
+    assert found
+    left = await pool.fetchval("SELECT expires_at - now() FROM sign_in_links")
+    assert 29 * 60 < left.total_seconds() <= 30 * 60
+    async with pool.acquire() as conn:
+        used = await links.use(conn, token=found[1])
+        assert (used.user_id, used.is_mailed, used.needs_code) == (user.id, True, False)
+        with pytest.raises(links.LinkUsed):
+            await links.use(conn, token=found[1])
+        assert await conn.fetchval("SELECT who FROM audit_log WHERE action = 'user.link_made'") == "system"
+
+
+async def test_the_command_says_what_happened(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"SMTP_URL": f"smtp://ana:geheim@127.0.0.1:{mailbox.port}", "MAIL_FROM": FROM}
+    values |= {"PUBLIC_URL": "https://sms.example.com", "DATABASE_URL": "postgresql://127.0.0.1:1/none"}
+    for name, value in values.items():
+        monkeypatch.setenv(f"HELIOGRAPH_{name}", value)
+
+    async def run() -> tuple[int, str]:
+        ended = await asyncio.to_thread(CliRunner().invoke, mail_app, ["test", "ana@example.com", "--json"])
+        return ended.exit_code, ended.output
+
+    code, said = await run()
+    assert (code, '"credentials"' in said, "geheim" in said) == (1, True, False)
+    monkeypatch.setenv("HELIOGRAPH_SMTP_URL", f"smtp://127.0.0.1:{mailbox.port}")
+    code, said = await run()
+    assert (code, "250 2.0.0 taken" in said) == (0, True)
+    assert mailbox.mails[0]["subject"] == "Test mail from Heliograph"
+    mailbox.answers["RCPT"] = "550 5.1.1 no such person"
+    code, said = await run()
+    assert (code, "550 5.1.1 no such person" in said) == (1, True)
+
+
+def test_every_text_has_its_twin() -> None:
+    for texts_of in (texts.INVITATION, texts.FORGOTTEN):
+        assert texts_of.keys() == set(users.LANGUAGES)
+        assert len({frozenset(re.findall(r"{\w+}", text)) for _, text in texts_of.values()}) == 1
+    assert texts.NOTE.keys() == texts.SOMEBODY.keys() == set(users.LANGUAGES)
+
+
+def test_a_name_in_braces_is_a_name() -> None:
+    letter = texts.invitation("en", to="a@example.com", organization="{link}", inviter="{0}", note="{x}", link="L")
+    assert letter.subject == "Invitation to {link}"
+    assert "{0} invites you to {link}" in letter.text
