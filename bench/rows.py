@@ -116,7 +116,7 @@ async def measure_reports(made: Stage, *, messages: int) -> None:
 
     async def write(answered: list[Answered], received: list[ReceivedReceipt]) -> None:
         async with pool.acquire() as conn, conn.transaction():
-            await channel.write(conn, answered, received, frozenset(), None)
+            await channel.write(conn, answered, received, frozenset(), None, alone=True)
 
     async def answers(some: list[list[tuple[Answered, ReceivedReceipt]]]) -> None:
         for chunk in some:

@@ -127,10 +127,7 @@ class _Poster:
     async def run(self) -> Posted:
         loop = asyncio.get_running_loop()
         connections = [
-            cast(
-                _Connection,
-                (await loop.create_connection(lambda: _Connection(self), "127.0.0.1", self.options.port))[1],
-            )
+            (await loop.create_connection(lambda: _Connection(self), "127.0.0.1", self.options.port))[1]
             for _ in range(self.options.connections)
         ]
         began = time.monotonic()

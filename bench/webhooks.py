@@ -160,8 +160,8 @@ async def main(count: int, rounds: int) -> None:
                 await bench.record(BATCH)
             task = start()
             found["backlog"].append(await bench.measured(lambda goal=goal: bench.backlog(goal)))  # type: ignore[misc]
-        for name, made in found.items():
-            print(shown(name, count, made), flush=True)
+        for name, measured in found.items():
+            print(shown(name, count, measured), flush=True)
         await stop(task)
         await deliverer.drain(1.0)
         await outbound.close()
