@@ -52,6 +52,8 @@ BODIES = {
 }
 #: What is written a second after its request: what the organization itself did before would look like a change.
 LATE = frozenset({"requests", "request_counts"})
+#: A sample may be in a state of which they say no; of what is somebody else's they say nothing.
+STATEFUL = frozenset({"pauseCampaign", "resumeCampaign"})
 #: Answers of these are the same for everybody.
 PUBLIC = frozenset({"getApiIndex", "getHealth", "getOpenApiDocument"})
 #: A mark in everything that the other organization wrote.
@@ -395,4 +397,6 @@ async def check_that_the_samples_are_good(listed: list[Operation], owner: Party)
     for operation in listed:
         for slot in operation.slots:
             answer = await owner.call(operation, {slot: owner.own[str(operation.sample(slot))]})
-            assert answer.status < 300, (operation.id, slot.name, answer.body)
+            # What is not in the state for it is known all the same.
+            known = answer.status < 300 or (operation.id in STATEFUL and answer.status == 409)
+            assert known, (operation.id, slot.name, answer.body)

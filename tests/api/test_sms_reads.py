@@ -29,6 +29,7 @@ FIELDS = {
     "encoding",
     "segments",
     "campaignId",
+    "apiKeyId",
     "deliveryGuarantee",
     "acceptedAt",
     "sendAt",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 from pathlib import Path
 
 import asyncpg
@@ -17,6 +18,8 @@ from tests.rules.test_contacts import APART
 KILLS = 60 if LONG else 4
 ROWS = 400_000 if LONG else 30_000
 FAST = {"HELIOGRAPH_LEASE_SECONDS": "1"}
+#: Where workers end before others are killed at any moment.
+POINTS = ({"HELIOGRAPH_CRASH_AT": "import.before_commit"}, {"HELIOGRAPH_CRASH_AT": "import.after_commit"})
 
 
 @pytest.mark.lasts(25)
@@ -45,7 +48,12 @@ async def test_random_kills_while_a_file_is_imported(database_server: Cluster, t
                 return found.state == state and found.rows >= rows
 
             await until_true(lambda: reached("checked"))
+            await worker.kill()
             await drafts.run(conn, made.actor, id=id, knows_strangers=False)
+            for point in POINTS:
+                ending = await made.worker(**point)
+                assert await ending.ended() == -signal.SIGKILL, ending.err
+            worker = await made.worker()
             for _ in range(KILLS):
                 seen = (await drafts.get(conn, made.actor, id=id)).rows
                 await until_true(lambda seen=seen: reached("running", seen + 1))

@@ -113,11 +113,13 @@ async def run_document(path: Path, shell: Shell, ports: dict[str, str], wrong: l
         at = f"{path.name}:{block.line}"
         try:
             out = await shell.paste(text)
+            after = block.after
             if number + 1 < len(listed) and shows_its_answer(block, listed[number + 1]):
                 alike(msgspec.json.decode(listed[number + 1].text), msgspec.json.decode(out), at)
+                after += listed[number + 1].after
             else:
                 assert '"success":false' not in out, out
-            for where, what in re.findall(r"<!-- until (\S+)(?: (\S+))? -->", block.after):
+            for where, what in re.findall(r"<!-- until (\S+)(?: (\S+))? -->", after):
                 await shell.paste(UNTIL.format(where, what or '"items":[{'))
         except (AssertionError, msgspec.DecodeError) as error:
             wrong.append(f"{at}: {error}")

@@ -251,8 +251,21 @@ async def test_a_page_reads_no_more_than_it_needs(pool: Pool) -> None:
     """By the primary key backwards, without a sort: the page's rows and no others are touched."""
     actor = await organization(pool)
     async with pool.acquire() as conn:
-        arguments = [actor.organization_id, UUID(int=2**128 - 1), UUID(int=0), 3, 20_000, None, "{live}", *[None] * 5]
-        kinds = "uuid, uuid, uuid, int, int, text, text[], text, text, uuid, timestamptz, timestamptz"
+        arguments = [
+            actor.organization_id,
+            UUID(int=2**128 - 1),
+            UUID(int=0),
+            3,
+            20_000,
+            None,
+            "{live}",
+            *[None] * 11,
+            "false",
+        ]
+        kinds = (
+            "uuid, uuid, uuid, int, int, text, text[], text, text, uuid, timestamptz, timestamptz, text[], text, text,"
+            " text, uuid, text, boolean"
+        )
         await conn.execute(f"PREPARE page ({kinds}) AS {messages.LIST}")
         values = ", ".join("NULL" if one is None else f"'{one}'" for one in arguments)
         plan = "\n".join(row[0] for row in await conn.fetch(f"EXPLAIN EXECUTE page ({values})"))
