@@ -68,10 +68,8 @@ async def main() -> None:
             await page.wait_for_url(f"{running.url}/")
             await send(running)
             await page.wait_for_timeout(12_000)  # roll-ups are folded each ten seconds
-            for name, path in (("home", "/"), ("messages", "/messages")):
-                await page.goto(running.url + path)
-                await take(page, name)
             await page.goto(f"{running.url}/messages")
+            await take(page, "messages")
             await page.locator("a.row-link").first.click()
             await take(page, "message")
             await context.close()

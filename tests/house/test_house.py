@@ -41,7 +41,7 @@ def test_nothing_is_left_for_later() -> None:
     found = [
         f"{name_of(path)}:{number}"
         for path in files()
-        if path.parent not in VENDORS
+        if path.parent not in VENDORS and path.suffix != ".png"
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
         if words.search(line)
     ]
