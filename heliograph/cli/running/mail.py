@@ -10,7 +10,8 @@ import typer
 from heliograph.base.ids import uuid7
 from heliograph.base.network import smtp
 from heliograph.base.network.smtp import Letter, Unsent
-from heliograph.cli.terminal.console import FAILED, DataDir, Json, Problem, group, say, settings_of, show
+from heliograph.base.process.settings import from_environment
+from heliograph.cli.terminal.console import FAILED, Json, Problem, group, say, show
 from heliograph.mail.work import sender_of
 from heliograph.people.mailing import texts
 
@@ -21,7 +22,6 @@ app = group("Try the SMTP server that sends invitations and forgotten passwords.
 def send_test(
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="E-mail address to send a test mail to.")],
     json: Json = False,
-    data_dir: DataDir = None,
 ) -> None:
     """Send a test mail now, and say what the server answered. Exits with status 1 if it did not take the mail.
 
@@ -29,7 +29,7 @@ def send_test(
     Example:
       heliograph mail test ana@example.com
     """
-    settings = settings_of(data_dir)
+    settings = from_environment()
     sender = sender_of(settings)
     if sender is None:
         raise Problem(
