@@ -25,8 +25,12 @@ class Mailbox:
         self._tls = tls
         self._passwords = passwords or {}
         self._writers: set[asyncio.StreamWriter] = set()
+        self._talks: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talk = asyncio.current_task()
+        assert talk is not None
+        self._talks.add(talk)
         self._writers.add(writer)
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
@@ -74,9 +78,11 @@ class Mailbox:
             self.recipients.append(line.partition("<")[2].rstrip(">"))
         return {"STARTTLS": "220 go on", "DATA": "354 go on", "QUIT": "221 bye"}.get(verb, "250 ok")
 
-    def hang_up(self) -> None:
+    async def hang_up(self) -> None:
         for writer in self._writers:
             writer.close()
+        if self._talks:
+            await asyncio.wait(self._talks)
 
 
 @contextlib.asynccontextmanager
@@ -87,5 +93,5 @@ async def listening(mailbox: Mailbox) -> AsyncIterator[Mailbox]:
         yield mailbox
     finally:
         server.close()
-        mailbox.hang_up()
+        await mailbox.hang_up()
         await server.wait_closed()

@@ -115,9 +115,10 @@ async def test_what_a_server_refuses(mailbox: Mailbox, command: str, answer: str
 
 async def test_a_server_that_falls_silent_or_is_away(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
     mailbox.answers["DATA"] = ""
-    monkeypatch.setattr(smtp, "DEADLINE", 0.3)
-    with pytest.raises(Unsent, match="slow"):
-        await sender(f"smtp://127.0.0.1:{mailbox.port}").send(LETTER, id="one")
+    with monkeypatch.context() as hurried:
+        hurried.setattr(smtp, "DEADLINE", 0.3)
+        with pytest.raises(Unsent, match="slow"):
+            await sender(f"smtp://127.0.0.1:{mailbox.port}").send(LETTER, id="one")
     with pytest.raises(Unsent, match="unreachable"):
         await sender("smtp://127.0.0.1:1").send(LETTER, id="one")
 

@@ -223,6 +223,8 @@ class _Client:
         # Connected by hand, so that `abort` has a socket to close; STARTTLS verifies this name.
         smtp._host = server.host  # type: ignore[attr-defined]
         code, text = smtp.connect(server.host, server.port)
+        if self._is_over:  # while it was connecting, when there was nothing to close
+            raise TimeoutError
         _demand(code, text, "busy")
         smtp.ehlo_or_helo_if_needed()
         if server.starttls:
