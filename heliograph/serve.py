@@ -107,6 +107,7 @@ async def serve(
     reads = await open_pool(
         settings.database_url,
         size=PAGE_READS,
+        wait=PATIENCE,
         patience=settings.database_patience_seconds,
         statement=PAGE_PATIENCE,
     )
