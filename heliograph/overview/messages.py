@@ -14,6 +14,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
+from heliograph.base.database import bounded_scan
 from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
@@ -172,22 +173,12 @@ async def list_page(
             look=look,
         )
         pages.append(([_of_whatsapp(one) for one in found.messages], found.seen))
-    return merged(pages, limit=limit)
+    return Found(*bounded_scan.merged(pages, limit=limit))
 
 
 def _fits(wanted: Sequence[str] | None, shown: Sequence[str]) -> bool:
     """Whether messages of a channel that has these statuses can be among those that are wanted."""
     return wanted is None or not set(wanted).isdisjoint(shown)
-
-
-def merged(pages: Sequence[tuple[list[Message], UUID | None]], *, limit: int) -> Found:
-    """One page of several: (messages, where the look ended) each."""
-    together = sorted((one for listed, _ in pages for one in listed), key=lambda one: one.id, reverse=True)
-    ended = [seen for _, seen in pages if seen is not None]
-    if not ended:
-        return Found(together[: limit + 1], None)
-    known = [one for one in together if one.id >= max(ended)]
-    return Found(known[: limit + 1], None if len(known) > limit else max(ended))
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:

@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.actor import Actor
+from heliograph.base.database import bounded_scan
 from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
@@ -55,12 +56,7 @@ async def list_page(
             look=look,
         )
         pages.append(([_of_message(one, actor.mode) for one in sent.messages], sent.seen))
-    together = sorted((one for listed, _ in pages for one in listed), key=lambda one: one.id, reverse=True)
-    ended = [seen for _, seen in pages if seen is not None]
-    if not ended:
-        return Found(together[: limit + 1], None)
-    known = [one for one in together if one.id >= max(ended)]
-    return Found(known[: limit + 1], None if len(known) > limit else max(ended))
+    return Found(*bounded_scan.merged(pages, limit=limit))
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID) -> Detail:

@@ -11,7 +11,8 @@ import msgspec
 from heliograph.suppliers.contract import Account, Connector, ConnectorFactory, OnInbound, OnOutcome, OnReceipts
 from heliograph.suppliers.http import connector as http
 from heliograph.suppliers.http.by_name import africastalking, clickatell, generic, infobip, twilio, vonage
-from heliograph.suppliers.http.kind import HttpKind, checked
+from heliograph.suppliers.http.kind import HttpKind
+from heliograph.suppliers.settings import checked
 from heliograph.suppliers.smpp import connector as smpp
 from heliograph.suppliers.smpp.settings import SmppSettings
 

@@ -13,9 +13,9 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph.base.database import clock
+from heliograph.base.database import bounded_scan, clock
 from heliograph.base.database.pool import Pool
-from heliograph.overview.messages import Message, merged
+from heliograph.overview.messages import Found, Message
 
 from .conftest import Api, Browser, Page, Tenant, make_person
 
@@ -159,6 +159,10 @@ def message(number: int, channel: str = "sms") -> Message:
         id=UUID(int=number), channel=channel, status="sent", recipient=NUMBER, client_reference=None, accepted_at=now,
         sent_at=now, delivered_at=None, failed_at=None, failure_code=None,
     )  # fmt: skip
+
+
+def merged(pages: list[tuple[list[Message], UUID | None]], *, limit: int) -> Found:
+    return Found(*bounded_scan.merged(pages, limit=limit))
 
 
 def test_a_page_of_both_channels_leaves_nothing_out() -> None:

@@ -18,7 +18,7 @@ from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Receipt, ReceiptState, Scope, Submission, Verdict
 from heliograph.suppliers.http import references, templates
 from heliograph.suppliers.http.by_name import africastalking, generic, infobip, twilio, vonage
-from heliograph.suppliers.http.kind import FORM, JSON, Answer, Callback, Message, settings_from
+from heliograph.suppliers.http.kind import FORM, JSON, Answer, Callback, Message
 from heliograph.suppliers.http.rulings import Ruling, by_status, outcome
 
 MESSAGE = Message(
@@ -41,7 +41,7 @@ LEAST: dict[str, dict[str, Any]] = {
 
 
 def settings(kind: str, **values: Any) -> Any:
-    return settings_from(kinds.HTTP[kind], LEAST[kind] | values)
+    return kinds.settings_from(kind, LEAST[kind] | values)
 
 
 @pytest.mark.parametrize("name", kinds.HTTP)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -64,6 +65,29 @@ def judged(rows: Sequence[asyncpg.Record], *, limit: int, look: int = LOOK) -> t
     found = [row for row in rows if row["fits"]]
     ended = rows and rows[-1]["place"] == look and len(found) <= limit
     return found, rows[-1]["id"] if ended else None
+
+
+class Identified(Protocol):
+    """A row of a list."""
+
+    @property
+    def id(self) -> UUID: ...
+
+
+Row = TypeVar("Row", bound=Identified)
+
+
+def merged(pages: Sequence[tuple[Sequence[Row], UUID | None]], *, limit: int) -> tuple[list[Row], UUID | None]:
+    """One page of several lists, each given as (rows, where its scan ended), and where the scan of all of them ended.
+
+    Nothing older than where one of them stopped is in it: some of that list's rows could lie in between.
+    """
+    together = sorted((one for listed, _ in pages for one in listed), key=lambda one: one.id, reverse=True)
+    ended = [seen for _, seen in pages if seen is not None]
+    if not ended:
+        return together[: limit + 1], None
+    known = [one for one in together if one.id >= max(ended)]
+    return known[: limit + 1], None if len(known) > limit else max(ended)
 
 
 def _within(at: datetime) -> datetime:

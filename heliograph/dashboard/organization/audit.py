@@ -16,13 +16,12 @@ from heliograph.audit.reading import Filter, Recorded
 from heliograph.base.ids import time_of
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Shown, Stream
+from heliograph.pages.pieces import leafing
 from heliograph.pages.requests import Request
 from heliograph.pages.templates import short
 
 #: Entries of a page.
 SIZE = 50
-#: Pages that "Newer" leads back through, one by one; the address names them.
-MOST_BACK = 30
 #: Filters of the address, and the longest that is looked for.
 FIELDS, LONGEST = ("who", "action", "object", "from", "to"), 200
 #: Years that a day may be of.
@@ -58,12 +57,12 @@ async def show(request: Request) -> Answer:
     """A page of entries, newest first."""
     kept = _kept(request.query)
     wanted, problems = _filter(request, kept)
-    trail = _trail(request.query.get("after", ""))
+    trail = leafing.trail_of(request)
     async with request.reading() as conn:
         found = await reading.list_page(
             conn, wanted, after=trail[-1] if trail else None, limit=SIZE, is_for_customers=True
         )
-    older = None if found.seen is None else [*trail, found.seen][-MOST_BACK:]
+    older = None if found.seen is None else [*trail, found.seen][-leafing.MOST_BACK :]
     values = {
         "kept": kept,
         "problems": problems,
@@ -80,8 +79,8 @@ async def show(request: Request) -> Answer:
         "zone": request.speech.zone,
         # The look ended before the page was full: say how far it got.
         "looked_until": time_of(found.seen) if found.seen is not None and len(found.entries) < SIZE else None,
-        "older": None if older is None else request.to("/audit", **kept, after=_joined(older)),
-        "newer": request.to("/audit", **kept, after=_joined(trail[:-1])) if trail else None,
+        "older": None if older is None else request.to("/audit", **kept, after=leafing.joined(older)),
+        "newer": request.to("/audit", **kept, after=leafing.joined(trail[:-1])) if trail else None,
         "newest": request.to("/audit", **kept) if len(trail) > 1 else None,
     }
     return Shown(template="organization/audit.html", values=values, status=422 if problems else 200)
@@ -147,18 +146,6 @@ def _midnight(text: str, zone: ZoneInfo, later: int) -> datetime:
     if day.year not in YEARS:
         raise ValueError(text)
     return datetime.combine(day + timedelta(days=later), time(), zone).astimezone(UTC)
-
-
-def _trail(text: str) -> list[UUID]:
-    """Where the pages that lead here ended, the last one being the one before this; nothing if it is not ours."""
-    try:
-        return [UUID(hex=one) for one in text.split(".")][-MOST_BACK:] if text else []
-    except ValueError:
-        return []
-
-
-def _joined(trail: list[UUID]) -> str:
-    return ".".join(one.hex for one in trail)
 
 
 def _line(request: Request, one: Recorded) -> AuditLine:

@@ -43,6 +43,13 @@ def way(request: Request, refusal: Refusal) -> tuple[str, str] | None:
     return known and (request.text(SEND_WAYS[refusal.code]), request.to(known[0], **known[1]))
 
 
+def problems(request: Request, refusal: Refusal) -> list[str]:
+    """What a preview says of a refusal: what is not typed yet is no mistake, and whom somebody means is asked beside
+    the field."""
+    fields = told(request, refusal).details["fields"]
+    return [request.text(one["message"]) for one in fields if one["issue"] not in ("required", "ambiguous")]
+
+
 def told(request: Request, refusal: Refusal) -> Invalid:
     """The refusal as one of the form, each part at its field."""
     if isinstance(refusal, Invalid):

@@ -188,13 +188,7 @@ async def _see(request: Request, conn: Connection, given: Typed) -> Seen:
         found = await preview.preview(conn, wanted)
         snippets = code.of_sms(request, wanted, sender=found.sender.value if given.sender else None)
     except Refusal as refusal:
-        told = refusals.told(request, refusal)
-        # What is not typed yet is no mistake, and whom somebody means is asked beside the field.
-        problems = [
-            request.text(one["message"])
-            for one in told.details["fields"]
-            if one["issue"] not in ("required", "ambiguous")
-        ]
+        problems = refusals.problems(request, refusal)
         way = refusals.way(request, refusal)
     return Seen(
         recipient=recipient,

@@ -245,12 +245,7 @@ async def _see(request: Request, conn: Connection, given: Typed, entry: Entry) -
         margin = request.services.settings.whatsapp_window_margin_seconds
         found = await preview.preview(conn, request.services.whatsapp, wanted, margin=margin)
     except Refusal as refusal:
-        told = refusals.told(request, refusal)
-        problems = [
-            request.text(one["message"])
-            for one in told.details["fields"]
-            if one["issue"] not in ("required", "ambiguous")
-        ]
+        problems = refusals.problems(request, refusal)
         way = refusals.way(request, refusal)
     return Seen(
         recipient=recipient,

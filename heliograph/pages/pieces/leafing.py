@@ -41,23 +41,24 @@ def size(request: Request) -> int:
 
 def after(request: Request) -> UUID | None:
     """The id that the page before this one ended with; None: this is the newest page."""
-    return next(reversed(_trail(request)), None)
+    return next(reversed(trail_of(request)), None)
 
 
 def pages(request: Request, last: UUID | None) -> Pages:
     """The neighbours of a page. `last`: the id of its last row if there are more behind it."""
-    trail = _trail(request)
+    trail = trail_of(request)
     back = trail[:-1]
     return Pages(
         newest=request.again(after="") if trail else None,
-        newer=request.again(after=_joined(back)) if trail else None,
-        older=None if last is None else request.again(after=_joined([*trail, last][-MOST_BACK:])),
+        newer=request.again(after=joined(back)) if trail else None,
+        older=None if last is None else request.again(after=joined([*trail, last][-MOST_BACK:])),
         size=size(request),
         here=request.again(limit=""),
     )
 
 
-def _trail(request: Request) -> list[UUID]:
+def trail_of(request: Request) -> list[UUID]:
+    """Where the pages that lead here ended, the last one being the one before this; nothing if it is not ours."""
     text = request.query.get("after", "")
     try:
         return [UUID(hex=one) for one in text.split(".")][-MOST_BACK:] if text else []
@@ -65,5 +66,6 @@ def _trail(request: Request) -> list[UUID]:
         return []
 
 
-def _joined(trail: list[UUID]) -> str:
+def joined(trail: list[UUID]) -> str:
+    """A trail as it stands in an address."""
     return ".".join(one.hex for one in trail)

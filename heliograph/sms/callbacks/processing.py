@@ -19,6 +19,7 @@ import structlog
 from heliograph.base import crypto
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.process.crash import crash_point
+from heliograph.base.process.settings import SettingsError
 from heliograph.queue.backlog import Backlog
 from heliograph.sms.callbacks import addresses, intake
 from heliograph.sms.callbacks.intake import Content
@@ -27,6 +28,7 @@ from heliograph.sms.received import inbound
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Inbound, Receipt
 from heliograph.suppliers.http import references
+from heliograph.suppliers.settings import checked
 
 log = structlog.get_logger()
 
@@ -114,13 +116,16 @@ class CallbackProcessing:
         """(receipts and messages of each callback, ids of those that are left for another worker or a later time)."""
         account = self._account(supplier_id)
         kind = None if account is None else kinds.HTTP.get(account.supplier.kind)
+        try:
+            settings = None if account is None or kind is None else checked(kind.settings, account.supplier.settings)
+        except SettingsError:
+            settings = None
         read: list[tuple[list[Receipt], list[Inbound]]] = []
         closed: list[UUID] = []
         for id, body in rows:
             try:
-                if account is None or kind is None:
-                    raise LookupError("no such supplier")
-                settings = kinds.settings_from(kind.name, account.supplier.settings)
+                if kind is None or settings is None:
+                    raise LookupError("no such supplier, or none that is set up rightly")
                 content = msgspec.msgpack.decode(crypto.unseal(self._key, body, intake.context(id)), type=Content)
                 if content.what == addresses.RECEIPTS:
                     told = content.callback.query.get("ref", "")

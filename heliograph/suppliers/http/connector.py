@@ -22,7 +22,8 @@ from heliograph.http.client import ClientRules, HttpClient
 from heliograph.suppliers.bucket import Bucket
 from heliograph.suppliers.contract import Account, Health, OnOutcome, Outcome, Scope, Submission, Verdict
 from heliograph.suppliers.http import references
-from heliograph.suppliers.http.kind import Answer, HttpKind, HttpSettings, Message, Request, secrets_of, settings_from
+from heliograph.suppliers.http.kind import Answer, HttpKind, HttpSettings, Message, Request, secrets_of
+from heliograph.suppliers.settings import checked
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +37,7 @@ _ANYWHERE = parse_networks("0.0.0.0/0,::/0")
 
 def connect(kind: HttpKind, account: Account, on_outcome: OnOutcome) -> HttpConnector:
     """A connector of this kind. Raises SettingsError (names the field)."""
-    return HttpConnector(kind, settings_from(kind, account.settings), account, on_outcome)
+    return HttpConnector(kind, checked(kind.settings, account.settings), account, on_outcome)
 
 
 class HttpConnector:

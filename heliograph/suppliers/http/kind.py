@@ -7,7 +7,6 @@ is tested by giving it the bytes that its supplier documents.
 from __future__ import annotations
 
 import base64
-import re
 import urllib.parse
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
@@ -16,9 +15,8 @@ from typing import Annotated, Any
 import msgspec
 
 from heliograph.base.network.addresses import parse_networks
-from heliograph.base.phones import REGIONS
-from heliograph.base.process.settings import SettingsError
 from heliograph.suppliers.contract import Inbound, Outcome, Receipt
+from heliograph.suppliers.settings import demand, demand_numbering
 
 #: data_coding of UTF-16BE (SMPP 3.4 §5.2.19), in which texts that came over HTTP are kept.
 UTF16 = 8
@@ -54,8 +52,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         demand(self.requests_per_second >= 0, "requests_per_second", "must not be negative")
         for field in ("connect_seconds", "response_seconds", "queue_seconds"):
             demand(getattr(self, field) > 0, field, "must be more than 0")
-        demand(not self.country or self.country in REGIONS.values(), "country", "must be an ISO code such as MZ")
-        demand(not self.inbound_prepend or self.inbound_prepend.isdecimal(), "inbound_prepend", "must be digits")
+        demand_numbering(self.country, self.inbound_prepend)
         url = urllib.parse.urlsplit(self.base_url)
         is_url = url.scheme in ("https", "http") and bool(url.hostname) and not url.query and not url.fragment
         demand(not self.base_url or is_url, "base_url", "must be a URL such as https://api.example.net")
@@ -76,12 +73,6 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         # On a socket for both, an IPv4 address comes as ::ffff:192.0.2.1.
         parsed = getattr(parsed, "ipv4_mapped", None) or parsed
         return any(parsed in network for network in networks)
-
-
-def demand(holds: bool, field: str, what: str) -> None:
-    """Raise ValueError, which names the field, unless it holds."""
-    if not holds:
-        raise ValueError(f"{field} {what}")
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -200,21 +191,6 @@ class HttpKind(msgspec.Struct, frozen=True, kw_only=True):
     #: (settings, secrets, callback): signed by the supplier, as far as it signs.
     is_genuine: Callable[[Any, Secrets, Callback], bool] = _genuine
     reply: Callable[[Any], Reply] = _nothing
-
-
-def settings_from(kind: HttpKind, values: Mapping[str, Any]) -> HttpSettings:
-    """The settings as stored with a supplier. Raises SettingsError, which names the field."""
-    return checked(kind.settings, values)
-
-
-def checked(kind: type[msgspec.Struct], values: Mapping[str, Any]) -> Any:
-    """Values as a struct of settings. Raises SettingsError, which names the field."""
-    try:
-        return msgspec.convert(values, kind)
-    except msgspec.ValidationError as error:
-        text = str(error)
-        at = re.search(r" - at `\$\.?(.*)`$", text)
-        raise SettingsError(f"{at[1]}: {text[: at.start()]}" if at and at[1] else text.split(" - at ")[0]) from None
 
 
 def inbound_of(

@@ -11,10 +11,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from heliograph.base.phones import REGIONS
-from heliograph.base.process.settings import SettingsError
 from heliograph.suppliers.alphabets.national import IDENTIFIERS, LOCKING, Language
 from heliograph.suppliers.contract import ReceiptState
+from heliograph.suppliers.settings import checked, demand, demand_numbering
 from heliograph.suppliers.smpp.codec.statuses import CLASSES
 from heliograph.suppliers.smpp.receipts import Base
 
@@ -128,35 +127,34 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def __post_init__(self) -> None:
         for field in ("window", "port", "max_timeouts", "receipts_queue"):
-            _demand(getattr(self, field) >= 1, field, "must be 1 or more")
+            demand(getattr(self, field) >= 1, field, "must be 1 or more")
         for field in self.__struct_fields__:
             if field.endswith("_seconds") and field != "validity_seconds":
-                _demand(getattr(self, field) > 0, field, "must be more than 0")
-        _demand(bool(self.hosts) and all(self.hosts), "host", "must name a host")
-        _demand(self.port <= 65535, "port", "must be 65535 or less")
-        _demand(bool(self.system_id), "system_id", "must not be empty")
-        _demand(not self.country or self.country in REGIONS.values(), "country", "must be an ISO code such as MZ")
-        _demand(not self.inbound_prepend or self.inbound_prepend.isdecimal(), "inbound_prepend", "must be digits")
-        _demand(0 <= self.priority <= 3, "priority", "must be 0 to 3")
-        _demand(self.submits_per_second >= 0, "submits_per_second", "must not be negative")
-        _demand(self.validity_seconds >= 0, "validity_seconds", "must not be negative")
+                demand(getattr(self, field) > 0, field, "must be more than 0")
+        demand(bool(self.hosts) and all(self.hosts), "host", "must name a host")
+        demand(self.port <= 65535, "port", "must be 65535 or less")
+        demand(bool(self.system_id), "system_id", "must not be empty")
+        demand_numbering(self.country, self.inbound_prepend)
+        demand(0 <= self.priority <= 3, "priority", "must be 0 to 3")
+        demand(self.submits_per_second >= 0, "submits_per_second", "must not be negative")
+        demand(self.validity_seconds >= 0, "validity_seconds", "must not be negative")
         for field in ("protocol_id", "esm_class", "registered_delivery", "data_coding_gsm7", "data_coding_ucs2"):
-            _demand(0 <= getattr(self, field) <= 255, field, "must be 0 to 255")
+            demand(0 <= getattr(self, field) <= 255, field, "must be 0 to 255")
         for field in ("destination", "international", "alphanumeric", "short_code"):
-            _demand(all(0 <= number <= 255 for number in getattr(self, field)), field, "must be two numbers, 0 to 255")
-        _demand(self.tls or not (self.tls_ca_file or self.tls_certificate_file), "tls", "must be on for certificates")
-        _demand(all(kind in CLASSES for kind in self.statuses.values()), "statuses", "has an unknown class")
-        _demand(all(_HEX.match(key) for key in self.statuses), "statuses", "must name codes in hex")
-        _demand(all(_HEX.match(key) for key in self.vendor_tlvs), "vendor_tlvs", "must name tags in hex")
+            demand(all(0 <= number <= 255 for number in getattr(self, field)), field, "must be two numbers, 0 to 255")
+        demand(self.tls or not (self.tls_ca_file or self.tls_certificate_file), "tls", "must be on for certificates")
+        demand(all(kind in CLASSES for kind in self.statuses.values()), "statuses", "has an unknown class")
+        demand(all(_HEX.match(key) for key in self.statuses), "statuses", "must name codes in hex")
+        demand(all(_HEX.match(key) for key in self.vendor_tlvs), "vendor_tlvs", "must name tags in hex")
         shifts = bool(self.single_shift or self.locking_shift)
-        _demand(not shifts or self.default_alphabet == "gsm", "default_alphabet", "must be gsm for national tables")
+        demand(not shifts or self.default_alphabet == "gsm", "default_alphabet", "must be gsm for national tables")
         tables = [IDENTIFIERS[language] in LOCKING for language in self.locking_shift]
-        _demand(all(tables), "locking_shift", "names a language that has no such table")
+        demand(all(tables), "locking_shift", "names a language that has no such table")
         try:
             encoded = self.tlvs
         except ValueError:
             encoded = {0x10000: b""}
-        _demand(all(tag <= 0xFFFF for tag in encoded), "vendor_tlvs", "has a tag or a value that cannot be encoded")
+        demand(all(tag <= 0xFFFF for tag in encoded), "vendor_tlvs", "has a tag or a value that cannot be encoded")
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -179,17 +177,7 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 def settings_from(values: Mapping[str, Any]) -> SmppSettings:
     """The settings as stored with a supplier. Raises SettingsError, which names the field."""
-    try:
-        return msgspec.convert(values, SmppSettings)
-    except msgspec.ValidationError as error:
-        text = str(error)
-        at = re.search(r" - at `\$\.?(.*)`$", text)
-        raise SettingsError(f"{at[1]}: {text[: at.start()]}" if at and at[1] else text.split(" - at ")[0]) from None
+    return checked(SmppSettings, values)
 
 
 _HEX = re.compile(r"(0x)?[0-9a-f]{1,8}\Z", re.I)
-
-
-def _demand(holds: bool, field: str, what: str) -> None:
-    if not holds:
-        raise ValueError(f"{field} {what}")

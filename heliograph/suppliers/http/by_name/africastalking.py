@@ -20,12 +20,12 @@ from heliograph.suppliers.http.kind import (
     Request,
     Secrets,
     at,
-    demand,
     form,
     inbound_of,
     text_of,
 )
 from heliograph.suppliers.http.rulings import Ruling, by_status, outcome, ruled, state_of
+from heliograph.suppliers.settings import demand
 
 RULINGS = {
     100: Ruling.ACCEPTED,

@@ -24,11 +24,11 @@ from heliograph.suppliers.http.kind import (
     Request,
     Secrets,
     basic,
-    demand,
     inbound_of,
 )
 from heliograph.suppliers.http.rulings import Ruling, by_status, outcome
 from heliograph.suppliers.http.templates import Found
+from heliograph.suppliers.settings import demand
 
 #: What templates may name.
 NAMES = frozenset(

@@ -25,12 +25,12 @@ from heliograph.suppliers.http.kind import (
     Secrets,
     at,
     basic,
-    demand,
     inbound_of,
     listed,
     text_of,
 )
 from heliograph.suppliers.http.rulings import Ruling, by_status, outcome, ruled
+from heliograph.suppliers.settings import demand
 
 #: By the id of a status.
 RULINGS: Mapping[Any, Ruling] = {

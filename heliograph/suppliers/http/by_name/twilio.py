@@ -24,12 +24,12 @@ from heliograph.suppliers.http.kind import (
     Secrets,
     at,
     basic,
-    demand,
     form,
     inbound_of,
     text_of,
 )
 from heliograph.suppliers.http.rulings import Ruling, outcome, ruled, state_of
+from heliograph.suppliers.settings import demand
 
 RULINGS = {
     20429: Ruling.THROTTLED,
