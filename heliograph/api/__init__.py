@@ -1,1 +1,1 @@
-"""The HTTP API: the route table, and the rooms around it. `routes.py` is where to begin."""
+"""The HTTP API: the route table and the packages around it. Start with `routes.py`."""

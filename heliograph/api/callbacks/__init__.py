@@ -1,1 +1,1 @@
-"""What Meta posts to this service, taken in before anything is done with it."""
+"""The doors for callbacks from Meta and from suppliers: verified and stored, processed later."""

@@ -1,4 +1,4 @@
-"""How much of bodies that are still arriving is held at once: in all, and of one address.
+"""Limits on the memory held for bodies that are still arriving: in total, and for one address.
 
 Small bodies and large ones have room of their own, so what is small finds some however many large ones stall. The
 rule nobody may break: a body that arrives is not turned away for one that does not. Where there is no room, the one
@@ -17,7 +17,7 @@ from heliograph.base.network.addresses import sharer
 
 
 class Room(msgspec.Struct, frozen=True):
-    """Bytes that may be held in all, and of one address."""
+    """Bytes that may be held in total, and for one address."""
 
     size: int
     share: int
@@ -33,7 +33,7 @@ STALLED = 1.0
 
 
 class Bodies:
-    """The bodies that are held; one per process, inside a running loop."""
+    """The bodies held by one process, inside a running event loop."""
 
     def __init__(self, *, small: Room = SMALL_ROOM, large: Room = LARGE_ROOM, limit: int = SMALL) -> None:
         """`limit`: how large a small body may be, bytes."""
@@ -43,13 +43,13 @@ class Bodies:
         self._now: Callable[[], float] = asyncio.get_running_loop().time
 
     def begin(self, address: str) -> Body:
-        """A body that comes from `address`, to the task that runs now."""
+        """Register a body arriving from `address`, read by the current task."""
         task = asyncio.current_task()
         assert task is not None
         return Body(sharer(address), task, self._now())
 
     def grow(self, body: Body, size: int) -> None:
-        """`size` bytes of it came. Raises Unavailable if there is no room for them, and holds none of it then."""
+        """Account for `size` more bytes. Raises Unavailable if there is no room, and then holds nothing of the body."""
         now = self._now()
         body.moved_at = now
         total = body.size + size
@@ -68,17 +68,17 @@ class Bodies:
             stalled.task.cancel()
 
     def finish(self, body: Body) -> None:
-        """It is complete: held until it is released, and waited for by nobody."""
+        """The body is complete: it is held until released, and no longer competes for room."""
         body.is_complete = True
 
     def release(self, body: Body) -> None:
-        """It is held no longer. A second time changes nothing."""
+        """Release the body. Releasing it twice has no effect."""
         if body.ward is not None:
             body.ward.drop(body)
 
 
 class Body:
-    """One body. Whose task is cancelled while `gave_way` raises what `gone` returns."""
+    """One body. A task that is cancelled while `gave_way` raises what `gone` returns."""
 
     __slots__ = ("address", "gave_way", "is_complete", "moved_at", "size", "task", "ward")
 
@@ -93,13 +93,13 @@ class Body:
         self.gave_way = False
 
     def gone(self) -> Unavailable:
-        """Why its task was cancelled; it is not any more."""
+        """Undo the cancellation of its task, and return the reason for it."""
         self.task.uncancel()
         return _no_room()
 
 
 class _Ward:
-    """Bodies that share a room."""
+    """Bodies that share a limit."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
@@ -127,7 +127,7 @@ class _Ward:
         return self._held <= self._room.size and self._of.get(address, 0) <= self._room.share
 
     def stalled(self, newcomer: Body, since: float) -> Body | None:
-        """The one still for longest, and since `since` at least; of the newcomer's address, if its share is full."""
+        """The body stalled for longest, at least since `since`; of the newcomer's address if its share is full."""
         of_address = self._of.get(newcomer.address, 0) > self._room.share
         candidates = [
             one

@@ -1,4 +1,4 @@
-"""The door for what is posted to this service by those who carry messages: everything under `/in/`.
+"""The door for callbacks from Meta and from suppliers: everything under `/in/`.
 
 They repeat whatever is not answered with 200, so a callback is verified and stored here, and nothing else. The rule
 nobody may break: what is wrong with a request is said before its body is kept, no more bytes of bodies are held at once
@@ -31,14 +31,14 @@ _ALWAYS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosnif
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The 200 of a callback that was taken."""
+    """The 200 response to a stored callback."""
 
     body: bytes = b""
     kind: str = "text/plain; charset=utf-8"
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A request at the door whose body was not read yet."""
+    """A request whose body has not been read yet."""
 
     method: str
     path: str
@@ -52,7 +52,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Taker(msgspec.Struct, frozen=True):
-    """Who answers what is under a path."""
+    """Handles the callbacks under one path."""
 
     prefix: str
     answer: Callable[[Call], Awaitable[Answer]]

@@ -1,4 +1,4 @@
-"""Suppliers over HTTP at the door: `/in/sms/{supplier}/{token}/receipts` and `/inbound`, by POST or GET."""
+"""Callbacks from HTTP suppliers: `/in/sms/{supplier}/{token}/receipts` and `/inbound`, by POST or GET."""
 
 from __future__ import annotations
 

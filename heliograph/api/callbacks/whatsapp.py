@@ -1,4 +1,4 @@
-"""Meta at the door: `/in/whatsapp/{app}`. GET is the handshake, POST a callback, wanted back within 250 ms mostly."""
+"""Callbacks from Meta: `/in/whatsapp/{app}`. GET is the handshake; a POST should be answered within 250 ms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _path = re.compile(r"/in/whatsapp/([0-9a-fA-F-]{36})").fullmatch
 
 
 def taker(intake: CallbackIntake, *, max_bytes: int) -> Taker:
-    """`max_bytes`: of one callback."""
+    """`max_bytes`: limit for one callback."""
 
     async def answer(call: Call) -> Answer:
         app_id = _app_id(call.path)

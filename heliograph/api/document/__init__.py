@@ -1,1 +1,1 @@
-"""What the API says of itself: the OpenAPI document, its viewer, the pages of errors and the guide."""
+"""The API's documentation: the OpenAPI document, its viewer, the error pages and the guide."""

@@ -1,5 +1,5 @@
 """Pages for people: at /docs the OpenAPI document, shown by a vendored Swagger UI (`viewer/`, licence beside it); the
-errors and the guide of `pages.py`; at / the index, for who is no browser.
+errors and the guide of `pages.py`; at / the index, for clients that are not browsers.
 
 The rule nobody may break: the page runs and loads nothing that this server does not serve itself, and its policy
 says so to the browser. A file's address holds its digest, so it may be kept for ever.
@@ -48,7 +48,7 @@ _HTML = "text/html; charset=utf-8"
 
 
 class Docs:
-    """The pages as an ASGI application. `paths`: the addresses that it answers for."""
+    """The pages as an ASGI application. `paths`: the paths that it serves."""
 
     def __init__(self, strangers: Strangers, public_url: str = "") -> None:
         self._strangers = strangers
@@ -107,7 +107,7 @@ class Docs:
 
 
 def _asked(headers: Headers) -> dict[bytes, bytes]:
-    """Of the request's headers those that decide the answer; several lines of one are a list (RFC 9110 §5.3)."""
+    """The request headers that decide the response; repeated headers form a list (RFC 9110 §5.3)."""
     asked: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in ASKED:
@@ -116,7 +116,7 @@ def _asked(headers: Headers) -> dict[bytes, bytes]:
 
 
 def prefers_html(headers: Headers) -> bool:
-    """Does Accept name HTML, and JSON not before it? Browsers do; `*/*` alone, as of curl, is nobody's wish."""
+    """True if Accept prefers HTML to JSON, as browsers do; `*/*` alone, as sent by curl, does not."""
     weights = {b"text/html": 0.0, b"application/json": 0.0}
     for name, value in headers:
         if name == b"accept":

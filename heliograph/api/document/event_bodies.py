@@ -1,5 +1,5 @@
-"""The bodies of callbacks, and of the items of `GET /events`, by kind. What raises an event makes its `data`; here
-stands what clients are told of it, and a test compares the two.
+"""The bodies of webhook callbacks, and of the items of `GET /events`, by kind. The `data` is made where an event is
+raised; this is its documentation, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -232,5 +232,5 @@ def body(kind: str, data: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def name(kind: str) -> str:
-    """What the schema of an event is called: `MessageDeliveredEvent`."""
+    """Name of an event's schema: `MessageDeliveredEvent`."""
     return "".join(word.capitalize() for word in kind.replace(".", "_").split("_")) + "Event"

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the route table and the structs: one source for validation, answers and this.
+"""The OpenAPI 3.1 document, generated from the route table and the structs that also validate requests and responses.
 
 The rule nobody may break: nothing is described here that is not declared there.
 """
@@ -35,7 +35,7 @@ from heliograph.webhooks.samples import SUMMARIES
 
 
 class Example(msgspec.Struct, frozen=True):
-    """A request's body and the answer when it succeeds."""
+    """Examples of a request's body and of its successful response."""
 
     answer: Any
     request: Any = None
@@ -137,13 +137,13 @@ _TAGS = {
     "campaigns": "One text for many recipients.",
     "webhooks": "Endpoints that events are posted to, and their deliveries.",
     "events": "A feed of events to poll.",
-    "requests": "What programs asked in the last 30 days, and what they were told.",
+    "requests": "Requests of the last 30 days, and how they were answered.",
 }
 
 
 @functools.cache
 def document(operations: tuple[Operation, ...], public_url: str) -> bytes:
-    """The document as JSON; made once in a process. `public_url`: as in the settings."""
+    """The document as JSON, generated once per process. `public_url`: as in the settings."""
     requests = schemas.components(each.request for each in operations if each.request)
     for each in operations:
         for member in get_args(each.request):
@@ -188,7 +188,7 @@ def document(operations: tuple[Operation, ...], public_url: str) -> bytes:
 
 
 def _webhook(kind: str) -> dict[str, Any]:
-    """A callback: what is posted to the endpoints that subscribed to this kind."""
+    """A callback: the request posted to endpoints that subscribe to this kind."""
     return {
         "operationId": f"on{event_bodies.name(kind).removesuffix('Event')}",
         "summary": SUMMARIES[kind],
@@ -298,7 +298,7 @@ def _responses(each: Operation, public_url: str) -> dict[str, Any]:
 
 
 def _refusals(each: Operation) -> Iterable[type[Refusal]]:
-    """Everything that an operation may refuse: what the guard refuses by its facts, then what it declares."""
+    """All errors of an operation: those raised by the guard according to its declaration, then its own."""
     yield BadRequest
     if each.request is not None:
         yield from (InvalidJson, Invalid, UnsupportedMediaType, RequestTimeout)

@@ -1,5 +1,5 @@
-"""Pages for people, besides the viewer: one for each error, and the guide, which is the project's own
-`docs/`. Made of Markdown, under the same policy as the viewer: no script, nothing from elsewhere.
+"""Pages besides the viewer: one for each error, and the guide, which is the project's own
+`docs/`. Rendered from Markdown, under the same policy as the viewer: no scripts, nothing from other hosts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FIRST = ("api.md", "webhooks.md", "errors.md", "whatsapp.md", "operations.md", 
 
 
 class Error(msgspec.Struct, frozen=True):
-    """What people are told of an error's code; `errors.toml` holds it, and `docs/errors.md` is made of it."""
+    """Documentation of an error code, from `errors.toml`, from which `docs/errors.md` is also generated."""
 
     code: str
     status: int
@@ -46,20 +46,20 @@ class Error(msgspec.Struct, frozen=True):
 
 @cache
 def errors() -> tuple[Error, ...]:
-    """Every error, by status and then as they are listed."""
+    """Every error, by status and then in the order of the file."""
     listed = tomllib.loads((_HERE.with_name("errors.toml")).read_text())
     found = [msgspec.convert({"code": code} | one, Error) for code, one in listed.items()]
     return tuple(sorted(found, key=lambda one: one.status))
 
 
 def address(code: str) -> str:
-    """Where the page of an error is, below the service's public address."""
+    """Path of an error's page, below the service's public address."""
     return f"{ERRORS}/{code}"
 
 
 @cache
 def error_pages() -> Mapping[str, str]:
-    """The pages of all errors and their list, by address."""
+    """The pages of all errors, and their index, by path."""
     meanings = {one.code: _first_paragraph(one) for one in _below(Refusal)}
     rows = "\n".join(f"| [`{one.code}`]({address(one.code)}) | {one.status} | {one.cause} |" for one in errors())
     told = (
@@ -84,7 +84,7 @@ def _error(one: Error, meaning: str) -> str:
 
 @cache
 def guide() -> dict[str, Path]:
-    """The files of the guide, by address; none where it is not installed."""
+    """The pages of the guide, by path; empty if it is not installed."""
     folder = next((one for one in _GUIDES if one.is_dir()), None)
     if folder is None:
         return {}
@@ -105,7 +105,7 @@ def guide_list() -> str:
 
 
 def guide_page(path: Path) -> str:
-    """A file of the guide. What it links to outside of the guide, such as the source, is named without a link."""
+    """Render a file of the guide. Links to files outside the guide, such as source code, become plain text."""
     known = set(guide().values())
 
     def linked(match: re.Match[str]) -> str:
@@ -131,7 +131,7 @@ def _first_paragraph(kind: type[Refusal]) -> str:
 
 
 def _page(title: str, text: str) -> str:
-    """A whole page; `{pages.css}` in it stands for the address of its style."""
+    """A complete page; `{pages.css}` in it stands for the path of its stylesheet."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -144,7 +144,7 @@ def _page(title: str, text: str) -> str:
 
 @cache
 def _markdown() -> MarkdownIt:
-    """GitHub's tables, and its anchors of headings. HTML is left as it is: the text is the project's own."""
+    """Markdown with GitHub's tables and heading anchors. HTML is passed through: the text is our own."""
     made = MarkdownIt("commonmark", {"html": True}).enable("table")
     made.add_render_rule("heading_open", _with_anchor)
     made.add_render_rule("th_open", _without_style)

@@ -1,4 +1,4 @@
-"""From msgspec's JSON Schemas to those of the OpenAPI document, in the form that generators of clients understand.
+"""Converts msgspec's JSON Schemas into OpenAPI schemas that client generators understand.
 
 Requests are described exactly, because they are checked exactly. Answers and events are described openly: a string
 that has a few values today may have more tomorrow, so no generated client may refuse one it does not know.
@@ -23,7 +23,7 @@ _NULL = {"type": "null"}
 
 
 def components(shapes: Iterable[Any]) -> dict[str, Schema]:
-    """The schemas of structs, and of all structs in them, by name."""
+    """The schemas of structs and of all structs nested in them, by name."""
     return deepcopy(_components(tuple(shapes)))
 
 
@@ -48,7 +48,7 @@ def of_answers(found: Mapping[str, Schema]) -> dict[str, Schema]:
 
 
 def of_query(query: type[msgspec.Struct]) -> list[Schema]:
-    """The parameters that a struct of a query string stands for, as OpenAPI parameters."""
+    """The fields of a query struct as OpenAPI parameters."""
     schema = _described_fields(components([query])[query.__name__])
     parameters = []
     for name, shape in schema["properties"].items():
@@ -65,7 +65,7 @@ def of_query(query: type[msgspec.Struct]) -> list[Schema]:
 
 
 def _described_fields(schema: Schema) -> Schema:
-    """An object without the aliases of its fields, and with what is needed among what is required."""
+    """An object schema without its fields' aliases, and with its required fields listed."""
     if "properties" not in schema:
         return schema
     properties, required = {}, list(schema.get("required", ()))
@@ -81,7 +81,7 @@ def _described_fields(schema: Schema) -> Schema:
 
 
 def _plain(schema: Any, *, keep_defaults: bool) -> Any:
-    """A schema whose enumerations say of what type they are, single values as `const`, and without null defaults."""
+    """A schema with typed enumerations, single values as `const`, and no null defaults."""
     if isinstance(schema, list):
         return [_plain(one, keep_defaults=keep_defaults) for one in schema]
     if not isinstance(schema, dict):
@@ -101,7 +101,7 @@ def _plain(schema: Any, *, keep_defaults: bool) -> Any:
 
 
 def opened(schema: Schema) -> Schema:
-    """A schema of something received: what is listed for a string or a number is what there is today.
+    """A schema of a response: the values listed for a string or a number are those of today.
 
     The values stay readable, in the description and in `x-extensible-enum`. A constant that is no string is told by
     example: openapi-generator's Python client compares a constant with its text, and refuses `true` for not being
@@ -132,7 +132,7 @@ def opened(schema: Schema) -> Schema:
 
 
 def _values_out(schema: Schema) -> list[Any]:
-    """Takes the list of values out of a schema, and leaves it as a remark."""
+    """Replace a schema's list of values with a remark in its description."""
     if schema.get("type") in ("integer", "boolean") and "const" in schema:
         schema["examples"] = [schema.pop("const")]
         return []

@@ -1,1 +1,1 @@
-"""What surrounds every operation: who asks, how often, whether it was asked before, and what the bytes mean."""
+"""What surrounds every operation: authentication, rate limits, idempotency and parsing."""

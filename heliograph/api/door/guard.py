@@ -1,9 +1,9 @@
-"""What surrounds every operation, in order. The order is the contract's: it decides which of two faults is named.
+"""The checks around every operation, in the contract's order, which decides which of two errors is reported.
 
     request id → path 404, method 405 → key 401 → scope 403 → rate 429 → size 413, media type 415 →
     body and headers 400 → idempotency → the operation → envelope
 
-The rule nobody may break: every answer goes out through `_send`, so each one carries x-request-id, each refusal is
+The rule nobody may break: every response goes out through `_send`, so each carries x-request-id, each refusal is
 an envelope, and after a valid key each one says where the key stands in its minute.
 """
 
@@ -52,7 +52,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Disconnected(Exception):
-    """The client went away while it was sending."""
+    """The client disconnected while sending."""
 
 
 class Guard:
@@ -195,7 +195,7 @@ class Guard:
             raise
 
     async def _admit(self, call: Call) -> None:
-        """Scope, then rate. Counted before either is judged, because the rate headers stand on a 403 too."""
+        """Check scope, then rate. The request is counted first, because a 403 carries the rate headers too."""
         actor, operation = call.actor, call.operation
         assert actor.key_id is not None
         assert operation.bucket is not None
@@ -218,7 +218,7 @@ class Guard:
             raise RateLimited(standing.bucket, standing.retry_after)
 
     async def _settle(self, call: Call) -> None:
-        """Rate, for a request that carried its unit along: one that never came to a commit pays now."""
+        """Count a request whose rate unit was to be taken in its own commit, but which never got there."""
         actor, bucket, rate_unit = call.actor, call.operation.bucket, call.rate_unit
         assert actor.key_id is not None
         assert bucket is not None
@@ -233,7 +233,7 @@ class Guard:
             raise RateLimited(standing.bucket, standing.retry_after)
 
     async def _refusal(self, call: Call, error: Exception) -> Refusal:
-        """What to answer. The rate is judged before all that a body may be refused for."""
+        """Produce the response. The rate is judged before anything in the body."""
         name = call.operation.id if hasattr(call, "operation") else "none"
         if call.rate_unit is not None:
             try:
@@ -341,7 +341,7 @@ class Guard:
     def _entry(
         self, call: Call, status: int, code: str, headers: envelope.Headers, body: bytes, began: float
     ) -> Entry | None:
-        """What the log of requests keeps of it; None: it is only counted. An accepted send has a row already, its
+        """The entry for the log of requests, or None if it is only counted. An accepted send already has a row, its
         message's."""
         actor, operation = call.actor, call.operation
         is_plain = not operation.mutates or (operation.own_commit and _REPLAYED not in headers)

@@ -1,6 +1,6 @@
-"""How the service is: what the health probe reports, asked of the database at most every other second.
+"""The health check: queries the database at most every other second.
 
-The probe needs no key, so the rule is: any number of probes costs the database the same.
+The probe needs no key, so any number of probes must cost the database the same.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Checks(msgspec.Struct, frozen=True):
     """The result of each check. `whatsapp` concerns individual organizations' accounts and does not affect the
     service's status."""
 
-    database: Annotated[Check, Meta(description="Whether the database answers.")]
+    database: Annotated[Check, Meta(description="Whether the database responds.")]
     queue: Annotated[Check, Meta(description="`degraded` when work has been overdue for more than a minute.")]
     worker: Annotated[Check, Meta(description="Whether a worker has been seen in the last 15 seconds.")]
     clock: Annotated[
@@ -55,7 +55,7 @@ class Checks(msgspec.Struct, frozen=True):
 
     @property
     def is_ok(self) -> bool:
-        """The service does its work."""
+        """True if the service is working."""
         return (self.database, self.queue, self.worker, self.clock) == ("ok", "ok", "ok", "ok")
 
 
@@ -89,7 +89,7 @@ class HealthChecks:
         self._fresh: LoadingCache[str, Checks] = LoadingCache(self._load, max_age=MAX_AGE)
 
     async def read(self) -> Checks:
-        """The present checks, at most MAX_AGE old. Never raises because the database is down: that is an answer."""
+        """The current checks, at most MAX_AGE old. A database that is down is a result, not an exception."""
         return await self._fresh.get("checks") or DOWN
 
     async def _load(self, keys: Sequence[str]) -> dict[str, Checks]:

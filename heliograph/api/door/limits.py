@@ -1,4 +1,4 @@
-"""Rate limits: how many requests a key may make in a minute, exact across processes.
+"""Rate limits: requests of a key per minute, exact across processes.
 
 A window is a row of `rate_windows`, keyed by organization, key and bucket, and `count_requests` (accounts/requests.sql)
 is the only one that takes of it. Requests that arrive while a batch of counts is being written go into the next one, so
@@ -40,7 +40,7 @@ SELECT organization_id, key_id, bucket, taken, window_start, clock_timestamp() A
 
 
 class Standing:
-    """Where a request stands in its window."""
+    """The state of a window after a request."""
 
     __slots__ = ("bucket", "headers", "limit", "place", "retry_after")
 
@@ -63,7 +63,7 @@ class Standing:
 
 
 class _Meter:
-    """One window as this process knows it."""
+    """One window, as far as this process knows."""
 
     __slots__ = ("bucket", "full_until", "key", "limit", "reset", "window_start")
 
@@ -96,17 +96,17 @@ class Limiter:
         self._batcher: Batcher[_Meter, Standing] = Batcher(self._take, indivisible=is_down)
 
     async def take(self, organization_id: UUID, key_id: UUID, bucket: str) -> Standing:
-        """Count one request. Raises what the database raises: what cannot be counted is not let through."""
+        """Count one request. Raises what the database raises: a request that cannot be counted is not let through."""
         meter = self._meter(organization_id, key_id, bucket)
         return self._known_full(meter) or await self._batcher.put(meter)
 
     def rate_unit(self, organization_id: UUID, key_id: UUID, bucket: str) -> RateUnit | Standing:
-        """A unit for a rule that takes it in its own commit; a Standing if the window is known to be used up."""
+        """A rate unit to be taken in the operation's own commit, or a Standing if the window is known to be used up."""
         meter = self._meter(organization_id, key_id, bucket)
         return self._known_full(meter) or RateUnit(key_id, meter.limit)
 
     def standing_of(self, rate_unit: RateUnit, organization_id: UUID, bucket: str) -> Standing:
-        """Where a rate_unit that was taken stands."""
+        """The standing after a rate unit was taken."""
         assert rate_unit.window_start is not None
         assert rate_unit.at is not None
         meter = self._meter(organization_id, rate_unit.key_id, bucket)
@@ -120,9 +120,9 @@ class Limiter:
         return await self.take(NOBODY, _address_id(address), FAILURES)
 
     async def fail(self, address: str) -> None:
-        """Count what came without a good key, signature or token. Raises RateLimited past the minute's failures.
+        """Count a failed authentication. Raises RateLimited beyond the failures allowed per minute.
 
-        Whoever is genuine is never asked here: others may share the address, behind a proxy all of them do.
+        Authenticated requests never get here: others may share their address, and behind a proxy all of them do.
         """
         try:
             standing = await self.take_failure(address)
@@ -134,14 +134,14 @@ class Limiter:
             raise _refusal(standing)
 
     def is_locked_out(self, address: str) -> bool:
-        """Whether the next failure from there in this minute gets 429, as far as this process knows. Asks nobody."""
+        """Whether the next failure from this address gets 429, as far as this process knows, without a query."""
         if self._now() >= self._locked_until:
             return False  # nobody is
         meter = self._meters.get((NOBODY, _address_id(address), FAILURES))
         return meter is not None and self._known_full(meter) is not None
 
     async def close(self) -> None:
-        """Finish what is being counted."""
+        """Wait for the counts in progress."""
         await self._batcher.drain()
 
     def _meter(self, organization_id: UUID, key_id: UUID, bucket: str) -> _Meter:
@@ -160,7 +160,7 @@ class Limiter:
         return Standing(meter.bucket, meter.limit, meter.limit + 1, meter.reset, math.ceil(left))
 
     def _learn(self, meter: _Meter, window_start: datetime, at: datetime) -> float:
-        """Take note of the window; returns the seconds that are left of it."""
+        """Record the window; returns its remaining seconds."""
         end = window_start + WINDOW
         if meter.window_start != window_start:
             meter.window_start = window_start
@@ -210,7 +210,7 @@ class Strangers:
         self._taken: dict[str, int] = {}
 
     def admit(self, address: str) -> None:
-        """Count one. Raises RateLimited past the limit."""
+        """Count one request. Raises RateLimited beyond the limit."""
         now = self._now()
         if now >= self._ends or len(self._taken) > CAPACITY:
             self._taken.clear()
@@ -224,7 +224,7 @@ class Strangers:
 
 
 def _refusal(standing: Standing) -> RateLimited:
-    """With the rate's headers, which otherwise go with a key."""
+    """Add the rate headers, which otherwise come with a key."""
     refusal = RateLimited(standing.bucket, standing.retry_after)
     refusal.headers |= {name.decode(): value.decode() for name, value in standing.headers}
     return refusal

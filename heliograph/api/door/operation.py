@@ -1,4 +1,4 @@
-"""What an operation is: the facts that its line in `routes.py` and its handler declare, and the call handlers get.
+"""What an operation is: what its line in `routes.py` and its handler declare, and the call passed to handlers.
 
 Everything about an operation is said once. Method, path, scope, bucket and idempotency stand in its line of the table;
 the rest stands where the handler is: summary and description in its docstring, shapes in its annotations, refusals in
@@ -41,7 +41,7 @@ AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What `@operation` says of a handler."""
+    """What `@operation` declares about a handler."""
 
     #: Of an answer that is no refusal.
     status: int = 200
@@ -59,7 +59,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operation(Facts, frozen=True, kw_only=True):
-    """An operation of the API, with all that is declared of it."""
+    """An operation of the API, with everything declared about it."""
 
     method: str
     #: Below /v1, with `{name}` for path parameters, which are UUIDs.
@@ -98,7 +98,7 @@ def operation(
     has_secret: bool = False,
     is_probe: bool = False,
 ) -> Callable[[AnyHandler], AnyHandler]:
-    """Declares of a handler what neither its docstring nor its annotations say; see Facts."""
+    """Declare what a handler's docstring and annotations do not say; see Facts."""
     facts = Facts(
         status=status,
         canonical=canonical,
@@ -118,7 +118,7 @@ def operation(
 def described(
     method: str, path: str, handler: Handler, scope: str | None, bucket: str | None, idempotency: str
 ) -> Operation:
-    """The operation of a line of the table. Raises TypeError where the handler does not fit its line.
+    """Build the operation for a line of the table. Raises TypeError if the handler does not fit it.
 
     A handler takes the call and then, by name, `body`, `query` and each path parameter (`messageId` as `message_id`).
     It returns its answer's struct, or `Annotated[Answer, Struct]` where the bytes are made elsewhere.
@@ -158,7 +158,7 @@ def described(
 
 
 def _taken(parameter: str, path: dict[str, str]) -> Callable[[Call], Any]:
-    """What is handed over for a handler's parameter."""
+    """The argument for a handler's parameter."""
     if parameter == "body":
         return lambda call: call.body
     if parameter == "query":
@@ -186,7 +186,7 @@ def _operation_id(name: str) -> str:
 
 
 class Services(msgspec.Struct, frozen=True):
-    """What lives as long as the process and is handed to handlers."""
+    """What lives as long as the process and is passed to handlers."""
 
     pool: Pool
     settings: Settings
@@ -212,7 +212,7 @@ class Services(msgspec.Struct, frozen=True):
 
 
 class Call:
-    """One request on its way through the guard, as its handler sees it."""
+    """One request, as its handler sees it."""
 
     __slots__ = (
         "actor",
@@ -269,12 +269,12 @@ class Call:
 
     @property
     def device(self) -> str:
-        """What the client says that it is."""
+        """The client's User-Agent."""
         found = (value for name, value in self.all_headers if name == b"user-agent")
         return next(found, b"").decode("latin-1")
 
     def id(self, name: str) -> UUID:
-        """A path parameter, which must be a UUID in its usual form."""
+        """A path parameter, which must be a UUID in canonical form."""
         text = self.parameters[name]
         try:
             id = UUID(text)

@@ -1,9 +1,9 @@
-"""GET /livez and /readyz: what load balancers and supervisors ask. `/v1/health` says the same at greater length.
+"""GET /livez and /readyz, for load balancers and supervisors. `/v1/health` reports the same in detail.
 
-    /livez   200 while the process runs its loop. Restart it when it does not answer.
-    /readyz  200 while it should get requests: it is not going down, and can ask the database. 503 otherwise.
+    /livez   200 while the process runs its event loop. Restart it if it does not respond.
+    /readyz  200 while it should receive requests: it is not shutting down, and can query the database. 503 otherwise.
 
-The rule nobody may break: any number of probes costs the database the same (`HealthChecks`), so nobody counts them.
+Any number of probes costs the database the same (`HealthChecks`), so they are not rate limited.
 """
 
 from __future__ import annotations

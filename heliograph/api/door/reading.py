@@ -1,7 +1,7 @@
-"""From the bytes of a body to a validated struct, or to a refusal that names the field.
+"""Parses a body into a validated struct, or into a refusal that names the field.
 
-The rule nobody may break: whatever the bytes are, the answer is a 400. What msgspec leaves open is closed here: names
-given twice, NUL in texts, nesting deeper than the stack, bytes that are not UTF-8.
+The rule nobody may break: whatever the bytes are, the worst is a 400. What msgspec lets through is refused here:
+duplicate names, NUL in texts, nesting deeper than the stack, invalid UTF-8.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _anything = msgspec.json.Decoder().decode
 
 
 def reader(kind: type[Body] | UnionType) -> Callable[[bytes], Body]:
-    """A function that turns bytes into `kind`, or into one of a union of tagged structs.
+    """A function that decodes bytes into `kind`, or into one of a union of tagged structs.
 
-    It raises InvalidJson or Invalid, and nothing else.
+    It raises only InvalidJson or Invalid.
     """
     decode = msgspec.json.Decoder(kind).decode
     choices = _choices(kind)
@@ -67,10 +67,10 @@ Read = TypeVar("Read", bound=msgspec.Struct)
 
 
 def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
-    """A function that turns a query string into `kind`; it raises Invalid, and nothing else.
+    """A function that decodes a query string into `kind`; it raises only Invalid.
 
-    Parameters are taken in camelCase, snake_case and kebab-case; unknown ones are ignored. One that is given twice
-    with different values is refused: nobody could say which one counts.
+    Parameters are accepted in camelCase, snake_case and kebab-case; unknown ones are ignored. One given twice
+    with different values is refused as ambiguous.
     """
     names = {_folded(name): name for name in kind.__struct_encode_fields__}
     choices = _choices(kind)
@@ -112,7 +112,7 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
 
 
 def one_of(name: str, value: str | None, other: str, alias: str | None) -> str | None:
-    """What either of two names of a parameter says. Raises Invalid if they disagree."""
+    """The value of a parameter that has two names. Raises Invalid if they disagree."""
     if value is not None and alias is not None and value != alias:
         raise Invalid((name, "disagrees", f"`{name}` and `{other}` disagree"))
     return value if alias is None else alias
@@ -131,7 +131,7 @@ def _with_plus(time: str) -> str:
 
 @cache
 def _times(kind: type[msgspec.Struct] | UnionType) -> Sequence[str]:
-    """Fields of a struct that hold a time; those of a union hold none."""
+    """Fields of a struct that hold a time; unions have none."""
     if isinstance(kind, UnionType):
         return []
     hints = typing.get_type_hints(kind)
@@ -139,7 +139,7 @@ def _times(kind: type[msgspec.Struct] | UnionType) -> Sequence[str]:
 
 
 def _in_utc(value: Read, names: Sequence[str]) -> Read:
-    """Times in UTC, so that two spellings of one are one filter or payload."""
+    """Convert times to UTC, so that two spellings of one time are the same filter or payload."""
     times = {name: clock.in_utc(at) for name in names if (at := getattr(value, name)) is not None}
     return msgspec.structs.replace(value, **times) if times else value
 
@@ -149,7 +149,7 @@ def _folded(name: str) -> str:
 
 
 def _refuse(raw: bytes, error: msgspec.ValidationError, choices: Choices) -> NoReturn:
-    """msgspec stops at the first wrong field: look at the rest, since what is no JSON has no fields."""
+    """msgspec stops at the first wrong field: parse the rest too, since a body that is not JSON is reported as such."""
     try:
         _anything(raw)
         _check_names(raw)
@@ -162,7 +162,7 @@ def _refuse(raw: bytes, error: msgspec.ValidationError, choices: Choices) -> NoR
 
 @cache
 def _choices(kind: Any) -> Choices:
-    """What each field that takes one of a few words may say, by its path: `template.category`, `tags[]`."""
+    """Allowed values of each enumerated field, by its path: `template.category`, `tags[]`."""
     found: dict[str, tuple[str, ...]] = {}
 
     def walk(type: inspect.Type, path: str) -> None:
@@ -233,7 +233,7 @@ def _listed(words: tuple[str, ...]) -> str:
 
 
 def _printable(text: str) -> str:
-    """What came from outside goes back into an answer: short and without control characters."""
+    """Input that is echoed in a response: shortened, and without control characters."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text[:128])
 
 

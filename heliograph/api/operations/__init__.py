@@ -1,1 +1,1 @@
-"""The operations, a file for each resource: shapes and handlers. They call the rules, and never each other."""
+"""The operations: shapes and handlers, one module per resource. They call the rules, and never each other."""

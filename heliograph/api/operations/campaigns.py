@@ -203,7 +203,7 @@ class CampaignList(msgspec.Struct, rename="camel"):
 
 
 async def canonical(body: CreateCampaign) -> Wish:
-    """Both forms of the request as one, with its numbers and tags as they are stored. Raises Invalid."""
+    """Merge both forms of the request, with numbers and tags normalized. Raises Invalid."""
     wish = _wish(body)
     template.check_places(wish.message_template, "message_template")
     recipients, tags = audience.named(wish.recipients, wish.audience_tags)
@@ -258,14 +258,14 @@ async def pause_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
 async def resume_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
     """Resume a campaign.
 
-    One that was paused by a request goes on where it was; nobody gets it twice. A campaign that runs, or waits for
-    quota, is returned as it is.
+    A campaign that was paused by a request continues where it stopped; nobody receives it twice. One that is running,
+    or waiting for quota, is returned as it is.
     """
     return _answer(await plan.resume(call.conn, call.actor, id=campaign_id))
 
 
 def _wish(body: CreateCampaign) -> Wish:
-    """A field that is given twice must say the same twice."""
+    """A field that is given under two names must have the same value in both."""
     values: dict[str, Any] = {}
     for name, other in OTHER_NAMES.items():
         given = [

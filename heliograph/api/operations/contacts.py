@@ -58,7 +58,7 @@ class ChangeContact(
     rename={"first_name": "firstName", "last_name": "lastName", "phone_number": "phoneNumber"},
     kw_only=True,
 ):
-    """What to change of a contact. What is left out stays as it is."""
+    """Changes to a contact. Fields that are left out stay as they are."""
 
     name: Annotated[
         Name | None, Meta(description="Full name. Replaces first and last name unless they are given as well.")
@@ -69,7 +69,7 @@ class ChangeContact(
     phone_number: Annotated[Phone | None, alias_of("phone")] = None
     tags: Annotated[
         Annotated[list[Tag], Meta(max_length=MAX_TAGS)] | None,
-        Meta(description="All labels: those that are not listed are taken away."),
+        Meta(description="All labels: those not listed are removed."),
     ] = None
 
 
@@ -150,7 +150,7 @@ async def list_contacts(call: Call, query: ContactQuery) -> ContactList:
 
 
 async def canonical(body: CreateContact) -> Entry:
-    """What both forms of the request say. Raises Invalid, also where they disagree."""
+    """Merge both forms of the request. Raises Invalid, also if they disagree."""
     first = None if body.first_name is None else records.name(body.first_name, "firstName")
     last = None if body.last_name is None else records.name(body.last_name, "lastName")
     name = None if body.name is None else records.name(body.name)
@@ -184,7 +184,7 @@ async def create_contact(call: Call, body: Entry) -> ContactCreated:
 
 
 async def changes(body: ChangeContact) -> Changes:
-    """What is to be changed. Raises Invalid."""
+    """The changes requested. Raises Invalid."""
     first = None if body.first_name is None else records.name(body.first_name, "firstName")
     last = None if body.last_name is None else records.name(body.last_name, "lastName")
     if (first is None) != (last is None):
@@ -216,7 +216,7 @@ async def changes(body: ChangeContact) -> Changes:
 async def change_contact(call: Call, contact_id: UUID, body: Changes) -> ContactChanged:
     """Change a contact.
 
-    What is left out stays as it is. `tags` replaces all labels of the contact.
+    Fields that are left out stay as they are. `tags` replaces all labels of the contact.
     """
     return ContactChanged(True, _shown(await records.change(call.conn, call.actor, id=contact_id, changes=body)))
 

@@ -28,7 +28,7 @@ Reason = Annotated[str, Meta(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
 class AddOptOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Somebody who asked for no more messages."""
+    """A person who asked for no more messages."""
 
     recipient: Annotated[
         Who,
@@ -38,7 +38,7 @@ class AddOptOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class OptOut(msgspec.Struct, kw_only=True):
-    """Somebody who gets no messages from your organization."""
+    """A person who receives no messages from your organization."""
 
     recipient: Annotated[
         str, Meta(description="Phone number in E.164 format, or a WhatsApp user id.", examples=["+258849990001"])
@@ -51,7 +51,7 @@ class OptOut(msgspec.Struct, kw_only=True):
             examples=["keyword"],
         ),
     ]
-    keyword: Annotated[str | None, Meta(description="The word that they wrote, if they did.")]
+    keyword: Annotated[str | None, Meta(description="The keyword that they wrote, if any.")]
     message_id: Annotated[UUID | None, Meta(description="The received message with the word, if there was one.")]
 
 
@@ -117,7 +117,7 @@ async def list_opt_outs(call: Call, query: OptOutQuery) -> OptOutList:
 async def add_opt_out(call: Call, body: AddOptOut) -> OptOutAnswer:
     """Add an opt-out.
 
-    For somebody who asked for no more messages by other means than STOP. Who has opted out already stays as they were.
+    For people who asked for no more messages by other means than STOP. Adding an existing opt-out changes nothing.
     It raises `contact.opted_out`.
     """
     one = await optouts.add(call.conn, call.actor, phone=_who(body.recipient), reason=body.reason or "")
@@ -128,14 +128,14 @@ async def add_opt_out(call: Call, body: AddOptOut) -> OptOutAnswer:
 async def lift_opt_out(call: Call, query: WhichOptOut) -> OptOutAnswer:
     """Lift an opt-out that your organization has added.
 
-    Somebody who wrote STOP lifts it themselves, by writing START; nobody can do it for them.
+    People who wrote STOP lift it themselves, by writing START; nobody can do it for them.
     """
     one = await optouts.remove(call.conn, call.actor, phone=_who(query.recipient), reason=query.reason or "")
     return OptOutAnswer(True, _shown(one))
 
 
 def _who(text: str) -> str:
-    """As the rules take it: a number with +, whatever became of that in a query, or a user id. Raises Invalid."""
+    """Normalize to a number with +, even if a query string turned it into a space, or a user id. Raises Invalid."""
     text = text.strip()
     if is_user_id(text):
         return text

@@ -1,4 +1,4 @@
-"""Traffic: shapes and handler of the roll-ups that charts are drawn from. The rule is `traffic.read`."""
+"""Traffic: shapes and handler for the roll-ups that charts are drawn from. The rule is `traffic.read`."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class CreateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChangeWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What to change of a webhook endpoint. What is left out stays as it is."""
+    """Changes to a webhook endpoint. Fields that are left out stay as they are."""
 
     url: Annotated[
         Annotated[str, Meta(min_length=1, max_length=2048, extra_json_schema={"format": "uri"})] | None,
@@ -138,7 +138,7 @@ async def create_webhook(call: Call, body: CreateWebhook) -> WebhookCreated:
 
 
 async def changes(body: ChangeWebhook) -> Changes:
-    """What is to be changed, the kinds as a set. Raises Invalid."""
+    """The changes requested, with the kinds as a set. Raises Invalid."""
     found = Changes(
         url=body.url,
         subscribed_events=None
@@ -157,8 +157,8 @@ async def changes(body: ChangeWebhook) -> Changes:
 async def change_webhook(call: Call, webhook_endpoint_id: UUID, body: Changes) -> WebhookChanged:
     """Change a webhook endpoint.
 
-    What is left out stays as it is, and so does the secret. An endpoint that is disabled loses what is queued for it;
-    one that is enabled again gets the events that occur from then on. Use a replay for those it missed.
+    Fields that are left out stay as they are, and so does the secret. Disabling an endpoint discards what is queued for
+    it; once enabled again, it receives the events that occur from then on. Use a replay for those it missed.
     """
     endpoint = await endpoints.change(
         call.conn, call.actor, id=webhook_endpoint_id, changes=body, rules=call.services.webhook_rules

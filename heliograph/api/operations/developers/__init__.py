@@ -1,4 +1,4 @@
-"""What programs are told of: the feed of events, and the log of their own requests."""
+"""For developers: the feed of events, and the log of their own requests."""
 
 from heliograph.api.operations.developers import events, requests
 

@@ -41,7 +41,7 @@ class RequestQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
 
 
 class LoggedRequest(msgspec.Struct, rename="camel", kw_only=True):
-    """A request and what it was told."""
+    """A request and its outcome."""
 
     id: Annotated[UUID, Meta(description="Id of the entry; of an accepted send, the id of its message.")]
     at: Annotated[Time, Meta(description="When it was answered.")]
@@ -54,26 +54,26 @@ class LoggedRequest(msgspec.Struct, rename="camel", kw_only=True):
     operation: Annotated[
         str, Meta(description="The operation; on the dashboard, the route.", examples=["createContact"])
     ]
-    status: Annotated[int, Meta(description="HTTP status of the answer.")]
+    status: Annotated[int, Meta(description="HTTP status of the response.")]
     error_code: Annotated[str | None, Meta(description="Code of the error; null if it was not refused.")]
     duration_ms: Annotated[int | None, Meta(description="Duration in milliseconds; null for accepted sends.")]
     address: Annotated[str | None, Meta(description="Address of the client; null for accepted sends.")]
-    user_agent: Annotated[str | None, Meta(description="What the client called itself; null for accepted sends.")]
-    request_id: Annotated[str, Meta(description="`x-request-id` of the answer.")]
+    user_agent: Annotated[str | None, Meta(description="User-Agent of the client; null for accepted sends.")]
+    request_id: Annotated[str, Meta(description="`x-request-id` of the response.")]
     idempotency: Annotated[
         Literal["stored", "replayed", "conflict"] | None,
-        Meta(description="What became of its `Idempotency-Key`; null without one, and for accepted sends."),
+        Meta(description="Effect of its `Idempotency-Key`; null without one, and for accepted sends."),
     ]
     message_id: Annotated[UUID | None, Meta(description="The message that it sent, if it was an accepted send.")]
 
 
 class LoggedRequestWithBody(LoggedRequest, rename="camel", kw_only=True):
-    """A request with what is kept of its body and its answer."""
+    """A request, with what is kept of its body and its response."""
 
     body: Annotated[
         str | None, Meta(description="The body with texts and numbers blanked, at most 4 kB; null if none is kept.")
     ]
-    answer: Annotated[str | None, Meta(description="The answer, if it was refused, with numbers blanked.")]
+    answer: Annotated[str | None, Meta(description="The response, if it was refused, with numbers blanked.")]
 
 
 class RequestList(msgspec.Struct, rename="camel"):
@@ -98,9 +98,9 @@ class RequestRead(msgspec.Struct, rename="camel"):
 async def list_requests(call: Call, query: RequestQuery) -> RequestList:
     """List requests.
 
-    What programs asked in the last 30 days, newest first: refused requests, requests that changed something, and
+    Requests of the last 30 days, newest first: refused requests, requests that changed something, and
     accepted sends. Reads that succeeded are not kept. A page scans at most 20,000; `nextCursor` continues from there.
-    Entries appear about a second after the answer.
+    Entries appear about a second after the response.
     """
     filters = Filters(
         status_class=query.status_class,
@@ -128,7 +128,7 @@ async def list_requests(call: Call, query: RequestQuery) -> RequestList:
 async def get_request(call: Call, request_id: UUID) -> RequestRead:
     """Get a request.
 
-    By the id of its entry, by the id of the message that it sent, or by its `x-request-id` if that is a UUID.
+    By the id of its entry, the id of the message that it sent, or its `x-request-id` if that is a UUID.
     """
     found = await requests.get(call.conn, call.actor, id=request_id)
     one = found.request

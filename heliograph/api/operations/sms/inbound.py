@@ -1,4 +1,4 @@
-"""What handsets wrote: shapes and the handler. The rule is `sms.received.inbound`."""
+"""Received messages: shapes and the handler. The rule is `sms.received.inbound`."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class SmsReceived(
     sender_id: Annotated[UUID, Meta(description="Id of that sender ID.")]
     text: Annotated[
         str | None,
-        Meta(description="What it says; null if it has no text, or after it has been erased (30 days by default)."),
+        Meta(description="The text; null if it has none, or after it has been erased (30 days by default)."),
     ]
-    segments: Annotated[int, Meta(description="Number of segments that it has.")]
+    segments: Annotated[int, Meta(description="Number of segments.")]
     missing_segments: Annotated[int, Meta(description="Segments that never arrived; the text lacks them.")]
-    keyword: Annotated[str | None, Meta(description="`stop`, `start` or `help` if it is such a word; otherwise null.")]
+    keyword: Annotated[str | None, Meta(description="`stop`, `start` or `help` for such a keyword; otherwise null.")]
     received_at: Annotated[Time, Meta(description="When it arrived.")]
 
 

@@ -95,7 +95,7 @@ class SmsMessage(msgspec.Struct, rename="camel", kw_only=True):
         Literal["at_least_once", "at_most_once"],
         Meta(
             description=(
-                "What happens when a supplier's answer is lost: `at_least_once` may send again, `at_most_once` "
+                "What happens if a supplier's response is lost: `at_least_once` may send again, `at_most_once` "
                 "does not."
             )
         ),

@@ -73,7 +73,7 @@ class SendSms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
         Literal["at_least_once", "at_most_once"] | None,
         Meta(
             description=(
-                "What to do when a supplier's answer is lost: `at_least_once` (default) may send again, "
+                "What to do if a supplier's response is lost: `at_least_once` (default) may send again, "
                 "`at_most_once` does not."
             )
         ),

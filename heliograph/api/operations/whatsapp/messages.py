@@ -90,7 +90,7 @@ class WhatsAppFailure(msgspec.Struct):
 
 
 class WhatsAppContext(msgspec.Struct, rename="camel"):
-    """What a user's message refers to."""
+    """The context of a user's message."""
 
     message_id: Annotated[
         UUID | None,
@@ -100,7 +100,7 @@ class WhatsAppContext(msgspec.Struct, rename="camel"):
 
 
 class WhatsAppReferral(msgspec.Struct, rename="camel"):
-    """How a user came to write."""
+    """What led a user to write."""
 
     source_type: Annotated[str | None, Meta(description="`ad` or `post`.", examples=["ad"])]
     headline: Annotated[str | None, Meta(description="Its headline.")]
@@ -164,8 +164,8 @@ class WhatsAppMessage(msgspec.Struct, rename="camel", kw_only=True):
             description=(
                 "What it says, by `type`: `body` of a text, `parameters` of a template, `text` and `payload` of a "
                 "button, `kind`, `id` and `title` of an interactive reply, `mimeType` and `caption` of media, `emoji` "
-                "of a reaction; other types have what WhatsApp tells of them, without files. Null after it has been "
-                "erased, which is after 30 days by default."
+                "of a reaction; other types have what WhatsApp reports about them, without files. Null after it has "
+                "been erased, which is after 30 days by default."
             ),
             examples=[{"body": "Where is my order?"}],
         ),
@@ -179,7 +179,7 @@ class WhatsAppMessage(msgspec.Struct, rename="camel", kw_only=True):
         Meta(description="The advertisement or post that led the user to write; null if there was none."),
     ]
     profile_name: Annotated[
-        str | None, Meta(description="What the user calls themselves, as of this message.", examples=["Ana"])
+        str | None, Meta(description="The user's profile name, as of this message.", examples=["Ana"])
     ]
 
 
@@ -310,7 +310,7 @@ async def list_whatsapp_conversations(call: Call, query: WhatsAppConversationQue
 
 
 def _user(given: str | None) -> str | None:
-    """`recipient` as it is stored, so that two spellings of a number are one filter, also in cursors."""
+    """Normalize `recipient`, so that two spellings of a number are one filter, also in cursors."""
     if given is None or is_user_id(given):
         return given
     # A `+` that was not encoded arrives as a space.

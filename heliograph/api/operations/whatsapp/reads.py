@@ -264,7 +264,7 @@ async def get_whatsapp_wallet_summary(call: Call) -> WhatsAppWalletSummary:
 
 
 def amount(millionths: int) -> str:
-    """Money as answers show it: `-0.012300` of -12300."""
+    """Format money for responses: -12300 as `-0.012300`."""
     units, rest = divmod(abs(millionths), 1_000_000)
     return f"{'-' if millionths < 0 else ''}{units}.{rest:06d}"
 
