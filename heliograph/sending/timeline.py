@@ -104,13 +104,14 @@ async def of_message(conn: Connection, source: Source, *, id: UUID, with_text: b
 
 
 # Events have no index by message: but for the one that the message's row names, they are looked for around the times of
-# what they tell of.
+# what they tell of. Without OFFSET 0 a plan for any arrays goes through all events of the organization.
 EVENTS = """
 SELECT id, kind, created_at FROM events WHERE organization_id = $1 AND id = $3
 UNION
 SELECT e.id, e.kind, e.created_at FROM unnest($4::uuid[], $5::uuid[]) AS around (first, last) CROSS JOIN LATERAL (
-       SELECT id, kind, created_at FROM events
-        WHERE organization_id = $1 AND id BETWEEN around.first AND around.last AND message_id = $2) e
+       SELECT id, kind, created_at, message_id FROM events
+        WHERE organization_id = $1 AND id BETWEEN around.first AND around.last ORDER BY id OFFSET 0) e
+ WHERE e.message_id = $2
 """
 
 

@@ -135,24 +135,28 @@ class MessageDetail(msgspec.Struct, frozen=True):
 SENDING = "sending"
 #: All public statuses.
 SHOWN_STATUSES = ("accepted", SENDING, *(name for name in STATUSES if name != "accepted"))
-_COLUMNS = (
-    f"id, {shown_status('m', SENDING)} AS status,"
-    " mode, recipient, sender, sender_id, client_reference, campaign_id, key_id, request_id, country, encoding,"
+_STORED = (
+    "mode, recipient, sender, sender_id, client_reference, campaign_id, key_id, request_id, country, encoding,"
     " segments, guarantee, accepted_at, send_at, expires_at, sent_at, delivered_at, failed_at, ended_at, failure_code"
 )
+_COLUMNS = f"id, {{status}} AS status, {_STORED}"
+# The queue is asked last, and of what is returned: most rows that are scanned are not.
 LIST = bounded_scan.statement(
     "messages m",
-    _COLUMNS,
-    fits="""
-           ($6::text IS NULL OR status = $6) AND mode = ANY ($7)
+    f"id, status, {_STORED}",
+    fits=f"""
+           mode = ANY ($7)
            AND ($8::text IS NULL OR recipient = $8) AND ($9::text IS NULL OR client_reference = $9)
            AND ($10::uuid IS NULL OR coalesce(campaign_id = $10, false))
            AND ($11::timestamptz IS NULL OR accepted_at >= $11)
            AND ($12::timestamptz IS NULL OR accepted_at < $12)
-           AND ($13::text[] IS NULL OR status = ANY ($13)) AND ($14::text IS NULL OR sender = $14)
+           AND ($14::text IS NULL OR sender = $14)
            AND ($15::text IS NULL OR country = $15) AND ($16::text IS NULL OR coalesce(failure_code = $16, false))
            AND ($17::uuid IS NULL OR coalesce(key_id = $17, false)) AND ($18::text IS NULL OR request_id = $18)
-           AND (NOT $19 OR key_id IS NOT NULL)""",
+           AND (NOT $19 OR key_id IS NOT NULL)
+           AND ($6::text IS NULL OR {shown_status("looked_at", SENDING)} = $6)
+           AND ($13::text[] IS NULL OR {shown_status("looked_at", SENDING)} = ANY ($13))""",
+    returned=_COLUMNS.format(status=shown_status("judged", SENDING)),
 )
 
 
@@ -205,7 +209,10 @@ async def texts(conn: Connection, actor: Actor, *, ids: Collection[UUID], most: 
     return {row["id"]: row["body"] for row in rows}
 
 
-SELECT = f"SELECT {_COLUMNS}, body, event_id FROM messages m WHERE organization_id = $1 AND id = $2"
+SELECT = f"""
+SELECT {_COLUMNS.format(status=shown_status("m", SENDING))}, body, event_id FROM messages m
+ WHERE organization_id = $1 AND id = $2
+"""
 FIRST_ATTEMPT = """
 SELECT least((SELECT min(started_at) FROM attempts WHERE organization_id = $1 AND message_id = $2),
              (SELECT begun_at FROM queue WHERE id = $2 AND kind || '' = 'sms' AND begun_at IS NOT NULL LIMIT 1))

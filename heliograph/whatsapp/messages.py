@@ -112,25 +112,30 @@ class Found(msgspec.Struct, frozen=True):
 QUEUED = "queued"
 #: All public statuses.
 SHOWN_STATUSES = ("accepted", QUEUED, *(name for name in RANK if name != "accepted"))
-_COLUMNS = (
-    f"id, client_reference, direction, type, mode, {shown_status('m', QUEUED)} AS status,"
-    " recipient, number_id, template_name, template_language,"
+_STORED = (
+    "client_reference, direction, type, mode, recipient, number_id, template_name, template_language,"
     " billing_category, conversation_id, campaign_id, key_id, request_id, country,"
     " accepted_at, sent_at, delivered_at, read_at, failed_at, failure_code, content"
 )
-_FITS = """
-           mode = $6 AND ($7::text IS NULL OR status = $7)
+_COLUMNS = f"id, {shown_status('m', QUEUED)} AS status, {_STORED}"
+# The queue is asked last, and of what is returned, as in `sms.messages`.
+_SCANNED = f"id, status, {_STORED}"
+_RETURNED = f"id, {shown_status('judged', QUEUED)} AS status, {_STORED}"
+_FITS = f"""
+           mode = $6
            AND ($8::text IS NULL OR coalesce(billing_category = $8, false))
            AND ($9::text IS NULL OR coalesce(template_name = $9, false))
            AND ($10::timestamptz IS NULL OR accepted_at >= $10)
            AND ($11::timestamptz IS NULL OR accepted_at < $11)
            AND ($12::text IS NULL OR coalesce(client_reference = $12, false))
-           AND ($13::text[] IS NULL OR status = ANY ($13)) AND ($14::uuid IS NULL OR coalesce(campaign_id = $14, false))
+           AND ($14::uuid IS NULL OR coalesce(campaign_id = $14, false))
            AND ($15::text IS NULL OR coalesce(country = $15, false))
            AND ($16::text IS NULL OR coalesce(failure_code = $16, false))
            AND ($17::uuid IS NULL OR coalesce(key_id = $17, false)) AND ($18::text IS NULL OR request_id = $18)
-           AND (NOT $19 OR key_id IS NOT NULL)"""
-LIST = bounded_scan.statement("whatsapp_messages m", _COLUMNS, fits=_FITS)
+           AND (NOT $19 OR key_id IS NOT NULL)
+           AND ($7::text IS NULL OR {shown_status("looked_at", QUEUED)} = $7)
+           AND ($13::text[] IS NULL OR {shown_status("looked_at", QUEUED)} = ANY ($13))"""
+LIST = bounded_scan.statement("whatsapp_messages m", _SCANNED, fits=_FITS, returned=_RETURNED)
 # The only filter with an index: the messages between an organization and one user are requested most. A user may have
 # several names; each is scanned separately, so that none reads more than the bound.
 _OF_NAMES = """
@@ -138,7 +143,7 @@ _OF_NAMES = """
         SELECT * FROM whatsapp_messages
          WHERE organization_id = $1 AND recipient = given.name AND id < $2 AND id >= $3
          ORDER BY id DESC LIMIT $5) message) m"""
-LIST_OF_RECIPIENT = bounded_scan.statement(_OF_NAMES, _COLUMNS, fits=_FITS)
+LIST_OF_RECIPIENT = bounded_scan.statement(_OF_NAMES, _SCANNED, fits=_FITS, returned=_RETURNED)
 
 
 async def list_page(

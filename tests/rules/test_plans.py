@@ -15,6 +15,7 @@ from heliograph.campaigns import audience
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.queue import leases
 from heliograph.sending import attempts as sending
+from heliograph.sending import timeline as timelines
 from heliograph.sms import status as sms_status
 from heliograph.sms.reports import nameless, receipts
 from heliograph.webhooks import history, replays, timeline
@@ -118,6 +119,7 @@ STATEMENTS = {
             "webhook_successes": "organization_id first_event",
         },
     ),
+    "events of a message": (timelines.EVENTS, {"events": "organization_id id"}),
     "attempts of a message's events": (
         timeline.WEBHOOKS,
         {

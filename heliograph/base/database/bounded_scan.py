@@ -25,17 +25,26 @@ _FIRST, _LAST = UUID(int=0), UUID(int=2**128 - 1)
 _EARLIEST, _LATEST = datetime(1971, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
 
-def statement(table: str, columns: str, *, fits: str, where: str = "true", whose: str = "organization_id = $1") -> str:
+def statement(
+    table: str,
+    columns: str,
+    *,
+    fits: str,
+    where: str = "true",
+    whose: str = "organization_id = $1",
+    returned: str | None = None,
+) -> str:
     """The statement of a scan of a table whose key is organization and id.
 
     Parameters: $1 organization, $2 and $3 from `bounds`, $4 maximum rows returned, $5 maximum rows scanned. `fits` is
     the condition on a row, `looked_at`, by its columns; `where` is what an index finds; both may use $6 and above.
-    `whose`: the condition with $1, for a table that operators scan.
+    `whose`: the condition with $1, for a table that operators scan. `returned`: what is returned of a row, by its
+    columns in `judged`, if that is to be computed for these rows alone and not for all that are scanned.
     """
     # From the newest backwards by index; the scan ends with the page or with its $5th row, which is also returned, to
     # show how far it got.
     return f"""
-SELECT * FROM (
+SELECT {"*" if returned is None else f"{returned}, place, fits"} FROM (
     SELECT *, row_number() OVER (ORDER BY id DESC) AS place, {fits} AS fits
       FROM (SELECT {columns} FROM {table} WHERE {whose} AND id < $2 AND id >= $3 AND {where}
              ORDER BY id DESC LIMIT $5) looked_at
