@@ -1,4 +1,4 @@
-"""Suppliers over HTTP as their documentation describes them, to test against: one server, a profile each.
+"""HTTP suppliers as their documentation describes them, to test against: one server, one profile each.
 
-Nothing here is shared with `suppliers/http/`: what both would misread the same way no test would find.
+Nothing here is shared with `suppliers/http/`: no test could find what both misread in the same way.
 """

@@ -1,4 +1,4 @@
-"""The wire forms of suppliers over HTTP, seen from the suppliers' side, each from its public documentation."""
+"""The wire formats of HTTP suppliers, from the supplier's side, each from its public documentation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _JSON = {"Content-Type": "application/json"}
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A message that somebody wants sent."""
+    """A message submitted to the supplier."""
 
     #: Digits.
     to: str

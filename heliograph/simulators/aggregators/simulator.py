@@ -1,4 +1,4 @@
-"""A supplier over HTTP that takes messages, tells of them later, and fails as it is told to.
+"""An HTTP supplier that accepts messages, reports their outcome later, and fails on request.
 
 The last four digits of a recipient decide its fate (`FATES`); every other number is delivered. The rule nobody may
 break: `taken` holds what a real supplier would have sent to handsets, once for each time it would have.
@@ -48,7 +48,7 @@ RULES = ClientRules(
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What it is told."""
+    """Options of the simulator."""
 
     profile: str
     secret: str
@@ -67,7 +67,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A message that it sent on."""
+    """A message it accepted."""
 
     id: str
     asked: Asked
@@ -101,7 +101,7 @@ class Aggregator:
         self.port = await self._server.listen(self.options.host, self.options.port)
 
     async def stop(self) -> None:
-        """Cut every connection; what was to be told is not told any more."""
+        """Close every connection; pending callbacks are dropped."""
         self._server.abort()
         for task in [*self._tasks]:
             task.cancel()
@@ -110,8 +110,8 @@ class Aggregator:
             await self._client.close()
 
     async def write(self, *, sender: str, recipient: str, text: str, id: str = "", secret: str | None = None) -> int:
-        """A handset writes; the status that the callback was answered with. `id`: of a message that is told again.
-        `secret`: what it is signed with, if not the account's."""
+        """A handset writes; returns the status of the callback's response. `id`: repeats an earlier message.
+        `secret`: signs the callback instead of the account's secret."""
         post = self.profile.inbound(
             self.options.callback + "/inbound", sender, recipient, text, id or f"in-{next(self._numbers)}"
         )

@@ -1,1 +1,1 @@
-"""A stand-in for Meta's Graph API, as far as WhatsApp needs it."""
+"""A simulation of Meta's Graph API, as far as WhatsApp needs it."""

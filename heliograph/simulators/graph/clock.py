@@ -1,4 +1,4 @@
-"""The clock of the Graph API simulator: it runs, runs faster, or stands until it is moved.
+"""The clock of the Graph API simulator: real time, faster, or stopped until it is moved.
 
 Everything that is due at a time (statuses, retries of callbacks, limits, reviews) follows it, so that a test sees
 seven days pass at once. Answers and timeouts of sockets follow the real clock, because their other side does. The rule
@@ -32,18 +32,18 @@ class VirtualClock:
         self._due = 0.0
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Do what falls due on this loop, from now on."""
+        """Run due actions on this event loop from now on."""
         self._loop = loop
         self._set()
 
     def close(self) -> None:
-        """Do nothing until it is open again. Nothing is forgotten."""
+        """Pause until opened again. Nothing is dropped."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop = None
 
     def reset(self, *, start: float | None = None, speed: float = 1.0) -> None:
-        """Forget what waits, and begin anew: the one way by which `now` may go back."""
+        """Drop pending actions and start again: the only way in which `now` may go back."""
         self._heap.clear()
         self._base = time.time() if start is None else start
         self._origin = time.monotonic()
@@ -59,11 +59,11 @@ class VirtualClock:
 
     @property
     def waiting(self) -> int:
-        """How many things are yet to be done."""
+        """Number of pending actions."""
         return len(self._heap)
 
     def run(self, speed: float = 1.0) -> None:
-        """Go on from now at this speed; 0 stands still."""
+        """Continue from now at this speed; 0 stops the clock."""
         self._base, self._origin = self.now(), time.monotonic()
         self._speed = speed
         self._set()
@@ -76,9 +76,9 @@ class VirtualClock:
             self._set()
 
     async def advance(self, seconds: float, settled: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Let this time pass at once. What falls due is done in its order, each at its own time.
+        """Let this time pass at once. Due actions run in order, each at its own time.
 
-        `settled` is awaited after each moment: what a moment began (a callback) can plan something for a later one.
+        `settled` is awaited after each action: what an action started (a callback) can schedule later ones.
         """
         target = self.now() + seconds
         while True:

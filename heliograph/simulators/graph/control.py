@@ -1,4 +1,4 @@
-"""The control plane, `/_sim/…`: the simulator's methods as JSON over HTTP, for whoever runs it as a process of its own.
+"""The control plane, `/_sim/…`: the simulator's methods as JSON over HTTP, for those who run it as a separate process.
 
     GET    /_sim                      what it knows, and its counters
     POST   /_sim/reset                as it was at its start
@@ -74,7 +74,7 @@ class Control:
         }
 
     async def handle(self, request: Request) -> Reply:
-        """200 with JSON, 404 for an unknown path, 400 with {"error"} for what cannot be."""
+        """200 with JSON, 404 for an unknown path, 400 with {"error"} for an invalid request."""
         path = request.path.removeprefix("/_sim").strip("/")
         act = self._routes.get((request.method, path))
         if act is None and request.method == "GET" and path.startswith("users/"):

@@ -1,4 +1,4 @@
-"""Whom the simulator knows when it is told nobody: an app, an account, a number and four approved templates."""
+"""The simulator's default objects: an app, an account, a number and four approved templates."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ TEMPLATES = [ORDER_SHIPPED, APPOINTMENT_REMINDER, DELIVERY_UPDATE, LOGIN_CODE]
 
 
 def setup(options: GraphOptions) -> Setup:
-    """What the options describe. Raises OSError or msgspec.MsgspecError for a bad file of templates."""
+    """The objects described by the options. Raises OSError or msgspec.MsgspecError for a bad file of templates."""
     templates = TEMPLATES
     if options.templates:
         templates = msgspec.json.decode(Path(options.templates).read_bytes(), type=list[Template])

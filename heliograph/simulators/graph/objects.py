@@ -1,4 +1,4 @@
-"""The things the Graph API simulator knows, as they stand in a setup file and in memory.
+"""The objects of the Graph API simulator, as in a setup file and in memory.
 
 Every one of them can be written as JSON, which is what `heliograph simulate graph --config` reads and what the control
 plane takes. Ids are text even where Meta writes them as integers, because some are larger than a float can hold.
@@ -15,7 +15,7 @@ SCOPES = (MANAGEMENT, MESSAGING)
 
 
 class App(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A Meta app: whom callbacks are signed for."""
+    """A Meta app, which signs its callbacks."""
 
     id: str
     secret: str
@@ -162,7 +162,7 @@ class SentMessage(msgspec.Struct, gc=False):
 
 
 class Counters(msgspec.Struct):
-    """What happened since the start or the last reset."""
+    """Counters since the start or the last reset."""
 
     requests: int = 0
     #: Sends that were taken: each is a message of its own to a user.
@@ -188,7 +188,7 @@ class Counters(msgspec.Struct):
 
 
 class Setup(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Whom a simulator knows at its start."""
+    """The objects a simulator starts with."""
 
     apps: list[App] = []
     accounts: list[SimulatedAccount] = []

@@ -1,4 +1,4 @@
-"""The options of the Graph API simulator: where it listens, whom it knows at the start, how well or badly it behaves.
+"""The options of the Graph API simulator: where it listens, its initial objects, and its faults.
 
 The rule nobody may break: a default is what Meta does on a good day. Times are seconds of the simulator's clock unless
 the name says milliseconds; shares are between 0 and 1.
@@ -21,14 +21,14 @@ class GraphOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     host: Annotated[str, "Address to listen on"] = "127.0.0.1"
     port: Annotated[int, "Port to listen on; 0: any free one"] = 8090
-    seed: Annotated[int | None, "Seed of everything that is left to chance"] = None
-    public_url: Annotated[str, "Base of `next` links and media; empty: the address it listens on"] = ""
+    seed: Annotated[int | None, "Seed of random choices"] = None
+    public_url: Annotated[str, "Base URL of `next` links and media; empty: the address it listens on"] = ""
 
     app_id: Annotated[str, "Id of the Meta app"] = "660000000000001"
     app_secret: Annotated[str, "Its secret, which signs callbacks"] = "graph-app-secret"  # noqa: S105  a simulator\'s
-    verify_token: Annotated[str, "What the handshake shows"] = "graph-verify-token"  # noqa: S105  a simulator\'s
-    token: Annotated[str, "Bearer token of a system user who may do everything"] = "graph-token"  # noqa: S105  a simulator\'s
-    webhook_url: Annotated[str, "Where callbacks go; empty: nowhere, until it is set"] = ""
+    verify_token: Annotated[str, "Verify token shown in the handshake"] = "graph-verify-token"  # noqa: S105  a simulator\'s
+    token: Annotated[str, "Bearer token of a system user with all permissions"] = "graph-token"  # noqa: S105  a simulator\'s
+    webhook_url: Annotated[str, "URL for callbacks; empty: none, until it is set"] = ""
     webhook_version: Annotated[str, "Version of the app's subscription; below v24 statuses have `conversation`"] = (
         "v25.0"
     )
@@ -46,14 +46,14 @@ class GraphOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     status_delay: Annotated[float, "Time from one status to the next"] = 0.3
     magic: Annotated[
         str,
-        "Of recipients that begin with these digits the last four choose what becomes of a message; no country has 888;"
-        " empty: of nobody",
+        "For recipients that begin with this prefix, the last four digits choose the outcome (888 is no country's code);"
+        " empty: for none",
     ] = "888"
-    default_script: Annotated[str, "What becomes of the others"] = "happy"
+    default_script: Annotated[str, "Outcome for all other recipients"] = "happy"
     window_refusal: Annotated[
-        Literal["async", "sync"], "Text with no open window: taken and failed later (131047), or refused at once"
+        Literal["async", "sync"], "Text without an open window: accepted and failed later (131047), or refused at once"
     ] = "async"
-    pricing_on: Annotated[Pricing, "The status that tells the price"] = "sent"
+    pricing_on: Annotated[Pricing, "The status that reports the price"] = "sent"
     pricing_rules: Annotated[
         Literal["2026-10", "2025-07"], "2025-07: utility templates in an open window and all replies are free"
     ] = "2026-10"
@@ -62,33 +62,33 @@ class GraphOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     rewrite_wa_ids: Annotated[bool, "Brazilian and Mexican numbers come back rewritten, as Meta does"] = True
 
     throughput: Annotated[
-        float, "Messages a second and number; 0: any number. HIGH numbers have 12.5 times as many"
+        float, "Messages per second and number; 0: unlimited. HIGH numbers have 12.5 times as many"
     ] = 80.0
-    pair_seconds: Annotated[float, "One message per user and number in this time, sustained; 0: any number"] = 6.0
-    pair_burst: Annotated[int, "How many of them may be borrowed from the future"] = 45
-    tier: Annotated[int, "Users a day and portfolio outside windows; 0: any number"] = 0
-    tier_breach: Annotated[Breach, "Beyond the tier: refused, failed later, or accepted and never delivered"] = "131048"
-    management_calls: Annotated[int, "Calls an hour and account that do not send; 0: any number"] = 5000
+    pair_seconds: Annotated[float, "One message per user and number in this time, sustained; 0: unlimited"] = 6.0
+    pair_burst: Annotated[int, "How many may be sent ahead of that rate"] = 45
+    tier: Annotated[int, "Users per day and portfolio outside service windows; 0: unlimited"] = 0
+    tier_breach: Annotated[Breach, "Beyond it: refused, failed later, or accepted and never delivered"] = "131048"
+    management_calls: Annotated[int, "Calls per hour and account other than sends; 0: unlimited"] = 5000
     review_delay: Annotated[float, "Time until a new template is reviewed; below 0: never"] = 5.0
-    lag: Annotated[float, "How far GETs lag behind events about templates, numbers and accounts"] = 0.0
+    lag: Annotated[float, "Delay of GETs behind events about templates, numbers and accounts"] = 0.0
 
     batch: Annotated[int, "Most updates in a callback, 1 to 1000"] = 50
-    batch_window_ms: Annotated[float, "How long updates are gathered, real milliseconds"] = 5.0
+    batch_window_ms: Annotated[float, "How long updates are collected, in real milliseconds"] = 5.0
     grouping: Annotated[
-        Grouping, "How a callback holds them: joined by number, each in a change of its own, or both by chance"
+        Grouping, "How a callback groups them: joined by number, each in a change of its own, or either at random"
     ] = "joined"
     concurrency: Annotated[int, "Callbacks at a time, 1 to 64"] = 8
-    shuffle: Annotated[bool, "Updates leave in any order"] = False
+    shuffle: Annotated[bool, "Send updates in random order"] = False
     duplicates: Annotated[float, "Share of callbacks sent twice, byte for byte"] = 0.0
-    duplicate_items: Annotated[float, "Share of updates that come again in another callback"] = 0.0
-    rebatch: Annotated[bool, "What is sent again is grouped anew"] = True
+    duplicate_items: Annotated[float, "Share of updates repeated in another callback"] = 0.0
+    rebatch: Annotated[bool, "Group retried updates differently"] = True
     signature: Annotated[Signature, "How callbacks are signed"] = "good"
-    webhook_timeout: Annotated[float, "Real seconds that a callback waits for its answer"] = 10.0
-    retry_days: Annotated[float, "Callbacks are sent again for this many days"] = 7.0
+    webhook_timeout: Annotated[float, "Real seconds that a callback waits for its response"] = 10.0
+    retry_days: Annotated[float, "Retry callbacks for this many days"] = 7.0
 
-    keep: Annotated[int, "Messages that are kept to look at, the last ones"] = 100_000
-    keep_requests: Annotated[int, "Requests that are kept to look at, the last ones"] = 1_000
-    keep_callbacks: Annotated[int, "Attempts to call back that are kept, with their bodies"] = 1_000
+    keep: Annotated[int, "Number of messages kept for inspection"] = 100_000
+    keep_requests: Annotated[int, "Number of requests kept for inspection"] = 1_000
+    keep_callbacks: Annotated[int, "Number of callback attempts kept, with their bodies"] = 1_000
 
 
 def quick(**changes: Any) -> GraphOptions:

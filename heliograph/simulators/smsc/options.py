@@ -27,45 +27,45 @@ class SmscOptions(msgspec.Struct, frozen=True, kw_only=True):
     systems: Annotated[Mapping[str, str], "system_id: password of those who may bind"] = msgspec.field(
         default_factory=lambda: {"heliograph": "secret"}
     )
-    max_binds: Annotated[int, "Sessions a system_id; above: 0x05. 0: any number"] = 0
+    max_binds: Annotated[int, "Sessions per system_id; beyond: 0x05. 0: unlimited"] = 0
     bind_status: Annotated[int, "Answer every bind with this command_status; 0: check the password"] = 0
     enquire: Annotated[float, "Send enquire_link after this long without a PDU; 0: never"] = 0.0
-    seed: Annotated[int | None, "Seed of everything that is left to chance"] = None
+    seed: Annotated[int | None, "Seed of random choices"] = None
     magic: Annotated[
         str,
-        "Recipients that begin with these digits have the fate that their last four name, 0000 to 0013; no country has"
-        " 888; empty: nobody",
+        "For recipients that begin with this prefix, the last four digits (0000 to 0013) choose the outcome (888 is no"
+        " country's code); empty: for none",
     ] = "888"
 
-    latency: Annotated[float, "Time before a submit is answered"] = 0.0
-    throughput: Annotated[float, "Submits a second and system_id; above: 0x58. 0: any number"] = 0.0
+    latency: Annotated[float, "Delay before a submit is answered"] = 0.0
+    throughput: Annotated[float, "Submits per second and system_id; beyond: 0x58. 0: unlimited"] = 0.0
     error_mix: Annotated[Mapping[int, float], "command_status: share of submits refused with it"] = msgspec.field(
         default_factory=dict
     )
-    swallow: Annotated[float, "Share of submits that are taken and never answered"] = 0.0
+    swallow: Annotated[float, "Share of submits accepted and never answered"] = 0.0
     drop_after: Annotated[int, "Close a connection after every n submits, the last one unanswered; 0: never"] = 0
     unbind_after: Annotated[int, "Send unbind after a connection's n-th submit; 0: never"] = 0
     deaf: Annotated[bool, "Read and answer nothing but binds, as behind a broken firewall"] = False
 
-    receipts: Annotated[bool, "Send receipts to those who ask for them"] = True
-    receipt_delay: Annotated[float, "Time from the answer to the receipt"] = 0.0
-    receipt_mix: Annotated[Mapping[str, float], "`stat` of receipts: share; what is left is DELIVRD"] = msgspec.field(
+    receipts: Annotated[bool, "Send requested receipts"] = True
+    receipt_delay: Annotated[float, "Delay from the response to the receipt"] = 0.0
+    receipt_mix: Annotated[Mapping[str, float], "`stat` of receipts: share; the rest is DELIVRD"] = msgspec.field(
         default_factory=dict
     )
     missing: Annotated[float, "Share of messages without a receipt"] = 0.0
     duplicates: Annotated[float, "Share of receipts sent twice"] = 0.0
-    early: Annotated[float, "Share of receipts sent before the answer to the submit"] = 0.0
-    interim: Annotated[float, "Share of messages with an unasked ACCEPTD receipt before the last one"] = 0.0
+    early: Annotated[float, "Share of receipts sent before the response to the submit"] = 0.0
+    interim: Annotated[float, "Share of messages with an additional ACCEPTD receipt before the final one"] = 0.0
     parts: Annotated[
         Literal["all", "first", "last", "summary"],
         "Receipts of a long message: each segment's, the first's, the last's, or one for all (`sub:003 dlvrd:003`)",
     ] = "all"
-    form: Annotated[Literal["both", "text", "tlv"], "Where a receipt has its id and state"] = "both"
+    form: Annotated[Literal["both", "text", "tlv"], "Where a receipt has its id and state: text, TLVs or both"] = "both"
     by: Annotated[Literal["deliver_sm", "data_sm"], "The PDU that brings receipts"] = "deliver_sm"
     other_bind: Annotated[bool, "Send receipts on another session than the submit's, where there is one"] = False
     echo_reference: Annotated[bool, "Repeat user_message_reference in the receipt"] = False
-    redeliver_after: Annotated[float, "What is not answered with 0 within this is sent again"] = 30.0
-    window: Annotated[int, "Unanswered receipts a session; 0: any number"] = 10_000
+    redeliver_after: Annotated[float, "Repeat receipts not acknowledged with status 0 within this time"] = 30.0
+    window: Annotated[int, "Unacknowledged receipts per session; 0: unlimited"] = 10_000
 
     resp_base: Annotated[IdForm, "How an id is written in submit_sm_resp"] = "dec"
     dlr_base: Annotated[IdForm, "How it is written in the receipt; `text` there wants `text` here"] = "dec"
@@ -75,7 +75,7 @@ class SmscOptions(msgspec.Struct, frozen=True, kw_only=True):
     constant_id: Annotated[str, "Every message gets this id; empty: its own"] = ""
     empty_id: Annotated[bool, "submit_sm_resp has no id, and neither has the receipt"] = False
 
-    keep: Annotated[int, "How many submits are kept to look at, the last ones; 0: none"] = 0
+    keep: Annotated[int, "Number of submits kept for inspection; 0: none"] = 0
     count_destinations: Annotated[bool, "Count submits by destination"] = False
     ledger: Annotated[str, "File to which a line is appended for each submit; empty: none"] = ""
 

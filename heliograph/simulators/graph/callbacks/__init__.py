@@ -1,1 +1,1 @@
-"""What the stand-in for Meta says by itself: statuses, messages from users, news of objects, signed and repeated."""
+"""What the simulator posts by itself: statuses, messages from users, events of objects, signed and repeated."""

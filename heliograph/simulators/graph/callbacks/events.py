@@ -1,4 +1,4 @@
-"""Management events: what Meta says about templates, numbers and accounts, and the change of truth behind each.
+"""Management events about templates, numbers and accounts, with the change behind each.
 
 An event and the GETs agree, at once or after the option `lag`. The rule nobody may break: an event never leaves without
 its change, so that a client that reads again after an event finds what the event said.
@@ -209,7 +209,7 @@ def _item(world: World, account: str, field: str, value: dict[str, Any], ago: fl
 
 
 def reviewed(world: World, template: Template) -> Item | None:
-    """A pending template is looked at: approved, unless it was deleted or decided on meanwhile."""
+    """Review a pending template: approve it, unless it was deleted or decided on meanwhile."""
     if world.templates.get(template.id) is not template or template.status != "PENDING":
         return None
     return template_event(world, TemplateEvent(template=template.id, event="APPROVED"))

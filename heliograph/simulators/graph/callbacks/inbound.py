@@ -1,4 +1,4 @@
-"""What users send to a number, as updates: every kind that the reference of the Cloud API names.
+"""What users send to a number, as updates: every type in the Cloud API reference.
 
 The rule nobody may break: what opens a service window at Meta opens it here, by the time of the event, and nothing
 else does.
@@ -60,7 +60,7 @@ class Inbound(msgspec.Struct, kw_only=True):
 
 
 def receive(world: World, given: Inbound) -> tuple[str, Item]:
-    """The user sends this now: its wamid and its update. Raises KeyError or ValueError."""
+    """The user sends this now; returns its wamid and update. Raises KeyError or ValueError."""
     number = world.number_of(given.number)
     user = _user(world, given)
     at = world.clock.now() - given.ago
@@ -94,7 +94,7 @@ def receive(world: World, given: Inbound) -> tuple[str, Item]:
 
 
 def alarm(world: World, number: str, code: int) -> Item:
-    """`value.errors`: something is wrong with the app or the account, and with no message."""
+    """`value.errors`: a problem of the app or the account, not of a message."""
     found = world.number_of(number)
     return Item(found.account, "messages", "errors", webhook_error(code), metadata(found))
 

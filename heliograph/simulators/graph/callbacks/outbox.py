@@ -1,4 +1,4 @@
-"""Callbacks on their way: gathered, sent, repeated, sent again for seven days, written down.
+"""Outgoing callbacks: collected, sent, repeated, retried for seven days, recorded.
 
 An app has one outbox. It shows the verify token first (the handshake) and keeps everything until that has passed; a new
 URL is shown it again. Whatever is not answered with 200 is sent again, at once and then with growing gaps, in other
@@ -32,7 +32,7 @@ _MOST_WAITING = 2_000_000
 
 
 class Attempt(msgspec.Struct):
-    """One callback that was tried."""
+    """One callback attempt."""
 
     #: On the simulator's clock.
     at: float
@@ -83,7 +83,7 @@ class Outbox:
         self.set_url(self.app.webhook_url)
 
     async def close(self) -> None:
-        """End at once. What was not delivered is kept."""
+        """Stop at once. Undelivered callbacks are kept."""
         self._session = None
         await asyncio.sleep(0)  # a callback that has not begun would be cancelled without giving its updates back
         tasks = [*self._flying, *([self._shaking] if self._shaking else [])]
@@ -95,7 +95,7 @@ class Outbox:
             self._timer = None
 
     def clear(self) -> None:
-        """Forget what waits and what was tried."""
+        """Drop pending callbacks and forget past attempts."""
         self._pending.clear()
         self.attempts.clear()
         self._again = 0
@@ -104,7 +104,7 @@ class Outbox:
         self._random = random.Random(self._options().seed)
 
     def set_url(self, url: str, verify_token: str | None = None) -> None:
-        """Call back there from now on, once the handshake has passed."""
+        """Post callbacks to this URL from now on, once the handshake has passed."""
         self.app.webhook_url = url
         if verify_token is not None:
             self.app.verify_token = verify_token
@@ -117,12 +117,12 @@ class Outbox:
 
     @property
     def passed(self) -> bool:
-        """Whether the handshake has passed, so that callbacks leave."""
+        """Whether the handshake has passed, so that callbacks are sent."""
         return self.verified.is_set()
 
     @property
     def waiting(self) -> int:
-        """Updates that were not taken yet, in the air or not."""
+        """Updates not acknowledged yet, in flight or not."""
         return len(self._pending) + self._again
 
     def put(self, item: Item) -> None:
@@ -136,16 +136,16 @@ class Outbox:
         self._wake()
 
     def hold(self) -> None:
-        """Gather, and send nothing."""
+        """Collect updates without sending them."""
         self.held = True
 
     def release(self) -> None:
-        """Send what was gathered, in callbacks as full as can be."""
+        """Send the collected updates, in callbacks as full as possible."""
         self.held = False
         self._send()
 
     async def settle(self) -> None:
-        """Return when nothing is in the air and nothing could leave now."""
+        """Return when nothing is in flight and nothing could be sent now."""
         while True:
             if self._ready() and self._pending:
                 self._send()
@@ -154,7 +154,7 @@ class Outbox:
             await asyncio.wait(set(self._flying))
 
     async def repeat(self, times: int = 1, *, last: int = 1, at_once: int = 64) -> list[int]:
-        """Send the last callbacks again, byte for byte, this many times each; the statuses of the answers."""
+        """Repeat the last callbacks byte for byte, this many times each; returns the response statuses."""
         chosen = list(self.attempts)[-last:]
         gate = asyncio.Semaphore(at_once)
 
@@ -165,7 +165,7 @@ class Outbox:
         return list(await asyncio.gather(*(one(attempt) for attempt in chosen for _ in range(times))))
 
     async def handshake(self) -> bool:
-        """Show the verify token once, by GET. True: the challenge came back as plain text with a 200."""
+        """Perform the handshake by GET. True if the challenge came back as plain text with a 200."""
         if self._session is None or not self.app.webhook_url:
             self.handshake_problem = "no URL"
             return False
@@ -211,7 +211,7 @@ class Outbox:
         self._send()
 
     def _send(self) -> None:
-        """Put callbacks into the air, as many as may be there at a time."""
+        """Send callbacks, as many at a time as allowed."""
         options, loop = self._options(), asyncio.get_running_loop()
         if self._pending and options.shuffle and len(self._flying) < options.concurrency:
             mixed = list(self._pending)
@@ -312,7 +312,7 @@ class Outbox:
 
 
 def body_of(attempt: Attempt) -> Any:
-    """The JSON of a callback, or its text when it was tampered with beyond JSON."""
+    """The JSON of a callback, or its text if tampering made it invalid JSON."""
     try:
         return msgspec.json.decode(attempt.body)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""What becomes of a send: scripts, chosen by recipient.
+"""The outcome of a send: scripts, chosen by recipient.
 
 A script is chosen by, in this order: the recipient's whole number, the longest ending that `Scripts.set` was told, the
 last four digits (`MAGIC`, 0000 to 0013 as with the simulated SMSC, 9001 to 9024 for what only WhatsApp does) of one
@@ -18,7 +18,7 @@ Answer = Literal["normal", "drop", "hang", "drip", "html", "empty"]
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A status on its way: sent, delivered, read, played or failed."""
+    """A planned status: sent, delivered, read, played or failed."""
 
     status: str
     #: Meta's code of a failure.
@@ -28,7 +28,7 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What becomes of one send."""
+    """The outcome of one send."""
 
     steps: tuple[Step, ...] = ()
     #: Refused at once with this code; 0: it is not.
@@ -160,7 +160,7 @@ def script_of(given: Script | str | dict[str, Any] | list[str]) -> Script:
 
 
 class Scripts:
-    """Which script a recipient gets."""
+    """Chooses the script for a recipient."""
 
     def __init__(self, options: GraphOptions) -> None:
         self.configure(options)
@@ -174,7 +174,7 @@ class Scripts:
         self._prefix = options.magic
 
     def set(self, ending: str, script: Script | None) -> None:
-        """This script for recipients that end so; a whole number is an ending too. None: no longer."""
+        """Use this script for recipients with this ending, which may be a whole number. None removes it."""
         if script is None:
             self._chosen.pop(ending, None)
         else:
@@ -188,7 +188,7 @@ class Scripts:
         self._used.clear()
 
     def choose(self, digits: str) -> Script:
-        """The script of a send to these digits, which counts as one of its `times`."""
+        """The script for a send to these digits; uses up one of its `times`."""
         for length in self._lengths:
             ending = digits[-length:]
             script = self._chosen.get(ending)

@@ -15,7 +15,7 @@ _REACHING = ("delivered", "read", "played")
 
 
 def status(world: World, message: Message, script: Script, step: Step) -> Item:
-    """This step happens now: the message's state and the counters follow, and here is its update."""
+    """Perform this step: update the message's state and the counters, and return its update."""
     now, options, user = world.clock.now(), world.options, message.user
     message.statuses.append(step.status)
     world.counters.statuses += 1

@@ -1,1 +1,1 @@
-"""What the stand-in for Meta is asked: sends, reads, templates, and how it refuses."""
+"""The operations of the simulator: sends, reads, templates, errors."""

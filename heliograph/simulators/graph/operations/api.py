@@ -1,4 +1,4 @@
-"""The Graph API itself: whom a request is from, which operation it asks for, and how its answer travels.
+"""The Graph API itself: authentication, dispatch to operations, and delivery of responses.
 
 Every answer that is not a send's has the usage header; every error has Meta's shape. The rule nobody may break: a fault
 that is put in the way is written down beside the request it hit, so that a test can tell what was done to it.
@@ -44,7 +44,7 @@ _HTML = (
 
 
 class Fault(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Something that happens to requests on their way. With drop, hang and drip a send IS taken unless `lost`."""
+    """A fault of the network. With drop, hang and drip a send IS accepted unless `lost`."""
 
     #: json, html, empty: answered so with `status`, and not taken. drop: the connection ends. hang: nothing comes.
     kind: Literal["json", "html", "empty", "drop", "hang", "drip"]
@@ -63,7 +63,7 @@ class Fault(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Api:
-    """Requests in, replies out. `world` is made anew by a reset; `outboxes` stay."""
+    """Answers requests. A reset replaces `world`; `outboxes` stay."""
 
     def __init__(self, world: World, outboxes: dict[str, Outbox], base: Callable[[], str]) -> None:
         self.world = world
@@ -218,7 +218,7 @@ class Api:
         return reply
 
     def _early(self, message: Message, script: Script, step: Step) -> asyncio.Future[Any]:
-        """The first status, now; the answer waits until it was called back."""
+        """Send the first status now; the response waits until its callback was sent."""
         over = asyncio.get_running_loop().create_future()
 
         def end() -> None:

@@ -91,7 +91,7 @@ HREF = "/documentation/business-messaging/whatsapp/support/error-codes"
 
 
 class GraphError(Exception):
-    """A request that Meta refuses. `http` replaces the status that belongs to the code."""
+    """A request that Meta refuses. `http` overrides the status of the code."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class GraphError(Exception):
         super().__init__(f"{self.message}: {details}")
 
     def body(self, trace: str) -> dict[str, Any]:
-        """The answer's JSON; `trace` is what support would ask for."""
+        """The response's JSON; `trace` is the trace id that support would ask for."""
         error: dict[str, Any] = {"message": self.message, "type": "OAuthException", "code": self.code}
         if self.subcode:
             error["error_subcode"] = self.subcode
@@ -140,7 +140,7 @@ def webhook_error(code: int, details: str = "") -> dict[str, Any]:
 
 
 def missing_object(name: str) -> GraphError:
-    """An id that is unknown, or that this token cannot see: Meta does not tell which."""
+    """An id that is unknown or invisible to this token: Meta does not say which."""
     return GraphError(
         100,
         subcode=33,

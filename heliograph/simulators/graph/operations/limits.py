@@ -1,4 +1,4 @@
-"""The limits that Meta sets, on the simulator's clock: messages a second, pairs, users a day, calls an hour."""
+"""Meta's limits, on the simulator's clock: messages per second, per pair, users per day, calls per hour."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Bucket:
         self._left, self._at = self._burst, now
 
     def take(self, now: float) -> bool:
-        """Take one, if there is one."""
+        """Take one token, if available."""
         self._left = min(self._burst, self._left + (now - self._at) * self._rate)
         self._at = now
         if self._left < 1:
@@ -25,7 +25,7 @@ class Bucket:
 
 
 class Daily:
-    """How many different users were written to in the last 24 hours."""
+    """Number of distinct users messaged in the last 24 hours."""
 
     __slots__ = ("_last", "_order")
 
@@ -47,7 +47,7 @@ class Daily:
 
 
 class Hourly:
-    """How many calls there were in the present hour."""
+    """Number of calls in the current hour."""
 
     __slots__ = ("_hour", "calls")
 
@@ -55,7 +55,7 @@ class Hourly:
         self._hour, self.calls = 0, 0
 
     def count(self, now: float) -> int:
-        """Count one; how many there are now."""
+        """Count one; returns the new number."""
         hour = int(now // 3600)
         if hour != self._hour:
             self._hour, self.calls = hour, 0

@@ -1,4 +1,4 @@
-"""What a template wants to be filled with, and whether a send fills it.
+"""Parameters required by a template, and validation of those in a send.
 
 The order of the complaints is Meta's: counts (132000), a button without its parameter (131008), a wrong kind or
 forbidden whitespace (132012 up to v22, 132018 from v23 on), a filled text that is too long (132005).
@@ -24,7 +24,7 @@ _LONGEST = {"header": 60, "body": 1024}
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What a template's definition asks of a send."""
+    """The parameters that a template's definition requires."""
 
     #: Part ("header", "body"): its text, and its variables in the order of first appearance.
     texts: dict[str, tuple[str, tuple[str, ...]]]

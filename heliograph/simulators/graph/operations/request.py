@@ -1,4 +1,4 @@
-"""A request as the simulator's parts see it."""
+"""A request, as seen by the simulator's components."""
 
 from __future__ import annotations
 

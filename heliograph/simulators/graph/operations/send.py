@@ -1,4 +1,4 @@
-"""`POST /{phone number id}/messages`: the order in which Meta looks at a send, and what it says.
+"""`POST /{phone number id}/messages`: Meta's checks of a send, in order, and its responses.
 
 token → number → state of number and account → shape of the body → recipient is not the sender → rate limits →
 template → its parameters → the recipient's script → service window. The rule nobody may break: a send that is refused
@@ -29,7 +29,7 @@ FREE_TIER = 1_000
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """A send that was taken: the answer's JSON, and what becomes of the message."""
+    """An accepted send: the response's JSON, and the outcome of the message."""
 
     answer: dict[str, Any]
     script: Script
@@ -37,7 +37,7 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 def send(world: World, number: Number, account: SimulatedAccount, version: float, body: Any) -> Accepted:
-    """Take a send from a number that `usable` returned. Raises GraphError."""
+    """Accept a send from a number returned by `usable`. Raises GraphError."""
     if not isinstance(body, dict):
         raise GraphError(100, "The request body is not a JSON object")
     if "messaging_product" not in body:
@@ -114,7 +114,7 @@ def send(world: World, number: Number, account: SimulatedAccount, version: float
 
 
 def usable(world: World, number_id: str, token: Token) -> tuple[Number, SimulatedAccount]:
-    """The number and its account, when this token may send from it now. Raises GraphError."""
+    """The number and its account, if this token may send from it now. Raises GraphError."""
     number = world.numbers.get(number_id)
     if number is not None and token.accounts is not None and number.account not in token.accounts:
         raise missing_object(number_id)
@@ -203,7 +203,7 @@ def _recipient(world: World, number: Number, body: dict[str, Any]) -> tuple[str,
 
 
 def _limited(world: World, number: Number, account: SimulatedAccount, user: User, inside: bool) -> str:
-    """Count the send. Raises GraphError; returns how a breach of the day's limit shows, empty when there is none."""
+    """Count the send. Raises GraphError; returns how exceeding the daily limit shows, or an empty string."""
     options, now = world.options, world.clock.now()
     if not world.take_throughput(number):
         raise GraphError(130429, "Cloud API message throughput has been reached.", transient=True)

@@ -28,7 +28,7 @@ NAME_BLOCKED_SECONDS = 30 * 86_400
 
 
 def create(world: World, account: SimulatedAccount, body: Any, submit: Callable[[Template], None]) -> dict[str, Any]:
-    """`submit` is given what is to be reviewed. Raises GraphError."""
+    """`submit` receives what is to be reviewed. Raises GraphError."""
     try:
         template = msgspec.convert(
             {key: value for key, value in body.items() if key not in ("id", "account", "status")},
