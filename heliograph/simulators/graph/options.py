@@ -46,8 +46,8 @@ class GraphOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     status_delay: Annotated[float, "Time from one status to the next"] = 0.3
     magic: Annotated[
         str,
-        "For recipients that begin with this prefix, the last four digits choose the outcome (888 is no country's code);"
-        " empty: for none",
+        "For recipients that begin with this prefix, the last four digits choose the outcome (888 is no country's code)"
+        "; empty: for none",
     ] = "888"
     default_script: Annotated[str, "Outcome for all other recipients"] = "happy"
     window_refusal: Annotated[
