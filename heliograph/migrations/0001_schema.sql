@@ -790,6 +790,7 @@ CREATE TABLE messages (
     client_reference text,
     campaign_id      uuid,
     key_id           uuid,
+    person_id        uuid,
     request_id       text NOT NULL,
     balance_after    bigint NOT NULL,
     accepted_at      timestamptz NOT NULL,
@@ -819,6 +820,7 @@ COMMENT ON COLUMN messages.previous_status IS 'what its status was before the la
 COMMENT ON COLUMN messages.country IS 'ISO region of the calling code; 001: of no country';
 COMMENT ON COLUMN messages.body IS 'what it says; NULL: erased, after the retention time or with its person';
 COMMENT ON COLUMN messages.key_id IS 'API key of the request that sent it; NULL: a campaign, a person or the command line did';
+COMMENT ON COLUMN messages.person_id IS 'the user who sent it on the dashboard; NULL: a key, a campaign or the command line did';
 COMMENT ON COLUMN messages.balance_after IS 'quota that was left once it was accepted; a message in test mode took none of it';
 COMMENT ON COLUMN messages.send_at IS 'not before this, as the sender asked; NULL: at once';
 COMMENT ON COLUMN messages.expires_at IS 'not worth delivering after this; NULL: the default of the retry schedule';
@@ -1275,6 +1277,7 @@ CREATE TABLE whatsapp_messages (
     client_reference  text,
     campaign_id       uuid,
     key_id            uuid,
+    person_id         uuid,
     request_id        text NOT NULL,
     accepted_at       timestamptz NOT NULL,
     deadline_at       timestamptz,
@@ -1308,6 +1311,7 @@ CREATE TABLE whatsapp_messages_rest PARTITION OF whatsapp_messages DEFAULT WITH 
 COMMENT ON TABLE whatsapp_messages IS 'tenant: one row a WhatsApp message, in either direction';
 COMMENT ON COLUMN whatsapp_messages.content IS 'what it says, as JSON: parameters of a template, a text, or what came in; NULL: erased';
 COMMENT ON COLUMN whatsapp_messages.key_id IS 'as in messages';
+COMMENT ON COLUMN whatsapp_messages.person_id IS 'as in messages';
 COMMENT ON COLUMN whatsapp_messages.recipient IS 'the user, in either direction: E.164 with +, or a user id';
 COMMENT ON COLUMN whatsapp_messages.deadline_at IS 'Meta drops it silently after this: without a status by then it has expired; NULL: it was canceled, or received';
 COMMENT ON COLUMN whatsapp_messages.event_id IS 'the first contract event that this message raised';

@@ -47,6 +47,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     campaign_id: UUID | None = None
     #: Of the request that sent it; None: a campaign, a person or the command line did.
     key_id: UUID | None = None
+    #: Who sent it on the dashboard.
+    person_id: UUID | None = None
     request_id: str = ""
     #: ISO region of the number; of what was received it is not kept.
     country: str | None = None
@@ -89,6 +91,8 @@ class Filters(msgspec.Struct, frozen=True):
     country: str | None = None
     failure_code: str | None = None
     key_id: UUID | None = None
+    #: Who sent it on the dashboard.
+    person_id: UUID | None = None
     request_id: str | None = None
     #: Only those that a request of its own sent with a key.
     is_requested: bool = False
@@ -136,6 +140,7 @@ async def list_page(
                 country=filters.country,
                 failure_code=filters.failure_code,
                 key_id=filters.key_id,
+                person_id=filters.person_id,
                 request_id=filters.request_id,
                 is_requested=filters.is_requested,
                 date_from=filters.date_from,
@@ -163,6 +168,7 @@ async def list_page(
                 country=filters.country,
                 failure_code=filters.failure_code,
                 key_id=filters.key_id,
+                person_id=filters.person_id,
                 request_id=filters.request_id,
                 is_requested=filters.is_requested,
                 date_from=filters.date_from,
@@ -211,6 +217,7 @@ def _of_sms(one: sms.Message) -> Message:
         client_reference=one.client_reference,
         campaign_id=one.campaign_id,
         key_id=one.key_id,
+        person_id=one.person_id,
         request_id=one.request_id,
         country=one.country,
         encoding=one.encoding,
@@ -236,6 +243,7 @@ def _of_whatsapp(one: whatsapp.Message) -> Message:
         client_reference=one.client_reference,
         campaign_id=one.campaign_id,
         key_id=one.key_id,
+        person_id=one.person_id,
         request_id=one.request_id,
         country=one.country,
         accepted_at=one.accepted_at,

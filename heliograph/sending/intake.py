@@ -140,6 +140,12 @@ class Intake(Generic[Item]):
             return [found[index] for index in range(len(items))]
 
 
+def senders_of(actors: Sequence[Actor]) -> list[UUID | None] | None:
+    """Who sent each item of a batch on the dashboard; None where nobody did, so that keys' batches carry no list."""
+    people = [actor.user_id for actor in actors]
+    return people if any(people) else None
+
+
 async def outcomes(accepts: Sequence[Awaitable[Answer]]) -> list[Answer | Refusal]:
     """The answer or the refusal of each; raises what is neither."""
     results = await asyncio.gather(*accepts, return_exceptions=True)

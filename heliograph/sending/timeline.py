@@ -69,8 +69,9 @@ def by_id(table: str, *, columns: str = "", join: str = "") -> str:
     by id alone would read a month of messages.
     """
     return f"""
-SELECT found.*, o.name AS organization_name{columns}
+SELECT found.*, o.name AS organization_name, sent_by.name AS person_name{columns}
   FROM organizations o CROSS JOIN LATERAL (SELECT * FROM {table} WHERE organization_id = o.id AND id = $1) found
+  LEFT JOIN users sent_by ON sent_by.id = found.person_id
   {join}
  LIMIT 1
 """
@@ -87,7 +88,7 @@ async def of_message(conn: Connection, source: Source, *, id: UUID, with_text: b
     tried = await conn.fetch(source.attempts, organization_id, id)
     events = await raised(conn, source, organization_id, row)
     entries = [
-        Entry(row["accepted_at"], "accepted", {"status": "accepted", "request_id": row["request_id"]}),
+        Entry(row["accepted_at"], "accepted", known(_accepted(row))),
         *_attempts(tried),
         *await source.evidence(conn, row, tried),
         *_states(row, source.states),
@@ -123,6 +124,10 @@ async def raised(
     times = [message[name] for name in source.told_at if message[name]] or [message["accepted_at"]]
     first, last = [uuid7_floor(at - before) for at in times], [uuid7_floor(at + after) for at in times]
     return await conn.fetch(EVENTS, organization_id, message["id"], message["event_id"], first, last)
+
+
+def _accepted(row: asyncpg.Record) -> dict[str, Any]:
+    return {"status": "accepted", "request_id": row["request_id"], "by": row["person_name"] or row["person_id"]}
 
 
 def _states(row: asyncpg.Record, states: Iterable[tuple[str, str | None]]) -> Iterable[Entry]:

@@ -50,6 +50,8 @@ class Message(msgspec.Struct, frozen=True):
     campaign_id: UUID | None
     #: Of the request that sent it; None: a campaign, a person or the command line did.
     key_id: UUID | None
+    #: Who sent it on the dashboard.
+    person_id: UUID | None
     request_id: str
     country: str
     encoding: str
@@ -83,6 +85,8 @@ class Filters(msgspec.Struct, frozen=True):
     country: str | None = None
     failure_code: str | None = None
     key_id: UUID | None = None
+    #: Who sent it on the dashboard.
+    person_id: UUID | None = None
     request_id: str | None = None
     #: Only those that a request of its own sent with a key.
     is_requested: bool = False
@@ -136,8 +140,9 @@ SENDING = "sending"
 #: All public statuses.
 SHOWN_STATUSES = ("accepted", SENDING, *(name for name in STATUSES if name != "accepted"))
 _STORED = (
-    "mode, recipient, sender, sender_id, client_reference, campaign_id, key_id, request_id, country, encoding,"
-    " segments, guarantee, accepted_at, send_at, expires_at, sent_at, delivered_at, failed_at, ended_at, failure_code"
+    "mode, recipient, sender, sender_id, client_reference, campaign_id, key_id, person_id, request_id, country,"
+    " encoding, segments, guarantee, accepted_at, send_at, expires_at, sent_at, delivered_at, failed_at, ended_at,"
+    " failure_code"
 )
 _COLUMNS = f"id, {{status}} AS status, {_STORED}"
 # The queue is asked last, and of what is returned: most rows that are scanned are not.
@@ -153,7 +158,7 @@ LIST = bounded_scan.statement(
            AND ($14::text IS NULL OR sender = $14)
            AND ($15::text IS NULL OR country = $15) AND ($16::text IS NULL OR coalesce(failure_code = $16, false))
            AND ($17::uuid IS NULL OR coalesce(key_id = $17, false)) AND ($18::text IS NULL OR request_id = $18)
-           AND (NOT $19 OR key_id IS NOT NULL)
+           AND (NOT $19 OR key_id IS NOT NULL) AND ($20::uuid IS NULL OR coalesce(person_id = $20, false))
            AND ($6::text IS NULL OR {shown_status("looked_at", SENDING)} = $6)
            AND ($13::text[] IS NULL OR {shown_status("looked_at", SENDING)} = ANY ($13))""",
     returned=_COLUMNS.format(status=shown_status("judged", SENDING)),
@@ -192,6 +197,7 @@ async def list_page(
         filters.key_id,
         filters.request_id,
         filters.is_requested,
+        filters.person_id,
     )
     found, seen = bounded_scan.judged(rows, limit=limit, look=look)
     return Found([_message(row) for row in found], seen)

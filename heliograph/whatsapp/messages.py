@@ -56,6 +56,8 @@ class Message(msgspec.Struct, frozen=True):
     campaign_id: UUID | None
     #: As of an SMS.
     key_id: UUID | None
+    #: Who sent it on the dashboard.
+    person_id: UUID | None
     request_id: str
     country: str | None
     #: When it was stored here, in either direction.
@@ -91,6 +93,8 @@ class Filters(msgspec.Struct, frozen=True):
     country: str | None = None
     failure_code: str | None = None
     key_id: UUID | None = None
+    #: Who sent it on the dashboard.
+    person_id: UUID | None = None
     request_id: str | None = None
     #: Only those that a request of its own sent with a key.
     is_requested: bool = False
@@ -114,7 +118,7 @@ QUEUED = "queued"
 SHOWN_STATUSES = ("accepted", QUEUED, *(name for name in RANK if name != "accepted"))
 _STORED = (
     "client_reference, direction, type, mode, recipient, number_id, template_name, template_language,"
-    " billing_category, conversation_id, campaign_id, key_id, request_id, country,"
+    " billing_category, conversation_id, campaign_id, key_id, person_id, request_id, country,"
     " accepted_at, sent_at, delivered_at, read_at, failed_at, failure_code, content"
 )
 _COLUMNS = f"id, {shown_status('m', QUEUED)} AS status, {_STORED}"
@@ -132,14 +136,14 @@ _FITS = f"""
            AND ($15::text IS NULL OR coalesce(country = $15, false))
            AND ($16::text IS NULL OR coalesce(failure_code = $16, false))
            AND ($17::uuid IS NULL OR coalesce(key_id = $17, false)) AND ($18::text IS NULL OR request_id = $18)
-           AND (NOT $19 OR key_id IS NOT NULL)
+           AND (NOT $19 OR key_id IS NOT NULL) AND ($20::uuid IS NULL OR coalesce(person_id = $20, false))
            AND ($7::text IS NULL OR {shown_status("looked_at", QUEUED)} = $7)
            AND ($13::text[] IS NULL OR {shown_status("looked_at", QUEUED)} = ANY ($13))"""
 LIST = bounded_scan.statement("whatsapp_messages m", _SCANNED, fits=_FITS, returned=_RETURNED)
 # The only filter with an index: the messages between an organization and one user are requested most. A user may have
 # several names; each is scanned separately, so that none reads more than the bound.
 _OF_NAMES = """
-(SELECT message.* FROM unnest($20::text[]) AS given (name) CROSS JOIN LATERAL (
+(SELECT message.* FROM unnest($21::text[]) AS given (name) CROSS JOIN LATERAL (
         SELECT * FROM whatsapp_messages
          WHERE organization_id = $1 AND recipient = given.name AND id < $2 AND id >= $3
          ORDER BY id DESC LIMIT $5) message) m"""
@@ -173,6 +177,7 @@ async def list_page(
         filters.key_id,
         filters.request_id,
         filters.is_requested,
+        filters.person_id,
     )
     if filters.recipient is None:
         rows = await conn.fetch(LIST, *values)

@@ -280,3 +280,35 @@ async def test_what_is_shown_raw_is_what_the_api_says(api: Api, pool: Pool, tena
     _, _, answer = await api.ask("GET", f"/sms/messages/{id}", headers=tenant.headers)
     assert {name: answer["message"][name] for name in shown_raw} == shown_raw
     assert len(shown_raw) > 12
+
+
+async def test_who_sent_it_on_the_dashboard_is_told_and_sees_it_whole(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    """A sender sees number and text of what they sent themselves, and of nothing else."""
+    rui = await make_person(pool, tenant, "rui@example.com", "sender")
+    by_key = await send(api, tenant, message="Sent by a key")
+    await other_browser.sign_in("rui@example.com")
+    form = (await other_browser.get("/send")).form("/send") | {"to": "+258841234567", "message": "Sent by Rui"}
+    by_rui = (await other_browser.post("/send", form)).path.partition("=")[2]
+    assert dict(await pool.fetch("SELECT id::text, person_id FROM messages")) == {by_key: None, by_rui: rui.id}
+
+    for reader, name in ((owner, "Rui"), (other_browser, "Rui")):
+        assert shown(await reader.get(f"/messages?by={rui.id}")) == [by_rui]
+        page = await reader.get(f"/messages/{by_rui}")
+        assert f"Sent on the dashboard by {name}." in page.words
+        assert "Sent by Rui" in page.words
+        assert "+258841234567" in page.words
+    page = await other_browser.get("/messages")
+    assert ("Sent by Rui" in page.words, "Sent by a key" in page.words) == (True, False)
+    assert page.words.count("+258841234567") == 1
+    assert "+258841234567" not in (await other_browser.get(f"/messages/{by_key}")).words
+    file = await other_browser.post("/messages/export", (await other_browser.get("/messages")).form("/messages/export"))
+    assert file.text.count("+258841234567") == 1
+
+    # Whoever does not see the team is not told its names.
+    await make_person(pool, tenant, "eva@example.com", "viewer")
+    await other_browser.post("/logout", (await other_browser.get("/")).form("/logout"))
+    await other_browser.sign_in("eva@example.com")
+    page = await other_browser.get(f"/messages/{by_rui}")
+    assert ("Rui" in page.words, "Sent on the dashboard by a person." in page.words) == (False, True)

@@ -16,6 +16,7 @@ import pytest
 from heliograph.accounts import requests
 from heliograph.accounts.organizations import DestinationNotAllowed, OrganizationSuspended
 from heliograph.accounts.requests import Answer, RateUnit
+from heliograph.base.actor import Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.errors import Invalid, Refusal, Unavailable
@@ -75,6 +76,8 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(acceptor: Accepto
         {"key_name": "k", "client_reference": "a"},  # a replay
         {"key_name": "k", "text": "another"},
         {"mode": "test"},
+        {"by": Who("person", PERSON)},
+        {"by": Who("person", PERSON), "key_name": "of a person"},
         {"key_name": "past"},  # its earlier use does not count any more, and stands in the way
         {"to": OPTED_OUT},
         {"to": OPTED_OUT, "key_name": "opted out"},
@@ -94,7 +97,7 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(acceptor: Accepto
         told[actor.organization_id] = []
         for n, variety in enumerate(map(dict, varieties)):
             unit = RateUnit(key, 23)
-            who = msgspec.structs.replace(actor, mode=variety.pop("mode", "live"))
+            who = msgspec.structs.replace(actor, mode=variety.pop("mode", "live"), by=variety.pop("by", None))
             batch = [attempt(acceptor, send(who, rate_unit=unit, **variety))]
             if actor is among:
                 batch.append(attempt(acceptor, send(others, key_name=f"{n}")))
@@ -102,6 +105,8 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(acceptor: Accepto
             told[actor.organization_id].append((_without_ids(said), unit.used, unit.window_start is not None))
     assert told[alone.organization_id] == told[among.organization_id]
     assert len({said for said, _, _ in told[alone.organization_id]}) >= 12 + 6
+    by_person = "SELECT count(*) FROM messages WHERE organization_id = $1 AND person_id = $2"
+    assert await pool.fetchval(by_person, alone.organization_id, PERSON) == 2
     for rows in STORED:
         one, many = [await pool.fetch(rows, actor.organization_id) for actor in (alone, among)]
         assert one == many, rows
@@ -109,6 +114,7 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(acceptor: Accepto
 
 
 OPTED_OUT = "+258841112222"
+PERSON = uuid7()
 #: What an organization has, without what is its own: every other column, also those that are yet to come.
 STORED = (
     "SELECT to_jsonb(m) - '{organization_id,id,sender_id,accepted_at,expires_at}'::text[],"

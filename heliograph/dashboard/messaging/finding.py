@@ -25,7 +25,7 @@ LONGEST = 200
 #: What people put between the digits of a number.
 _SPACING = str.maketrans("", "", " \u00a0().-/")
 #: Fields of the address beside the range.
-FIELDS = ("q", "channel", "status", "sender", "country", "reason", "key", "campaign")
+FIELDS = ("q", "channel", "status", "sender", "country", "reason", "key", "by", "campaign")
 #: Reasons for which a message may have failed, in either channel.
 REASONS = tuple(dict.fromkeys((*entries()["sms_failure"], *entries()["whatsapp_failure"])))
 
@@ -60,7 +60,7 @@ def read(request: Request) -> Wanted:
     chosen = [one for one in typed["status"].split(",") if one in messages.STATUSES]
     number, reference, id = _searched(request, typed["q"], problems)
     ids = {}
-    for name in ("key", "campaign"):
+    for name in ("key", "by", "campaign"):
         ids[name] = _id(typed[name])
         if typed[name] and ids[name] is None:
             problems[name] = request.text("This is no id.")
@@ -72,6 +72,7 @@ def read(request: Request) -> Wanted:
         client_reference=reference,
         campaign_id=ids["campaign"],
         key_id=ids["key"],
+        person_id=ids["by"],
         sender=typed["sender"] or None,
         country=country or None,
         failure_code=typed["reason"] if typed["reason"] in REASONS else None,

@@ -9,11 +9,12 @@ import msgspec
 
 from heliograph.accounts import api_keys
 from heliograph.base.database.pool import Connection
+from heliograph.dashboard import seeing
 from heliograph.overview import documents, messages
 from heliograph.overview.messages import Filters, Message, MessageDetail
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
-from heliograph.people.roles import CONTENT, DEVELOP, REVEAL
+from heliograph.people.roles import DEVELOP, REVEAL
 from heliograph.sms import messages as sms
 from heliograph.sms.accepting import preview
 from heliograph.sms.messages import MessageNotCancelable, Step, Waiting
@@ -75,7 +76,7 @@ async def _values(
     lines += [
         Line(step, gap, round(10 * gap / longest) if longest else 0) for step, gap in zip(steps[1:], gaps, strict=True)
     ]
-    whole = is_revealed or request.may(permission=CONTENT)
+    whole = is_revealed or seeing.is_whole(request, message.person_id)
     text = detail.text if whole else None
     near = await messages.list_page(
         conn, actor, filters=Filters(recipient=message.recipient), limit=NEIGHBOURS + 1, look=LOOK
@@ -97,6 +98,7 @@ async def _values(
         "may_develop": may_develop,
         "may_see_endpoints": request.may("webhooks:read"),
         "key_name": await _key_name(conn, request, message),
+        "person_name": await seeing.name(conn, request, message.person_id),
         "waits": None if waits is None else _waits(request, message, waits),
         "strange": _strange(request, message, text),
         "neighbours": [one for one in near.messages if one.id != message.id][:NEIGHBOURS],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import io
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import time_of
+from heliograph.dashboard import seeing
 from heliograph.dashboard.messaging import finding
 from heliograph.dashboard.messaging.finding import REASONS, Wanted
 from heliograph.overview import exporting, messages
@@ -24,9 +26,11 @@ from heliograph.pages.pieces import leafing
 from heliograph.pages.pieces.charts import MARK, SEPARATORS
 from heliograph.pages.requests import Request
 from heliograph.pages.templates import tail
-from heliograph.people.roles import CONTENT
 from heliograph.sms import messages as sms
 from heliograph.sms.messages import MessageNotCancelable
+
+#: Whether the number of a message that this person sent is shown whole.
+Sees = Callable[[UUID | None], bool]
 
 #: Characters of a text that a list shows.
 EXCERPT = 60
@@ -48,14 +52,15 @@ async def show_list(request: Request) -> Answer:
         return Elsewhere(location=request.to(f"/messages/{wanted.id}"))
     size = leafing.size(request)
     after, top = leafing.after(request), _top(request)
-    whole = request.may(permission=CONTENT)
     async with request.reading() as conn:
         newer = await _newer(conn, request, wanted, top) if top is not None else 0
         start = UUID(int=top.int + 1) if top is not None else after
         found = await _look(conn, request, wanted, after=start, size=size)
         rows = found.messages[:size]
-        texts = await _texts(conn, request, rows) if whole else {}
+        readable = {one.id for one in rows if seeing.is_whole(request, one.person_id)}
+        texts = await _texts(conn, request, [one for one in rows if one.id in readable])
         keys = await api_keys.list_all(conn, request.actor) if request.may("api_keys:read") else []
+        people = await seeing.people(conn, request)
     last = rows[-1].id if len(found.messages) > size else found.seen
     values: dict[str, Any] = {
         "wanted": wanted,
@@ -65,11 +70,13 @@ async def show_list(request: Request) -> Answer:
         "statuses": messages.STATUSES,
         "reasons": REASONS,
         "is_filtered": wanted.is_filtered,
-        "whole": whole,
+        "readable": readable,
         "rows": rows,
         "texts": texts,
         "keys": [(str(one.id), one.name) for one in keys],
         "key_names": {one.id: one.name for one in keys},
+        "people": people,
+        "person_names": dict(people) | {request.person.user_id: request.person.name},
         "newer": newer,
         "pages": leafing.pages(request, last),
         "is_first": after is None,
@@ -89,12 +96,11 @@ async def export(request: Request) -> Answer:
     async with request.writing() as conn:
         await exporting.begin(conn, request.actor, kind=kind, filters=wanted.filters)
     pages = exporting.pages(request.reading_in_turn, request.actor, filters=wanted.filters)
-    whole = request.may(permission=CONTENT)
-    mode = request.mode
+    sees, mode = functools.partial(seeing.is_whole, request), request.mode
     if kind == "jsonl":
-        return Stream(name="messages.jsonl", kind="application/jsonl; charset=utf-8", parts=_lines(pages, mode, whole))
+        return Stream(name="messages.jsonl", kind="application/jsonl; charset=utf-8", parts=_lines(pages, mode, sees))
     separator = SEPARATORS.get(request.speech.language, ",")
-    return Stream(name="messages.csv", kind="text/csv; charset=utf-8", parts=_sheet(pages, mode, whole, separator))
+    return Stream(name="messages.csv", kind="text/csv; charset=utf-8", parts=_sheet(pages, mode, sees, separator))
 
 
 async def cancel_marked(request: Request) -> Answer:
@@ -190,12 +196,12 @@ def _values(one: Message, mode: str, whole: bool) -> dict[str, str | int | None]
     }
 
 
-async def _lines(pages: AsyncIterator[list[Message]], mode: str, whole: bool) -> AsyncIterator[bytes]:
+async def _lines(pages: AsyncIterator[list[Message]], mode: str, sees: Sees) -> AsyncIterator[bytes]:
     async for page in pages:
-        yield b"".join(msgspec.json.encode(_values(one, mode, whole)) + b"\n" for one in page)
+        yield b"".join(msgspec.json.encode(_values(one, mode, sees(one.person_id))) + b"\n" for one in page)
 
 
-async def _sheet(pages: AsyncIterator[list[Message]], mode: str, whole: bool, separator: str) -> AsyncIterator[bytes]:
+async def _sheet(pages: AsyncIterator[list[Message]], mode: str, sees: Sees, separator: str) -> AsyncIterator[bytes]:
     file = io.StringIO()
     writer = Writer(file, COLUMNS, delimiter=separator)
     yield (MARK + file.getvalue()).encode()
@@ -203,6 +209,6 @@ async def _sheet(pages: AsyncIterator[list[Message]], mode: str, whole: bool, se
         file.seek(0)
         file.truncate()
         for one in page:
-            values = _values(one, mode, whole)
+            values = _values(one, mode, sees(one.person_id))
             writer.row(["" if (value := values[name]) is None else str(value) for name in COLUMNS])
         yield file.getvalue().encode()

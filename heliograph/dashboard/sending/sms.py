@@ -13,13 +13,13 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.contacts import suggesting
 from heliograph.contacts.suggesting import Suggestion
+from heliograph.dashboard import seeing
 from heliograph.dashboard.sending import code, refusals, sms_form, template
 from heliograph.dashboard.sending.code import Snippet
 from heliograph.dashboard.sending.sms_form import Recipient, Typed
 from heliograph.overview import messages
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
-from heliograph.people.roles import CONTENT
 from heliograph.sms.accepting import preview, sender_ids
 from heliograph.sms.accepting.accept import MAX_TEXT
 from heliograph.sms.accepting.preview import Measured, Preview
@@ -143,7 +143,7 @@ async def _prefilled(request: Request, sent: messages.MessageDetail | None) -> T
     async with request.reading() as conn:
         senders = await sender_ids.list_all(conn, request.actor)
     sender = next((one for one in senders if one.value == detail.message.sender and not one.is_default), None)
-    whole = request.may(permission=CONTENT)
+    whole = seeing.is_whole(request, detail.message.person_id)
     return Typed(
         to=detail.message.recipient if whole else "",
         message=(detail.text or "") if whole else "",

@@ -12,6 +12,7 @@ from heliograph.accounts import idempotency
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.dashboard import seeing
 from heliograph.dashboard.sending import code, refusals, sms_form
 from heliograph.dashboard.sending.code import Snippet
 from heliograph.dashboard.sending.sms_form import Recipient
@@ -19,7 +20,6 @@ from heliograph.overview import messages
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 from heliograph.pages.words import SEND_FORM
-from heliograph.people.roles import CONTENT
 from heliograph.sms.accepting.accept import MAX_REFERENCE
 from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 from heliograph.whatsapp import library, reads, rendering, standing
@@ -150,7 +150,7 @@ async def _prefilled(request: Request) -> Typed:
     chosen = next(
         (one for one in listed if (one.name, one.language) == (earlier.template_name, earlier.template_language)), None
     )
-    whole = request.may(permission=CONTENT)
+    whole = seeing.is_whole(request, earlier.person_id)
     parameters = (earlier.content or {}).get("parameters") or []
     return Typed(
         earlier.recipient if whole else "",

@@ -35,7 +35,7 @@ from heliograph.base.ids import uuid7
 from heliograph.base.retry import SUBMIT_HORIZON
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.queue.leases import SINGLE
-from heliograph.sending.intake import Intake, outcomes
+from heliograph.sending.intake import Intake, outcomes, senders_of
 from heliograph.sms.accepting import encoding
 from heliograph.sms.accepting.sender_ids import SenderBook, SenderId
 
@@ -95,13 +95,13 @@ SELECT remaining, used, window_start, at, verdict, since, message, reference
     $16, $17,
     ARRAY(SELECT greatest(due, date_trunc('milliseconds', now())) + life
             FROM unnest($18::interval[], $19::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),
-    $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29)
+    $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30)
 """
 # A batch of one, which is what a client that sends one after the other makes.
 ACCEPT_ONE = """
 SELECT remaining, used, window_start, at, verdict, since, message, reference
   FROM sms_accept_one(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
-    $15, $16, $17, greatest($19, date_trunc('milliseconds', now())) + $18, $19, $20, $21, $22, $23, $24, $25)
+    $15, $16, $17, greatest($19, date_trunc('milliseconds', now())) + $18, $19, $20, $21, $22, $23, $24, $25, $26)
 """
 #: What says how an item of a batch was decided; the first is NULL where it was stored as a matter of course.
 DECIDED = ("verdict", "remaining", "since", "message", "reference")
@@ -186,6 +186,7 @@ class Acceptor:
                 unit.key_id if unit else None,
                 unit.limit if unit else None,
                 send.actor.key_id,
+                send.actor.user_id,
             )
         assert row is not None
         self.stored.set()
@@ -227,6 +228,7 @@ class Acceptor:
                 BUCKET,
                 *windows,
                 [send.actor.key_id for send in sends],
+                senders_of([send.actor for send in sends]),
             )
         assert row is not None
         self.stored.set()

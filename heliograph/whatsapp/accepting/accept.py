@@ -29,7 +29,7 @@ from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.queue.leases import SINGLE
-from heliograph.sending.intake import Intake, outcomes
+from heliograph.sending.intake import Intake, outcomes, senders_of
 from heliograph.whatsapp.mirror.numbers import Number, NumberBook, unavailable
 from heliograph.whatsapp.mirror.templates import (
     Template,
@@ -122,7 +122,7 @@ SELECT used, window_start, at, verdict, price, available, since, expires, messag
     $15, $16, $17, $18, $19,
     ARRAY(SELECT coalesce(due, date_trunc('milliseconds', now())) + life
             FROM unnest($20::interval[], $21::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),
-    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34)
+    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35)
 """
 
 
@@ -231,6 +231,7 @@ class Acceptor:
                 BUCKET,
                 *windows,
                 [send.actor.key_id for send in sends],
+                senders_of([send.actor for send in sends]),
             )
         assert row is not None
         self.stored.set()

@@ -16,6 +16,8 @@
 -- For a batch that is stored as a whole, only the state of the rate windows is returned; verdict and related columns
 -- are NULL. For a replay, what its answer is rebuilt from is returned: message and reference.
 --
+-- p_person: who sent each item on the dashboard; NULL as a whole where nobody did.
+--
 -- p_price is the list price in millionths; a conversation that is currently free costs nothing. p_margin: how long
 -- before its end, in seconds, a service window counts as closed. p_conversation: ids for new conversations.
 CREATE OR REPLACE FUNCTION whatsapp_accept(
@@ -26,7 +28,7 @@ CREATE OR REPLACE FUNCTION whatsapp_accept(
     p_deadline timestamptz[], p_due timestamptz[], p_lane smallint[], p_content text[], p_currency text[],
     p_price bigint[], p_country text[],
     p_bucket text, p_rate_organization uuid[], p_rate_key uuid[], p_rate_units int[],
-    p_slot int[], p_place int[], p_limit int[], p_key_id uuid[]
+    p_slot int[], p_place int[], p_limit int[], p_key_id uuid[], p_person uuid[]
 ) RETURNS TABLE (
     used int[], window_start timestamptz[], at timestamptz,
     verdict text[], price bigint[], available bigint[], since timestamptz[], expires timestamptz[],
@@ -177,16 +179,16 @@ BEGIN
 
         INSERT INTO whatsapp_messages (organization_id, id, direction, type, mode, status, number_id, conversation_id,
                                        recipient, template_id, template_name, template_language, billing_category,
-                                       content, client_reference, campaign_id, key_id, request_id, accepted_at, deadline_at,
-                                       charge, reserved, country)
+                                       content, client_reference, campaign_id, key_id, person_id, request_id,
+                                       accepted_at, deadline_at, charge, reserved, country)
         SELECT organization, id, 'outbound', type, CASE WHEN live THEN 'live' ELSE 'test' END, 'accepted', number,
                thread, recipient, template, name, language, category, content, item.reference, campaign, key_id,
-               request_id, p_at, deadline, CASE WHEN live THEN 'reserved' ELSE 'none' END, item.price, country
+               person, request_id, p_at, deadline, CASE WHEN live THEN 'reserved' ELSE 'none' END, item.price, country
           FROM unnest(v_stored, p_organization, p_id, p_type, p_live, p_number, v_thread, p_recipient, p_template,
-                      p_name, p_language, p_category, p_content, p_reference, p_campaign, p_key_id, p_request_id,
+                      p_name, p_language, p_category, p_content, p_reference, p_campaign, p_key_id, p_person, p_request_id,
                       p_deadline, v_price, p_country)
                AS item(stored, organization, id, type, live, number, thread, recipient, template, name, language,
-                       category, content, reference, campaign, key_id, request_id, deadline, price, country)
+                       category, content, reference, campaign, key_id, person, request_id, deadline, price, country)
          WHERE stored;
 
         INSERT INTO traffic_deltas (organization_id, batch, n, hour, channel, mode, country, sender, supplier_id, status,

@@ -1,0 +1,35 @@
+"""Whose numbers and texts a reader sees whole, and what the people behind messages are called.
+
+A role sees all of them, or those of what its person sent, or none (`people.roles`).
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from heliograph.base.database.pool import Connection
+from heliograph.pages.requests import Request
+from heliograph.people import memberships
+from heliograph.people.roles import CONTENT, CONVERSE, TEAM
+
+
+def is_whole(request: Request, person_id: UUID | None) -> bool:
+    """Whether the reader sees number and text of a message that this person sent (None: no person did)."""
+    if request.may(permission=CONTENT):
+        return True
+    return person_id == request.person.user_id and request.may(permission=CONVERSE)
+
+
+async def people(conn: Connection, request: Request) -> list[tuple[UUID, str]]:
+    """Who may be asked for as the sender of messages: the team, for who sees it, and else oneself."""
+    own = (request.person.user_id, request.person.name)
+    if not request.may(permission=TEAM):
+        return [own] if request.may("sms:send") or request.may("whatsapp:send") else []
+    return [(one.user_id, one.name) for one in await memberships.list_all(conn, request.actor)]
+
+
+async def name(conn: Connection, request: Request, person_id: UUID | None) -> str | None:
+    """What a person is called; None for one whom the reader may not know, or who has left."""
+    if person_id is None:
+        return None
+    return (dict(await people(conn, request)) | {request.person.user_id: request.person.name}).get(person_id)
