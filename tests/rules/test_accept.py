@@ -26,6 +26,7 @@ from heliograph.sms.accepting import accept
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
 from tests.rules.factories import TO, blocked, check_books, message, organization, send, sender
+from tests.rules.test_limits import within_one_minute
 
 
 @pytest.fixture
@@ -91,6 +92,7 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(acceptor: Accepto
     ]
     told: dict[UUID, list[Any]] = {}
     for actor in (alone, among):
+        await within_one_minute(pool)
         await attempt(acceptor, send(actor, key_name="past"))
         await pool.execute("UPDATE send_keys SET created_at = created_at - interval '73 hours'")
         await opt_out(pool, actor.organization_id, OPTED_OUT)
