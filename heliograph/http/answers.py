@@ -2,7 +2,7 @@
 Pure: no I/O, no clock. RFC 9110 and 9112; the parser is llhttp, through httptools, which reads such answers in a third
 of the time that our own reader of requests would take.
 
-The rule nobody may break: nothing that the other side sends makes a reader hold more than `READ_BYTES` of body and
+The rule nobody may break: nothing that the other side sends makes a reader hold more of a body than is to be kept and
 `HEAD_BYTES` of head or trailer, or take more than linear time. An answer whose trailer never ends does not count. What
 follows an answer is not part of the next one: a connection that received more than it asked for is not `reusable`.
 """
@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from types import MappingProxyType
 from typing import Literal
 
 import httptools
@@ -20,16 +22,20 @@ import msgspec
 
 #: How much of an answer's body is kept, for operators.
 KEPT_BYTES = 20_480
-#: A longer body is not read to its end: its connection is closed instead of reused.
+#: A longer body is not read to its end, unless more of it is to be kept: its connection is closed instead of reused.
 READ_BYTES = 65_536
-#: A body in chunks: read at most this much of it, sizes and extensions included, before it no longer counts as HTTP.
-CHUNKED_BYTES = 8 * READ_BYTES
+#: A body in chunks: read at most this many times as much, sizes and extensions included, before it no longer counts as
+#: HTTP.
+CHUNKED = 8
 #: Of the head, including preceding interim answers.
 HEAD_BYTES = 32_768
 HEADERS = 100
 #: A destination that sent nothing but interim answers (1xx) kept a core at 70 % and delayed every other request by
 #: 45 ms, until the deadline; now it is over at the first of them beyond this.
 INTERIM_ANSWERS = 16
+
+#: Of an answer of which none are asked for.
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 FailureKind = Literal["blocked", "busy", "dns", "connect", "tls", "timeout", "closed", "protocol"]
 
@@ -49,7 +55,8 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
     `body`: at most as much as is kept, possibly cut short by the other side. `retry_after`: seconds from now, from the
     header's seconds or date, None without one. `duration`: seconds. `start`: the first bytes received, which
-    contain the head (`head`). `first_byte`: seconds until they came.
+    contain the head (`head`). `first_byte`: seconds until they came. `headers`: those that were asked for, by their
+    names in small letters; of one that comes twice, the last.
     """
 
     status: int
@@ -59,6 +66,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     start: bytes = b""
     first_byte: float | None = None
     way: Way | None = None
+    headers: Mapping[str, str] = NO_HEADERS
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
@@ -106,21 +114,26 @@ class AnswerReader:
         "_headers",
         "_interim",
         "_kept",
+        "_most",
         "_parser",
         "_problem",
         "_seen",
         "_told",
+        "_wanted",
         "body",
         "complete",
+        "headers",
         "retry_after",
         "reusable",
         "start",
         "status",
     )
 
-    def __init__(self, kept: int = KEPT_BYTES) -> None:
-        """`kept`: bytes of a body that are kept, at most READ_BYTES."""
+    def __init__(self, kept: int = KEPT_BYTES, wanted: frozenset[bytes] = frozenset()) -> None:
+        """`kept`: bytes of a body that are kept. `wanted`: names, in small letters, of headers that are."""
         self._kept = kept
+        self._most = max(kept, READ_BYTES)
+        self._wanted = wanted
         self._parser = httptools.HttpResponseParser(self)
         # Old programs end their lines with LF alone, and put spaces after a chunk's length. As a client that reads
         # one answer and drops the connection when more comes, we are fooled by neither.
@@ -139,6 +152,7 @@ class AnswerReader:
         self.start: bytes | bytearray = b""
         #: The header as it came.
         self.retry_after: str | None = None
+        self.headers: Mapping[str, str] = NO_HEADERS
         self._seen = 0
         self._head = 0
         #: Bytes since the head, and since the last piece of the body: sizes, extensions, trailer.
@@ -172,7 +186,7 @@ class AnswerReader:
             # The parser buffers an unfinished header or trailer without reporting it.
             if not self.status and self._head > HEAD_BYTES:
                 raise NotHttp("the head is too large")
-            if not self.complete and (self._between > HEAD_BYTES or self._after_head > CHUNKED_BYTES):
+            if not self.complete and (self._between > HEAD_BYTES or self._after_head > CHUNKED * self._most):
                 raise NotHttp("the trailer is too large")
         return self.complete
 
@@ -204,6 +218,8 @@ class AnswerReader:
             return  # a trailer
         if len(name) == 11 and self.retry_after is None and name.lower() == b"retry-after":
             self.retry_after = value.decode("latin-1")
+        if self._wanted and (known := name.lower()) in self._wanted:
+            self.headers = {**self.headers, known.decode("latin-1"): value.decode("latin-1")}
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -215,6 +231,7 @@ class AnswerReader:
             raise _Enough
         else:
             self.retry_after = None
+            self.headers = NO_HEADERS
             self._interim += 1
             if self._interim > INTERIM_ANSWERS:
                 raise self._stop("too many interim answers")
@@ -224,7 +241,7 @@ class AnswerReader:
         if len(self.body) < self._kept:
             self.body = _added(self.body, data[: self._kept - len(self.body)])
         self._seen += len(data)
-        if self._seen >= READ_BYTES:
+        if self._seen >= self._most:
             self.complete = True
             raise _Enough
 

@@ -1,4 +1,4 @@
-"""The one client for requests that this service makes: to addresses that somebody else chose, and to suppliers.
+"""The one client for requests that this service makes: to addresses that somebody else chose, to suppliers and to Meta.
 
 The rule nobody may break: a connection is opened only to an address that `addresses.is_allowed` accepted, and to
 exactly that address. A name is resolved once per connection, by us; if any of its addresses is refused, all are. The
@@ -29,8 +29,8 @@ import msgspec
 from heliograph.base.network.addresses import Address, Network, Target, is_allowed, parse_networks, parse_url
 from heliograph.base.process.settings import Settings
 from heliograph.http import writer
-from heliograph.http.answers import KEPT_BYTES, Answer, Failure, FailureKind, Way
-from heliograph.http.client_connection import ClientConnection
+from heliograph.http.answers import KEPT_BYTES, Answer, AnswerReader, Failure, FailureKind, Way
+from heliograph.http.client_connection import BODY_SECONDS, ClientConnection
 from heliograph.http.resolver import Blocked, Lookup, Resolver
 
 #: Most receivers close an idle connection after 5 s or later; a request on one that is being closed is lost.
@@ -62,6 +62,10 @@ class ClientRules(msgspec.Struct, frozen=True):
     networks: tuple[Network, ...] = ()
     #: Bytes of an answer's body that are kept.
     kept: int = KEPT_BYTES
+    #: Names, in small letters, of an answer's headers that are kept.
+    headers: frozenset[bytes] = frozenset()
+    #: What a body may take after its head, within `seconds`.
+    body_seconds: float = BODY_SECONDS
 
 
 def webhook_rules(settings: Settings) -> ClientRules:
@@ -323,7 +327,12 @@ class HttpClient:
         """The connection on a socket, with TLS if required."""
 
         def make() -> ClientConnection:
-            return ClientConnection(self._loop, functools.partial(self._lost, destination), self._rules.kept)
+            return ClientConnection(
+                self._loop,
+                functools.partial(self._lost, destination),
+                AnswerReader(self._rules.kept, self._rules.headers),
+                body_seconds=self._rules.body_seconds,
+            )
 
         try:
             if destination.secure:

@@ -17,7 +17,6 @@ from typing import cast
 from heliograph.base.database import clock
 from heliograph.base.network import sockets
 from heliograph.http.answers import (
-    KEPT_BYTES,
     Answer,
     AnswerReader,
     Failure,
@@ -36,6 +35,7 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_answer",
+        "_body_seconds",
         "_done",
         "_first_byte",
         "_in_body",
@@ -49,12 +49,18 @@ class ClientConnection(asyncio.Protocol):
     )
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, lost: Callable[[ClientConnection], None], kept: int = KEPT_BYTES
+        self,
+        loop: asyncio.AbstractEventLoop,
+        lost: Callable[[ClientConnection], None],
+        answer: AnswerReader | None = None,
+        *,
+        body_seconds: float = BODY_SECONDS,
     ) -> None:
-        """`lost` is told when the connection has ended. `kept`: bytes of an answer's body."""
+        """`lost` is told when the connection has ended. `answer`: what reads its answers."""
         self._loop = loop
         self._lost = lost
-        self._answer = AnswerReader(kept)
+        self._answer = answer or AnswerReader()
+        self._body_seconds = body_seconds
         self._done: Callable[[Answer | Failure], None] | None = None
         self._started = 0.0
         self._in_body = False
@@ -86,7 +92,7 @@ class ClientConnection(asyncio.Protocol):
         self.deadline = deadline
         self._done = done
         if self._transport.is_closing():  # lost between its opening and now
-            self._conclude("closed", "the connection ended before an answer")
+            self._settle(Failure("closed", "the connection ended before the request", 0.0, is_sent=False, way=self.way))
         else:
             self._transport.write(request)
 
@@ -127,7 +133,7 @@ class ClientConnection(asyncio.Protocol):
                 self._answered()
             elif answer.status and not self._in_body:
                 self._in_body = True
-                self.deadline = min(self.deadline, time.monotonic() + BODY_SECONDS)
+                self.deadline = min(self.deadline, time.monotonic() + self._body_seconds)
         except NotHttp as problem:
             answer.reusable = False
             self._settle(self._failure("protocol", str(problem)))
@@ -156,7 +162,8 @@ class ClientConnection(asyncio.Protocol):
         began = self._started
         first = self._first_byte - began if self._first_byte else None
         body, start = bytes(answer.body), bytes(answer.start)
-        self._settle(Answer(answer.status, body, retry_after, time.monotonic() - began, start, first, self.way))
+        took = time.monotonic() - began
+        self._settle(Answer(answer.status, body, retry_after, took, start, first, self.way, answer.headers))
 
     def _failure(self, kind: FailureKind, detail: str) -> Failure:
         return Failure(kind, detail, time.monotonic() - self._started, way=self.way)

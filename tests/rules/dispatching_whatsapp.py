@@ -34,7 +34,7 @@ from tests.rules.whatsapp_factories import Made
 
 Script = Callable[[CloudSubmission], CloudOutcome | None]
 
-UNREACHABLE = CloudOutcome(Verdict.UNREACHABLE, code="ClientConnectorError")
+UNREACHABLE = CloudOutcome(Verdict.UNREACHABLE, code="connect")
 UNKNOWN = CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code="TimeoutError")
 
 

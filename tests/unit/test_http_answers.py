@@ -137,6 +137,32 @@ def test_a_trailer_says_nothing() -> None:
     assert seen(reader) == (200, b"ok", None, True)
 
 
+@pytest.mark.parametrize("cut", [7, 1_000])
+def test_headers_that_are_asked_for_are_kept_and_those_of_no_other_head(cut: int) -> None:
+    reader = AnswerReader(wanted=frozenset((b"x-usage",)))
+    interim = b"HTTP/1.1 103 Hints\r\nX-Usage: early\r\n\r\n"
+    head = b"HTTP/1.1 200 OK\r\nX-USAGE: {85}\r\nX-Other: no\r\nTransfer-Encoding: chunked\r\n\r\n"
+    data = interim + head + b"2\r\nok\r\n0\r\nX-Usage: late\r\n\r\n"
+    for at in range(0, len(data), cut):
+        reader.feed(data[at : at + cut])
+    assert (reader.headers, reader.body, reader.reusable) == ({"x-usage": "{85}"}, b"ok", True)
+    reader.reset()
+    assert reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    assert reader.headers == {}
+
+
+def test_as_much_of_a_body_is_read_as_is_to_be_kept() -> None:
+    for kept, length in ((100, READ_BYTES + 1), (READ_BYTES * 3, READ_BYTES * 3 + 1)):
+        reader = AnswerReader(kept)
+        reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length)
+        assert reader.feed(b"x" * length)
+        assert (len(reader.body), reader.reusable) == (kept, False)
+    reader = AnswerReader(READ_BYTES * 3)
+    reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (READ_BYTES * 2))
+    assert reader.feed(b"x" * READ_BYTES * 2)
+    assert (len(reader.body), reader.reusable) == (READ_BYTES * 2, True)
+
+
 @pytest.mark.parametrize("cut", [1, 100])
 def test_a_trailer_is_refused_before_it_is_long(cut: int) -> None:
     """Fed in pieces of any size: what the parser gathers and copies again is bounded."""

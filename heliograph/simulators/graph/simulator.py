@@ -30,9 +30,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import aiohttp
 import msgspec
 
+from heliograph.http.client import HttpClient
 from heliograph.http.heads import RequestHead
 from heliograph.simulators.graph.callbacks.events import (
     AccountEvent,
@@ -43,7 +43,7 @@ from heliograph.simulators.graph.callbacks.events import (
     template_event,
 )
 from heliograph.simulators.graph.callbacks.inbound import Inbound, alarm, receive
-from heliograph.simulators.graph.callbacks.outbox import Attempt, Outbox, body_of
+from heliograph.simulators.graph.callbacks.outbox import RULES, Attempt, Outbox, body_of
 from heliograph.simulators.graph.callbacks.scripts import MAGIC, SCRIPTS, Script, Step, script_of
 from heliograph.simulators.graph.callbacks.statuses import metadata
 from heliograph.simulators.graph.callbacks.webhooks import Item
@@ -111,7 +111,7 @@ class GraphSimulator:
         self._api = Api(self._world, self._outboxes, lambda: self.base_url)
         self._control = Control(self)
         self._http = HttpSimulator(self._handle, body_bytes=_LARGEST_BODY)
-        self._session: aiohttp.ClientSession | None = None
+        self._client: HttpClient | None = None
         for app in self._world.apps.values():
             self._box(app)
 
@@ -119,24 +119,24 @@ class GraphSimulator:
 
     async def start(self) -> None:
         """Listen, and begin the handshakes. Raises OSError when the port is taken."""
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=False))
+        self._client = HttpClient(RULES)
         try:
             await self._listen()
         except OSError:
-            await self._session.close()
+            await self._client.close()
             raise
         self.clock.open(asyncio.get_running_loop())
         for box in self._outboxes.values():
-            box.open(self._session)
+            box.open(self._client)
 
     async def stop(self) -> None:
         """Close every connection at once. What was not called back is kept."""
         self.clock.close()
         for box in self._outboxes.values():
             await box.close()
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
         self.refuse_connections()
 
     async def __aenter__(self) -> GraphSimulator:
@@ -389,8 +389,8 @@ class GraphSimulator:
         box = self._outboxes.get(app.id)
         if box is None:
             box = self._outboxes[app.id] = Outbox(app, lambda: self._options, self.clock, lambda: self._world.counters)
-            if self._session is not None:
-                box.open(self._session)
+            if self._client is not None:
+                box.open(self._client)
         return box
 
     async def _listen(self) -> None:

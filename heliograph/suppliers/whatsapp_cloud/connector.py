@@ -10,6 +10,8 @@ The rule nobody may break: every submission gets exactly one outcome, and `on_ou
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import time
 from collections import deque
 from collections.abc import Callable
@@ -65,7 +67,10 @@ class CloudConnector:
         self._gate = PairGate(clock)
         #: With when it came.
         self._queue: deque[tuple[float, CloudSubmission]] = deque()
-        self._tasks: dict[asyncio.Task[None], CloudSubmission] = {}
+        #: Under way, by a number of this connector's own; and those of them that had to wait for a connection.
+        self._flying: dict[int, CloudSubmission] = {}
+        self._begun = 0
+        self._tasks: set[asyncio.Task[None]] = set()
         #: Submissions without an outcome yet.
         self._open = 0
         self._running = self._stopping = False
@@ -92,7 +97,7 @@ class CloudConnector:
             return 0
         if self._trying:
             return 0 if self._open else 1
-        room = min(self._concurrency - len(self._tasks), self._pacer.available() + self._pacer.ahead)
+        room = min(self._concurrency - len(self._flying), self._pacer.available() + self._pacer.ahead)
         return max(0, room - len(self._queue))
 
     def pair_wait(self, recipient: str) -> float:
@@ -135,7 +140,7 @@ class CloudConnector:
         held = max(0.0, self._held_until - self._clock())
         usable = self._running and not self._stopping and not held
         return CloudHealth(
-            usable, len(self._tasks), len(self._queue), self._pacer.rate, held, self._reason, self._last_error
+            usable, len(self._flying), len(self._queue), self._pacer.rate, held, self._reason, self._last_error
         )
 
     async def stop(self, *, grace: float) -> None:
@@ -147,15 +152,18 @@ class CloudConnector:
             self._timer.cancel()
         while self._queue:
             self._end_soon(self._queue.popleft()[1], _unreachable("stopping"))
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=grace)
-        late = list(self._tasks.items())
-        self._tasks.clear()
-        for task, submission in late:
-            task.cancel()
+        if self._open:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace):
+                    await self._all_ended.wait()
+        late = list(self._flying.values())
+        self._flying.clear()
+        for submission in late:
             self._end(submission, CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code="stopped"))
-        if late:
-            await asyncio.wait([task for task, _ in late], timeout=_LET_GO)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_LET_GO)
         if self._open:
             await self._all_ended.wait()
         self._running = False
@@ -181,29 +189,36 @@ class CloudConnector:
             self._end_soon(self._queue.popleft()[1], _unreachable("held"))
         if self._stopping or not self._queue:
             return
-        free = min(self._concurrency - len(self._tasks), len(self._queue), self._pacer.available())
+        free = min(self._concurrency - len(self._flying), len(self._queue), self._pacer.available())
         if free > 0:
             self._pacer.take(free)
             for _ in range(free):
                 _, submission = self._queue.popleft()
-                task = self._loop.create_task(self._send(submission))
-                self._tasks[task] = submission
-        if self._queue and len(self._tasks) < self._concurrency and self._timer is None:
+                self._begun += 1
+                self._flying[self._begun] = submission
+                answered = functools.partial(self._answered, self._begun)
+                if not self._client.send_now(self._number, self._credential, submission.body, answered):
+                    task = self._loop.create_task(self._connect_and_send(submission, answered))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+        if self._queue and len(self._flying) < self._concurrency and self._timer is None:
             self._timer = self._loop.call_later(max(self._pacer.wait(), 0.001), self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         self._pump()
 
-    async def _send(self, submission: CloudSubmission) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    async def _connect_and_send(self, submission: CloudSubmission, answered: Callable[[CloudOutcome], None]) -> None:
         try:
             outcome = await self._client.send(self._number, self._credential, submission.body)
         except Exception as error:
             log.exception("whatsapp_send_failed", message_id=str(submission.message_id))
             outcome = CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code=type(error).__name__)
-        if self._tasks.pop(task, None) is None:
+        answered(outcome)
+
+    def _answered(self, number: int, outcome: CloudOutcome) -> None:
+        submission = self._flying.pop(number, None)
+        if submission is None:
             return  # stop() has ended it
         self._learn(submission, outcome)
         self._end(submission, outcome)

@@ -42,7 +42,7 @@ class CloudOutcome(msgspec.Struct, frozen=True, gc=False):
     message_status: str | None = None
     #: REFUSED, BUSY and UNKNOWN: what the answer means. `fault.wait` says when to try again.
     fault: Fault | None = None
-    #: For operators, such as "131047", "100/33", "http 502" or "ConnectionResetError"; never shown to a customer.
+    #: For operators, such as "131047", "100/33", "http 502" or "closed"; never shown to a customer.
     code: str = ""
     #: Text for operators; never shown to a customer.
     detail: str = ""

@@ -4,22 +4,25 @@ A token goes into a header and nowhere else, with its proof in the address; the 
 address of (`debug_token`) is never logged. No redirect is followed, no proxy or netrc of the environment is read, no
 cookie is kept, no answer is decompressed or read beyond a limit, and no address that an answer names is ever called.
 
-The rule nobody may break: a send is written once. aiohttp repeats only reads by itself, and whether a send may have
-left is told by whether its body was handed to an open connection, not by the kind of the exception.
+The rule nobody may break: a send is written once, and whether it may have left is told by whether anything of it was
+written to an open connection (`Failure.is_sent`), not by the kind of the failure.
 """
 
 from __future__ import annotations
 
-import asyncio
+import functools
+import ssl
 import time
-from collections.abc import Mapping
+import urllib.parse
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-import aiohttp
 import msgspec
-from aiohttp.abc import AbstractStreamWriter
-from yarl import URL
+import structlog
 
+from heliograph.base.network.addresses import parse_networks
+from heliograph.http.answers import READ_BYTES, Answer, Failure
+from heliograph.http.client import ClientRules, HttpClient
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud import objects
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL, check_base_url
@@ -34,8 +37,7 @@ from heliograph.suppliers.whatsapp_cloud.objects import CloudAccount, CloudNumbe
 SEND_SECONDS = 30.0
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
-#: Answers beyond this are not read; bytes.
-SEND_ANSWER = 65_536
+#: Of an answer to a read, no more is kept; bytes. What is cut off is no JSON, and so says nothing.
 READ_ANSWER = 16 * 1_048_576
 #: Items a page, and pages of one listing.
 PAGE = 100
@@ -43,11 +45,17 @@ PAGES = 100
 #: Share of the management calls from which on they slow down, percent.
 BUSY_PERCENT = 80
 
+#: Answers' headers that say how many of the calls are used up.
+_APP_USAGE, _BUSINESS_USAGE = "x-app-usage", "x-business-use-case-usage"
+#: Of a name that an operator gave, any address will do: one that stands for Meta may be on this machine.
+_ANYWHERE = parse_networks("0.0.0.0/0,::/0")
 #: An idle connection is closed by us before Meta does: a send on one that is being closed ends as UNKNOWN.
 _KEEP_ALIVE = 15.0
 #: Usage is counted by the hour.
 _USAGE_SECONDS = 3_600.0
 _DETAIL = 300
+
+log = structlog.get_logger(__name__)
 
 
 class CloudError(Exception):
@@ -78,44 +86,50 @@ class CloudClient:
         keep_alive: float = _KEEP_ALIVE,
     ) -> None:
         self._root = f"{check_base_url(base_url)}/{version}/"
-        self._send_bounds = aiohttp.ClientTimeout(total=send_seconds, sock_connect=connect_seconds)
-        self._read_bounds = aiohttp.ClientTimeout(total=read_seconds, sock_connect=connect_seconds)
         # How many are open at once is the connectors' business.
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=keep_alive, ttl_dns_cache=60),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            headers={"Accept-Encoding": "identity", "User-Agent": "heliograph"},
+        rules = ClientRules(
+            seconds=send_seconds,
+            connect_seconds=min(connect_seconds, send_seconds),
+            per_destination=1 << 30,
+            allow_http=True,
+            networks=_ANYWHERE,
+            kept=READ_BYTES,
+            headers=frozenset((_APP_USAGE.encode(), _BUSINESS_USAGE.encode())),
         )
-        self._urls: dict[tuple[str, str], URL] = {}
-        self._heads: dict[str, dict[str, str]] = {}
+        reads = msgspec.structs.replace(
+            rules,
+            seconds=read_seconds,
+            connect_seconds=min(connect_seconds, read_seconds),
+            kept=READ_ANSWER,
+            body_seconds=read_seconds,
+        )
+        tls = ssl.create_default_context()
+        self._sends = HttpClient(rules, tls=tls, keep_alive=keep_alive)
+        self._reads = HttpClient(reads, tls=tls, keep_alive=keep_alive)
+        self._urls: dict[tuple[str, str], str] = {}
+        self._heads: dict[str, tuple[dict[str, str], str]] = {}
         self._usage: dict[str, tuple[float, float]] = {}
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._session.close()
+        await self._sends.close()
+        await self._reads.close()
 
     # -- sends ---------------------------------------------------------------------------------------------------------
 
     async def send(self, number_graph_id: str, credential: Credential, body: bytes) -> CloudOutcome:
         """`POST /{number}/messages`, once. Never raises but for cancellation, after which the outcome is UNKNOWN."""
-        payload = _Body(body)
-        try:
-            async with self._session.post(
-                self._messages(number_graph_id, credential),
-                data=payload,
-                headers=self._head(credential.token),
-                timeout=self._send_bounds,
-                allow_redirects=False,
-            ) as response:
-                status, headers = response.status, response.headers
-                raw = await _read(response, SEND_ANSWER)
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            if not payload.begun:
-                return CloudOutcome(Verdict.UNREACHABLE, code=_name(error), detail="nothing was sent")
-            return CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code=_name(error), detail="no answer")
-        self._note_usage(headers)
-        return outcome_of(status, headers, raw)
+        headers, _ = self._head(credential.token)
+        return self._outcome(await self._sends.post(self._messages(number_graph_id, credential), body, headers))
+
+    def send_now(
+        self, number_graph_id: str, credential: Credential, body: bytes, done: Callable[[CloudOutcome], None]
+    ) -> bool:
+        """As `send`, without a task, if a connection is open and free: `done` gets the outcome, later. False: nothing
+        was done; use `send`."""
+        headers, lines = self._head(credential.token)
+        url = self._messages(number_graph_id, credential)
+        return self._sends.post_now(url, body, lines, len(headers), functools.partial(self._answered, done))
 
     # -- reads ---------------------------------------------------------------------------------------------------------
 
@@ -167,23 +181,44 @@ class CloudClient:
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
-    def _messages(self, number_graph_id: str, credential: Credential) -> URL:
+    def _answered(self, done: Callable[[CloudOutcome], None], found: Answer | Failure) -> None:
+        try:
+            outcome = self._outcome(found)
+        except Exception as error:  # the message may be on its way
+            log.exception("answer to a send not understood", error=type(error).__name__)
+            outcome = CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code=type(error).__name__)
+        done(outcome)
+
+    def _outcome(self, found: Answer | Failure) -> CloudOutcome:
+        if isinstance(found, Answer):
+            self._note_usage(found.headers)
+            return outcome_of(found.status, found.body, found.retry_after)
+        if not found.is_sent:
+            return CloudOutcome(Verdict.UNREACHABLE, code=found.kind, detail="nothing was sent")
+        return CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code=found.kind, detail="no answer")
+
+    def _messages(self, number_graph_id: str, credential: Credential) -> str:
         key = (number_graph_id, credential.proof)
         url = self._urls.get(key)
         if url is None:
-            if len(self._urls) > 10_000:
+            if len(self._urls) > 1_000:
                 self._urls.clear()
-            url = URL(f"{self._root}{number_graph_id}/messages").with_query(appsecret_proof=credential.proof)
+            url = self._address(f"{number_graph_id}/messages", {"appsecret_proof": credential.proof})
             self._urls[key] = url
         return url
 
-    def _head(self, token: str) -> dict[str, str]:
+    def _address(self, path: str, query: Mapping[str, str]) -> str:
+        return f"{self._root}{urllib.parse.quote(path)}?{urllib.parse.urlencode(query, safe=',')}"
+
+    def _head(self, token: str) -> tuple[dict[str, str], str]:
+        """Headers of a call with a token, and the same as lines."""
         head = self._heads.get(token)
         if head is None:
             # Few live at once; those of former tokens go.
             if len(self._heads) > 1_000:
                 self._heads.clear()
-            head = self._heads[token] = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            headers = _headers(token)
+            head = self._heads[token] = headers, "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         return head
 
     async def _list(self, path: str, credential: Credential, fields: str) -> list[Mapping[str, Any]]:
@@ -211,37 +246,27 @@ class CloudClient:
     async def _call(
         self, method: str, path: str, credential: Credential, query: Mapping[str, str], *, kept: bool = True
     ) -> dict[str, Any]:
-        head = self._head(credential.token) if kept else {"Authorization": f"Bearer {credential.token}"}
-        try:
-            async with self._session.request(
-                method,
-                URL(self._root + path),
-                params={**query, "appsecret_proof": credential.proof},
-                headers=head,
-                timeout=self._read_bounds,
-                allow_redirects=False,
-            ) as response:
-                status, headers = response.status, response.headers
-                raw = await _read(response, READ_ANSWER)
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            # The exception itself may hold the address, and with it a token.
-            raise CloudError(Verdict.UNREACHABLE, None, _name(error)) from None
-        self._note_usage(headers)
-        answer = _object(raw)
-        if 200 <= status < 300 and answer is not None and "error" not in answer:
+        headers = self._head(credential.token)[0] if kept else _headers(credential.token)
+        address = self._address(path, {**query, "appsecret_proof": credential.proof})
+        found = await self._reads.request(method, address, b"", headers)
+        if isinstance(found, Failure):
+            raise CloudError(Verdict.UNREACHABLE, None, found.kind)
+        self._note_usage(found.headers)
+        answer = _object(found.body)
+        if 200 <= found.status < 300 and answer is not None and "error" not in answer:
             return answer
-        refused = outcome_of(status, headers, raw)
+        refused = outcome_of(found.status, found.body, found.retry_after)
         raise CloudError(refused.verdict, refused.fault, refused.code, refused.detail)
 
     def _note_usage(self, headers: Mapping[str, str]) -> None:
-        if "X-Business-Use-Case-Usage" in headers or "X-App-Usage" in headers:
+        if headers:
             now = time.monotonic()
             for key, seconds in usage_pauses(headers).items():
                 self._usage[key] = (seconds, now + max(seconds, _USAGE_SECONDS if seconds else 0.0))
 
 
-def outcome_of(status: int, headers: Mapping[str, str], raw: bytes) -> CloudOutcome:
-    """What an answer to a send means, whatever it is."""
+def outcome_of(status: int, raw: bytes, retry_after: float | None = None) -> CloudOutcome:
+    """What an answer to a send means, whatever it is. `retry_after`: seconds."""
     answer = _object(raw)
     if answer is not None and 200 <= status < 300 and "error" not in answer:
         messages, contacts = answer.get("messages"), answer.get("contacts")
@@ -275,55 +300,34 @@ def outcome_of(status: int, headers: Mapping[str, str], raw: bytes) -> CloudOutc
         fault=fault,
         code=name,
         detail=(words(details) or message or fault.title)[:_DETAIL],
-        retry_after=_seconds(headers.get("Retry-After")) if verdict is Verdict.BUSY else None,
+        retry_after=None if retry_after is None or verdict is not Verdict.BUSY else min(retry_after, _USAGE_SECONDS),
         trace=(words(error.get("fbtrace_id")) or "")[:100],
     )
 
 
 def usage_pauses(headers: Mapping[str, str]) -> dict[str, float]:
-    """What the usage headers advise: key (business or app) → seconds between reads; 0: nothing to be done.
+    """What the usage headers, their names in small letters, advise: key (business or app) → seconds between reads; 0:
+    nothing to be done.
 
     Above BUSY_PERCENT the pause grows by 3 s a percent, a minute at 100; `estimated_time_to_regain_access` (minutes)
     says more where it is given.
     """
     pauses: dict[str, float] = {}
-    app = _object(headers.get("X-App-Usage", "").encode())
+    app = _object(headers.get(_APP_USAGE, "").encode())
     if app is not None:
         pauses["app"] = _pause(app)
-    for key, uses in (_object(headers.get("X-Business-Use-Case-Usage", "").encode()) or {}).items():
+    for key, uses in (_object(headers.get(_BUSINESS_USAGE, "").encode()) or {}).items():
         listed = [one for one in uses if isinstance(one, Mapping)] if isinstance(uses, list) else []
         pauses[key] = max(map(_pause, listed), default=0.0)
     return pauses
 
 
-class _Body(aiohttp.BytesPayload):
-    """A body that knows whether it was handed to a connection that was open."""
-
-    def __init__(self, body: bytes) -> None:
-        super().__init__(body, content_type="application/json")
-        self.begun = False
-
-    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        # aiohttp keeps the headers back until here. On a connection that has closed it raises before it writes.
-        transport = getattr(writer, "transport", None)
-        self.begun = transport is None or not transport.is_closing()
-        await super().write_with_length(writer, content_length)
-
-
-async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The whole answer. Raises ValueError when it is longer than `limit`."""
-    length = response.content_length
-    if length is not None and length <= limit:
-        return await response.read()
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in response.content.iter_any():
-        size += len(chunk)
-        if size > limit:
-            response.close()
-            raise ValueError("the answer is too long")
-        chunks.append(chunk)
-    return b"".join(chunks)
+def _headers(token: str) -> dict[str, str]:
+    return {
+        "Authorization": f"Bearer {token}",
+        "Content-Type": "application/json",
+        "Accept-Encoding": "identity",
+    }
 
 
 def _unreadable(what: str) -> NoReturn:
@@ -338,21 +342,11 @@ def _object(raw: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _seconds(value: str | None) -> float | None:
-    return min(float(value), _USAGE_SECONDS) if value is not None and value.isascii() and value.isdigit() else None
-
-
 def _pause(use: Mapping[str, Any]) -> float:
     percent = max((value for name in _PERCENTS if isinstance(value := use.get(name), int | float)), default=0)
     minutes = use.get("estimated_time_to_regain_access")
     regain = float(minutes) * 60 if isinstance(minutes, int | float) and minutes > 0 else 0.0
     return max(regain, (percent - BUSY_PERCENT) * 3.0 if percent > BUSY_PERCENT else 0.0)
-
-
-def _name(error: BaseException) -> str:
-    """The kind of an exception, with the system's name for it: its text may hold addresses."""
-    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    return "timeout" if isinstance(error, TimeoutError | asyncio.TimeoutError) else type(cause).__name__
 
 
 _PERCENTS = ("call_count", "total_cputime", "total_time")

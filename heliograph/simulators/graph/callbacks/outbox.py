@@ -16,9 +16,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import aiohttp
 import msgspec
 
+from heliograph.base.network.addresses import parse_networks
+from heliograph.http.answers import Answer, Failure
+from heliograph.http.client import ClientRules, HttpClient
 from heliograph.simulators.graph.callbacks.webhooks import Item, encode, envelope, sign
 from heliograph.simulators.graph.clock import VirtualClock
 from heliograph.simulators.graph.objects import App, Counters
@@ -27,6 +29,15 @@ from heliograph.simulators.graph.options import GraphOptions
 #: Seconds before each attempt after the first; the last one repeats until the days are over.
 GAPS = (0, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600)
 _HANDSHAKE_GAPS = (0.1, 0.2, 0.5, 1.0)
+#: Wherever tests and developers listen, for as long as options say.
+RULES = ClientRules(
+    seconds=3_600.0,
+    connect_seconds=10.0,
+    per_destination=1 << 30,
+    allow_http=True,
+    networks=parse_networks("0.0.0.0/0,::/0"),
+    kept=1_024,
+)
 #: Updates that wait at the most; more than that is a test that forgot its receiver.
 _MOST_WAITING = 2_000_000
 
@@ -74,17 +85,17 @@ class Outbox:
         self._flying: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._shaking: asyncio.Task[None] | None = None
-        self._session: aiohttp.ClientSession | None = None
+        self._client: HttpClient | None = None
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def open(self, session: aiohttp.ClientSession) -> None:
-        self._session = session
+    def open(self, client: HttpClient) -> None:
+        self._client = client
         self.set_url(self.app.webhook_url)
 
     async def close(self) -> None:
         """Stop at once. Undelivered callbacks are kept."""
-        self._session = None
+        self._client = None
         await asyncio.sleep(0)  # a callback that has not begun would be cancelled without giving its updates back
         tasks = [*self._flying, *([self._shaking] if self._shaking else [])]
         for task in tasks:
@@ -112,7 +123,7 @@ class Outbox:
         if self._shaking is not None:
             self._shaking.cancel()
             self._shaking = None
-        if url and self._session is not None:
+        if url and self._client is not None:
             self._shaking = asyncio.get_running_loop().create_task(self._shake_until_passed())
 
     @property
@@ -166,21 +177,19 @@ class Outbox:
 
     async def handshake(self) -> bool:
         """Perform the handshake by GET. True if the challenge came back as plain text with a 200."""
-        if self._session is None or not self.app.webhook_url:
+        if self._client is None or not self.app.webhook_url:
             self.handshake_problem = "no URL"
             return False
         challenge = str(self._challenges.randrange(10**9, 10**10))
         query = {"hub.mode": "subscribe", "hub.challenge": challenge, "hub.verify_token": self.app.verify_token}
         url = self.app.webhook_url
         url += ("&" if "?" in url else "?") + urllib.parse.urlencode(query)
-        try:
-            timeout = aiohttp.ClientTimeout(total=self._options().webhook_timeout)
-            async with self._session.get(url, timeout=timeout, allow_redirects=False) as answer:
-                text = (await answer.content.read(1024)).decode("utf-8", "replace")
-                passed = answer.status == 200 and text == challenge
-                self.handshake_problem = "" if passed else f"answered {answer.status}, not the challenge"
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            passed, self.handshake_problem = False, type(error).__name__
+        found = await self._asked("GET", url, b"", {})
+        if isinstance(found, Failure):
+            passed, self.handshake_problem = False, found.kind
+        else:
+            passed = found.status == 200 and found.body == challenge.encode()
+            self.handshake_problem = "" if passed else f"answered {found.status}, not the challenge"
         if passed:
             self.verified.set()
         return passed
@@ -195,7 +204,7 @@ class Outbox:
         self._wake()
 
     def _ready(self) -> bool:
-        return self.passed and not self.held and self._session is not None
+        return self.passed and not self.held and self._client is not None
 
     def _wake(self) -> None:
         if not self._ready() or not self._pending:
@@ -295,20 +304,23 @@ class Outbox:
         self._counters().callbacks += 1
         made = Attempt(self._clock.now(), url, items, body, headers, 0, 0.0, "", attempt, repeated)
         self.attempts.append(made)
-        session = self._session
-        if session is None:
-            made.error = "closed"
-            return made
-        try:
-            timeout = aiohttp.ClientTimeout(total=self._options().webhook_timeout)
-            sent = {"Content-Type": "application/json", "User-Agent": "facebookexternalua", **headers}
-            async with session.post(url, data=body, headers=sent, timeout=timeout, allow_redirects=False) as answer:
-                made.status = answer.status
-                await answer.read()
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            made.error = type(error).__name__
+        found = await self._asked("POST", url, body, {"Content-Type": "application/json", **headers})
+        if isinstance(found, Failure):
+            made.error = found.kind
+        else:
+            made.status = found.status
         made.seconds = time.monotonic() - started
         return made
+
+    async def _asked(self, method: str, url: str, body: bytes, headers: dict[str, str]) -> Answer | Failure:
+        client, seconds = self._client, self._options().webhook_timeout
+        if client is None:
+            return Failure("closed", "", 0.0, is_sent=False)
+        try:
+            async with asyncio.timeout(seconds):
+                return await client.request(method, url, body, headers)
+        except TimeoutError:
+            return Failure("timeout", "", seconds)
 
 
 def body_of(attempt: Attempt) -> Any:
