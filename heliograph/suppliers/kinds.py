@@ -1,7 +1,12 @@
-"""Every kind of SMS supplier there is: what an operator may add, and how a worker reaches it."""
+"""Every kind of SMS supplier there is: what an operator may add, and how a worker reaches it.
+
+One over HTTP is there because its file is: each module of `http/by_name/` is looked into for its `KIND`.
+"""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -9,18 +14,27 @@ from typing import Any
 import msgspec
 
 from heliograph.suppliers.contract import Account, Connector, ConnectorFactory, OnInbound, OnOutcome, OnReceipts
+from heliograph.suppliers.http import by_name
 from heliograph.suppliers.http import connector as http
-from heliograph.suppliers.http.by_name import africastalking, clickatell, generic, infobip, twilio, vonage
 from heliograph.suppliers.http.kind import HttpKind
 from heliograph.suppliers.settings import checked
 from heliograph.suppliers.smpp import connector as smpp
 from heliograph.suppliers.smpp.settings import SmppSettings
 
 SMPP = "smpp"
+#: The kind that is configuration alone: shown last.
+GENERIC = "http"
+
+
+def _found() -> dict[str, HttpKind]:
+    """The kinds that have a file, by name."""
+    names = [one.name for one in pkgutil.iter_modules(by_name.__path__, f"{by_name.__name__}.")]
+    found: list[HttpKind] = [importlib.import_module(name).KIND for name in names]
+    return {one.name: one for one in sorted(found, key=lambda one: (one.name == GENERIC, one.name))}
+
+
 #: By name, in the order in which they are shown.
-HTTP: Mapping[str, HttpKind] = {
-    one.KIND.name: one.KIND for one in (africastalking, clickatell, infobip, twilio, vonage, generic)
-}
+HTTP: Mapping[str, HttpKind] = _found()
 #: The settings of each kind.
 SETTINGS: Mapping[str, type[msgspec.Struct]] = {SMPP: SmppSettings} | {
     name: kind.settings for name, kind in HTTP.items()

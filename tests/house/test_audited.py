@@ -14,6 +14,7 @@ from heliograph.api.routes import OPERATIONS
 from heliograph.audit.actions import ACTIONS
 from heliograph.cli import ROOMS, module_of
 from heliograph.dashboard.table import ROUTES
+from heliograph.suppliers import kinds
 from tests.house import calls
 
 #: Tables of settings, rights, keys, senders, money, campaigns and people.
@@ -175,12 +176,7 @@ COMMANDS = {
     "sender default": "sender_id.default_changed",
     "sender list": READS,
     "supplier add smpp": "supplier.added",
-    "supplier add africastalking": "supplier.added",
-    "supplier add clickatell": "supplier.added",
-    "supplier add infobip": "supplier.added",
-    "supplier add twilio": "supplier.added",
-    "supplier add vonage": "supplier.added",
-    "supplier add http": "supplier.added",
+    **{f"supplier add {kind}": "supplier.added" for kind in kinds.HTTP},
     "supplier options": READS,
     "supplier list": READS,
     "supplier show": READS,
