@@ -111,14 +111,14 @@ async def _watching(session: aiohttp.ClientSession) -> AsyncIterator[None]:
     """OPEN dashboards that look again as an open page does (`pages/static/live.js`)."""
 
     async def look(number: int) -> None:
-        path, tag, pause = WATCHED[number % len(WATCHED)], "", PAUSE
+        path, tag, seen, pause = WATCHED[number % len(WATCHED)], "", "0", PAUSE
         await asyncio.sleep(PAUSE * number / OPEN)
         while True:
-            headers = {"HX-Request": "true"} | ({"If-None-Match": tag} if tag else {})
+            headers = {"HX-Request": "true", "X-Seen": seen} | ({"If-None-Match": tag} if tag else {})
             async with session.get(path, headers=headers) as answer:
                 await answer.read()
                 pause = min(pause * GROWS, LONGEST) if answer.status == 304 else PAUSE
-                tag = answer.headers.get("etag", tag)
+                tag, seen = answer.headers.get("etag", tag), answer.headers.get("x-made", seen)
             await asyncio.sleep(pause)
 
     async with asyncio.TaskGroup() as group:

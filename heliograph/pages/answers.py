@@ -21,6 +21,19 @@ class Shown(msgspec.Struct, kw_only=True):
     cookies: list[str] = []
 
 
+class Region(msgspec.Struct, frozen=True):
+    """What renews itself of a page, made for all who see the same: (`live.regions`)."""
+
+    #: When it was begun, ms since 1970.
+    made: int
+    etag: bytes
+    body: bytes
+    #: It has forms, with placeholders for what each reader's own are to have.
+    is_open: bool
+    #: By gzip, if that is worth it and the same for all.
+    packed: bytes | None
+
+
 class Elsewhere(msgspec.Struct, kw_only=True):
     """Go and look there (303). `notice` is said on the next page, in the reader's language already; with `undo`, an
     address that takes a POST without fields, a button "Undo" stands beside it."""
@@ -47,7 +60,7 @@ class Stream(msgspec.Struct, kw_only=True):
     parts: AsyncIterator[bytes]
 
 
-Answer = Shown | Elsewhere | Download | Stream
+Answer = Shown | Region | Elsewhere | Download | Stream
 
 
 def refused(template: str, refusal: Invalid, values: Mapping[str, Any]) -> Shown:

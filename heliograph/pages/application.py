@@ -9,9 +9,6 @@ has a request id; and nothing is written for a request that did not come from a 
 from __future__ import annotations
 
 import functools
-import gzip
-import hashlib
-import re
 import time
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -21,15 +18,18 @@ from typing import Any
 from jinja2 import Environment
 
 from heliograph.accounts.api_keys import ScopeRequired
+from heliograph.base.database import clock
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7, uuid7_text
 from heliograph.http.server.asgi import MORE_TIME
 from heliograph.http.static import ASKED, Headers
 from heliograph.http.static import Page as File
 from heliograph.pages import cookies, forgery, languages, requests, templates
-from heliograph.pages.answers import Answer, Download, Elsewhere, Shown, Stream
+from heliograph.pages.answers import Answer, Download, Elsewhere, Region, Shown, Stream
 from heliograph.pages.assets import PREFIX as ASSETS
 from heliograph.pages.assets import Assets
+from heliograph.pages.live import regions
+from heliograph.pages.live.sharing import Sharing
 from heliograph.pages.pieces import passkeys
 from heliograph.pages.requests import Request, Services
 from heliograph.pages.routes import Route, Table
@@ -59,14 +59,13 @@ _ALWAYS: Headers = [
     (b"cross-origin-opener-policy", b"same-origin"),
 ]
 _NO_STORE = (b"cache-control", b"no-store")
-#: Bytes of a form; and from which size on a page is packed.
-LONGEST_FORM, WORTH_PACKING = 65_536, 1_024
+#: Bytes of a form.
+LONGEST_FORM = 65_536
 #: Bytes and fields of a form that is a table.
 LONGEST_OF_ALL, MOST_OF_ALL = 1_048_576, 3_000
 #: What stands in an address as it is (RFC 3986 §2.2, 2.3, and what is quoted already).
 _IN_ADDRESS = "/?#%&=+:;,@!$'()*~-._"
-#: What of a page differs with each showing, and says nothing.
-_FLEETING = re.compile(rb'name="(?:_token|_once)" value="[^"]*"|data-token="[^"]*"')
+_VARY = (b"vary", b"accept, hx-request, cookie, accept-language, accept-encoding")
 
 SIGN_IN, FACTOR = "/login", "/account/factor"
 PROVE_FIELD, CHALLENGE_FIELD, CREDENTIAL_FIELD, ONCE_FIELD = "_password", "_challenge", "_credential", "_once"
@@ -121,6 +120,7 @@ class Pages:
         self._frame = frame
         self._admit = admit
         self._refusal_of = refusal_of
+        self._regions: Sharing[Answer] = Sharing()
         self._places = table.places | {ASSETS.strip("/")}
 
     def owns(self, path: str) -> bool:
@@ -159,7 +159,7 @@ class Pages:
             headers[name] = b"; ".join((headers[name], value)) if name == b"cookie" and name in headers else value
         request.services = self.services
         request.method, request.path = scope["method"], scope["path"]
-        request.headers, request.request_id = headers, uuid7_text()
+        request.headers, request.request_id, request.began = headers, uuid7_text(), clock.milliseconds()
         request.cookies = cookies.read(headers.get(b"cookie", b""))
         request.address = scope["client"][0] if scope["client"] else ""
         request.agent = headers.get(b"user-agent", b"").decode("latin-1")
@@ -226,7 +226,19 @@ class Pages:
             asked = await self._prove(request)
             if asked is not None:
                 return asked
-        return await route.handler(request)
+        seen = regions.seen(request)
+        if seen is None or person is None or route.method != "GET":
+            return await route.handler(request)
+
+        async def make(made: int) -> Answer:
+            answer = await route.handler(request)
+            if not isinstance(answer, Shown) or answer.status != 200 or answer.cookies:
+                return answer
+            text = self._text(request, answer, token=regions.TOKEN, once=regions.ONCE)
+            return regions.region(text, made=made)
+
+        key = regions.key(request, route, scope["query_string"])
+        return await self._regions.get(key, seen=seen, clock=clock.milliseconds, make=make)
 
     async def _identify(self, request: Request) -> None:
         if request.token:
@@ -314,6 +326,12 @@ class Pages:
             if isinstance(answer, Stream):
                 return 200, kept, answer.parts
             return 200, [*kept, (b"content-length", b"%d" % len(answer.body))], answer.body
+        if isinstance(answer, Region):
+            headers += [(regions.MADE, b"%d" % answer.made), (b"etag", answer.etag), _NO_STORE, _VARY]
+            if request.headers.get(b"if-none-match") == answer.etag:
+                return 304, headers, b""
+            body = regions.filled(answer, request)
+            return 200, headers, self._packed(request, headers, body, answer.packed)
         headers += [(b"set-cookie", cookie.encode("latin-1")) for cookie in answer.cookies]
         if isinstance(answer, Elsewhere):
             if answer.notice:
@@ -328,8 +346,18 @@ class Pages:
         return status, headers + more, body
 
     def _page(self, request: Request, answer: Shown) -> tuple[int, Headers, bytes]:
-        person = request.session
-        token = forgery.token(self.services.form_key, person.id) if person else ""
+        token = forgery.token(self.services.form_key, request.session.id) if request.session else ""
+        body = self._text(request, answer, token=token, once=requests.new_once()).encode()
+        headers: Headers = [_NO_STORE, _VARY]
+        if answer.status == 200 and request.method in ("GET", "HEAD"):
+            etag = regions.etag(body)
+            headers.append((b"etag", etag))
+            if request.is_fragment and request.headers.get(b"if-none-match") == etag:
+                return 304, headers, b""
+        return answer.status, headers, self._packed(request, headers, body, None)
+
+    def _text(self, request: Request, answer: Shown, *, token: str, once: str) -> str:
+        person, refusal = request.session, answer.refusal
         values: dict[str, Any] = {
             "request": request,
             "person": person,
@@ -341,28 +369,22 @@ class Pages:
             "speech": request.speech,
             "languages": languages.LANGUAGES,
             "token": token,
-            "once": requests.new_once(),
+            "once": once,
             "notice": request.notice,
-            "fields": {one["field"]: one["message"] for one in answer.refusal.details["fields"]}
-            if answer.refusal
-            else {},
+            "fields": {one["field"]: one["message"] for one in refusal.details["fields"]} if refusal else {},
             **self._frame(request),
             **answer.values,
         }
-        body = templates.render(self._templates, answer.template, values).encode()
-        headers: Headers = [(b"content-type", b"text/html; charset=utf-8"), _NO_STORE]
-        status = answer.status
-        headers.append((b"vary", b"accept, hx-request, cookie, accept-language, accept-encoding"))
-        if status == 200 and request.method in ("GET", "HEAD"):
-            etag = b'W/"%b"' % hashlib.sha256(_FLEETING.sub(b"", body)).hexdigest()[:24].encode()
-            headers.append((b"etag", etag))
-            if request.is_fragment and request.headers.get(b"if-none-match") == etag:
-                return 304, headers, b""
-        if len(body) > WORTH_PACKING and b"gzip" in request.headers.get(b"accept-encoding", b""):
-            body = gzip.compress(body, 4, mtime=0)
+        return templates.render(self._templates, answer.template, values)
+
+    def _packed(self, request: Request, headers: Headers, body: bytes, packed: bytes | None) -> bytes:
+        """The body as the browser takes it, with the headers that say how."""
+        headers.append((b"content-type", b"text/html; charset=utf-8"))
+        if len(body) > regions.WORTH_PACKING and b"gzip" in request.headers.get(b"accept-encoding", b""):
+            body = packed or regions.packed(body)
             headers.append((b"content-encoding", b"gzip"))
         headers.append((b"content-length", b"%d" % len(body)))
-        return status, headers, body
+        return body
 
     async def _failed(self, request: Request, error: Exception) -> tuple[int, Headers, bytes, str]:
         refusal = self._refusal_of(error, request_id=request.request_id, operation="page")

@@ -71,6 +71,7 @@ class Request:
     __slots__ = (
         "address",
         "agent",
+        "began",
         "cookies",
         "form",
         "headers",
@@ -105,6 +106,8 @@ class Request:
     parameters: Mapping[str, str]
     #: The path of its route, with `{name}` for parameters, if that is one of the organization's; else "".
     route: str
+    #: When it came, ms since 1970: what its page shows is at least as new.
+    began: int
     #: Of the client, and what it says it is.
     address: str
     agent: str

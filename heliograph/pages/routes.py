@@ -37,6 +37,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     is_long: bool = False
     #: The password must have been given within the last ten minutes.
     is_proved: bool = False
+    #: What its page shows in the region that renews itself is the same for all of a role that sees everything, in one
+    #: language and zone.
+    is_alike: bool = False
 
 
 def get(
@@ -53,6 +56,11 @@ def post(
     return Route(method="POST", path=path, handler=handler, scope=scope, permission=permission, is_proved=is_proved)
 
 
+def alike(path: str, handler: Handler, scope: str) -> Route:
+    """A page, for who holds the scope, whose region is the same for all of a role (`Route.is_alike`)."""
+    return Route(method="GET", path=path, handler=handler, scope=scope, is_alike=True)
+
+
 def upload(path: str, handler: Handler, scope: str) -> Route:
     """A form that brings a file, for who holds the scope."""
     return Route(method="POST", path=path, handler=handler, scope=scope, takes_file=True)
@@ -63,9 +71,9 @@ def table(path: str, handler: Handler, scope: str) -> Route:
     return Route(method="POST", path=path, handler=handler, scope=scope, is_long=True)
 
 
-def public(method: str, path: str, handler: Handler) -> Route:
+def public(method: str, path: str, handler: Handler, *, is_alike: bool = False) -> Route:
     """For everybody, signed in or not."""
-    return Route(method=method, path=path, handler=handler, is_public=True)
+    return Route(method=method, path=path, handler=handler, is_public=True, is_alike=is_alike)
 
 
 def own(method: str, path: str, handler: Handler, *, is_proved: bool = False) -> Route:

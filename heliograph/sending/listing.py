@@ -17,3 +17,14 @@ def shown_status(row: str, under_way: str) -> str:
     CASE WHEN {row}.status <> 'accepted' THEN {row}.status
          WHEN (SELECT count(*) FROM queue WHERE queue.id = {row}.id AND queue.attempt = 0) > 0 THEN 'accepted'
          ELSE '{under_way}' END"""
+
+
+def shown_among(row: str, under_way: str, wanted: str) -> str:
+    """An SQL condition: the public status is among those of the text array `wanted`, or that is NULL.
+
+    The queue is asked only of messages that it can decide: of rows that wait when what waits is wanted.
+    """
+    return f"""
+    ({wanted} IS NULL OR CASE WHEN {row}.status <> 'accepted' THEN {row}.status = ANY ({wanted})
+                              WHEN NOT {wanted} && '{{accepted,{under_way}}}'::text[] THEN false
+                              ELSE {shown_status(row, under_way)} = ANY ({wanted}) END)"""

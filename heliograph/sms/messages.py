@@ -22,7 +22,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound, Refusal
 from heliograph.queue.holds import Overtaken
 from heliograph.sending import timeline as timelines
-from heliograph.sending.listing import shown_status
+from heliograph.sending.listing import shown_among, shown_status
 from heliograph.sms import timeline
 from heliograph.sms.accepting import withdrawal
 from heliograph.sms.accepting.withdrawal import Unsent
@@ -159,9 +159,9 @@ LIST = bounded_scan.statement(
            AND ($15::text IS NULL OR country = $15) AND ($16::text IS NULL OR coalesce(failure_code = $16, false))
            AND ($17::uuid IS NULL OR coalesce(key_id = $17, false)) AND ($18::text IS NULL OR request_id = $18)
            AND (NOT $19 OR key_id IS NOT NULL) AND ($20::uuid IS NULL OR coalesce(person_id = $20, false))
-           AND ($6::text IS NULL OR {shown_status("looked_at", SENDING)} = $6)
-           AND ($13::text[] IS NULL OR {shown_status("looked_at", SENDING)} = ANY ($13))""",
-    returned=_COLUMNS.format(status=shown_status("judged", SENDING)),
+           AND {shown_among("looked_at", SENDING, "$6::text[]")}
+           AND {shown_among("looked_at", SENDING, "$13::text[]")}""",
+    returned=_COLUMNS.format(status=shown_status("looked_at", SENDING)),
 )
 
 
@@ -183,7 +183,7 @@ async def list_page(
         *bounds,
         limit + 1,
         look,
-        filters.status,
+        None if filters.status is None else [filters.status],
         modes,
         filters.recipient,
         filters.client_reference,

@@ -22,7 +22,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.consent import people
 from heliograph.sending import timeline as timelines
-from heliograph.sending.listing import shown_status
+from heliograph.sending.listing import shown_among, shown_status
 from heliograph.webhooks import timeline as webhook_timeline
 from heliograph.whatsapp import timeline
 from heliograph.whatsapp.status import RANK
@@ -124,7 +124,7 @@ _STORED = (
 _COLUMNS = f"id, {shown_status('m', QUEUED)} AS status, {_STORED}"
 # The queue is asked last, and of what is returned, as in `sms.messages`.
 _SCANNED = f"id, status, {_STORED}"
-_RETURNED = f"id, {shown_status('judged', QUEUED)} AS status, {_STORED}"
+_RETURNED = f"id, {shown_status('looked_at', QUEUED)} AS status, {_STORED}"
 _FITS = f"""
            mode = $6
            AND ($8::text IS NULL OR coalesce(billing_category = $8, false))
@@ -137,8 +137,8 @@ _FITS = f"""
            AND ($16::text IS NULL OR coalesce(failure_code = $16, false))
            AND ($17::uuid IS NULL OR coalesce(key_id = $17, false)) AND ($18::text IS NULL OR request_id = $18)
            AND (NOT $19 OR key_id IS NOT NULL) AND ($20::uuid IS NULL OR coalesce(person_id = $20, false))
-           AND ($7::text IS NULL OR {shown_status("looked_at", QUEUED)} = $7)
-           AND ($13::text[] IS NULL OR {shown_status("looked_at", QUEUED)} = ANY ($13))"""
+           AND {shown_among("looked_at", QUEUED, "$7::text[]")}
+           AND {shown_among("looked_at", QUEUED, "$13::text[]")}"""
 LIST = bounded_scan.statement("whatsapp_messages m", _SCANNED, fits=_FITS, returned=_RETURNED)
 # The only filter with an index: the messages between an organization and one user are requested most. A user may have
 # several names; each is scanned separately, so that none reads more than the bound.
@@ -164,7 +164,7 @@ async def list_page(
         limit + 1,
         look,
         actor.mode,
-        filters.status,
+        None if filters.status is None else [filters.status],
         filters.billing_category,
         filters.template_name,
         filters.date_from,

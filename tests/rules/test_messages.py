@@ -261,10 +261,11 @@ async def test_a_page_reads_no_more_than_it_needs(pool: Pool) -> None:
             "{live}",
             *[None] * 11,
             "false",
+            None,
         ]
         kinds = (
-            "uuid, uuid, uuid, int, int, text, text[], text, text, uuid, timestamptz, timestamptz, text[], text, text,"
-            " text, uuid, text, boolean"
+            "uuid, uuid, uuid, int, int, text[], text[], text, text, uuid, timestamptz, timestamptz, text[], text,"
+            " text, text, uuid, text, boolean, uuid"
         )
         await conn.execute(f"PREPARE page ({kinds}) AS {messages.LIST}")
         values = ", ".join("NULL" if one is None else f"'{one}'" for one in arguments)

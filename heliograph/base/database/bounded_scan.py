@@ -38,19 +38,21 @@ def statement(
 
     Parameters: $1 organization, $2 and $3 from `bounds`, $4 maximum rows returned, $5 maximum rows scanned. `fits` is
     the condition on a row, `looked_at`, by its columns; `where` is what an index finds; both may use $6 and above.
-    `whose`: the condition with $1, for a table that operators scan. `returned`: what is returned of a row, by its
-    columns in `judged`, if that is to be computed for these rows alone and not for all that are scanned.
+    `whose`: the condition with $1, for a table that operators scan. `returned`: what is returned of a row, by the
+    columns of `looked_at`, if that is to be computed for these rows alone and not for all that are scanned.
     """
-    # From the newest backwards by index; the scan ends with the page or with its $5th row, which is also returned, to
-    # show how far it got.
+    returned = returned or "looked_at.*"
+    scanned = f"FROM {table} WHERE {whose} AND id < $2 AND id >= $3 AND {where} ORDER BY id DESC"
+    # From the newest backwards by index, until the page is full. Only if it does not get full, the second part tells
+    # which row was the last one scanned: numbering all of them, to see it go by, costs five times the scan. Nothing is
+    # sorted, and the parts are read in order, as KEYED allows no parallel plans.
     return f"""
-SELECT {"*" if returned is None else f"{returned}, place, fits"} FROM (
-    SELECT *, row_number() OVER (ORDER BY id DESC) AS place, {fits} AS fits
-      FROM (SELECT {columns} FROM {table} WHERE {whose} AND id < $2 AND id >= $3 AND {where}
-             ORDER BY id DESC LIMIT $5) looked_at
-) judged
- WHERE fits OR place = $5
- ORDER BY id DESC LIMIT $4
+(SELECT {returned}, 0 AS place, true AS fits FROM (SELECT {columns} {scanned} LIMIT $5) looked_at WHERE {fits})
+UNION ALL
+(SELECT {returned}, $5::bigint AS place, false AS fits
+   FROM (SELECT id AS edge {scanned} OFFSET $5 - 1 LIMIT 1) ended CROSS JOIN LATERAL (
+        SELECT {columns} FROM {table} WHERE {whose} AND id = ended.edge AND {where} LIMIT 1) looked_at)
+ LIMIT $4
 """
 
 

@@ -37,6 +37,8 @@ KEYED = {
     "enable_mergejoin": "off",
     "enable_bitmapscan": "off",
     "random_page_cost": "0.01",
+    # Nothing here is worth a second process, and parts of a UNION ALL are read in their order (`bounded_scan`).
+    "max_parallel_workers_per_gather": "0",
 }
 
 #: For the few statements that read a time range rather than keys: planned for their actual values, with statistics. Run

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from heliograph.dashboard.audience import campaign_new, campaigns, imports, opt_outs, people, tags
-from heliograph.pages.routes import Route, get, post, shared, table, upload
+from heliograph.pages.routes import Route, alike, get, post, shared, table, upload
 
 READ, WRITE = "contacts:read", "contacts:write"
 SEE, SEND = "campaigns:read", "campaigns:write"
 
 ROUTES: tuple[Route, ...] = (
-    get("/campaigns", campaigns.show_list, SEE),
+    alike("/campaigns", campaigns.show_list, SEE),
     get("/campaigns/new", campaign_new.show, SEND),
     table("/campaigns", campaign_new.create, SEND),
-    get("/campaigns/{id}", campaigns.show, SEE),
+    alike("/campaigns/{id}", campaigns.show, SEE),
     post("/campaigns/{id}/pause", campaigns.pause, SEND),
     post("/campaigns/{id}/resume", campaigns.resume, SEND),
     get("/campaigns/{id}/cancel", campaigns.show_cancel, SEND),

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from heliograph.dashboard.developers import catcher, deliveries, endpoint, keys, requests, webhooks
-from heliograph.pages.routes import Route, get, post
+from heliograph.pages.routes import Route, alike, get, post
 from heliograph.people.roles import DEVELOP, REVEAL
 
 ROUTES: tuple[Route, ...] = (
-    get("/webhooks", webhooks.show, "webhooks:read"),
+    alike("/webhooks", webhooks.show, "webhooks:read"),
     get("/webhooks/new", webhooks.show_new, "webhooks:write", is_proved=True),
     post("/webhooks", webhooks.make, "webhooks:write", is_proved=True),
     get("/webhooks/catcher", catcher.show, "webhooks:read"),
     post("/webhooks/catcher", catcher.open, "webhooks:write", is_proved=True),
     post("/webhooks/catcher/close", catcher.close, "webhooks:write"),
-    get("/webhooks/{id}", endpoint.show, "webhooks:read"),
+    alike("/webhooks/{id}", endpoint.show, "webhooks:read"),
     get("/webhooks/{id}/edit", endpoint.show_edit, "webhooks:write", is_proved=True),
     post("/webhooks/{id}/edit", endpoint.edit, "webhooks:write", is_proved=True),
     get("/webhooks/{id}/disable", endpoint.show_disable, "webhooks:write"),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from heliograph.dashboard.messaging import finding, home, message, messages
-from heliograph.pages.routes import Route, get, own, post, public
+from heliograph.pages.routes import Route, alike, get, own, post, public
 from heliograph.people.roles import REVEAL
 
 ROUTES: tuple[Route, ...] = (
-    public("GET", "/", home.front),
+    public("GET", "/", home.front, is_alike=True),
     own("POST", "/checklist/dismiss", home.dismiss),
-    get("/messages", messages.show_list, "sms:read"),
+    alike("/messages", messages.show_list, "sms:read"),
     post("/messages/export", messages.export, "sms:read"),
     post("/messages/cancel", messages.cancel_marked, "sms:send"),
-    get("/messages/{id}", message.show, "sms:read"),
+    alike("/messages/{id}", message.show, "sms:read"),
     post("/messages/{id}/cancel", message.cancel, "sms:send"),
     post("/messages/{id}/reveal", message.reveal, "sms:read", REVEAL, is_proved=True),
     get("/go", finding.go, "sms:read"),

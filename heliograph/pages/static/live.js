@@ -1,5 +1,6 @@
 // Regions that renew themselves: the page's own address is asked again with its ETag, so that nothing new costs nothing.
-// After 2 s, then 1.5 times longer each time nothing changed, at most 15 s; never while nobody looks.
+// After 2 s, then 1.5 times longer each time nothing changed, at most 15 s; never while nobody looks. What is shown may
+// have been made for somebody else who sees the same, but never before what this page shows already (`x-seen`).
 
 const FIRST = 2000, MOST = 15000, GROWS = 1.5;
 
@@ -17,6 +18,7 @@ function live(region) {
   foot.append(said, button);
   region.after(foot);
   const words = document.documentElement.dataset;
+  let seen = words.made;
 
   function tell() {
     const time = new Intl.DateTimeFormat(document.documentElement.lang, { timeStyle: "medium" }).format(new Date());
@@ -34,12 +36,13 @@ function live(region) {
     if (asking) return;
     asking = true;
     try {
-      const headers = { "HX-Request": "true", Accept: "text/html" };
+      const headers = { "HX-Request": "true", Accept: "text/html", "X-Seen": seen };
       if (tag) headers["If-None-Match"] = tag;
       const where = new URL(location.href);
       // A list names the first row that is read, so that new ones are counted above it and do not move in.
       if (region.dataset.top) where.searchParams.set("top", region.dataset.top);
       const answer = await fetch(where, { headers, redirect: "error" });
+      seen = answer.headers.get("x-made") || seen;
       if (answer.status === 401) {
         document.dispatchEvent(new CustomEvent("signed-out"));
         pause = MOST;

@@ -1,0 +1,88 @@
+"""One making of a region for all open pages that show the same.
+
+Every open page looks again after two seconds, and what that costs must not grow with the number of pages: a region is
+made by whoever asks first, and the others get the same. How long it stays good follows from what all regions together
+took lately, so that open pages have a fixed share of a process that has better things to do: half a second on an idle
+machine, up to ten on a busy one.
+
+The rule nobody may break: nobody gets anything older than what they have seen, so a page never goes back in time, and
+the outcome of one's own act is never hidden by what somebody else was shown before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+import msgspec
+
+Value = TypeVar("Value")
+
+#: All regions together may take one part in so many of the time that passes; a region is good for at least and at most
+#: so many seconds.
+SHARE, LEAST, MOST = 20, 0.5, 10.0
+#: Regions that are kept, and seconds without a reader after which one no longer counts.
+CAPACITY, FORGOTTEN = 256, 30.0
+
+
+class _Kept(msgspec.Struct, Generic[Value]):
+    #: When it was begun: of the caller's clock, and of this process.
+    made: int
+    began: float
+    #: Seconds that making took.
+    took: float
+    read: float
+    value: Value
+
+
+class Sharing(Generic[Value]):
+    """What is shown in regions, by what decides it. One per process."""
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._now = monotonic
+        self._kept: dict[Hashable, _Kept[Value]] = {}
+        self._making: dict[Hashable, tuple[int, asyncio.Task[Value]]] = {}
+
+    async def get(
+        self, key: Hashable, *, seen: int, clock: Callable[[], int], make: Callable[[int], Awaitable[Value]]
+    ) -> Value:
+        """A region that was begun at `seen` or later by `clock`, which `make` is told. Raises what `make` raises."""
+        now = self._now()
+        kept = self._kept.get(key)
+        if kept is not None and kept.made >= seen and now - kept.began < self.good_for():
+            kept.read = now
+            return kept.value
+        under_way = self._making.get(key)
+        if under_way is not None and under_way[0] >= seen:
+            return await asyncio.shield(under_way[1])
+        made = clock()
+        # Its own task: the one who asked first may go, and others still wait for it.
+        task = asyncio.create_task(self._make(key, made, make))
+        self._making[key] = (made, task)
+        task.add_done_callback(lambda _: self._over(key, task))
+        return await asyncio.shield(task)
+
+    def good_for(self) -> float:
+        """Seconds for which a region is good: what all of them cost, times SHARE."""
+        return min(max(SHARE * sum(one.took for one in self._kept.values()), LEAST), MOST)
+
+    async def _make(self, key: Hashable, made: int, make: Callable[[int], Awaitable[Value]]) -> Value:
+        began = self._now()
+        value = await make(made)
+        ended = self._now()
+        for other in [other for other, one in self._kept.items() if ended - one.read > FORGOTTEN]:
+            del self._kept[other]
+        if key not in self._kept and len(self._kept) >= CAPACITY:
+            del self._kept[min(self._kept, key=lambda other: self._kept[other].read)]
+        known = self._kept.get(key)
+        if known is None or known.made <= made:
+            self._kept[key] = _Kept(made, began, ended - began, ended, value)
+        return value
+
+    def _over(self, key: Hashable, task: asyncio.Task[Value]) -> None:
+        if self._making.get(key, (0, None))[1] is task:
+            del self._making[key]
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; nobody may be left

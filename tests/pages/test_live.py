@@ -1,0 +1,96 @@
+"""Regions that renew themselves: made for all who see the same, with forms that are each reader's own."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from heliograph.base.database.pool import Pool
+
+from .conftest import Api, Browser, Page, Tenant, make_person
+from .test_messages import send
+
+
+async def region(browser: Browser, path: str, *, seen: int = 0, **headers: str) -> Page:
+    return await browser.get(path, HX_Request="true", X_Seen=str(seen), **headers)
+
+
+async def test_a_region_is_never_older_than_the_page(api: Api, tenant: Tenant, owner: Browser) -> None:
+    empty = await region(owner, "/messages")
+    assert (empty.status, "No message yet" in empty.words) == (200, True)
+    await send(api, tenant)
+    page = await owner.get("/messages")
+    (made,) = re.findall(r'data-made="(\d+)"', page.text)
+    shown = await region(owner, "/messages", seen=int(made))
+    assert "+258" in shown.words
+    assert int(shown.headers["x-made"]) >= int(made)
+    again = await region(owner, "/messages", If_None_Match=shown.headers["etag"])
+    assert (again.status, again.text) == (304, "")
+    assert int(again.headers["x-made"]) >= int(shown.headers["x-made"])
+
+
+async def test_colleagues_see_the_same(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await send(api, tenant)
+    await make_person(pool, tenant, "rui@example.com", "owner")
+    await other_browser.sign_in("rui@example.com")
+    mine, theirs = await region(owner, "/"), await region(other_browser, "/")
+    assert (mine.text, mine.headers["etag"]) == (theirs.text, theirs.headers["etag"])
+
+
+async def test_forms_of_a_region_are_the_readers_own(tenant: Tenant, owner: Browser) -> None:
+    where = "/webhooks/catcher"
+    first, second = [await region(owner, where) for _ in range(2)]
+    assert first.headers["etag"] == second.headers["etag"]
+    for name in ("_token", "_once"):
+        values = [one.form(where)[name] for one in (first, second)]
+        assert values[0] != values[1]
+        assert not any(one.startswith(("token-", "once-")) for one in values)
+    await owner.submit(second, where)
+    # Their own act is never hidden by what was made before it.
+    page = await owner.get(where)
+    assert "The catcher is open" in page.words
+    (made,) = re.findall(r'data-made="(\d+)"', page.text)
+    assert "The catcher is open" in (await region(owner, where, seen=int(made))).words
+
+
+async def test_another_role_sees_its_own(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, browser: Browser, other_browser: Browser
+) -> None:
+    await send(api, tenant)
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    await other_browser.sign_in("vera@example.com")
+    assert "+258" in (await region(owner, "/messages")).words
+    seen = await region(other_browser, "/messages")
+    assert "•••" in seen.words
+    assert "+258" not in seen.words
+    # Of what a sender sees, some is whole because it is their own: two of them see different things.
+    for name in ("ana", "rita"):
+        await make_person(pool, tenant, f"{name}@example.com", "sender")
+    await pool.execute(
+        "UPDATE messages SET person_id = (SELECT id FROM users WHERE email = 'ana@example.com'), key_id = NULL"
+    )
+    for name, is_own in (("ana", True), ("rita", False)):
+        sender = Browser(api.base_url)
+        try:
+            await sender.sign_in(f"{name}@example.com")
+            words = (await region(sender, "/messages")).words
+            assert ("+258" in words, "•••" in words) == (is_own, not is_own)
+        finally:
+            await sender.session.close()
+    await make_person(pool, tenant, "bill@example.com", "billing")
+    refused = Browser(api.base_url)
+    try:
+        await refused.sign_in("bill@example.com")
+        assert (await region(refused, "/messages")).status == 403
+    finally:
+        await refused.session.close()
+
+
+async def test_any_address_answers_whoever_asks_for_regions(owner: Browser) -> None:
+    later = round(time.time() * 1000) + 10**6
+    for path, status in (("/account", 200), ("/requests", 200), ("/nowhere", 404), ("/webhooks", 200)):
+        for seen in (0, later):
+            assert (await region(owner, path, seen=seen)).status == status, path
+    assert (await owner.get("/", HX_Request="true", X_Seen="x")).status == 200

@@ -1,0 +1,114 @@
+"""Regions of pages are made once for all who see the same, never older than what somebody has seen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from heliograph.pages.live.sharing import CAPACITY, FORGOTTEN, LEAST, MOST, SHARE, Sharing
+
+
+class World:
+    """A clock, and what was made when."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.made: list[tuple[str, int]] = []
+        self.sharing: Sharing[str] = Sharing(monotonic=lambda: self.now)
+
+    async def get(self, key: str = "home", *, seen: int = 0, takes: float = 0.001) -> str:
+        return await self.sharing.get(key, seen=seen, clock=self.clock, make=self.make(key, takes))
+
+    def clock(self) -> int:
+        return round(self.now * 1000)
+
+    def make(self, key: str, takes: float) -> Callable[[int], Awaitable[str]]:
+        async def run(made: int) -> str:
+            self.made.append((key, made))
+            self.now += takes
+            return f"{key} of {made}"
+
+        return run
+
+
+async def test_what_is_fresh_is_not_made_again() -> None:
+    world = World()
+    first = await world.get()
+    world.now += LEAST / 2
+    assert await world.get() == first
+    world.now += LEAST
+    assert await world.get() != first
+    assert len(world.made) == 2
+
+
+async def test_nobody_gets_anything_older_than_what_they_have_seen() -> None:
+    world = World()
+    await world.get()
+    world.now += LEAST / 2
+    seen = world.clock()
+    assert await world.get(seen=seen) == f"home of {seen}"
+    assert await world.get() == f"home of {seen}"
+
+
+async def test_the_more_regions_cost_the_longer_they_stay_good() -> None:
+    world = World()
+    await world.get(takes=0.1)
+    assert world.sharing.good_for() == pytest.approx(0.1 * SHARE)
+    await world.get("messages", takes=0.05)
+    assert world.sharing.good_for() == pytest.approx(0.15 * SHARE)
+    await world.get("campaigns", takes=5)
+    assert world.sharing.good_for() == MOST
+    world.now += FORGOTTEN + 1
+    await world.get("messages")
+    # What nobody looks at any more does not count.
+    assert world.sharing.good_for() == LEAST
+
+
+async def test_who_comes_meanwhile_waits_for_the_same_and_the_first_may_go() -> None:
+    world = World()
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(made: int) -> str:
+        begun.set()
+        await go_on.wait()
+        world.made.append(("home", made))
+        return "home"
+
+    def ask(seen: int = 0) -> asyncio.Task[str]:
+        return asyncio.create_task(world.sharing.get("home", seen=seen, clock=world.clock, make=slow))
+
+    first = ask()
+    await begun.wait()
+    second = ask()
+    world.now += 1
+    # What is being made began before what this one has seen.
+    third = ask(seen=world.clock())
+    await asyncio.sleep(0)
+    first.cancel()
+    go_on.set()
+    assert await second == await third == "home"
+    assert sorted(made for _, made in world.made) == [100_000, 101_000]
+    assert first.cancelled() or first.cancelling()
+
+
+async def test_an_error_is_everybodys_and_is_not_kept() -> None:
+    world = World()
+
+    async def fail(made: int) -> str:
+        raise LookupError("gone")
+
+    asked = [world.sharing.get("home", seen=0, clock=world.clock, make=fail) for _ in range(2)]
+    assert [type(one) for one in await asyncio.gather(*asked, return_exceptions=True)] == [LookupError] * 2
+    assert await world.get() == "home of 100000"
+
+
+async def test_so_many_are_kept() -> None:
+    world = World()
+    for number in range(CAPACITY + 1):
+        await world.get(str(number), takes=0.0001)
+    made = len(world.made)
+    await world.get(str(CAPACITY))
+    await world.get("0")
+    assert len(world.made) == made + 1
