@@ -20,6 +20,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
+from heliograph.base import naming
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database import clock
@@ -463,10 +464,7 @@ async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> list[K
 
 def checked_name(text: str) -> str:
     """A trimmed name. Raises Invalid."""
-    name = text.strip()
-    if not 1 <= len(name) <= 100 or "\0" in name:
-        raise Invalid(("name", "length", "`name` must have 1 to 100 characters"))
-    return name
+    return naming.checked(text, "name", longest=100)
 
 
 def named_scopes(profile: str | None, scopes: Sequence[str] | None) -> frozenset[str]:

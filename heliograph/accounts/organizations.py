@@ -14,7 +14,7 @@ import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base import phones
+from heliograph.base import naming, phones
 from heliograph.base.actor import SYSTEM, Actor, Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -325,7 +325,7 @@ def _known(row: Any, id: UUID) -> Organization:
 
 def _checked_name(name: str) -> str:
     name = name.strip()
-    if not 1 <= len(name) <= 200 or not name.isprintable():
+    if not 1 <= len(name) <= 200 or not naming.is_plain(name):
         raise Invalid(("name", "length", "`name` must have 1 to 200 printable characters"))
     return name
 

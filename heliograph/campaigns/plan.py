@@ -23,6 +23,7 @@ import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
+from heliograph.base import naming
 from heliograph.base.actor import SYSTEM, Actor, Who
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
@@ -154,10 +155,7 @@ COLUMNS = ", ".join(
 
 def checked_name(text: str) -> str:
     """A trimmed name. Raises Invalid."""
-    name = text.strip()
-    if not 1 <= len(name) <= MAX_NAME:
-        raise Invalid(("name", "length", f"`name` must have 1 to {MAX_NAME} characters"))
-    return name
+    return naming.checked(text, "name", longest=MAX_NAME)
 
 
 class Outline(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base import phones
+from heliograph.base import naming, phones
 from heliograph.base.actor import Actor
 from heliograph.base.csv_files import Writer, unguarded
 from heliograph.base.database.pool import Connection, plan_by_key
@@ -341,7 +341,7 @@ def _number(cell: str, country: str | None) -> str:
 def _name(cell: str) -> str:
     if not cell:
         return cell
-    cell = unguarded(" ".join(cell.split()))
+    cell = naming.bare(unguarded(" ".join(cell.split())))
     if "\0" in cell:
         raise Invalid(("name", "nul", NUL_NAME))
     return cell

@@ -8,7 +8,6 @@ Live and test keys have contacts of their own; an actor reads and writes those o
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -19,7 +18,7 @@ import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base import phones
+from heliograph.base import naming, phones
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -35,7 +34,6 @@ OnDuplicate = Literal["skip", "update"]
 
 #: Separates the tags of one contact on their way to the database. `tag` lets no control character through.
 _SEPARATOR = "\x1f"
-_has_control = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
 #: Not before any id.
 _END = UUID(int=2**128 - 1)
 
@@ -96,10 +94,7 @@ def phone(text: str, field: str = "phone") -> str:
 
 def name(text: str, field: str = "name") -> str:
     """A trimmed name. Raises Invalid on `field`."""
-    text = text.strip()
-    if not 1 <= len(text) <= MAX_NAME:
-        raise Invalid((field, "length", f"`{field}` must have 1 to {MAX_NAME} characters"))
-    return text
+    return naming.checked(text, field, longest=MAX_NAME)
 
 
 def tag(text: str, field: str = "tags") -> str:
@@ -107,7 +102,7 @@ def tag(text: str, field: str = "tags") -> str:
     text = unicodedata.normalize("NFC", " ".join(text.split()).lower())
     if not 1 <= len(text) <= MAX_TAG:
         raise Invalid((field, "length", f"each of `{field}` must have 1 to {MAX_TAG} characters"))
-    if _has_control(text):
+    if not naming.is_plain(text):
         raise Invalid((field, "pattern", f"`{field}` must not contain control characters"))
     return text
 

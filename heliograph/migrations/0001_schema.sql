@@ -233,6 +233,21 @@ CREATE TABLE sign_in_links (
 COMMENT ON TABLE sign_in_links IS 'control: links that sign somebody in once, one for each person; one that was used is deleted';
 COMMENT ON COLUMN sign_in_links.is_mailed IS 'whoever has a second factor gives its code too: a mailbox is none';
 
+CREATE TABLE own_numbers (
+    user_id     uuid PRIMARY KEY CONSTRAINT own_numbers_user REFERENCES users ON DELETE CASCADE,
+    phone       text,
+    asked       text,
+    asked_at    timestamptz,
+    code_hash   bytea CHECK (length(code_hash) = 32),
+    tries       smallint NOT NULL DEFAULT 0,
+    codes       smallint NOT NULL,
+    codes_since timestamptz NOT NULL
+);
+COMMENT ON TABLE own_numbers IS 'control: the number on which somebody tries messages. It is their account''s, not an organization''s, and goes with the account';
+COMMENT ON COLUMN own_numbers.phone IS 'E.164; NULL: none is proved yet';
+COMMENT ON COLUMN own_numbers.asked IS 'to which a code was sent that has not come back';
+COMMENT ON COLUMN own_numbers.codes IS 'sent within the hour that began at codes_since';
+
 CREATE TABLE mails (
     id              uuid PRIMARY KEY,
     kind            text NOT NULL CHECK (kind IN ('invitation', 'link', 'forgotten')),
@@ -769,6 +784,20 @@ CREATE UNIQUE INDEX sender_ids_default ON sender_ids (organization_id) WHERE is_
 -- Whose number it is that a handset wrote to: the one look-up that knows a number and no organization.
 CREATE INDEX sender_ids_approved ON sender_ids (lower(value)) WHERE status = 'approved';
 COMMENT ON TABLE sender_ids IS 'tenant: names and numbers that an organization may send as';
+
+CREATE TABLE saved_texts (
+    organization_id uuid NOT NULL CONSTRAINT saved_texts_organization REFERENCES organizations,
+    id              uuid NOT NULL,
+    name            text NOT NULL CHECK (length(name) BETWEEN 1 AND 100),
+    body            text NOT NULL CHECK (length(body) BETWEEN 1 AND 1600),
+    created_at      timestamptz NOT NULL,
+    updated_at      timestamptz NOT NULL,
+    used_at         timestamptz,
+    PRIMARY KEY (organization_id, id)
+);
+CREATE UNIQUE INDEX saved_texts_name ON saved_texts (organization_id, lower(name));
+COMMENT ON TABLE saved_texts IS 'tenant: texts that people send again and again, at most 200 of an organization; kept until somebody removes them';
+COMMENT ON COLUMN saved_texts.used_at IS 'when it was last sent, to the minute';
 
 -- No index by recipient or reference: a search looks through a bounded number of messages, rather than having every
 -- message pay for an index when it is accepted.

@@ -135,6 +135,14 @@ SEND_FORM: Mapping[str, str] = {
     "template.unknown": "Choose one of those that are offered.",
     "number.unknown": "Choose one of those that are offered.",
     "p.required": "Give a value.",
+    "code.ended": "This code is no longer good. Have a new one sent.",
+    "code.wrong": "This is not the code that was sent.",
+    "own.pattern": "This is no phone number with a country code, such as +258841234567.",
+}
+#: What is wrong with a field of the form for a saved text.
+SAVED_TEXT_FORM: Mapping[str, str] = {
+    "name": "A name has 1 to 100 characters, all of which can be seen.",
+    "body": "A text has 1 to 1,600 characters.",
 }
 #: Where a refusal of a send leads, by its code.
 SEND_WAYS: Mapping[str, str] = {

@@ -14,6 +14,7 @@ import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
+from heliograph.base import naming
 from heliograph.base.actor import Actor, Who
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, NotFound
@@ -177,7 +178,7 @@ async def keep_password(conn: Connection, by: Actor | Who, *, user: User, hashed
 def checked_email(text: str) -> str:
     """In lower case, trimmed. Raises Invalid."""
     email = text.strip().lower()
-    if not _is_email(email):
+    if not _is_email(email) or not naming.is_plain(email):
         raise Invalid(("email", "format", "This is not an e-mail address, which looks like ana@example.com."))
     return email
 
@@ -185,7 +186,7 @@ def checked_email(text: str) -> str:
 def checked_name(text: str) -> str:
     """A person's name, trimmed. Raises Invalid."""
     name = text.strip()
-    if not 1 <= len(name) <= 200 or not name.isprintable():
+    if not 1 <= len(name) <= 200 or not naming.is_plain(name):
         raise Invalid(("name", "length", "A name has 1 to 200 characters."))
     return name
 

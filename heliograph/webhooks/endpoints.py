@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
+from heliograph.base import naming
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import derive_key, seal, unseal
 from heliograph.base.database import clock
@@ -387,6 +388,6 @@ def checked_kinds(asked: Sequence[str]) -> list[str]:
 def checked_description(text: str) -> str:
     """A trimmed description, which may be empty. Raises Invalid."""
     text = text.strip()
-    if len(text) > 200 or any(character < " " or character == "\x7f" for character in text):
+    if len(text) > 200 or not naming.is_plain(text):
         raise Invalid(("description", "length", "`description` must have at most 200 characters on one line"))
     return text

@@ -22,7 +22,7 @@ AUDITED = (
     *("organizations", "api_keys", "sender_ids", "suppliers", "queue_holds", "quotas", "wallets", "whatsapp_rates"),
     *("campaigns", "contacts", "contact_imports", "opt_outs", "webhook_endpoints", "webhook_replays"),
     *("users", "memberships", "invitations", "sign_in_links", "sessions", "recovery_codes", "passkeys"),
-    *("whatsapp_apps", "whatsapp_accounts", "whatsapp_numbers", "whatsapp_templates"),
+    *("saved_texts", "own_numbers", "whatsapp_apps", "whatsapp_accounts", "whatsapp_numbers", "whatsapp_templates"),
 )
 _WRITES = re.compile(rf"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+({'|'.join(AUDITED)})\b")
 
@@ -39,6 +39,8 @@ UNRECORDED = {
     "heliograph.accounts.api_keys._demand_place": "a key's expiry was recorded when it was made",
     "heliograph.people.factors.check": "a code that was used",
     "heliograph.people.passkeys.keeping.check": "when a passkey was last used",
+    "heliograph.sms.by_hand.own_numbers.ask": "a code that was sent; the number that it proves is recorded",
+    "heliograph.sms.by_hand.saved_texts.used": "when a text was last sent",
     "heliograph.people.sessions.end_token": "somebody's own sign-out",
     "heliograph.people.sessions.prove": "its caller was asked for a password",
     "heliograph.people.sessions.switch": "a person looks elsewhere",
@@ -306,6 +308,9 @@ SUBMITTED = {
     "/prove": OWN,
     "/account": "user.changed",
     "/account/password": "user.password_changed",
+    "/account/number": WORK,
+    "/account/number/code": "user.number_changed",
+    "/account/number/remove": "user.number_changed",
     "/account/factor": "user.factor_changed",
     "/account/factor/off": "user.factor_changed",
     "/account/sessions/end": "user.sessions_ended",
@@ -383,6 +388,10 @@ SUBMITTED = {
     "/settings/close": "organization.state_changed",
     "/wallet/alert": "wallet.alert_changed",
     "/senders": "sender_id.requested",
+    "/texts": "saved_text.created",
+    "/texts/new": READS,
+    "/texts/{id}": "saved_text.changed",
+    "/texts/{id}/remove": "saved_text.removed",
     "/senders/{id}/default": "sender_id.default_changed",
 }
 #: What neither a command nor an operation does.

@@ -32,6 +32,8 @@ SHOWN_RULES = {
     "webhooks/endpoints.py": {"TooManyEndpoints", "EndpointDisabled"},
     "webhooks/replays.py": {"ReplayRunning"},
     "sms/messages.py": {"MessageNotCancelable"},
+    "sms/by_hand/saved_texts.py": {"SavedTextExists", "TooManySavedTexts"},
+    "sms/by_hand/own_numbers.py": {"TooManyCodes"},
     "whatsapp/accepting/accept.py": {"WindowClosed"},
     "whatsapp/mirror/numbers.py": {"PhoneNumberUnavailable"},
     "whatsapp/mirror/templates.py": {

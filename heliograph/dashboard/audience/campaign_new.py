@@ -22,6 +22,7 @@ from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
+from heliograph.sms.by_hand import saved_texts
 
 HERE = "/campaigns"
 FIELDS = (
@@ -43,9 +44,12 @@ class Given(msgspec.Struct, frozen=True):
 
 
 async def show(request: Request) -> Answer:
-    """The form; the address may fill in tags, or the campaign that did not reach everybody."""
+    """The form; the address may fill in tags, a saved text, or the campaign that did not reach everybody."""
     typed = {name: request.query.get(name, "")[:2_000] for name in FIELDS}
     typed["to"] = "again" if typed["from"] else "tags"
+    if (saved := lists.id_of(request.query.get("saved", ""))) is not None:
+        async with request.reading() as conn:
+            typed["text"] = (await saved_texts.get(conn, request.actor, id=saved)).body
     return Shown(template="audience/campaign_new.html", values=await _values(request, typed))
 
 

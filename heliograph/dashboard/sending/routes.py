@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard.sending import sms, template
-from heliograph.pages.routes import Route, get, post
+from heliograph.dashboard.sending import own_number, sms, template, texts
+from heliograph.pages.routes import Route, get, post, shared
 
 ROUTES: tuple[Route, ...] = (
     get("/send", sms.show, "sms:send"),
@@ -14,4 +14,15 @@ ROUTES: tuple[Route, ...] = (
     post("/send/template", template.send, "whatsapp:send"),
     get("/send/template/preview", template.back, "whatsapp:send"),
     post("/send/template/preview", template.look, "whatsapp:send"),
+    get("/texts", texts.show_list, "sms:read"),
+    shared("POST", "/texts", texts.create, "sms:send"),
+    shared("GET", "/texts/new", texts.show_new, "sms:send"),
+    shared("POST", "/texts/new", texts.keep, "sms:send"),
+    shared("GET", "/texts/{id}", texts.show, "sms:send"),
+    shared("POST", "/texts/{id}", texts.change, "sms:send"),
+    shared("POST", "/texts/{id}/remove", texts.remove, "sms:send"),
+    shared("GET", "/account/number", own_number.show, "sms:send"),
+    shared("POST", "/account/number", own_number.ask, "sms:send"),
+    shared("POST", "/account/number/code", own_number.prove, "sms:send"),
+    shared("POST", "/account/number/remove", own_number.remove, "sms:send"),
 )

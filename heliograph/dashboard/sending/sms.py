@@ -11,6 +11,7 @@ from heliograph.accounts.requests import IdempotencyConflict
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.campaigns import template as campaign_texts
 from heliograph.contacts import suggesting
 from heliograph.contacts.suggesting import Suggestion
 from heliograph.dashboard import seeing
@@ -23,6 +24,8 @@ from heliograph.pages.requests import Request
 from heliograph.sms.accepting import preview, sender_ids
 from heliograph.sms.accepting.accept import MAX_TEXT
 from heliograph.sms.accepting.preview import Measured, Preview
+from heliograph.sms.by_hand import own_numbers, saved_texts
+from heliograph.sms.by_hand.saved_texts import SavedText
 from heliograph.sms.dispatch import routing
 
 TEMPLATE = "sending/sms.html"
@@ -53,6 +56,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     #: "networks", "simulator", "nobody"; empty in test mode.
     route: str = ""
     snippets: list[Snippet] = []
+    #: Places that only a campaign fills.
+    places: list[str] = []
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -107,7 +112,12 @@ async def send(request: Request) -> Answer:
             raise
         return await _refused(request, given, refusal)
     id = msgspec.json.decode(answer.body, type=Sent).message.id
-    return Elsewhere(location=request.to("/send", sent=id))
+    if (saved := _id_of(given.saved)) is not None:
+        async with request.writing() as conn:
+            await saved_texts.used(conn, request.actor, id=saved)
+    # Whoever tried it on themselves goes on with whom they meant.
+    meant = request.form.get("to") if "own" in request.form else None
+    return Elsewhere(location=request.to("/send", sent=id, to=meant))
 
 
 async def back(request: Request) -> Answer:
@@ -136,8 +146,11 @@ async def _message(request: Request, name: str) -> messages.MessageDetail | None
 async def _prefilled(request: Request, sent: messages.MessageDetail | None) -> Typed | None:
     """What the form begins with; None: it is to be another channel's."""
     detail = sent or await _message(request, "again")
+    to = request.query.get("to", "")[: sms_form.LONGEST_NAME]
     if detail is None:
-        return Typed(to=request.query.get("to", "")[: sms_form.LONGEST_NAME], message=request.query.get("text", ""))
+        if (saved := await _saved(request)) is not None:
+            return Typed(to=to, message=saved.body, saved=str(saved.id))
+        return Typed(to=to, message=request.query.get("text", ""))
     if detail.message.channel != "sms":
         return None if sent is None else Typed()
     async with request.reading() as conn:
@@ -145,16 +158,36 @@ async def _prefilled(request: Request, sent: messages.MessageDetail | None) -> T
     sender = next((one for one in senders if one.value == detail.message.sender and not one.is_default), None)
     whole = seeing.is_whole(request, detail.message.person_id)
     return Typed(
-        to=detail.message.recipient if whole else "",
+        to=to or (detail.message.recipient if whole else ""),
         message=(detail.text or "") if whole else "",
         sender=str(sender.id) if sender else "",
         reference=detail.message.client_reference or "",
     )
 
 
+def _id_of(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+async def _saved(request: Request) -> SavedText | None:
+    """The saved text that the address names; None: it names none, or one that is gone."""
+    if (id := _id_of(request.query.get("saved", ""))) is None:
+        return None
+    try:
+        async with request.reading() as conn:
+            return await saved_texts.get(conn, request.actor, id=id)
+    except NotFound:
+        return None
+
+
 async def _page(request: Request, given: Typed, *, sees: bool = True) -> dict[str, Any]:
     async with request.reading() as conn:
         senders = await sender_ids.list_all(conn, request.actor)
+        texts = await saved_texts.list_all(conn, request.actor)
+        own = await own_numbers.get(conn, user_id=request.person.user_id)
         seen = await _see(request, conn, given) if sees else Seen()
     approved = [one for one in senders if one.status == "approved"]
     return {
@@ -166,6 +199,9 @@ async def _page(request: Request, given: Typed, *, sees: bool = True) -> dict[st
         "outcomes": sms_form.OUTCOMES,
         "has_more": any((given.day, given.hour, given.validity, given.guarantee, given.reference)),
         "longest": MAX_TEXT,
+        "texts": texts,
+        "own": own.phone,
+        "may_save": request.may("sms:send", mode="live"),
         "seen": seen,
     }
 
@@ -202,6 +238,7 @@ async def _see(request: Request, conn: Connection, given: Typed) -> Seen:
         way=way,
         route=await routing.carriage(conn, number or None) if request.mode == "live" else "",
         snippets=snippets,
+        places=sorted(campaign_texts.places(given.message)),
     )
 
 

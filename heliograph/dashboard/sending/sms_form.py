@@ -40,6 +40,8 @@ class Typed(msgspec.Struct, frozen=True):
     reference: str = ""
     #: In test mode: one of OUTCOMES.
     outcome: str = ""
+    #: Id of the saved text that it began with.
+    saved: str = ""
 
 
 class Recipient(msgspec.Struct, frozen=True):
@@ -55,11 +57,12 @@ class Recipient(msgspec.Struct, frozen=True):
 
 def typed(request: Request) -> Typed:
     """What was sent. Browsers end lines with CR LF; a handset needs the one character. `take` is a number chosen from
-    several, `replace` asks for plain characters."""
+    several, `own` that of the person themselves, `replace` asks for plain characters."""
     form = {name: request.form.get(name, "") for name in Typed.__struct_fields__}
     form["message"] = form["message"].replace("\r\n", "\n").replace("\r", "\n")
-    if request.form.get("take"):
-        form["to"] = request.form["take"]
+    for name in ("take", "own"):
+        if request.form.get(name):
+            form["to"] = request.form[name]
     return Typed(**form)
 
 

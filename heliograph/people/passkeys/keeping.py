@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
+from heliograph.base import naming
 from heliograph.base.actor import Actor, Who
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
@@ -60,7 +61,7 @@ RETURNING id
 async def add(conn: Connection, by: Actor | Who, *, user_id: UUID, made: Registered, asked: bytes, name: str) -> UUID:
     """Keep a passkey. Raises Invalid, PasskeyRefused."""
     name = name.strip()
-    if not 1 <= len(name) <= LONGEST_NAME or not name.isprintable():
+    if not 1 <= len(name) <= LONGEST_NAME or not naming.is_plain(name):
         raise Invalid(("name", "length", "A name has 1 to 60 characters."))
     async with conn.transaction():
         await _use_up(conn, asked)

@@ -1,0 +1,38 @@
+"""What may stand in a name: of an organization, a person, a key, a campaign, a contact, a tag or a saved text.
+
+Names are shown among other text, in pages, terminals and files. A character that nobody sees but that turns the order
+of its neighbours (Unicode's Bidi_Control) makes one name look like another, or turns the rest of a line around.
+Joiners, which Persian and Indic names need, are no such characters.
+"""
+
+from __future__ import annotations
+
+import re
+
+from heliograph.base.errors import Invalid
+
+#: Unicode's Bidi_Control, complete (PropList.txt).
+_TURNS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+#: Control characters, breaks of lines and paragraphs, halves of surrogates, and the mark of byte order.
+_HIDDEN = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff{_TURNS}]")
+_TURNING = re.compile(f"[{_TURNS}\ufeff]")
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text holds only characters that a name may have."""
+    return _HIDDEN.search(text) is None
+
+
+def bare(text: str) -> str:
+    """A text without characters that turn others: for files, in which mail programs wrap names in them."""
+    return text if text.isascii() else _TURNING.sub("", text)
+
+
+def checked(text: str, field: str, *, longest: int) -> str:
+    """A trimmed name of 1 to `longest` characters. Raises Invalid on `field`."""
+    name = text.strip()
+    if not 1 <= len(name) <= longest:
+        raise Invalid((field, "length", f"`{field}` must have 1 to {longest} characters"))
+    if not is_plain(name):
+        raise Invalid((field, "pattern", f"`{field}` must not contain control characters"))
+    return name

@@ -1,0 +1,75 @@
+"""The number of one's own on which a message is tried before others get it: asked for, proved by a code, removed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.accounts import organizations
+from heliograph.base import phones
+from heliograph.base.errors import Invalid, Refusal
+from heliograph.dashboard.sending import refusals
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.pages.words import SEND_FORM
+from heliograph.sms.accepting.accept import Send
+from heliograph.sms.by_hand import own_numbers
+from heliograph.sms.by_hand.own_numbers import TooManyCodes
+
+TEMPLATE = "sending/own_number.html"
+PATH = "/account/number"
+
+
+async def show(request: Request) -> Answer:
+    """The number, or the form for one, or for the code that was sent."""
+    return Shown(template=TEMPLATE, values=await _values(request))
+
+
+async def ask(request: Request) -> Answer:
+    """Send a code to a number."""
+    typed = request.form.get("phone", "").strip()[:40]
+    actor = request.acting("live")
+    async with request.reading() as conn:
+        home = (await organizations.get(conn, id=actor.organization_id)).country
+    number = phones.read(typed, region=home)
+    try:
+        if number is None:
+            raise Invalid(("phone", "pattern", SEND_FORM["own.pattern"]))
+        async with request.writing() as conn:
+            code = await own_numbers.ask(conn, user_id=request.person.user_id, phone=number)
+        text = request.text("%(code)s proves that this number is yours. It is good for 15 minutes.", code=code)
+        await request.services.sms.accept(Send(actor=actor, to=number, text=text, request_id=request.request_id))
+    except TooManyCodes as refusal:
+        return refused(TEMPLATE, Invalid(("phone", refusal.code, refusal.message)), await _values(request, typed))
+    except Refusal as refusal:
+        if refusal.status not in (400, 403, 409):
+            raise
+        wrong = refusals.told(request, refusal).details["fields"][0]
+        return refused(TEMPLATE, Invalid(("phone", wrong["issue"], wrong["message"])), await _values(request, typed))
+    return Elsewhere(location=PATH)
+
+
+async def prove(request: Request) -> Answer:
+    """The code came back."""
+    try:
+        # Not in a transaction with what it says: a wrong try counts.
+        async with request.writing() as conn:
+            await own_numbers.prove(
+                conn, request.actor, user_id=request.person.user_id, code=request.form.get("code", "")[:20]
+            )
+    except Invalid as refusal:
+        issue = refusal.details["fields"][0]["issue"]
+        return refused(TEMPLATE, Invalid(("code", issue, SEND_FORM[f"code.{issue}"])), await _values(request))
+    return Elsewhere(location=PATH, notice=request.text("This number is yours now."))
+
+
+async def remove(request: Request) -> Answer:
+    """Forget it."""
+    async with request.writing() as conn:
+        await own_numbers.forget(conn, request.actor, user_id=request.person.user_id)
+    return Elsewhere(location=PATH, notice=request.text("The number was removed."))
+
+
+async def _values(request: Request, typed: str = "") -> dict[str, Any]:
+    async with request.reading() as conn:
+        own = await own_numbers.get(conn, user_id=request.person.user_id)
+    return {"own": own, "typed": typed}

@@ -1,0 +1,126 @@
+"""D13 Saved texts: what is written again and again, listed by name, changed, and put into the form of a send."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.campaigns import template as places
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.sms.accepting import preview
+from heliograph.sms.accepting.accept import MAX_TEXT
+from heliograph.sms.by_hand import saved_texts
+from heliograph.sms.by_hand.saved_texts import MAX_NAME, SavedText, SavedTextExists, TooManySavedTexts
+
+FORM = "sending/texts_edit.html"
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A saved text, what it costs as it stands, and the places that a campaign fills."""
+
+    text: SavedText
+    segments: int
+    places: list[str]
+
+
+async def show_list(request: Request) -> Answer:
+    """All of them, by name."""
+    actor = request.acting("live")
+    async with request.reading() as conn:
+        listed = await saved_texts.list_all(conn, actor)
+    lines = [Line(one, len(preview.measure(actor, one.body).parts), sorted(places.places(one.body))) for one in listed]
+    values = {"lines": lines, "most": saved_texts.MOST, "may_write": may_write(request)}
+    return Shown(template="sending/texts.html", values=values)
+
+
+async def show_new(request: Request) -> Answer:
+    """An empty form."""
+    return Shown(template=FORM, values=_values("", ""))
+
+
+async def keep(request: Request) -> Answer:
+    """The form with the text that stands in that of a send, to give it a name. Nothing is stored yet."""
+    return Shown(template=FORM, values=_values("", _plain(request.form.get("message", ""))[:MAX_TEXT]))
+
+
+async def create(request: Request) -> Answer:
+    """Save a text."""
+    name, body = _typed(request)
+
+    async def work(conn: Connection) -> str:
+        return (await saved_texts.create(conn, request.acting("live"), name=name, body=body)).name
+
+    try:
+        saved = await request.once(work)
+    except (Invalid, SavedTextExists, TooManySavedTexts) as refusal:
+        return refused(FORM, _in_words(refusal), _values(name, body))
+    return Elsewhere(location=request.to("/texts"), notice=request.text("“%(name)s” is saved.", name=saved))
+
+
+async def show(request: Request) -> Answer:
+    """One text, to change it."""
+    async with request.reading() as conn:
+        found = await saved_texts.get(conn, request.acting("live"), id=request.id())
+    return Shown(template=FORM, values=_values(found.name, found.body, found.id))
+
+
+async def change(request: Request) -> Answer:
+    """Give it another name or other words."""
+    id = request.id()
+    name, body = _typed(request)
+
+    async def work(conn: Connection) -> str:
+        await saved_texts.change(conn, request.acting("live"), id=id, name=name, body=body)
+        return ""
+
+    try:
+        await request.once(work)
+    except (Invalid, SavedTextExists) as refusal:
+        return refused(FORM, _in_words(refusal), _values(name, body, id))
+    return Elsewhere(location=request.to("/texts"), notice=request.text("Saved."))
+
+
+async def remove(request: Request) -> Answer:
+    """Forget it."""
+    id = request.id()
+
+    async def work(conn: Connection) -> str:
+        await saved_texts.remove(conn, request.acting("live"), id=id)
+        return ""
+
+    await request.once(work)
+    return Elsewhere(location=request.to("/texts"), notice=request.text("The text was removed."))
+
+
+def may_write(request: Request) -> bool:
+    """Both modes share the texts, so writing them is judged as of live things."""
+    return request.may("sms:send", mode="live")
+
+
+def _typed(request: Request) -> tuple[str, str]:
+    return request.form.get("name", "").strip(), _plain(request.form.get("body", ""))
+
+
+def _plain(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _values(name: str, body: str, id: UUID | None = None) -> dict[str, Any]:
+    return {"name": name, "body": body, "id": id, "longest": MAX_TEXT, "longest_name": MAX_NAME}
+
+
+def _in_words(refusal: Invalid | SavedTextExists | TooManySavedTexts) -> Invalid:
+    if not isinstance(refusal, Invalid):
+        return Invalid(("name", refusal.code, refusal.message))
+    return Invalid(
+        *(
+            (one["field"], one["issue"], words.SAVED_TEXT_FORM.get(one["field"], one["message"]))
+            for one in refusal.details["fields"]
+        )
+    )

@@ -1,0 +1,115 @@
+"""The phone number of somebody who sends by hand, to try a message on before it goes to others.
+
+It is proved by a code that goes there as an SMS of the organization where they look, at its cost. The rule nobody may
+break: a code is good once, for 15 minutes and five tries, and it is kept as a hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from datetime import timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base import phones
+from heliograph.base.actor import Actor, Who
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, Refusal
+
+#: How long a code is good, how often one is tried, and how many are sent in an hour.
+GOOD_FOR, TRIES, CODES = timedelta(minutes=15), 5, 3
+DIGITS = 6
+
+
+class TooManyCodes(Refusal):
+    """Three codes were sent within the last hour. Wait, then ask again."""
+
+    code, status = "too_many_codes", 429
+
+
+class OwnNumber(msgspec.Struct, frozen=True):
+    """Somebody's number; None: none is proved. `asked`: one whose code is waited for."""
+
+    phone: str | None = None
+    asked: str | None = None
+
+
+GET = """
+SELECT phone, CASE WHEN asked_at > now() - $2::interval AND tries < $3 THEN asked END AS asked
+  FROM own_numbers WHERE user_id = $1
+"""
+
+
+async def get(conn: Connection, *, user_id: UUID) -> OwnNumber:
+    """What is known of somebody's number."""
+    row = await conn.fetchrow(GET, user_id, GOOD_FOR, TRIES)
+    return OwnNumber() if row is None else OwnNumber(*row.values())
+
+
+# An hour begins with its first code. The statement changes nothing when the hour has had its codes.
+ASK = """
+INSERT INTO own_numbers AS known (user_id, asked, asked_at, code_hash, codes, codes_since)
+VALUES ($1, $2, now(), $3, 1, now())
+    ON CONFLICT (user_id) DO UPDATE
+   SET asked = $2, asked_at = now(), code_hash = $3, tries = 0,
+       codes = CASE WHEN known.codes_since < now() - interval '1 hour' THEN 1 ELSE known.codes + 1 END,
+       codes_since = CASE WHEN known.codes_since < now() - interval '1 hour' THEN now() ELSE known.codes_since END
+ WHERE known.codes < $4 OR known.codes_since < now() - interval '1 hour'
+RETURNING true
+"""
+
+
+async def ask(conn: Connection, *, user_id: UUID, phone: str) -> str:
+    """A new code for a number (E.164), for whoever sends it there; an earlier one ends. Raises TooManyCodes."""
+    code = f"{secrets.randbelow(10**DIGITS):0{DIGITS}}"
+    if not await conn.fetchval(ASK, user_id, phone, _hash(user_id, phone, code), CODES):
+        raise TooManyCodes
+    return code
+
+
+TRY = """
+UPDATE own_numbers SET tries = tries + 1
+ WHERE user_id = $1 AND asked IS NOT NULL AND asked_at > now() - $2::interval AND tries < $3
+RETURNING asked, code_hash
+"""
+PROVE = """
+UPDATE own_numbers SET phone = asked, asked = NULL, code_hash = NULL, asked_at = NULL, tries = 0 WHERE user_id = $1
+"""
+
+
+async def prove(conn: Connection, by: Actor | Who, *, user_id: UUID, code: str) -> str:
+    """The code came back: the number that it was sent to is theirs. Raises Invalid on `code`.
+
+    A wrong try is counted, so the caller must not roll it back.
+    """
+    row = await conn.fetchrow(TRY, user_id, GOOD_FOR, TRIES)
+    if row is None:
+        raise Invalid(("code", "ended", "`code` is no longer good"))
+    digits = "".join(one for one in code if one.isdigit())
+    if not secrets.compare_digest(row["code_hash"], _hash(user_id, row["asked"], digits)):
+        raise Invalid(("code", "wrong", "`code` is not the one that was sent"))
+    async with conn.transaction():
+        await conn.execute(PROVE, user_id)
+        after = {"phone": phones.masked(row["asked"])}
+        await audit.record(conn, by, "user.number_changed", object_id=user_id, after=after)
+    phone: str = row["asked"]
+    return phone
+
+
+FORGET = "DELETE FROM own_numbers WHERE user_id = $1 AND phone IS NOT NULL RETURNING phone"
+
+
+async def forget(conn: Connection, by: Actor | Who, *, user_id: UUID) -> None:
+    """Forget somebody's number. Idempotent."""
+    async with conn.transaction():
+        phone = await conn.fetchval(FORGET, user_id)
+        if phone is not None:
+            before = {"phone": phones.masked(phone)}
+            await audit.record(conn, by, "user.number_changed", object_id=user_id, before=before)
+
+
+def _hash(user_id: UUID, phone: str, code: str) -> bytes:
+    return hashlib.sha256(f"{user_id} {phone} {code}".encode()).digest()

@@ -1,0 +1,149 @@
+"""Saved texts: what an organization writes again and again, by name. Live and test mode share them.
+
+The rule nobody may break: what a text says never reaches the audit log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base import naming
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.ids import uuid7
+from heliograph.sms.accepting.accept import MAX_TEXT
+
+#: Texts of an organization, and characters of a name.
+MOST, MAX_NAME = 200, 100
+
+
+class SavedTextExists(Refusal):
+    """There is a saved text with this name already."""
+
+    code, status = "saved_text_exists", 409
+
+
+class TooManySavedTexts(Refusal):
+    """An organization keeps at most 200 texts. Remove one that is not needed any more."""
+
+    code, status = "too_many_saved_texts", 409
+
+
+class SavedText(msgspec.Struct, frozen=True):
+    """A text to use again; `{{name}}` and its like are places that a campaign fills."""
+
+    id: UUID
+    name: str
+    body: str
+    created_at: datetime
+    updated_at: datetime
+    #: When it was last sent, to the minute.
+    used_at: datetime | None
+
+
+_COLUMNS = ", ".join(SavedText.__struct_fields__)
+LIST = f"SELECT {_COLUMNS} FROM saved_texts WHERE organization_id = $1 ORDER BY lower(name) LIMIT {MOST}"
+GET = f"SELECT {_COLUMNS} FROM saved_texts WHERE organization_id = $1 AND id = $2"
+
+
+async def list_all(conn: Connection, actor: Actor) -> list[SavedText]:
+    """The organization's texts, by name."""
+    return [SavedText(*row.values()) for row in await conn.fetch(LIST, actor.organization_id)]
+
+
+async def get(conn: Connection, actor: Actor, *, id: UUID) -> SavedText:
+    """One text. Raises NotFound."""
+    row = await conn.fetchrow(GET, actor.organization_id, id)
+    if row is None:
+        raise NotFound("There is no such text.", resource="saved_text", id=str(id))
+    return SavedText(*row.values())
+
+
+# The row lock comes first: two people must not both save the last one that there is room for.
+LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
+COUNT = "SELECT count(*) FROM saved_texts WHERE organization_id = $1"
+INSERT = f"""
+INSERT INTO saved_texts (organization_id, id, name, body, created_at, updated_at) VALUES ($1, $2, $3, $4, now(), now())
+RETURNING {_COLUMNS}
+"""
+
+
+async def create(conn: Connection, actor: Actor, *, name: str, body: str) -> SavedText:
+    """Save a text. Raises Invalid (fields `name` and `body`), SavedTextExists, TooManySavedTexts."""
+    name, body = _checked(name, body)
+    async with conn.transaction():
+        await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
+        if await conn.fetchval(COUNT, actor.organization_id) >= MOST:
+            raise TooManySavedTexts
+        rows = await _unique(conn, INSERT, actor.organization_id, uuid7(), name, body)
+        made = SavedText(*rows[0].values())
+        await audit.record(conn, actor, "saved_text.created", object_id=made.id, name=name)
+    return made
+
+
+CHANGE = """
+UPDATE saved_texts SET name = $3, body = $4, updated_at = now() WHERE organization_id = $1 AND id = $2
+"""
+
+
+async def change(conn: Connection, actor: Actor, *, id: UUID, name: str, body: str) -> None:
+    """Give a text another name or other words. Raises NotFound, Invalid, SavedTextExists."""
+    name, body = _checked(name, body)
+    async with conn.transaction():
+        known = await get(conn, actor, id=id)
+        if (known.name, known.body) == (name, body):
+            return
+        await _unique(conn, CHANGE, actor.organization_id, id, name, body)
+        before, after = {"name": known.name}, {"name": name, "body": "changed" if known.body != body else None}
+        after = {field: value for field, value in after.items() if value is not None}
+        await audit.record(conn, actor, "saved_text.changed", object_id=id, name=name, before=before, after=after)
+
+
+REMOVE = "DELETE FROM saved_texts WHERE organization_id = $1 AND id = $2 RETURNING name"
+
+
+async def remove(conn: Connection, actor: Actor, *, id: UUID) -> None:
+    """Forget a text. Idempotent."""
+    async with conn.transaction():
+        name = await conn.fetchval(REMOVE, actor.organization_id, id)
+        if name is not None:
+            await audit.record(conn, actor, "saved_text.removed", object_id=id, name=name)
+
+
+USED = """
+UPDATE saved_texts SET used_at = now()
+ WHERE organization_id = $1 AND id = $2 AND (used_at IS NULL OR used_at < now() - interval '1 minute')
+"""
+
+
+async def used(conn: Connection, actor: Actor, *, id: UUID) -> None:
+    """It was sent."""
+    await conn.execute(USED, actor.organization_id, id)
+
+
+async def _unique(conn: Connection, sql: str, *values: object) -> Sequence[asyncpg.Record]:
+    try:
+        async with conn.transaction():
+            return await conn.fetch(sql, *values)
+    except asyncpg.UniqueViolationError:
+        raise SavedTextExists from None
+
+
+def _checked(name: str, body: str) -> tuple[str, str]:
+    wrong: list[tuple[str, str, str]] = []
+    try:
+        name = naming.checked(name, "name", longest=MAX_NAME)
+    except Invalid as refusal:
+        wrong += [(one["field"], one["issue"], one["message"]) for one in refusal.details["fields"]]
+    if not 1 <= len(body) <= MAX_TEXT or not body.strip():
+        wrong.append(("body", "length", f"`body` must be 1 to {MAX_TEXT} characters"))
+    if wrong:
+        raise Invalid(*wrong)
+    return name, body

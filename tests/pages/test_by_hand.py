@@ -1,0 +1,155 @@
+"""What people who send by hand keep: saved texts, and a number of their own on which they try messages."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from heliograph.accounts import organizations
+from heliograph.base.database.pool import Pool
+from heliograph.sms.by_hand import own_numbers, saved_texts
+from heliograph.sms.by_hand.saved_texts import TooManySavedTexts
+from tests.api.conftest import Api
+
+from .conftest import Browser, Tenant, make_person, make_tenant
+from .test_sending import value
+
+OWN, OTHER = "+258840000001", "+258841234567"
+
+
+@pytest.fixture(autouse=True)
+async def country(pool: Pool, tenant: Tenant) -> None:
+    async with pool.acquire() as conn:
+        await organizations.configure(conn, id=tenant.actor.organization_id, country="MZ")
+
+
+async def save(browser: Browser, name: str, body: str) -> str:
+    """The address of a text that was saved."""
+    page = await browser.submit(await browser.get("/texts/new"), "/texts", name=name, body=body)
+    assert (page.status, page.path) == (200, "/texts"), page.words
+    found = re.search(rf'href="(/texts/[0-9a-f-]+)">{name}<', page.text)
+    assert found is not None
+    return found[1]
+
+
+async def test_a_text_is_saved_chosen_changed_and_removed(pool: Pool, owner: Browser) -> None:
+    assert "No text saved yet" in (await owner.get("/texts")).words
+    address = await save(owner, "Reminder", "Olá {{first_name}}\r\nAté amanhã")
+    id = address.rpartition("/")[2]
+    assert await pool.fetchval("SELECT body FROM saved_texts") == "Olá {{first_name}}\nAté amanhã"
+    page = await owner.get("/texts")
+    assert ("never" in page.words, "{{first_name}}" in page.words) == (True, True)
+
+    # Into the form of a send, which says what nobody fills in there, and into that of a campaign.
+    page = await owner.get(f"/send?saved={id}")
+    assert value(page, "message") == "Olá {{first_name}}\nAté amanhã"
+    page = await owner.post("/send/preview", page.form("/send") | {"to": OTHER, "message": "Olá {{first_name}}"})
+    assert "These places are filled by campaigns alone" in page.words
+    assert "Olá {{first_name}}" in (await owner.get(f"/campaigns/new?saved={id}")).text
+    form = (await owner.get(f"/send?saved={id}")).form("/send") | {"to": OTHER, "message": "Olá Ana"}
+    assert (await owner.post("/send", form)).status == 200
+    assert await pool.fetchval("SELECT used_at IS NOT NULL FROM saved_texts")
+
+    page = await owner.submit(await owner.get(address), address, name="Reminder 2", body="Olá")
+    assert "Reminder 2" in page.words
+    told = await pool.fetch("SELECT action, before, after FROM audit_log WHERE action LIKE 'saved_text%' ORDER BY at")
+    assert [one["action"] for one in told] == ["saved_text.created", "saved_text.changed"]
+    assert "Olá" not in str(told)
+    page = await owner.submit(await owner.get(address), address + "/remove")
+    assert "No text saved yet" in page.words
+    assert (await owner.get(address)).status == 404
+    assert value(await owner.get(f"/send?saved={id}"), "message") == ""
+
+
+async def test_what_is_wrong_with_a_text_is_said_and_keeps_what_was_typed(pool: Pool, owner: Browser) -> None:
+    await save(owner, "Reminder", "Olá")
+    for name, body, said in (
+        ("", "Olá", "A name has 1 to 100 characters"),
+        ("x" * 101, "Olá", "A name has 1 to 100 characters"),
+        ("a\u202eb", "Olá", "all of which can be seen"),
+        ("New", "", "A text has 1 to 1,600 characters."),
+        ("New", "x" * 1601, "A text has 1 to 1,600 characters."),
+        ("REMINDER", "Olá", "There is a saved text with this name already."),
+    ):
+        page = await owner.submit(await owner.get("/texts/new"), "/texts", name=name, body=body)
+        assert (page.status, said in page.words) == (422, True), (name, page.words)
+        assert value(page, "body") == body
+    assert await pool.fetchval("SELECT count(*) FROM saved_texts") == 1
+    # The form of a send hands its text on; nothing is stored before it has a name.
+    page = await owner.post("/texts/new", (await owner.get("/send")).form("/send") | {"message": "Até\r\njá"})
+    assert value(page, "body") == "Até\njá"
+    assert await pool.fetchval("SELECT count(*) FROM saved_texts") == 1
+
+
+async def test_an_organization_keeps_so_many_texts_of_its_own(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await pool.execute(
+        "INSERT INTO saved_texts SELECT $1, gen_random_uuid(), 'n' || n, 'Olá', now(), now()"
+        " FROM generate_series(1, $2::int) n",
+        tenant.id,
+        saved_texts.MOST,
+    )
+    async with pool.acquire() as conn:
+        with pytest.raises(TooManySavedTexts):
+            await saved_texts.create(conn, tenant.actor, name="One more", body="Olá")
+        stranger = await make_tenant(pool)
+        theirs = await saved_texts.create(conn, stranger.actor, name="n1", body="Secret")
+    assert (await owner.get(f"/texts/{theirs.id}")).status == 404
+    assert "Secret" not in (await owner.get(f"/send?saved={theirs.id}")).text
+
+
+async def test_a_number_is_ones_own_once_its_code_came_back(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    assert "Send to myself" not in (await owner.get("/send")).words
+    page = await owner.submit(await owner.get("/account/number"), "/account/number", phone="12")
+    assert (page.status, "This is no phone number" in page.words) == (422, True)
+    page = await owner.submit(await owner.get("/account/number"), "/account/number", phone="84 000 0001")
+    assert f"Six digits, sent to {OWN}." in page.words
+    body = await pool.fetchval("SELECT body FROM messages WHERE recipient = $1", OWN)
+    code = body[: own_numbers.DIGITS]
+    assert code.isdigit()
+    assert code not in str(await pool.fetch("SELECT * FROM own_numbers"))
+
+    wrong = f"{(int(code) + 1) % 10**own_numbers.DIGITS:06}"
+    page = await owner.submit(page, "/account/number/code", code=wrong)
+    assert "This is not the code that was sent." in page.words
+    page = await owner.submit(page, "/account/number/code", code=f"{code[:3]} {code[3:]}")
+    assert "This number is yours now." in page.words
+    masked = await pool.fetchval("SELECT after FROM audit_log WHERE action = 'user.number_changed'")
+    assert OWN not in masked
+
+    # It goes to oneself, and the form goes on with whom it was for.
+    form = (await owner.get("/send")).form("/send") | {"to": OTHER, "message": "Olá"}
+    page = await owner.post("/send", form | {"own": OWN})
+    assert await pool.fetchval("SELECT recipient FROM messages WHERE body = 'Olá'") == OWN
+    assert (page.form("/send")["to"], value(page, "message")) == (OTHER, "Olá")
+    page = await owner.submit(await owner.get("/account/number"), "/account/number/remove")
+    assert "The number was removed." in page.words
+    assert "Send to myself" not in (await owner.get("/send")).words
+
+
+async def test_codes_end_and_are_few(pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser) -> None:
+    for _ in range(own_numbers.CODES):
+        page = await owner.submit(await owner.get("/account/number"), "/account/number", phone=OWN)
+        assert page.status == 200
+    page = await owner.submit(await owner.get("/account/number"), "/account/number", phone=OWN)
+    assert (page.status, "Three codes were sent within the last hour." in page.words) == (422, True)
+    bodies = await pool.fetch("SELECT left(body, 6) AS code FROM messages ORDER BY id")
+    assert len(bodies) == own_numbers.CODES
+    await pool.execute("UPDATE own_numbers SET codes_since = now() - interval '61 minutes'")
+    page = await owner.submit(await owner.get("/account/number"), "/account/number", phone=OWN)
+    code = await pool.fetchval("SELECT left(body, 6) FROM messages ORDER BY id DESC LIMIT 1")
+    wrong = f"{(int(code) + 1) % 10**own_numbers.DIGITS:06}"
+    for _ in range(own_numbers.TRIES):
+        page = await owner.submit(page, "/account/number/code", code=wrong)
+    assert (await owner.get("/account/number")).text.count('name="code"') == 0, "five tries are all"
+    async with pool.acquire() as conn:
+        user_id = await conn.fetchval("SELECT user_id FROM own_numbers")
+        await conn.execute("UPDATE own_numbers SET tries = 0, asked_at = now() - interval '16 minutes'")
+        assert await own_numbers.get(conn, user_id=user_id) == own_numbers.OwnNumber()
+    # Whoever may not send has no use for one.
+    await make_person(pool, tenant, "eva@example.com", "viewer")
+    await other_browser.sign_in("eva@example.com")
+    assert (await other_browser.get("/account/number")).status == 403
+    assert "My number" not in (await other_browser.get("/account")).words

@@ -1,0 +1,49 @@
+"""Names hold nothing that nobody sees but that turns the order of what stands beside it."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+
+from heliograph.accounts import api_keys
+from heliograph.base import naming
+from heliograph.base.errors import Invalid
+from heliograph.campaigns import plan
+from heliograph.contacts import records
+from heliograph.people import users
+from heliograph.webhooks import endpoints
+
+KINDS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+TURNS = [chr(n) for n in range(0x3000) if unicodedata.bidirectional(chr(n)) in KINDS]
+MARKS = ["\u061c", "\u200e", "\u200f"]
+
+
+@pytest.mark.parametrize("hidden", [*MARKS, "\u202e", "\u2066", "\0", "\n", "\x85", "\u2028", "\ufeff", "\ud800"])
+def test_a_name_with_a_hidden_character_is_refused_everywhere(hidden: str) -> None:
+    for check in (
+        api_keys.checked_name,
+        plan.checked_name,
+        users.checked_name,
+        endpoints.checked_description,
+        records.name,
+    ):
+        with pytest.raises(Invalid):
+            check(f"gpj{hidden}exe")
+    with pytest.raises(Invalid):
+        users.checked_email(f"ana{hidden}@example.com")
+    if not hidden.isspace():
+        with pytest.raises(Invalid):
+            records.tag(f"gpj{hidden}exe")
+
+
+def test_all_of_unicodes_bidirectional_controls_are_meant() -> None:
+    assert len(TURNS) == 9
+    assert [one for one in (*TURNS, *MARKS) if naming.is_plain(one)] == []
+    assert naming.bare("".join(("a", *TURNS, *MARKS, "b"))) == "ab"
+
+
+@pytest.mark.parametrize("name", ["Ana", "José da Conceição", "می‌خواهم", "क्‍ष", "O'Brien & Söhne", "李小龍", "👩‍💻"])
+def test_names_of_all_writings_are_names(name: str) -> None:
+    assert records.name(f" {name} ") == name
+    assert users.checked_name(name) == name
