@@ -10,8 +10,11 @@ message; a lost link would send one to somebody who said STOP.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from uuid import UUID
+
+import msgspec
 
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
@@ -48,9 +51,19 @@ ON CONFLICT (organization_id, name) DO NOTHING
 """
 
 
-async def link(conn: Connection, links: Collection[Link]) -> list[Link]:
-    """Record that names belong to one person; returns the new links, with keys for names. Runs in the caller's
-    transaction, which holds the organizations' locks from then on if there was a new one."""
+class Linked(msgspec.Struct, frozen=True, gc=False):
+    """A new link, with keys for names."""
+
+    organization_id: UUID
+    one: str
+    other: str
+    #: Those of them that no link named before, and no other new one names.
+    strange: tuple[str, ...]
+
+
+async def link(conn: Connection, links: Collection[Link]) -> list[Linked]:
+    """Record that names belong to one person; returns what is new. Runs in the caller's transaction, which holds the
+    organizations' locks from then on if there was a new one."""
     wanted = sorted(
         {
             (organization_id, *sorted((phones.person(one), phones.person(other))))
@@ -69,14 +82,20 @@ async def link(conn: Connection, links: Collection[Link]) -> list[Link]:
     await conn.execute(TURN, list(dict.fromkeys(str(organization_id) for organization_id, *_ in new)))
     names = {(organization_id, name) for organization_id, *pair in new for name in pair}
     rows = await conn.fetch(GROUPS, [organization_id for organization_id, _ in names], [name for _, name in names])
-    groups = _Groups({(row["organization_id"], row["name"]): row["person"] for row in rows})
+    known = {(row["organization_id"], row["name"]): row["person"] for row in rows}
+    groups = _Groups(known)
     for organization_id, one, other in new:
         groups.join(organization_id, one, other)
     if joined := groups.joined():
         await conn.execute(JOIN, *(list(column) for column in zip(*joined, strict=True)))
     if named := groups.named():
         await conn.execute(NAME, *(list(column) for column in zip(*named, strict=True)))
-    return new
+    often = Counter((organization_id, name) for organization_id, *pair in new for name in pair)
+    strange = {place for place, times in often.items() if times == 1 and place not in known}
+    return [
+        Linked(organization_id, one, other, tuple(name for name in (one, other) if (organization_id, name) in strange))
+        for organization_id, one, other in new
+    ]
 
 
 class _Groups:

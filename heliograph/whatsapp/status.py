@@ -119,11 +119,13 @@ UPDATE whatsapp_messages m
    SET status = v.status, sent_at = v.sent_at, delivered_at = v.delivered_at, read_at = v.read_at,
        failed_at = v.failed_at, failure_code = v.failure_code, event_id = v.event_id,
        delivered_event = v.delivered_event, pricing = v.pricing, priced_by = v.priced_by,
+       charge = v.charge, reserved = v.reserved, consumed = v.consumed,
        deadline_at = CASE v.status WHEN 'canceled' THEN NULL ELSE m.deadline_at END
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[],
-              $7::timestamptz[], $8::text[], $9::uuid[], $10::boolean[], $11::text[], $12::text[])
+              $7::timestamptz[], $8::text[], $9::uuid[], $10::boolean[], $11::text[], $12::text[], $13::text[],
+              $14::bigint[], $15::bigint[])
        AS v (organization_id, id, status, sent_at, delivered_at, read_at, failed_at, failure_code, event_id,
-             delivered_event, pricing, priced_by)
+             delivered_event, pricing, priced_by, charge, reserved, consumed)
  WHERE m.organization_id = v.organization_id AND m.id = v.id
 """
 COLUMNS = (
@@ -183,13 +185,15 @@ async def move_many(
             moved.add(row["id"])
         if row["charge"] != "none":
             charged.append((row, new))
-    if changed:
-        await conn.execute(UPDATE, *([new[name] for new in changed] for name in COLUMNS))
-        await traffic.record(conn, counted)
     movements = await _movements(conn, charged, rates)
+    settled = await wallet.judge(conn, movements, rows)
+    if changed:
+        # What a message costs now is written with its status: one new version of its row, not two.
+        charges = zip(*(settled.charges[new["organization_id"], new["id"]] for new in changed), strict=True)
+        await conn.execute(UPDATE, *([new[name] for new in changed] for name in COLUMNS), *map(list, charges))
+        await traffic.record(conn, counted)
     deliveries = await events.record(conn, raised, handover=handover)
-    if movements:
-        await wallet.settle(conn, movements)
+    await wallet.book(conn, settled)
     return moved, deliveries
 
 

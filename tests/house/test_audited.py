@@ -88,7 +88,7 @@ UNRECORDED = {
     "heliograph.whatsapp.mirror.sync._store_templates": MIRROR,
     "heliograph.whatsapp.mirror.template_sync.store_listing": MIRROR,
     "heliograph.whatsapp.mirror.template_sync._write": MIRROR,
-    "heliograph.whatsapp.money.wallet.settle": TRAFFIC,
+    "heliograph.whatsapp.money.wallet.book": TRAFFIC,
 }
 
 

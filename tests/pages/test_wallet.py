@@ -11,6 +11,7 @@ from heliograph.whatsapp.money.wallet import Movement
 from tests.journeys.test_cli import Cli
 from tests.rules import whatsapp_factories as making
 from tests.rules.whatsapp_factories import check_wallets, made
+from tests.wallets import settle
 
 from .conftest import Browser, Tenant, make_person
 
@@ -26,9 +27,7 @@ async def test_what_is_shown_adds_up(pool: Pool, browser: Browser) -> None:
     me = one.organization_id
     async with pool.acquire() as conn:
         async with conn.transaction():
-            await wallet.settle(
-                conn, [Movement(me, paid, "consume", 12_345_678, "regular"), Movement(me, lost, "release")]
-            )
+            await settle(conn, [Movement(me, paid, "consume", 12_345_678, "regular"), Movement(me, lost, "release")])
         currency = (await wallet.show(conn, one.actor)).currency
         assert currency
         await rates.import_rates(

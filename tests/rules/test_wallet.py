@@ -14,6 +14,7 @@ from heliograph.base.ids import uuid7
 from heliograph.whatsapp.money import wallet
 from heliograph.whatsapp.money.amounts import UNIT, decimal, micros
 from heliograph.whatsapp.money.wallet import Movement, Wallet, WalletInsufficientFunds
+from tests import wallets
 from tests.rules import factories
 from tests.rules import whatsapp_factories as making
 from tests.rules.whatsapp_factories import Made, check_wallets, made
@@ -21,7 +22,7 @@ from tests.rules.whatsapp_factories import Made, check_wallets, made
 
 async def settle(pool: Pool, *movements: Movement) -> set[tuple[UUID, str]]:
     async with pool.acquire() as conn, conn.transaction():
-        return await wallet.settle(conn, movements)
+        return await wallets.settle(conn, movements)
 
 
 async def balance(pool: Pool, one: Made) -> tuple[int, int, int]:

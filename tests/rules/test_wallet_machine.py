@@ -18,6 +18,7 @@ from heliograph.whatsapp.money.wallet import Movement, WalletInsufficientFunds
 from tests.rules import factories, whatsapp_factories
 from tests.rules.machines import Machine, run_machine
 from tests.rules.whatsapp_factories import Made, check_wallets, made
+from tests.wallets import settle
 
 #: Contents with what they cost in the machine's rates.
 CONTENTS: list[tuple[TemplateSend | TextReply, int]] = [
@@ -165,7 +166,7 @@ class Money(Machine):
 
         async def work() -> None:
             async with self.pool.acquire() as conn, conn.transaction():
-                await wallet.settle(conn, movements)
+                await settle(conn, movements)
 
         self.run(work())
         for movement in movements:
@@ -198,7 +199,7 @@ class Money(Machine):
 
         async def one() -> None:
             async with self.pool.acquire() as conn, conn.transaction():
-                await wallet.settle(conn, [movement])
+                await settle(conn, [movement])
 
         async def work() -> None:
             await asyncio.gather(*(one() for _ in range(copies)))

@@ -16,6 +16,7 @@ from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.sms.accepting import preview
 from heliograph.whatsapp import messages
 from heliograph.whatsapp.accepting.accept import Acceptor, Send, TextReply
+from heliograph.whatsapp.callbacks import conversations
 from tests.rules import factories
 from tests.rules.callback_factories import Change, Meta, message
 from tests.rules.dispatching_whatsapp import Bench
@@ -162,3 +163,19 @@ async def test_a_word_with_another_meaning_stops_only_after_a_campaign(
     await meta.say(acme, message(acme, "parar, por favor"))
     async with pool.acquire() as conn:
         assert await optouts.current(conn, {(acme.organization_id, TO)})
+
+
+async def test_names_that_meet_by_a_third_that_is_new_merge_their_conversations(pool: Pool, acme: Made) -> None:
+    """A new name alone has no conversation, but it may be what makes two others one person."""
+    await conversation(pool, acme, to=TO)
+    await conversation(pool, acme, to=NEW)
+    async with pool.acquire() as conn, conn.transaction():
+        await conversations.link(conn, [(acme.organization_id, TO, "MZ.7"), (acme.organization_id, NEW, "MZ.7")])
+    open_ones = "SELECT count(*) FROM whatsapp_conversations WHERE merged_into IS NULL"
+    assert await pool.fetchval(open_ones) == 1
+    other = "+258847777777"
+    await conversation(pool, acme, to="MZ.8")
+    async with pool.acquire() as conn, conn.transaction():
+        await conversations.link(conn, [(acme.organization_id, TO, "MZ.9")])
+        await conversations.link(conn, [(acme.organization_id, TO, other), (acme.organization_id, other, "MZ.8")])
+    assert await pool.fetchval(open_ones) == 1

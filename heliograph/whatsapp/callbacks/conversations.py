@@ -71,6 +71,11 @@ async def of_users(conn: Connection, users: Sequence[User]) -> list[UUID]:
     return made
 
 
+# A name that is found here may have a conversation of its own.
+ALIASED = """
+SELECT item.n FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS item (organization_id, alias, n)
+ WHERE EXISTS (SELECT FROM whatsapp_aliases WHERE organization_id = item.organization_id AND alias = item.alias)
+"""
 MERGE = "SELECT whatsapp_merge_conversations($1, $2)"
 
 
@@ -78,8 +83,15 @@ async def link(conn: Connection, links: Collection[Link]) -> None:
     """Link names that, according to Meta, belong to one person, and merge their conversations. Runs in the caller's
     transaction, after it has locked wallets."""
     new = await people.link(conn, links)
+    # Most links name somebody for the first time, of whom there is nothing to merge.
+    strange = [(one.organization_id, name) for one in new for name in one.strange]
+    if strange:
+        names = [name.removeprefix("+") for _, name in strange]
+        rows = await conn.fetch(ALIASED, [organization_id for organization_id, _ in strange], names)
+        unmet = set(strange).difference(strange[row["n"] - 1] for row in rows)
+        new = [one for one in new if unmet.isdisjoint((one.organization_id, name) for name in one.strange)]
     if new:
-        await conn.execute(MERGE, [organization_id for organization_id, *_ in new], [name for _, name, _ in new])
+        await conn.execute(MERGE, [one.organization_id for one in new], [one.one for one in new])
 
 
 RENAME = """

@@ -97,13 +97,16 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
     if not said:
         return Found([], set())
     at = clock.now()
-    opaque = [_id(one.item.opaque) for one in said]
+    # Several statuses of one message look for it once.
+    keys = [(one.organization_id, one.number_id, one.item.wamid, one.item.opaque) for one in said]
+    asked = {key: n for n, key in enumerate(dict.fromkeys(keys))}
+    opaque = [_id(text) for *_, text in asked]
     days = _days(opaque, at)
     rows = await conn.fetch(
         MATCH,
-        [one.organization_id for one in said],
-        [one.number_id for one in said],
-        [one.item.wamid for one in said],
+        [organization_id for organization_id, *_ in asked],
+        [number_id for _, number_id, _, _ in asked],
+        [wamid for *_, wamid, _ in asked],
         opaque,
         [first for first, _ in days],
         [last for _, last in days],
@@ -112,8 +115,8 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
     early: list[tuple[object, ...]] = []
     bound: dict[tuple[UUID, str], tuple[UUID, UUID]] = {}
     names: set[Link] = set()
-    for one, row in zip(said, rows, strict=True):
-        item = one.item
+    for one, key in zip(said, keys, strict=True):
+        item, row = one.item, rows[asked[key]]
         status, when = STATUSES[item.status], min(item.at, at)
         failure = failure_of(_fault(item)) if status == "failed" else None
         pricing = _pricing(item)

@@ -4,9 +4,9 @@
         ▲                     │                     │
         └───release, lower────┘◀──────reprice───────┘   (a reprice may also take more)
 
-A message reserves its price when it is accepted (`accept.sql`), and its outcome moves the rest (`settle`). The balance
-is a maintained row. Each change of it is a row in the same transaction: of `wallet_movements` if a message made it, of
-`wallet_ledger` otherwise. When a month's messages are gone, its sum stands for its movements (`closing.py`).
+A message reserves its price when it is accepted (`accept.sql`), and its outcome moves the rest (`judge`, `book`). The
+balance is a maintained row. Each change of it is a row in the same transaction: of `wallet_movements` if a message made
+it, of `wallet_ledger` otherwise. When a month's messages are gone, its sum stands for its movements (`closing.py`).
 
 The rules nobody may break: total = available + reserved + consumed at every commit; entries are append-only, and their
 sums are the wallet's; a message is charged once, whatever arrives, in whatever order and however often. Only a delivery
@@ -22,6 +22,7 @@ from datetime import date, datetime
 from typing import Literal
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from heliograph.accounts import organizations
@@ -98,12 +99,11 @@ class Movement(msgspec.Struct, frozen=True, gc=False):
 class _Charge:
     """A message's charge, as the movements of one call change it."""
 
-    __slots__ = ("before", "category", "consumed", "reserved", "seen", "state")
+    __slots__ = ("category", "consumed", "reserved", "seen", "state")
 
     def __init__(self, state: str, reserved: int, consumed: int, category: str) -> None:
         self.state, self.reserved, self.consumed = state, reserved, consumed
         self.category = category
-        self.before = (state, reserved, consumed)
         #: (movement, key) of what was booked before.
         self.seen: set[tuple[str, str]] = set()
 
@@ -129,14 +129,6 @@ class _Charge:
 
 # ── Movements of messages ──────────────────────────────────────────────────────────────────────────────────────
 
-# In the order of ids, so that two transactions that settle the same messages cannot deadlock.
-CHARGES = """
-SELECT item.organization_id, item.id, m.charge, m.reserved, m.consumed, coalesce(m.billing_category, '') AS category
-  FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
-       SELECT charge, reserved, consumed, billing_category FROM whatsapp_messages
-        WHERE organization_id = item.organization_id AND id = item.id LIMIT 1 FOR UPDATE) m
-"""
-
 # Read once the messages are locked: before that, somebody else might be adding to it.
 SEEN = """
 SELECT item.id, booked.movement, booked.key
@@ -146,15 +138,9 @@ SELECT item.id, booked.movement, booked.key
 """
 
 BOOK = """
-WITH charged AS (
-    UPDATE whatsapp_messages m SET charge = v.charge, reserved = v.reserved, consumed = v.consumed
-      FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::bigint[])
-           AS v (organization_id, id, charge, reserved, consumed)
-     WHERE m.organization_id = v.organization_id AND m.id = v.id
-)
 INSERT INTO wallet_movements (organization_id, id, movement, message_id, key, available, reserved, consumed, created_at)
-SELECT v.*, $14 FROM unnest($6::uuid[], $7::uuid[], $8::text[], $9::uuid[], $10::text[], $11::bigint[], $12::bigint[],
-                            $13::bigint[]) AS v
+SELECT v.*, $9 FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[], $5::text[], $6::bigint[], $7::bigint[],
+                           $8::bigint[]) AS v
 """
 
 # A separate statement, and the last one: accepting for these organizations waits from here to the commit. Rows are
@@ -178,19 +164,37 @@ UPDATE wallets
 """
 
 
-async def settle(conn: Connection, movements: Sequence[Movement]) -> set[tuple[UUID, str]]:
-    """Move money according to the outcomes of messages; returns the (message id, kind) of movements that changed
-    something.
+class Settlement(msgspec.Struct, frozen=True, gc=False):
+    """What movements change, judged and not written yet."""
 
-    Runs in the caller's transaction, in which the wallets stay locked from its last statement on: call it once in a
-    transaction, after the messages were changed, and do little afterwards. Movements of one message are applied in
-    their order. One that was made before changes nothing, nor does one that its charge does not allow: a message is
-    consumed once, released only while it is reserved, and a test key's is never charged. A message that was released
-    and is delivered after all is consumed, and may drive `available` below zero.
+    #: (organization, message) → charge, reserved, consumed.
+    charges: dict[tuple[UUID, UUID], tuple[str, int, int]]
+    #: Movement, its (movement, key), and what it adds to reserved and consumed.
+    entries: list[tuple[Movement, tuple[str, str], int, int]]
+    categories: dict[tuple[UUID, UUID], str]
+
+
+async def judge(conn: Connection, movements: Sequence[Movement], rows: Sequence[asyncpg.Record]) -> Settlement:
+    """What movements change of messages that the caller's transaction has locked: `rows` of them, with organization_id,
+    id, charge, reserved, consumed and billing_category.
+
+    Movements of one message are applied in their order. One that was made before changes nothing, nor does one that its
+    charge does not allow: a message is consumed once, released only while it is reserved, and a test key's is never
+    charged. A message that was released and is delivered after all is consumed, and may drive `available` below zero.
     """
-    charges = await _charges(conn, movements)
+    charges = {
+        (row["organization_id"], row["id"]): _Charge(
+            row["charge"], row["reserved"], row["consumed"], row["billing_category"] or ""
+        )
+        for row in rows
+    }
+    priced = {(one.organization_id, one.message_id) for one in movements if one.kind in ("lower", "reprice")}
+    asked = [key for key in charges if key in priced]
+    if asked:
+        by_message = {key[1]: charges[key] for key in asked}
+        for row in await conn.fetch(SEEN, [key[0] for key in asked], [key[1] for key in asked]):
+            by_message[row["id"]].seen.add((row["movement"], row["key"]))
     entries: list[tuple[Movement, tuple[str, str], int, int]] = []
-    done: set[tuple[UUID, str]] = set()
     for movement in movements:
         charge = charges.get((movement.organization_id, movement.message_id))
         if charge is None:
@@ -198,10 +202,19 @@ async def settle(conn: Connection, movements: Sequence[Movement]) -> set[tuple[U
         reserved, consumed = charge.reserved, charge.consumed
         if booked := charge.apply(movement):
             entries.append((movement, booked, charge.reserved - reserved, charge.consumed - consumed))
-            done.add((movement.message_id, movement.kind))
+    return Settlement(
+        {key: (one.state, one.reserved, one.consumed) for key, one in charges.items()},
+        entries,
+        {key: one.category for key, one in charges.items()},
+    )
+
+
+async def book(conn: Connection, made: Settlement) -> None:
+    """Write the entries of a settlement and the wallets, in the caller's transaction, which has written the messages'
+    charges. Wallets stay locked from its last statement on: call it once in a transaction, and do little afterwards."""
+    entries = made.entries
     if not entries:
-        return done
-    changed = [(key, one) for key, one in charges.items() if one.before != (one.state, one.reserved, one.consumed)]
+        return
     by_organization: dict[UUID, list[int]] = {}
     by_category: dict[tuple[UUID, str], list[int]] = {}
     for movement, booked, reserved, consumed in entries:
@@ -209,18 +222,13 @@ async def settle(conn: Connection, movements: Sequence[Movement]) -> set[tuple[U
         sums[0] += reserved
         sums[1] += consumed
         if consumed or booked[0] == "consume":
-            category = charges[movement.organization_id, movement.message_id].category
+            category = made.categories[movement.organization_id, movement.message_id]
             day = by_category.setdefault((movement.organization_id, category), [0, 0])
             day[0] += booked[0] == "consume"
             day[1] += consumed
     at = clock.now()
     await conn.execute(
         BOOK,
-        [organization_id for (organization_id, _), _ in changed],
-        [message_id for (_, message_id), _ in changed],
-        [one.state for _, one in changed],
-        [one.reserved for _, one in changed],
-        [one.consumed for _, one in changed],
         [movement.organization_id for movement, *_ in entries],
         [uuid7() for _ in entries],
         [booked[0] for _, booked, _, _ in entries],
@@ -244,23 +252,6 @@ async def settle(conn: Connection, movements: Sequence[Movement]) -> set[tuple[U
         [messages for messages, _ in by_category.values()],
         [consumed for _, consumed in by_category.values()],
     )
-    return done
-
-
-async def _charges(conn: Connection, movements: Sequence[Movement]) -> dict[tuple[UUID, UUID], _Charge]:
-    """The charges of the messages, locked, with what was booked before where that decides."""
-    keys = sorted({(one.organization_id, one.message_id) for one in movements}, key=lambda key: key[1].int)
-    if not keys:
-        return {}
-    rows = await conn.fetch(CHARGES, [key[0] for key in keys], [key[1] for key in keys])
-    charges = {(row[0], row[1]): _Charge(row[2], row[3], row[4], row[5]) for row in rows}
-    priced = {(one.organization_id, one.message_id) for one in movements if one.kind in ("lower", "reprice")}
-    asked = [key for key in keys if key in priced and key in charges]
-    if asked:
-        by_message = {key[1]: charges[key] for key in asked}
-        for row in await conn.fetch(SEEN, [key[0] for key in asked], [key[1] for key in asked]):
-            by_message[row["id"]].seen.add((row["movement"], row["key"]))
-    return charges
 
 
 # ── What operators do ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -318,6 +318,8 @@ class Outbox:
             return Failure("closed", "", 0.0, is_sent=False)
         try:
             async with asyncio.timeout(seconds):
+                if method == "POST":
+                    return await client.post(url, body, headers)
                 return await client.request(method, url, body, headers)
         except TimeoutError:
             return Failure("timeout", "", seconds)
