@@ -136,6 +136,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 #: Columns of what campaigns say; the others of a campaign are NULL.
 CONTENT = (
     "message_template",
+    "class",
     "sender_id",
     "number_id",
     "template_id",
@@ -185,7 +186,7 @@ INSERT INTO campaigns (organization_id, id, channel, name, status, mode, audienc
                        with_names, messages_per_minute, request_id, scheduled_at, started_at, step_at, created_at,
                        total, pending, invalid, {", ".join(CONTENT)})
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-        $19, $20, $21, $22, $23, $24, $25)
+        $19, $20, $21, $22, $23, $24, $25, $26)
 RETURNING {COLUMNS}
 """
 

@@ -608,6 +608,7 @@ CREATE TABLE campaigns (
 
     -- What it says: an SMS campaign a text, a WhatsApp campaign a template.
     message_template        text,
+    class                   text CHECK (class IN ('otp', 'transactional', 'marketing')),
     sender_id               uuid,
     number_id               uuid,
     template_id             uuid,
@@ -661,6 +662,7 @@ CREATE INDEX campaigns_forget ON campaigns (organization_id, id)
     WHERE NOT forgotten AND status IN ('completed', 'canceled', 'failed');
 CREATE INDEX campaigns_by_channel ON campaigns (organization_id, channel, id) WHERE channel IS NOT NULL;
 COMMENT ON TABLE campaigns IS 'tenant: one text or template for many recipients, with maintained counts';
+COMMENT ON COLUMN campaigns.class IS 'traffic class of its messages; NULL: marketing, or it is WhatsApp';
 COMMENT ON COLUMN campaigns.parameters IS 'for each parameter of the template, where its value comes from';
 COMMENT ON COLUMN campaigns.with_names IS 'its messages say something of the recipient beyond the number';
 COMMENT ON COLUMN campaigns.audience_tags IS 'NULL: the recipients were listed';
@@ -813,6 +815,7 @@ CREATE TABLE messages (
     supplier_id      uuid,
     encoding         text NOT NULL CHECK (encoding IN ('gsm7', 'ucs2')),
     segments         smallint NOT NULL,
+    class            text NOT NULL DEFAULT 'transactional' CHECK (class IN ('otp', 'transactional', 'marketing')),
     guarantee        text NOT NULL CHECK (guarantee IN ('at_least_once', 'at_most_once')),
     country          text NOT NULL,
     body             text,
@@ -846,6 +849,7 @@ CREATE TABLE messages_rest PARTITION OF messages DEFAULT WITH (fillfactor = 75);
 COMMENT ON TABLE messages IS 'tenant: one row an SMS, and the entry of the usage list that it is';
 COMMENT ON COLUMN messages.supplier_id IS 'who took it, as soon as that is known; what traffic counts it under';
 COMMENT ON COLUMN messages.previous_status IS 'what its status was before the last move: a move takes it off there in the traffic roll-ups';
+COMMENT ON COLUMN messages.class IS 'traffic class: what its sender says it is (a one-time code, transactional, marketing), by which routes and limits tell messages apart';
 COMMENT ON COLUMN messages.country IS 'ISO region of the calling code; 001: of no country';
 COMMENT ON COLUMN messages.body IS 'what it says; NULL: erased, after the retention time or with its person';
 COMMENT ON COLUMN messages.key_id IS 'API key of the request that sent it; NULL: a campaign, a person or the command line did';

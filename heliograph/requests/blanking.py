@@ -19,6 +19,7 @@ KEPT = frozenset(
     [
         *("senderId", "senderName", "sender", "type", "category", "language", "clientReference", "campaignId"),
         *("phoneNumberId", "templateId", "sendAt", "validitySeconds", "deliveryGuarantee", "mode", "profile", "scopes"),
+        *("class",),
         *("expiresAt", "events", "eventTypes", "status", "channel", "tags", "tagsAny", "tagsAll", "messagesPerMinute"),
         *("scheduledAt", "from", "until", "dateFrom", "dateTo", "limit", "smartEncoding", "enabled", "allowedIps"),
         *("eventId", "country", "code", "field", "issue", "details", "fields", "requestId", "docsUrl", "success"),

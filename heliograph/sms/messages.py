@@ -56,6 +56,7 @@ class Message(msgspec.Struct, frozen=True):
     country: str
     encoding: str
     segments: int
+    traffic_class: str
     guarantee: str
     accepted_at: datetime
     send_at: datetime | None
@@ -141,8 +142,8 @@ SENDING = "sending"
 SHOWN_STATUSES = ("accepted", SENDING, *(name for name in STATUSES if name != "accepted"))
 _STORED = (
     "mode, recipient, sender, sender_id, client_reference, campaign_id, key_id, person_id, request_id, country,"
-    " encoding, segments, guarantee, accepted_at, send_at, expires_at, sent_at, delivered_at, failed_at, ended_at,"
-    " failure_code"
+    " encoding, segments, class, guarantee, accepted_at, send_at, expires_at, sent_at, delivered_at, failed_at,"
+    " ended_at, failure_code"
 )
 _COLUMNS = f"id, {{status}} AS status, {_STORED}"
 # The queue is asked last, and of what is returned: most rows that are scanned are not.
@@ -291,8 +292,9 @@ async def _row(conn: Connection, actor: Actor, id: UUID) -> asyncpg.Record:
 
 
 def _message(row: asyncpg.Record) -> Message:
-    values = {name: row[name] for name in Message.__struct_fields__}
-    return Message(**values | {"expires_at": deadline(row["accepted_at"], row["expires_at"])})
+    values = {name: row[name] for name in Message.__struct_fields__ if name != "traffic_class"}
+    values |= {"traffic_class": row["class"], "expires_at": deadline(row["accepted_at"], row["expires_at"])}
+    return Message(**values)
 
 
 def _steps(row: asyncpg.Record, begun: datetime | None) -> Iterable[Step]:

@@ -26,6 +26,7 @@ FIELDS = {
     "audience_tags",
     "audience_tag_match_mode",
     "messages_per_minute",
+    "class",
     "recipient_count",
     "scheduled_at",
     "started_at",
@@ -58,6 +59,7 @@ async def test_the_contracts_form(api: Api, tenant: Tenant, pool: Pool) -> None:
         audience_tags=["vip", "VIP "],
         audience_tag_match_mode="all",
         messages_per_minute=60,
+        **{"class": "transactional"},
     )
     assert (status, answer["success"]) == (201, True), answer
     campaign = answer["campaign"]
@@ -73,6 +75,7 @@ async def test_the_contracts_form(api: Api, tenant: Tenant, pool: Pool) -> None:
             "audience_tags": ["vip"],
             "audience_tag_match_mode": "all",
             "messages_per_minute": 60,
+            "class": "transactional",
             "recipient_count": None,
             "scheduled_at": at,
             "started_at": None,
@@ -90,6 +93,7 @@ async def test_the_other_form(api: Api, tenant: Tenant) -> None:
     assert status == 201, answer
     campaign = answer["campaign"]
     assert (campaign["status"], campaign["recipient_count"], campaign["audience_tags"]) == ("staging", 2, None)
+    assert campaign["class"] == "marketing"
     assert campaign["started_at"] == campaign["created_at"]
     counts = campaign["counts"]
     assert counts.pop("total") == sum(counts.values()) == counts["pending"] + counts["invalid"] == 2

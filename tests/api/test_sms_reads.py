@@ -30,6 +30,7 @@ FIELDS = {
     "segments",
     "campaignId",
     "apiKeyId",
+    "class",
     "deliveryGuarantee",
     "acceptedAt",
     "sendAt",
@@ -103,12 +104,14 @@ async def test_a_message_is_read_with_text_and_timeline(client: Client) -> None:
 
 async def test_what_a_send_asked_for_is_read_back(client: Client) -> None:
     at = clock.now() + timedelta(hours=3)
-    id = await client.send(sendAt=at.isoformat(), validitySeconds=120, deliveryGuarantee="at_most_once")
+    id = await client.send(
+        sendAt=at.isoformat(), validitySeconds=120, deliveryGuarantee="at_most_once", **{"class": "otp"}
+    )
     message = (await client.ask("GET", f"/sms/messages/{id}"))[1]["message"]
     assert (message["sendAt"], message["expiresAt"]) == (iso(at), iso(at + timedelta(seconds=120)))
-    assert (message["status"], message["deliveryGuarantee"]) == ("accepted", "at_most_once")
+    assert (message["status"], message["deliveryGuarantee"], message["class"]) == ("accepted", "at_most_once", "otp")
     now = (await client.ask("GET", f"/sms/messages/{await client.send()}"))[1]["message"]
-    assert (now["sendAt"], now["deliveryGuarantee"]) == (None, "at_least_once")
+    assert (now["sendAt"], now["deliveryGuarantee"], now["class"]) == (None, "at_least_once", "transactional")
     for wrong in (
         {"sendAt": iso(clock.now() - timedelta(minutes=2))},
         {"sendAt": iso(clock.now() + timedelta(days=366))},
@@ -116,6 +119,7 @@ async def test_what_a_send_asked_for_is_read_back(client: Client) -> None:
         {"validitySeconds": 59},
         {"validitySeconds": 259_201},
         {"deliveryGuarantee": "exactly_once"},
+        {"class": "urgent"},
     ):
         for path in ("/sms/send", "/sms/preview"):
             status, body = await client.ask("POST", path, json=BODY | wrong, headers={"Idempotency-Key": "wrong"})

@@ -11,7 +11,17 @@ from msgspec import Meta
 
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes import paging
-from heliograph.api.shapes.fields import CreatedAt, HasMore, Items, NextCursor, Success, Time, alias_of, needed
+from heliograph.api.shapes.fields import (
+    CreatedAt,
+    HasMore,
+    Items,
+    NextCursor,
+    Success,
+    Time,
+    TrafficClass,
+    alias_of,
+    needed,
+)
 from heliograph.api.shapes.paging import PageQuery
 from heliograph.base.errors import Invalid
 from heliograph.campaigns import audience, plan, template
@@ -63,6 +73,7 @@ class CreateCampaign(
         "other_audience_tags": "audienceTags",
         "other_audience_tag_match_mode": "audienceTagMatchMode",
         "other_messages_per_minute": "messagesPerMinute",
+        "traffic_class": "class",
     },
 ):
     """A campaign to create: a text, and either contact tags or a list of recipients."""
@@ -122,6 +133,15 @@ class CreateCampaign(
             )
         ),
     ] = None
+    traffic_class: Annotated[
+        TrafficClass | None,
+        Meta(
+            description=(
+                "What its messages are: `marketing` (default), `transactional` or one-time codes (`otp`). Routes, "
+                "limits and quiet hours may differ between classes."
+            )
+        ),
+    ] = None
     messages_per_minute: Annotated[
         Pace | None, Meta(description="Maximum sending rate. Leave out to send as fast as possible.")
     ] = None
@@ -170,6 +190,7 @@ class Campaign(msgspec.Struct):
         ),
     ]
     message_template: Annotated[str, Meta(description="The text, with its placeholders.")]
+    traffic_class: Annotated[TrafficClass, Meta(description="What its messages are.")] = msgspec.field(name="class")
     sender_id: Annotated[UUID, Meta(description="The sender ID it is sent from.")]
     audience_tags: Annotated[
         list[str] | None, Meta(description="Tags that select the recipients; null if the recipients were listed.")
@@ -281,6 +302,7 @@ def _wish(body: CreateCampaign) -> Wish:
     if values["messages_per_minute"] is not None:
         values["messages_per_minute"] = int(values["messages_per_minute"])
     values["audience_tag_match_mode"] = values["audience_tag_match_mode"] or "any"
+    values["traffic_class"] = body.traffic_class or "marketing"
     return Wish(name=body.name, recipients=body.recipients, **values)
 
 

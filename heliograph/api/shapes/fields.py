@@ -20,6 +20,9 @@ Item = TypeVar("Item")
 #: A time as it is answered: ISO 8601, UTC, milliseconds.
 Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
+#: What an SMS is, by which routes, limits and quiet hours tell messages apart.
+TrafficClass = Literal["otp", "transactional", "marketing"]
+
 Success = Annotated[Literal[True], Meta(description="Always true; errors have false and an `error` object.")]
 Queued = Annotated[Literal[True], Meta(description="Always true: the work is stored and will be done.")]
 CreatedAt = Annotated[Time, Meta(description="When it was created.")]

@@ -29,6 +29,8 @@ class Wish(plan.Wish, frozen=True, kw_only=True):
     message_template: str
     sender_id: UUID | None = None
     sender_name: str | None = None
+    #: One of `TRAFFIC_CLASSES`.
+    traffic_class: str = "marketing"
 
 
 SMART = "SELECT smart_encoding AS smart, replace_accents AS accents FROM organizations WHERE id = $1"
@@ -51,7 +53,7 @@ async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str)
         actor,
         outline=outline,
         channel=SmsChannel.name,
-        content={"message_template": wish.message_template, "sender_id": sender.id},
+        content={"message_template": wish.message_template, "sender_id": sender.id, "class": wish.traffic_class},
         with_names=bool(template.places(wish.message_template) - {"phone"}),
         request_id=request_id,
     )
@@ -66,7 +68,7 @@ class Text(Made, frozen=True, gc=False):
 
 
 OPEN = """
-SELECT c.message_template, c.sender_id, s.value, s.status, q.total - q.used
+SELECT c.message_template, coalesce(c.class, 'marketing'), c.sender_id, s.value, s.status, q.total - q.used
   FROM campaigns c JOIN sender_ids s ON s.organization_id = c.organization_id AND s.id = c.sender_id
        JOIN quotas q ON q.organization_id = c.organization_id
  WHERE c.organization_id = $1 AND c.id = $2
@@ -100,10 +102,10 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
         """The text and the quota, unless the sender is no longer approved."""
         row = await conn.fetchrow(OPEN, due.organization_id, due.id)
         assert row is not None
-        text, sender_id, sender, status, remaining = row
+        text, traffic_class, sender_id, sender, status, remaining = row
         if status != "approved":
             return Stop(plan.SENDER, fails=True)
-        return SmsBatch(due, text, sender_id, sender, remaining)
+        return SmsBatch(due, text, traffic_class, sender_id, sender, remaining)
 
     async def unsent(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> list[UUID]:
         """Ids of those of these messages that no supplier has."""
@@ -125,10 +127,11 @@ class SmsBatch:
 
     short = plan.QUOTA
 
-    def __init__(self, due: Due, text: str, sender_id: UUID, sender: str, remaining: int) -> None:
+    def __init__(self, due: Due, text: str, traffic_class: str, sender_id: UUID, sender: str, remaining: int) -> None:
         self.budget = remaining
         self.key = (text, due.smart_encoding, due.replace_accents, due.mode)
         self._due, self._text, self._sender_id, self._sender = due, text, sender_id, sender
+        self._class = traffic_class
         self._cost = int(due.mode == "live")
         self._fill = template.filler(text) if template.places(text) else None
         self._for_all = self._made(text)
@@ -160,6 +163,7 @@ class SmsBatch:
                 encodings=[one.encoding for one in made],
                 segments=[one.segments for one in made],
                 due=due,
+                traffic_class=self._class,
             ),
             at=self._due.at,
         )

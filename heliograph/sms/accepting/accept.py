@@ -47,6 +47,8 @@ HOLD = "1530 characters of the GSM alphabet, or 670 if any is not in it"
 MAX_PAST, MAX_AHEAD = timedelta(seconds=60), timedelta(days=365)
 #: Characters of a text and of a reference, and seconds of a validity, that every door takes.
 MAX_TEXT, MAX_REFERENCE, VALIDITY = 1_600, 255, (60, 259_200)
+#: What a message may be: by it routes, limits and quiet hours tell messages apart.
+TRAFFIC_CLASSES = ("otp", "transactional", "marketing")
 SUPPLIER_WORD = b"heliograph"
 
 
@@ -68,6 +70,8 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     send_at: datetime | None = None
     validity_seconds: int | None = None
     guarantee: str = "at_least_once"
+    #: One of `TRAFFIC_CLASSES`.
+    traffic_class: str = "transactional"
     campaign_id: UUID | None = None
     lane: int = SINGLE
     rate_unit: RateUnit | None = None
@@ -95,13 +99,13 @@ SELECT remaining, used, window_start, at, verdict, since, message, reference
     $16, $17,
     ARRAY(SELECT greatest(due, date_trunc('milliseconds', now())) + life
             FROM unnest($18::interval[], $19::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),
-    $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30)
+    $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)
 """
 # A batch of one, which is what a client that sends one after the other makes.
 ACCEPT_ONE = """
 SELECT remaining, used, window_start, at, verdict, since, message, reference
   FROM sms_accept_one(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
-    $15, $16, $17, greatest($19, date_trunc('milliseconds', now())) + $18, $19, $20, $21, $22, $23, $24, $25, $26)
+    $15, $16, $17, greatest($19, date_trunc('milliseconds', now())) + $18, $19, $20, $21, $22, $23, $24, $25, $26, $27)
 """
 #: What says how an item of a batch was decided; the first is NULL where it was stored as a matter of course.
 DECIDED = ("verdict", "remaining", "since", "message", "reference")
@@ -187,6 +191,7 @@ class Acceptor:
                 unit.limit if unit else None,
                 send.actor.key_id,
                 send.actor.user_id,
+                send.traffic_class,
             )
         assert row is not None
         self.stored.set()
@@ -229,6 +234,7 @@ class Acceptor:
                 *windows,
                 [send.actor.key_id for send in sends],
                 senders_of([send.actor for send in sends]),
+                [send.traffic_class for send in sends],
             )
         assert row is not None
         self.stored.set()

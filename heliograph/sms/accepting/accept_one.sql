@@ -9,7 +9,7 @@ CREATE OR REPLACE FUNCTION sms_accept_one(
     p_recipient text, p_country text, p_sender text, p_sender_id uuid, p_reference text, p_campaign uuid,
     p_encoding text, p_segments smallint, p_guarantee text, p_request_id text, p_expires timestamptz,
     p_due timestamptz, p_lane smallint, p_text text,
-    p_bucket text, p_rate_key uuid, p_limit int, p_key_id uuid, p_person uuid,
+    p_bucket text, p_rate_key uuid, p_limit int, p_key_id uuid, p_person uuid, p_class text,
     OUT remaining bigint, OUT used int, OUT window_start timestamptz, OUT at timestamptz,
     OUT verdict text, OUT since timestamptz, OUT message uuid, OUT reference text
 ) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
@@ -59,7 +59,7 @@ BEGIN
                           array_remove(ARRAY[p_rate_key], NULL),
                           array_remove(ARRAY[CASE WHEN p_rate_key IS NOT NULL THEN 0 END], NULL),
                           ARRAY[CASE WHEN p_rate_key IS NOT NULL THEN 1 END], ARRAY[0], ARRAY[NULL::int],
-                          ARRAY[p_key_id], ARRAY[p_person]) AS many;
+                          ARRAY[p_key_id], ARRAY[p_person], ARRAY[p_class]) AS many;
         RETURN;
     END IF;
 
@@ -81,11 +81,11 @@ BEGIN
         INSERT INTO send_keys (organization_id, key_hash, made_on, request_hash, message_id, created_at)
         SELECT p_organization, p_key, v_today, p_request, p_id, now() WHERE p_key IS NOT NULL
     )
-    INSERT INTO messages (organization_id, id, mode, status, recipient, sender, sender_id, encoding, segments,
+    INSERT INTO messages (organization_id, id, mode, status, recipient, sender, sender_id, encoding, segments, class,
                           guarantee, country, body, client_reference, campaign_id, key_id, person_id,
                           request_id, balance_after, accepted_at, send_at, expires_at)
     VALUES (p_organization, p_id, v_mode, 'accepted', p_recipient, p_sender, p_sender_id, p_encoding, p_segments,
-            p_guarantee, p_country, p_text, p_reference, p_campaign, p_key_id, p_person, p_request_id,
+            p_class, p_guarantee, p_country, p_text, p_reference, p_campaign, p_key_id, p_person, p_request_id,
             remaining, p_at, p_due, p_expires);
     at := clock_timestamp();
 END $$;

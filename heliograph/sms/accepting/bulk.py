@@ -32,6 +32,8 @@ class Bulk(msgspec.Struct, frozen=True, kw_only=True):
     sender: str
     request_id: str
     guarantee: str = "at_most_once"
+    #: One of `TRAFFIC_CLASSES`.
+    traffic_class: str = "marketing"
     ids: Sequence[UUID]
     #: E.164 with `+`.
     recipients: Sequence[str]
@@ -46,7 +48,7 @@ class Bulk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ACCEPT = """
-SELECT sms_accept_bulk($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+SELECT sms_accept_bulk($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
 """
 
 
@@ -74,5 +76,6 @@ async def accept_bulk(conn: Connection, bulk: Bulk, *, at: datetime) -> int | No
         bulk.encodings,
         bulk.segments,
         bulk.due,
+        bulk.traffic_class,
     )
     return left

@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION sms_accept_bulk(
     p_at timestamptz, p_organization uuid, p_billed boolean, p_sender text, p_sender_id uuid, p_campaign uuid,
     p_guarantee text, p_request_id text, p_lane smallint, p_body text,
     p_id uuid[], p_recipient text[], p_country text[], p_text text[], p_encoding text[], p_segments smallint[],
-    p_due timestamptz[]
+    p_due timestamptz[], p_class text
 ) RETURNS bigint LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
     v_count int := cardinality(p_id);
@@ -35,10 +35,10 @@ BEGIN
         v_left := coalesce(v_left, 0);
     END IF;
 
-    INSERT INTO messages (organization_id, id, mode, status, recipient, sender, sender_id, encoding, segments, guarantee,
-                          country, body, campaign_id, request_id, balance_after, accepted_at)
+    INSERT INTO messages (organization_id, id, mode, status, recipient, sender, sender_id, encoding, segments, class,
+                          guarantee, country, body, campaign_id, request_id, balance_after, accepted_at)
     SELECT p_organization, id, CASE WHEN p_billed THEN 'live' ELSE 'test' END, 'accepted', recipient, p_sender,
-           p_sender_id, encoding, segments, p_guarantee, country, coalesce(said, p_body), p_campaign, p_request_id,
+           p_sender_id, encoding, segments, p_class, p_guarantee, country, coalesce(said, p_body), p_campaign, p_request_id,
            CASE WHEN p_billed THEN v_left + v_count - n ELSE v_left END, p_at
       FROM unnest(p_id, p_recipient, p_country, p_text, p_encoding, p_segments) WITH ORDINALITY
            AS item (id, recipient, country, said, encoding, segments, n);

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes import paging
-from heliograph.api.shapes.fields import NUMBER, HasMore, Items, NextCursor, Success, Time
+from heliograph.api.shapes.fields import NUMBER, HasMore, Items, NextCursor, Success, Time, TrafficClass
 from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
 from heliograph.base import phones
 from heliograph.base.database.clock import iso
@@ -87,6 +87,9 @@ class SmsMessage(msgspec.Struct, rename="camel", kw_only=True):
     sender_id: Annotated[UUID, Meta(description="Id of the sender ID.")]
     encoding: Annotated[Literal["gsm7", "ucs2"], Meta(description="Encoding of the text.")]
     segments: Annotated[int, Meta(description="Number of segments.")]
+    traffic_class: Annotated[TrafficClass, Meta(description="What its sender says it is.")] = msgspec.field(
+        name="class"
+    )
     campaign_id: Annotated[UUID | None, Meta(description="The campaign it belongs to, if any.")]
     api_key_id: Annotated[
         UUID | None, Meta(description="The API key of the request that sent it; null if a campaign or a person did.")
@@ -238,6 +241,7 @@ def _shown(message: messages.Message) -> dict[str, Any]:
         "sender_id": message.sender_id,
         "encoding": message.encoding,
         "segments": message.segments,
+        "traffic_class": message.traffic_class,
         "api_key_id": message.key_id,
         "campaign_id": message.campaign_id,
         "delivery_guarantee": message.guarantee,

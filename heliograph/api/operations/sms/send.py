@@ -13,7 +13,7 @@ from heliograph.accounts.idempotency import request_hash
 from heliograph.accounts.organizations import DestinationNotAllowed, OrganizationSuspended
 from heliograph.accounts.requests import Answer
 from heliograph.api.door.operation import Call, operation
-from heliograph.api.shapes.fields import NUMBER, AcceptedMessage, Queued, Success, Time
+from heliograph.api.shapes.fields import NUMBER, AcceptedMessage, Queued, Success, Time, TrafficClass
 from heliograph.base import phones
 from heliograph.base.database.clock import iso
 from heliograph.base.errors import Invalid
@@ -69,6 +69,15 @@ class SendSms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
         Annotated[datetime, Meta(tz=True)] | None,
         Meta(description="Earliest time to send it, with a time zone; up to 365 days ahead."),
     ] = None
+    traffic_class: Annotated[
+        TrafficClass | None,
+        Meta(
+            description=(
+                "What the message is: a one-time code (`otp`), `transactional` (default) or `marketing`. Routes, "
+                "limits and quiet hours may differ between classes."
+            )
+        ),
+    ] = msgspec.field(default=None, name="class")
     delivery_guarantee: Annotated[
         Literal["at_least_once", "at_most_once"] | None,
         Meta(
@@ -210,7 +219,8 @@ def _send(call: Call, body: SendSms) -> Send:
         raise Invalid(("to", "pattern", "`to` must be a phone number with country code: `+258841234567`"))
     # Two spellings of one number are the same payload, and so is a default that is said.
     guarantee = body.delivery_guarantee or "at_least_once"
-    canonical = msgspec.structs.replace(body, to=to, delivery_guarantee=guarantee)
+    traffic_class = body.traffic_class or "transactional"
+    canonical = msgspec.structs.replace(body, to=to, delivery_guarantee=guarantee, traffic_class=traffic_class)
     return Send(
         actor=call.actor,
         to=to,
@@ -224,5 +234,6 @@ def _send(call: Call, body: SendSms) -> Send:
         send_at=body.send_at,
         validity_seconds=None if body.validity_seconds is None else int(body.validity_seconds),
         guarantee=guarantee,
+        traffic_class=traffic_class,
         rate_unit=call.rate_unit,
     )
