@@ -31,6 +31,8 @@ SET_CLOCKS = (
 )
 #: A worker that has not been seen for longer is gone, seconds.
 WORKER_SEEN = 15.0
+#: A backup that is older than this is worth a warning.
+BACKUP_AGE = timedelta(hours=26)
 #: Without these, an answered message could be lost in a power cut.
 DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 #: The checks of each channel.
@@ -49,7 +51,7 @@ async def examine(conn: Connection, settings: Settings) -> list[Check]:
     else:
         checks.append(Check("migrations", "ok", "none pending"))
     try:
-        for look in (_roles, _partitions, _workers, *CHANNELS, _queue):
+        for look in (_roles, _partitions, _workers, *CHANNELS, _queue, _backups):
             checks += await look(conn, settings)
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
         return checks  # the tables are not there yet, and that was said
@@ -132,6 +134,33 @@ async def _workers(conn: Connection, settings: Settings) -> list[Check]:
     if living:
         return [Check("workers", "ok", ", ".join(living))]
     return [Check("workers", "failed", f"none seen in the last {WORKER_SEEN:g} s", "Start `heliograph worker`.")]
+
+
+# With the traffic that makes a backup matter.
+BACKUPS = """
+SELECT max(taken_at), now() - max(taken_at), max(taken_at) FILTER (WHERE verified_at IS NOT NULL),
+       EXISTS (SELECT FROM suppliers WHERE NOT simulated AND state = 'active')
+  FROM backups
+"""
+
+
+async def _backups(conn: Connection, settings: Settings) -> list[Check]:
+    row = await conn.fetchrow(BACKUPS)
+    assert row is not None
+    last, age, verified, matters = row
+    # Whoever runs a database on another machine may have it backed up by other means.
+    matters = matters and all(
+        database_url.is_local(one.name) for one in database_url.parse(settings.database_url).hosts
+    )
+    remedy = "Take one with `heliograph backup take --to DIRECTORY`, every day."
+    if last is None:
+        return [Check("backups", "warning", "none was ever taken", remedy)] if matters else []
+    detail = f"the last one is of {iso(last)}, " + (
+        "none was verified" if verified is None else f"the last verified one of {iso(verified)}"
+    )
+    if matters and age > BACKUP_AGE:
+        return [Check("backups", "warning", detail, remedy)]
+    return [Check("backups", "ok", detail)]
 
 
 async def _queue(conn: Connection, settings: Settings) -> list[Check]:

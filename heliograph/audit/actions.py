@@ -50,6 +50,8 @@ ACTIONS = {
     "supplier.added": "Supplier added",
     "supplier.changed": "Supplier changed",
     "supplier.state_changed": "Supplier paused, resumed or removed",
+    "backup.taken": "Backup taken",
+    "backup.restored": "Backup restored",
     "queue.held": "Work held",
     "queue.released": "Held work released",
     "queue.withdrawn": "Work withdrawn",

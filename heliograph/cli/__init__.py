@@ -25,6 +25,8 @@ ROOMS = {
     "migrate": "running",
     "send": "carriage",
     "doctor": "running",
+    "backup": "running",
+    "restore": "running",
     "audit": "running",
     "org": "organization",
     "key": "organization",

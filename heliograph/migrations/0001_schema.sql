@@ -1899,6 +1899,21 @@ CREATE TABLE workers (
 COMMENT ON TABLE workers IS 'control: living worker processes, for health checks';
 COMMENT ON COLUMN workers.clock_ahead IS 'seconds by which its machine''s clock is ahead of the database''s';
 
+CREATE TABLE backups (
+    id          uuid PRIMARY KEY,
+    kind        text NOT NULL CHECK (kind IN ('cluster', 'dump')),
+    taken_at    timestamptz NOT NULL,
+    finished_at timestamptz NOT NULL,
+    bytes       bigint NOT NULL,
+    place       text NOT NULL,
+    verified_at timestamptz
+);
+CREATE INDEX backups_by_time ON backups (taken_at);
+COMMENT ON TABLE backups IS 'control: backups that were completed; they may have been removed since';
+COMMENT ON COLUMN backups.taken_at IS 'everything answered before is in it';
+COMMENT ON COLUMN backups.place IS 'its directory, on the machine on which it was taken';
+COMMENT ON COLUMN backups.verified_at IS 'when it was last brought up in a scratch directory; NULL: never';
+
 CREATE TABLE retention_places (
     name       text PRIMARY KEY,
     done_until timestamptz NOT NULL,

@@ -16,7 +16,7 @@ from playwright.async_api import Page, async_playwright
 
 from tests.browser.conftest import ARGUMENTS, PATIENCE, chromium
 from tests.house.project import DOCS
-from tests.journeys.test_up import Up, up
+from tests.up import Up, up
 
 FOLDER = DOCS / "pictures"
 WIDTH, HEIGHT = 1280, 860

@@ -32,7 +32,7 @@ from heliograph.webhooks.delivery import signing
 from tests import forks
 from tests.fork_server import standing_for
 from tests.house.project import DOCS, ROOT, Block, blocks, documents
-from tests.journeys.test_up import up
+from tests.up import up
 
 
 async def shell(text: str, environment: dict[str, str], place: Path) -> str:

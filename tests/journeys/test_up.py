@@ -11,15 +11,12 @@ import secrets
 import signal
 import socket
 import stat
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import msgspec
-import psutil
 import pytest
 
 from heliograph.base.database import clock
@@ -30,111 +27,13 @@ from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery import signing
 from tests.judge import settled
 from tests.load import Client
-from tests.processes import Program, alive, below, environment, until, until_true
+from tests.processes import Program, alive, environment, until, until_true
+from tests.up import PARTS, accounts, up
 
 pytestmark = pytest.mark.lasts(8)
 
 EVENTS = ["message.delivered", "message.failed"]
 KEYS = {"base_url", "organization_id", "live_key", "test_key", "database_url", "smsc", "whatsapp"}
-#: In the order in which they have to end.
-PARTS = ("api", "worker", "graph", "smsc", "postgres")
-NOBODY = 65534
-
-
-#: Runs a command as an ordinary user who may read everything, since the sources may lie in root's home. It writes as
-#: anybody does, and PostgreSQL takes it for what it is.
-AS_NOBODY = (
-    *("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", "--pdeathsig", "KILL"),
-    *("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"),
-)
-
-
-def accounts() -> list[int]:
-    """Whoever runs the tests; and an ordinary user too, if that is root."""
-    found = [os.geteuid()]
-    if found == [0] and subprocess.run([*AS_NOBODY, sys.executable, "-c", ""], capture_output=True).returncode == 0:
-        found.append(NOBODY)
-    return found
-
-
-class Up:
-    """A running `heliograph up`."""
-
-    def __init__(self, program: Program, credentials: Path) -> None:
-        self.program = program
-        self.file = credentials
-        self.credentials: dict[str, Any] = msgspec.json.decode(credentials.read_bytes())
-
-    @property
-    def url(self) -> str:
-        return str(self.credentials["base_url"])
-
-    @property
-    def database(self) -> str:
-        return str(self.credentials["database_url"])
-
-    def parts(self) -> dict[str, list[psutil.Process]]:
-        """Its processes, by what they are."""
-        found: dict[str, list[psutil.Process]] = {name: [] for name in PARTS}
-        for process in psutil.Process(self.program.pid).children():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                command = process.cmdline() or [""]
-                ours = command[1:3] == ["-m", "heliograph"]
-                kind = command[3 + (command[3] == "simulate")] if ours else os.path.basename(command[0])
-                # What has just been forked, or has just ended, is not called by its name.
-                found.get(kind, []).append(process)
-        return found
-
-    def part(self, name: str) -> psutil.Process:
-        """The only one of that name."""
-        (process,) = self.parts()[name]
-        return process
-
-    async def killed(self, name: str) -> None:
-        """kill -9 of one of its parts, and another one in its place."""
-        victim = self.part(name)
-        victim.kill()
-        await until(lambda: [one.pid for one in self.parts()[name]] not in ([], [victim.pid]))
-
-    async def stopped(self, number: signal.Signals) -> None:
-        """Ask it to end; demand that it does, that its parts do in their order, and that no process is left."""
-        parts = self.parts()
-        everything = below(self.program.pid)
-        self.program.send(number)
-        while self.program.status is None:
-            # Looked at from the last to the first: one that has ended before another was looked at, ended before it.
-            lives = {name: any(alive(one) for one in parts[name]) for name in reversed(PARTS) if parts[name]}
-            assert list(lives.values()) == sorted(lives.values(), reverse=True), lives
-            await asyncio.sleep(0.01)
-        assert self.program.status == 0, self.program.err
-        assert not [process for process in everything if alive(process)]
-
-
-@contextlib.asynccontextmanager
-async def up(place: Path, *arguments: str, **settings: str) -> AsyncIterator[Up]:
-    """`heliograph up` on `place`, ready, as its owner. Whatever is left of it at the end is killed."""
-    credentials = place / "given.json"
-    credentials.unlink(missing_ok=True)
-    options = ["--data-dir", str(place / "data"), "--credentials-file", str(credentials), *arguments]
-    if "--port" not in arguments:
-        options += ["--port", "0"]
-    settings = {
-        "HOME": str(place),
-        "HELIOGRAPH_LEASE_SECONDS": "3",
-        "HELIOGRAPH_UNCERTAIN_GRACE_SECONDS": "2",
-    } | settings
-    log = place / f"up-{len(list(place.glob('*.err')))}"
-    through = () if place.stat().st_uid == os.geteuid() else AS_NOBODY
-    program = await Program.start("up", *options, log=log, environment=environment(**settings), through=through)
-    try:
-        await until(lambda: "Ctrl-C stops everything" in program.out or program.status is not None, within=120)
-        assert program.status is None, program.err
-        yield Up(program, credentials)
-    finally:
-        for process in [*below(program.pid), *([] if program.status is not None else [psutil.Process(program.pid)])]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        await program.kill()
 
 
 @pytest.fixture

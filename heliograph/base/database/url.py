@@ -132,6 +132,14 @@ def parse(url: str) -> Target:
     )
 
 
+def without_password(url: str) -> tuple[str, str]:
+    """The URL without its password, and the password: command lines are visible to other users of a machine."""
+    parts = urllib.parse.urlsplit(url)
+    credentials, at, hosts = parts.netloc.rpartition("@")
+    user, _, password = credentials.partition(":")
+    return parts._replace(netloc=f"{user}{at}{hosts}").geturl(), urllib.parse.unquote(password)
+
+
 def is_local(name: str) -> bool:
     """True for a host that is reached without a network: this machine's sockets and loopback."""
     if not name or name.startswith("/") or name == "localhost":

@@ -116,18 +116,18 @@ def clean_up(layout: Layout) -> None:
             remains.unlink(missing_ok=True)
 
 
-def check_major(layout: Layout, install: Install) -> None:
+def check_major(data: Path, install: Install) -> None:
     """Raise PostgresError if it is not a cluster, or one of another major version."""
     try:
-        made_by = (layout.data / "PG_VERSION").read_text().strip()
+        made_by = (data / "PG_VERSION").read_text().strip()
     except FileNotFoundError:
         raise PostgresError(
-            f"{layout.data} is not a PostgreSQL data directory (it has no PG_VERSION): "
+            f"{data} is not a PostgreSQL data directory (it has no PG_VERSION): "
             "move it away, or choose another data directory"
         ) from None
     if made_by != install.major:
         raise PostgresError(
-            f"{layout.data} was made by PostgreSQL {made_by}, but this is PostgreSQL {install.major}, which cannot "
+            f"{data} was made by PostgreSQL {made_by}, but this is PostgreSQL {install.major}, which cannot "
             f"read it. Dump it with PostgreSQL {made_by} (pg_dump) and restore it into a new data directory, or run "
             f"PostgreSQL {made_by} on it yourself and set HELIOGRAPH_DATABASE_URL"
         )
@@ -290,7 +290,7 @@ def write_settings(layout: Layout, port: int, extra: Mapping[str, str]) -> None:
         layout.settings, "# Written on each start; change data/postgresql.conf.\n" + "\n".join(lines) + "\n", mode=0o644
     )
     # No line for the superuser over TCP, and none without a password.
-    rules = ["local all postgres scram-sha-256", "local all heliograph,heliograph_owner scram-sha-256"]
+    rules = ["local all,replication postgres scram-sha-256", "local all heliograph,heliograph_owner scram-sha-256"]
     rules += ["host all heliograph,heliograph_owner 127.0.0.1/32 scram-sha-256"]
     write(layout.access, "# Written on each start.\n" + "\n".join(rules) + "\n", mode=0o644)
 

@@ -117,6 +117,11 @@ def install_for(home: Path, account: SystemUser, packages: Path | None = None) -
         raise PostgresError(f"uid {account.uid} cannot run {copy / 'postgres'}: {error.strerror}") from error
 
 
+def programs() -> Path:
+    """The directory of PostgreSQL's client programs, such as `pg_basebackup`. Raises PostgresError."""
+    return _packages() / PACKAGE / "pginstall18" / "bin"
+
+
 def remove_old_installs(home: Path, install: Install) -> None:
     """Remove copies of other versions. Only when no server can be running from one."""
     for copy in home.glob("install-*"):

@@ -26,6 +26,7 @@ import asyncpg
 from heliograph.base.database.pool import Connection
 from heliograph.base.database.roles import LIMITS
 from heliograph.base.embedded import files as files
+from heliograph.base.embedded.copies import archive_settings
 from heliograph.base.embedded.files import Layout
 from heliograph.base.embedded.install import (
     Install,
@@ -80,8 +81,9 @@ class Embedded:
     """A PostgreSQL on `directory`, which is created if necessary. Holds a lock on it from `start` to `stop`.
 
     `port`: exactly this TCP port, or None: the last one if it is free, else any. `on_progress` gets a line for people
-    at each step, and every `progress_interval` seconds of a longer one. `extra_settings` are for tests only: they
-    override all others, including those for durability. `packages`: where the binaries' package is, if not in this
+    at each step, and every `progress_interval` seconds of a longer one. `archive`: a directory to which WAL is
+    archived (`copies.prepare_archive`). `extra_settings` are for tests only: they override all others, including those
+    for durability. `packages`: where the binaries' package is, if not in this
     environment. Times in seconds: `start_timeout` covers crash recovery; after `stop_timeout` a fast shutdown becomes
     an immediate one, after which the next start has to recover; `lock_timeout` is for another process that is about to
     release the lock.
@@ -93,6 +95,7 @@ class Embedded:
         *,
         port: int | None = None,
         on_progress: Callable[[str], None],
+        archive: Path | None = None,
         extra_settings: Mapping[str, str] = MappingProxyType({}),
         packages: Path | None = None,
         start_timeout: float = 300.0,
@@ -103,7 +106,7 @@ class Embedded:
         self._layout = Layout(directory.absolute())
         self._wanted_port = port
         self._progress = on_progress
-        self._extra = extra_settings
+        self._extra = {**(archive_settings(archive) if archive is not None else {}), **extra_settings}
         self._packages = packages
         self._start_timeout = start_timeout
         self._stop_timeout = stop_timeout
@@ -132,7 +135,7 @@ class Embedded:
                 self._progress("Creating the database.")
                 sync = self._extra.get("fsync") != "off"
                 await files.create_cluster(self._layout, account, install, sync=sync)
-            files.check_major(self._layout, install)
+            files.check_major(self._layout.data, install)
             connection = await self._adopt(patience) or await self._launch(account, install, patience)
             try:
                 await self._settle(connection)

@@ -34,6 +34,7 @@ OTHERS = frozenset(
     f"HELIOGRAPH_{name}"
     for name in (
         "API_KEY",
+        "BACKUP_PASSPHRASE",
         "EXAMPLES",
         "FAULTS",
         "SIGNING_SECRET",
@@ -68,6 +69,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         (
             "URL of the role that owns the tables, for `heliograph migrate` alone; if empty, the role of"
             " HELIOGRAPH_DATABASE_URL owns them, and could change the audit log"
+        ),
+    ] = ""
+    wal_archive: Annotated[
+        str,
+        (
+            "Directory, outside the data directory, to which `heliograph up` archives its PostgreSQL's WAL, for"
+            " restoring any point in time"
         ),
     ] = ""
     database_pool: Annotated[int, "Database connections per process, plus one that monitors them"] = 8

@@ -130,6 +130,14 @@ def settings_of(
     return settings
 
 
+def embedded_home(data_dir: Path | None, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Where the embedded PostgreSQL is that `settings_of` means; None if it means another database."""
+    if data_dir is None and not environment.get("HELIOGRAPH_DATABASE_URL"):
+        data_dir = default_data_dir(environment)
+    home = None if data_dir is None else data_dir / "postgres"
+    return home if home is not None and os.path.isdir(home) else None
+
+
 def on_database(work: Callable[[Connection], Awaitable[Result]], settings: Settings) -> Result:
     """Run `work` on a connection of its own. Raises Problem if there is none to be had."""
 

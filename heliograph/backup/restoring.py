@@ -1,0 +1,170 @@
+"""Bringing a backup up: to restore it into an empty place, or in a scratch directory to verify it.
+
+What was sent after the backup was taken is unknown to it. The rule nobody may break: the hold on all outgoing work is
+committed before anything else can connect to what was restored, so nothing leaves until an operator releases it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import asyncpg
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.backup import store
+from heliograph.backup.store import Backup, BackupError, Kind
+from heliograph.base.actor import Who
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection, follow_clock
+from heliograph.base.database.url import without_password
+from heliograph.base.embedded import copies
+from heliograph.base.embedded.install import PostgresError
+from heliograph.base.embedded.server import Embedded
+from heliograph.base.ids import uuid7
+from heliograph.queue import holds
+
+TABLES = ("organizations", "contacts", "messages", "whatsapp_messages", "events", "queue")
+# What each organization has left must be what its entries add up to.
+UNBALANCED = """
+SELECT (SELECT count(*) FROM quotas q
+         WHERE q.total - q.used <> coalesce((SELECT sum(quantity) FROM usage_entries e
+                                              WHERE e.organization_id = q.organization_id), 0))
+     + (SELECT count(*) FROM wallets w
+         WHERE (w.available, w.reserved, w.consumed) <>
+               (SELECT coalesce(sum(available), 0), coalesce(sum(reserved), 0), coalesce(sum(consumed), 0)
+                  FROM wallet_entries e WHERE e.organization_id = w.organization_id))
+"""
+# Their links and invitations may have gone out since, and may have been used.
+DROP_MAILS = "UPDATE mails SET state = 'dropped', sealed = NULL WHERE state = 'waiting'"
+IS_EMPTY = "SELECT NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = 'public'::regnamespace)"
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """What is in a backup that was brought up."""
+
+    #: Table → rows.
+    rows: dict[str, int]
+    #: Organizations whose quota or wallet is not what its entries add up to: 0 in a good backup.
+    unbalanced: int
+    #: Invitations and links that were waiting to be mailed; they were dropped.
+    mails: int = 0
+
+
+async def into_directory(
+    backup: Backup,
+    home: Path,
+    *,
+    archive: Path | None,
+    until: datetime | None,
+    by: Who,
+    say: Callable[[str], None],
+) -> Restored:
+    """Restore a copy of the embedded PostgreSQL below `home`, where there must be no database yet.
+
+    `archive`: replay archived WAL as well, to its end or up to `until`. Raises BackupError; nothing is left then.
+    """
+    _demand(backup, "cluster", "an embedded PostgreSQL: give --data-dir")
+    if until is not None and archive is None:
+        raise BackupError("a point in time needs the archived WAL as well: give --wal")
+    if until is not None and until < backup.manifest.finished_at:
+        raise BackupError(
+            f"the backup was completed at {clock.iso(backup.manifest.finished_at)}: choose a later point in time, or an"
+            " earlier backup"
+        )
+    await asyncio.to_thread(store.check, backup)
+    try:
+        async with copies.brought_up(home, backup.path / store.CLUSTER, archive=archive, until=until, say=say) as (
+            conn,
+            keep,
+        ):
+            restored = await _settle(conn, backup, by)
+            await keep()
+            return restored
+    except (PostgresError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise BackupError(str(error)) from None
+
+
+async def into_database(backup: Backup, owner_url: str, *, by: Who) -> Restored:
+    """Restore a dump into an empty database, as the role that shall own the tables: all of it, or nothing.
+
+    Raises BackupError.
+    """
+    _demand(backup, "dump", "a PostgreSQL of your own: set HELIOGRAPH_DATABASE_URL")
+    await asyncio.to_thread(store.check, backup)
+    try:
+        conn = await asyncpg.connect(owner_url)
+        try:
+            if not await conn.fetchval(IS_EMPTY):
+                raise BackupError("the database is not empty: restore into one without any tables")
+            await _load(backup, owner_url)
+            return await _settle(conn, backup, by)
+        finally:
+            await conn.close(timeout=5)
+    except (PostgresError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise BackupError(str(error)) from None
+
+
+async def verify(backup: Backup, *, scratch: Path | None, say: Callable[[str], None]) -> Restored:
+    """Compare all checksums, bring the backup up in a scratch directory, count, and remove it again.
+
+    Raises BackupError if it is damaged or cannot be brought up.
+    """
+    await asyncio.to_thread(store.check, backup)
+    try:
+        with tempfile.TemporaryDirectory(prefix="heliograph-verify-", dir=scratch) as place:
+            Path(place).chmod(0o711)
+            home = Path(place) / "postgres"
+            if backup.manifest.kind == "cluster":
+                async with copies.brought_up(home, backup.path / store.CLUSTER, say=say) as (conn, _):
+                    return await _count(conn)
+            server = Embedded(home, on_progress=say)
+            await server.start()
+            try:
+                await _load(backup, server.owner_url)
+                conn = await asyncpg.connect(server.owner_url)
+                try:
+                    return await _count(conn)
+                finally:
+                    await conn.close(timeout=5)
+            finally:
+                await server.stop()
+    except (PostgresError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise BackupError(str(error)) from None
+
+
+def _demand(backup: Backup, kind: Kind, belongs: str) -> None:
+    if backup.manifest.kind != kind:
+        raise BackupError(f"{backup.path} is a {backup.manifest.kind}; this restores into {belongs}")
+
+
+async def _load(backup: Backup, url: str) -> None:
+    """Load a dump and hold all outgoing work, in one transaction. Raises PostgresError."""
+    url, password = without_password(url)
+    values = ", ".join(f"('{uuid7()}', '{kind}', '{_reason(backup)}')" for kind in holds.OUTGOING)
+    hold = f"INSERT INTO public.queue_holds (id, kind, reason) VALUES {values};\n"
+    await copies.load(backup.path / store.DUMP, url, password=password, then=hold)
+
+
+async def _settle(conn: Connection, backup: Backup, by: Who) -> Restored:
+    """Hold everything that would leave, and note where the data come from: one transaction."""
+    await follow_clock(conn)
+    async with conn.transaction():
+        await holds.hold(conn, holds.Selection(), reason=_reason(backup), by=by)
+        mails = int((await conn.execute(DROP_MAILS)).split()[-1])
+        taken = {"taken_at": clock.iso(backup.manifest.taken_at)}
+        await audit.record(conn, by, "backup.restored", object_id=backup.manifest.id, after=taken)
+    return msgspec.structs.replace(await _count(conn), mails=mails)
+
+
+async def _count(conn: Connection) -> Restored:
+    rows = {table: await conn.fetchval(f"SELECT count(*) FROM {table}") for table in TABLES}
+    return Restored(rows, await conn.fetchval(UNBALANCED))
+
+
+def _reason(backup: Backup) -> str:
+    return f"restored from the backup of {clock.iso(backup.manifest.taken_at)}"

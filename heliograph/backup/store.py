@@ -1,0 +1,174 @@
+"""A backup on disk: a directory named by its time, with a manifest that is written last.
+
+    <to>/heliograph-20261122T181000Z/
+      manifest.json      what it is, and the checksum of each file beside it
+      cluster/           of the embedded PostgreSQL: as `pg_basebackup` writes it
+      database.dump      of any other PostgreSQL: as `pg_dump` writes it
+      secrets.sealed     the secret key and `credentials.json` under a passphrase; absent if none was given
+
+The rule nobody may break: a directory of that name is complete. It is written under another name, synced and renamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+
+from heliograph.base.crypto import Unsealable, seal, unseal
+
+MANIFEST, SECRETS, CLUSTER, DUMP = "manifest.json", "secrets.sealed", "cluster", "database.dump"
+PREFIX, UNFINISHED = "heliograph-", ".unfinished-"
+FORMAT = 1
+#: scrypt (RFC 7914): 128 MB and a quarter of a second for each guess at the passphrase.
+_SCRYPT_N, _SCRYPT_R, _SCRYPT_P, _SALT = 2**17, 8, 1, 16
+SHORTEST_PASSPHRASE = 12
+
+
+#: Of the embedded PostgreSQL; of any other one.
+Kind = Literal["cluster", "dump"]
+
+
+class BackupError(Exception):
+    """A backup cannot be taken, read or restored; the message says why and what to do."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup is. Times are the database's."""
+
+    format: int = FORMAT
+    id: str
+    kind: Kind
+    #: Everything answered before this is in it.
+    taken_at: datetime
+    finished_at: datetime
+    heliograph: str
+    postgres: str
+    #: Path below the backup → SHA-256, hex.
+    files: dict[str, str]
+    #: Of all files.
+    bytes: int
+    has_secrets: bool
+    #: The first archived WAL segment that bringing it up needs.
+    first_wal: str = ""
+
+
+class Backup(msgspec.Struct, frozen=True):
+    """A complete backup and where it is."""
+
+    path: Path
+    manifest: Manifest
+
+
+class Secrets(msgspec.Struct, frozen=True):
+    """What belongs apart from the database: together they open every supplier's password."""
+
+    secret_key: str
+    #: `credentials.json` of `heliograph up`, as text; empty: there is none.
+    credentials: str = ""
+
+
+def read(path: Path) -> Backup:
+    """The backup in a directory. Raises BackupError."""
+    try:
+        manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        raise BackupError(f"{path} is not a backup: it has no {MANIFEST}") from None
+    except OSError as error:
+        raise BackupError(f"{path} cannot be read: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise BackupError(f"{path / MANIFEST} is damaged: {error}") from None
+    if manifest.format != FORMAT:
+        raise BackupError(f"{path} has format {manifest.format}, which this version cannot read")
+    return Backup(path, manifest)
+
+
+def listed(directory: Path) -> list[Backup]:
+    """The complete backups in a directory, newest first. Raises BackupError if it cannot be read."""
+    try:
+        paths = sorted((path for path in directory.iterdir() if path.name.startswith(PREFIX)), reverse=True)
+    except OSError as error:
+        raise BackupError(f"{directory} cannot be read: {error.strerror}") from None
+    return [read(path) for path in paths]
+
+
+def prune(directory: Path, *, keep: int) -> list[Path]:
+    """Remove all but the newest `keep` backups, and the remains of those that were interrupted."""
+    gone = [one.path for one in listed(directory)[keep:]]
+    for path in (*gone, *remains(directory)):
+        shutil.rmtree(path, ignore_errors=True)
+    return gone
+
+
+def remains(directory: Path) -> list[Path]:
+    """What interrupted backups left in a directory."""
+    return [path for path in directory.iterdir() if path.name.startswith(UNFINISHED)]
+
+
+def checksums(directory: Path) -> dict[str, str]:
+    """SHA-256 of each file below a directory, but for the manifest."""
+    return {
+        str(path.relative_to(directory)): _digest(path)
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name != MANIFEST
+    }
+
+
+def check(backup: Backup) -> None:
+    """Compare every file with its checksum. Raises BackupError, which names those that differ."""
+    found = checksums(backup.path)
+    wrong = [name for name, digest in backup.manifest.files.items() if found.get(name) != digest]
+    if wrong:
+        raise BackupError(f"{backup.path} is damaged: {', '.join(wrong)}")
+
+
+def finish(place: Path, final: Path, manifest: Manifest) -> Backup:
+    """Write the manifest, sync everything and give the backup its name."""
+    (place / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+    _sync(place.rglob("*"))
+    place.rename(final)
+    _sync([final.parent])
+    return Backup(final, manifest)
+
+
+def seal_secrets(secrets: Secrets, passphrase: str) -> bytes:
+    """Seal under a passphrase of at least 12 characters. Raises BackupError."""
+    if len(passphrase) < SHORTEST_PASSPHRASE:
+        raise BackupError(f"the passphrase must have at least {SHORTEST_PASSPHRASE} characters")
+    salt = os.urandom(_SALT)
+    return salt + seal(_key(passphrase, salt), msgspec.json.encode(secrets), "backup")
+
+
+def open_secrets(backup: Backup, passphrase: str) -> Secrets:
+    """Open what a backup holds sealed. Raises BackupError."""
+    sealed = (backup.path / SECRETS).read_bytes()
+    try:
+        content = unseal(_key(passphrase, sealed[:_SALT]), sealed[_SALT:], "backup")
+    except Unsealable:
+        raise BackupError("the passphrase does not open this backup's secrets") from None
+    return msgspec.json.decode(content, type=Secrets)
+
+
+def _key(passphrase: str, salt: bytes) -> bytes:
+    return Scrypt(salt=salt, length=32, n=_SCRYPT_N, r=_SCRYPT_R, p=_SCRYPT_P).derive(passphrase.encode())
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(paths: Iterable[Path]) -> None:
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

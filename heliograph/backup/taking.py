@@ -1,0 +1,107 @@
+"""Taking a backup while everything runs: a copy of the embedded cluster, or a dump of any other PostgreSQL.
+
+The rule nobody may break: what was answered before the backup began is in it. A copy of the cluster holds all that was
+committed until it ended; a dump holds one snapshot, taken after `taken_at`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+from heliograph import __version__
+from heliograph.audit import recording as audit
+from heliograph.backup import store
+from heliograph.backup.store import Backup, BackupError, Kind, Manifest, Secrets
+from heliograph.base.actor import Who
+from heliograph.base.database.pool import Connection
+from heliograph.base.database.url import without_password
+from heliograph.base.embedded import copies
+from heliograph.base.embedded.install import PostgresError
+from heliograph.base.ids import uuid7
+
+NOW = "SELECT now(), current_setting('server_version'), pg_walfile_name(pg_current_wal_lsn())"
+RECORD = """
+INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place) VALUES ($1, $2, $3, $4, $5, $6)
+"""
+
+
+async def take(
+    conn: Connection,
+    to: Path,
+    *,
+    home: Path | None,
+    owner_url: str,
+    sealed: Secrets | None,
+    passphrase: str,
+    by: Who,
+    say: Callable[[str], None],
+) -> Backup:
+    """Take a backup into a new directory below `to`, and record it in the database.
+
+    `home`: of the embedded PostgreSQL that `conn` is connected to; None: another one, which `owner_url` may read whole.
+    `sealed`: what to keep under `passphrase`. Raises BackupError, and then leaves nothing that looks complete.
+    """
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BackupError(f"cannot write to {to}: {error.strerror}") from None
+    now = await conn.fetchrow(NOW)
+    assert now is not None
+    taken_at, postgres, first_wal = now
+    id = uuid7()
+    final = to / f"{store.PREFIX}{taken_at:%Y%m%dT%H%M%SZ}"
+    if final.exists():
+        raise BackupError(f"{final} exists already: a backup was taken in this second")
+    place = to / f"{store.UNFINISHED}{secrets.token_hex(4)}"
+    try:
+        place.mkdir(mode=0o700)
+        if sealed is not None:
+            (place / store.SECRETS).write_bytes(await asyncio.to_thread(store.seal_secrets, sealed, passphrase))
+        if home is not None:
+            say("Copying the database.")
+            await copies.copy(home, place / store.CLUSTER, label=f"heliograph {id}")
+        else:
+            say("Dumping the database.")
+            url, password = without_password(owner_url)
+            dump = ["pg_dump", f"--dbname={url}", "--format=custom", "--no-password", f"--file={place / store.DUMP}"]
+            await copies.run(dump, password=password)
+        files = await asyncio.to_thread(store.checksums, place)
+        size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+        kind: Kind = "dump" if home is None else "cluster"
+        manifest = Manifest(
+            id=str(id),
+            kind=kind,
+            taken_at=taken_at,
+            finished_at=await conn.fetchval("SELECT now()"),
+            heliograph=__version__,
+            postgres=postgres,
+            files=files,
+            bytes=size,
+            has_secrets=sealed is not None,
+            first_wal="" if home is None else first_wal,
+        )
+        backup = await asyncio.to_thread(store.finish, place, final, manifest)
+        async with conn.transaction():
+            await conn.execute(RECORD, id, kind, taken_at, manifest.finished_at, size, str(final.absolute()))
+            await audit.record(conn, by, "backup.taken", object_id=id, after={"kind": kind, "bytes": size})
+        return backup
+    except PostgresError as error:
+        raise BackupError(str(error)) from None
+    except OSError as error:
+        raise BackupError(f"cannot write to {to}: {error.strerror}") from None
+    finally:
+        if place.exists():
+            await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+
+
+VERIFIED = "UPDATE backups SET verified_at = now() WHERE id = $1 RETURNING true"
+
+
+async def record_verified(conn: Connection, id: UUID) -> bool:
+    """Note that a backup was brought up successfully. False: this database does not know it."""
+    return bool(await conn.fetchval(VERIFIED, id))

@@ -1,0 +1,333 @@
+"""Copies of the embedded cluster: taken while it runs, archived segment by segment, and brought up again elsewhere.
+
+The rule nobody may break: a copy is brought up under another name, beside where the cluster will be, and gets the
+final name only when it has recovered and the caller's work on it has committed. A kill before that leaves an empty
+place, and the next start removes the remains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import tarfile
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import asyncpg
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.embedded import files
+from heliograph.base.embedded.files import Layout
+from heliograph.base.embedded.install import (
+    ENVIRONMENT,
+    Install,
+    PostgresError,
+    SystemUser,
+    account_for,
+    install_for,
+    programs,
+)
+from heliograph.base.embedded.process import Process
+
+#: What `pg_basebackup` writes; the manifest has the checksum of every file.
+BASE, WAL, MANIFEST = "base.tar.gz", "pg_wal.tar.gz", "backup_manifest"
+#: The longest a transaction waits to be archived, seconds.
+ARCHIVE_EVERY = 60
+#: Seconds without progress of a recovery after which it is given up.
+PATIENCE = 600.0
+
+
+class RecoveryError(PostgresError):
+    """The copy cannot be brought up; the message quotes PostgreSQL."""
+
+
+async def run(
+    arguments: Sequence[str | Path],
+    *,
+    password: str = "",
+    stdin: int = asyncio.subprocess.DEVNULL,
+    stdout: int = asyncio.subprocess.DEVNULL,
+) -> None:
+    """Run one of PostgreSQL's client programs. Raises PostgresError with the last thing it said."""
+    program, *rest = map(str, arguments)
+    child = await asyncio.create_subprocess_exec(
+        programs() / program,
+        *rest,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=asyncio.subprocess.PIPE,
+        env=ENVIRONMENT | ({"PGPASSWORD": password} if password else {}),
+    )
+    try:
+        _, err = await child.communicate()
+    except asyncio.CancelledError:
+        child.terminate()
+        await child.wait()
+        raise
+    if child.returncode:
+        said = err.decode(errors="replace").strip() or f"status {child.returncode}"
+        raise PostgresError(f"{program}: {said.splitlines()[-1]}")
+
+
+async def copy(home: Path, place: Path, *, label: str) -> None:
+    """Copy the running cluster of `home` to the new directory `place`, with the WAL that makes it consistent.
+
+    Messages go on being accepted meanwhile. Raises PostgresError.
+    """
+    layout = Layout(home.absolute())
+    try:
+        password, port = layout.superuser_password.read_text().strip(), layout.port.read_text().strip()
+    except OSError as error:
+        raise PostgresError(f"there is no database in {home}: {error.strerror}") from None
+    await run(
+        [
+            "pg_basebackup",
+            f"--dbname=host={layout.sockets} port={port} user=postgres",
+            f"--pgdata={place}",
+            "--format=tar",
+            "--compress=client-gzip:3",
+            "--wal-method=stream",
+            "--checkpoint=fast",
+            "--manifest-checksums=SHA256",
+            f"--label={label}",
+            "--no-password",
+        ],
+        password=password,
+    )
+
+
+async def load(dump: Path, url: str, *, password: str, then: str) -> None:
+    """Load what `pg_dump` wrote into an empty database and run the statements `then`, all in one transaction.
+
+    `url`: without its password. Raises PostgresError with what was said, and then nothing was written.
+    """
+    read, write = os.pipe()
+    apply = ["psql", f"--dbname={url}", "--no-psqlrc", "--quiet", "--no-password", "--single-transaction"]
+    apply += ["--set=ON_ERROR_STOP=1", "--output=/dev/null", "--file=-"]
+    script: list[str | Path] = ["pg_restore", "--no-owner", "--no-privileges", "--file=-", dump]
+    applying = asyncio.create_task(run(apply, password=password, stdin=read))
+    restoring = asyncio.create_task(run(script, stdout=write))
+    try:
+        await asyncio.wait((restoring, applying), return_when=asyncio.FIRST_COMPLETED)
+        if not applying.done():
+            restoring.result()
+            os.write(write, then.encode())
+            os.close(write)
+            write = -1
+        await applying
+    finally:
+        # The end of half a script must not look like that of a whole one: psql ends first, and with it its transaction.
+        await _ended(applying)
+        await _ended(restoring)
+        os.close(read)
+        if write >= 0:
+            os.close(write)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def archive_settings(directory: Path) -> dict[str, str]:
+    """Server settings that archive each WAL segment into `directory`, which PostgreSQL's account must be able to write.
+
+    A segment that is there already and the same counts as archived: the server may have been killed before it noted it.
+    """
+    target = f"{shlex.quote(str(directory))}/%f"
+    part = f"{shlex.quote(str(directory))}/.%f.part"
+    command = f"cmp -s %p {target} || {{ test ! -e {target} && cp %p {part} && sync {part} && mv {part} {target}; }}"
+    return {"archive_mode": "on", "archive_command": command, "archive_timeout": str(ARCHIVE_EVERY)}
+
+
+def prepare_archive(home: Path, directory: Path) -> None:
+    """Create the directory of archived WAL for the account that PostgreSQL runs as. Raises PostgresError."""
+    layout = Layout(home.absolute())
+    files.prepare_home(layout)
+    account = account_for(layout.home, layout.data)
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if directory.stat().st_uid != account.uid:
+            account.own(directory)
+    except OSError as error:
+        raise PostgresError(f"cannot archive WAL to {directory}: {error.strerror}") from None
+
+
+async def prune_archive(directory: Path, oldest: str) -> None:
+    """Remove archived segments before `oldest`, the first one that a kept copy needs. Raises PostgresError."""
+    await run(["pg_archivecleanup", directory, oldest])
+
+
+@contextlib.asynccontextmanager
+async def brought_up(
+    home: Path,
+    source: Path,
+    *,
+    archive: Path | None = None,
+    until: datetime | None = None,
+    say: Callable[[str], None],
+) -> AsyncIterator[tuple[Connection, Callable[[], Awaitable[None]]]]:
+    """Bring a copy up below `home`, which holds no cluster yet, reachable by nobody else.
+
+    Yields a superuser's connection to the application's database, and a function that stops the server and puts the
+    cluster in its final place. Without calling it, everything is removed at the end. `archive`: replay archived WAL
+    from there as well, to its end or to `until`. Raises RecoveryError.
+    """
+    layout = Layout(home.absolute())
+    files.prepare_home(layout)
+    if files.has_cluster(layout):
+        raise RecoveryError(f"{layout.data} already holds a database: restore into an empty place")
+    files.clean_up(layout)
+    account = account_for(layout.home, layout.data)
+    install = await asyncio.to_thread(install_for, layout.home, account)
+    place = layout.home / f"data.new-{secrets.token_hex(4)}"
+    sockets = Path(tempfile.mkdtemp(prefix="heliograph-"))
+    server: Process | None = None
+    try:
+        await asyncio.to_thread(_extract, source, place, account)
+        files.check_major(place, install)
+        account.own(sockets)
+        server = _launch(layout, install, account, place, sockets, archive, until)
+        conn = await _recovered(server, layout, sockets, say)
+        stopped = False
+
+        async def keep() -> None:
+            nonlocal stopped
+            files.write(layout.superuser_password, "", mode=0o600, account=account)
+            layout.superuser_password.unlink()
+            await conn.execute(f"ALTER ROLE postgres PASSWORD '{files.secret(layout.superuser_password, account)}'")
+            await conn.execute("CHECKPOINT")
+            await conn.close()
+            await _stop(server)
+            stopped = True
+            place.rename(layout.data)
+            os.sync()
+
+        try:
+            yield conn, keep
+        finally:
+            if not stopped:
+                await conn.close(timeout=2)
+    finally:
+        if server is not None and not server.ended.done():
+            await _stop(server)
+        shutil.rmtree(sockets, ignore_errors=True)
+        if place.exists():
+            await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+
+
+def _extract(source: Path, place: Path, account: SystemUser) -> None:
+    """Unpack a copy, files and directories only, none of them outside `place`, and compare each file with the checksum
+    that the server gave. Raises RecoveryError."""
+    manifest = json.loads((source / MANIFEST).read_bytes())
+    expected = {one["Path"]: one["Checksum"] for one in manifest["Files"]}
+    place.mkdir(mode=0o700)
+    account.own(place)
+    for name, below in ((BASE, place), (WAL, place / "pg_wal")):
+        with tarfile.open(source / name, "r:gz") as archive:
+            for member in archive:
+                target = (below / member.name).resolve()
+                if not target.is_relative_to(place) or not (member.isfile() or member.isdir()):
+                    raise RecoveryError(f"{source / name} holds {member.name}, which belongs into no cluster of ours")
+                if member.isdir():
+                    target.mkdir(mode=0o700, exist_ok=True)
+                else:
+                    digest = _unpack(archive, member, target)
+                    if name == BASE and expected.pop(member.name, digest) != digest:
+                        raise RecoveryError(f"{member.name} in {source / name} is damaged")
+                account.own(target)
+    if expected:
+        raise RecoveryError(f"{source / BASE} lacks {len(expected)} files, such as {next(iter(expected))}")
+
+
+def _unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> str:
+    """Write a file; returns its SHA-256, hex."""
+    content = archive.extractfile(member)
+    assert content is not None
+    digest = hashlib.sha256()
+    with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        while chunk := content.read(1 << 20):
+            digest.update(chunk)
+            file.write(chunk)
+    return digest.hexdigest()
+
+
+def _launch(
+    layout: Layout,
+    install: Install,
+    account: SystemUser,
+    place: Path,
+    sockets: Path,
+    archive: Path | None,
+    until: datetime | None,
+) -> Process:
+    """Start the copy on a private socket, where the superuser needs no password: the old one stayed behind."""
+    files.write_settings(layout, files.choose_port(None), {})
+    access = sockets / "pg_hba.conf"
+    access.write_text("local all postgres trust\n")
+    access.chmod(0o644)
+    options = {
+        "hba_file": str(access),
+        "listen_addresses": "",
+        "unix_socket_directories": str(sockets),
+        "logging_collector": "off",
+        "archive_mode": "off",
+    }
+    if archive is not None:
+        options["restore_command"] = f"cp {shlex.quote(str(archive))}/%f %p"
+        options["recovery_target_action"] = "promote"
+        if until is not None:
+            options["recovery_target_time"] = until.astimezone(UTC).isoformat(sep=" ")
+        signal_file = place / "recovery.signal"
+        signal_file.touch(mode=0o600)
+        account.own(signal_file)
+    command: list[str | Path] = [install.binaries / "postgres", "-D", place]
+    for name, value in options.items():
+        command += ["-c", f"{name}={value}"]
+    return Process.launch(command, account, log=layout.early_log)
+
+
+async def _recovered(server: Process, layout: Layout, sockets: Path, say: Callable[[str], None]) -> Connection:
+    """A connection to the application's database, once everything is replayed."""
+    port = next(line.split("'")[1] for line in layout.settings.read_text().splitlines() if line.startswith("port = "))
+    loop = asyncio.get_running_loop()
+    moved, replayed = loop.time(), ""
+    while True:
+        if server.ended.done():
+            lines = layout.early_log.read_text(errors="replace").splitlines()
+            said = [line.split(":  ", 1)[-1] for line in lines if "FATAL" in line or "PANIC" in line] or lines[-1:]
+            raise RecoveryError(f"the copy cannot be brought up: {'; '.join(said) or 'it ended without a word'}")
+        try:
+            conn = await asyncpg.connect(
+                host=str(sockets), port=int(port), user="postgres", database="heliograph", ssl=False, timeout=5
+            )
+            if not await conn.fetchval("SELECT pg_is_in_recovery()"):
+                return conn
+            at = str(await conn.fetchval("SELECT pg_last_wal_replay_lsn()"))
+            await conn.close()
+            if at != replayed:
+                if replayed:
+                    say(f"Replaying the archive, at {at}.")
+                moved, replayed = loop.time(), at
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            pass
+        if loop.time() - moved > PATIENCE:
+            raise RecoveryError(f"the copy made no progress for {PATIENCE:g} s")
+        await asyncio.sleep(0.2)
+
+
+async def _stop(server: Process) -> None:
+    for number, patience in ((signal.SIGINT, 60.0), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0)):
+        server.send(number)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(server.ended), patience)
+            return

@@ -1,0 +1,193 @@
+"""`heliograph backup`: take, list and verify backups."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from heliograph.backup import restoring, store, taking
+from heliograph.backup.store import Backup, BackupError, Secrets
+from heliograph.base.embedded import copies
+from heliograph.cli.terminal.console import (
+    DataDir,
+    Json,
+    Problem,
+    connection,
+    embedded_home,
+    group,
+    say,
+    settings_of,
+    shell,
+    show,
+)
+
+app = group("Take, list and verify backups.")
+COLUMNS = ("taken_at", "kind", "bytes", "has_secrets", "path")
+PASSPHRASE = "HELIOGRAPH_BACKUP_PASSPHRASE"  # noqa: S105
+Directory = Annotated[Path, typer.Argument(help="Directory that holds the backups.")]
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--passphrase-file",
+        show_default=False,
+        help=f"File whose first line is the passphrase for the secret key. Defaults to {PASSPHRASE}.",
+    ),
+]
+
+
+@app.command("take")
+def take(
+    to: Annotated[Path, typer.Option(help="Directory to put it in; a new directory is created there.")],
+    keep: Annotated[
+        int | None,
+        typer.Option(min=1, show_default=False, help="Afterwards remove all but the newest N backups there."),
+    ] = None,
+    wal: Annotated[
+        Path | None,
+        typer.Option(
+            show_default=False, help="With --keep: also remove archived WAL there that no remaining backup needs."
+        ),
+    ] = None,
+    passphrase_file: PassphraseFile = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Take a backup while everything is running: of the database of `heliograph up`, or a dump of your own.
+
+    With a passphrase, the secret key and the credentials are included, sealed. Otherwise keep them elsewhere: without
+    the secret key, suppliers' passwords and webhook secrets are lost.
+
+    \b
+    Examples:
+      heliograph backup take --to /srv/backups --keep 7 --passphrase-file /root/passphrase
+      HELIOGRAPH_BACKUP_PASSPHRASE=... heliograph backup take --to /srv/backups
+    """
+    settings = settings_of(data_dir)
+    home = embedded_home(data_dir)
+    passphrase = passphrase_of(passphrase_file)
+    sealed = None
+    if passphrase:
+        if not settings.secret_key:
+            raise Problem("there is no secret key to seal: set HELIOGRAPH_SECRET_KEY, or omit the passphrase")
+        kept = home.parent / "credentials.json" if home is not None else None
+        sealed = Secrets(settings.secret_key, kept.read_text() if kept is not None and kept.exists() else "")
+
+    async def taken() -> Backup:
+        async with connection(settings.database_url) as conn:
+            backup = await taking.take(
+                conn,
+                to,
+                home=home,
+                owner_url=settings.owner_database_url or settings.database_url,
+                sealed=sealed,
+                passphrase=passphrase,
+                by=shell(),
+                say=say,
+            )
+        if keep is not None:
+            for path in store.prune(to, keep=keep):
+                say(f"Removed {path}.")
+            oldest = store.listed(to)[-1].manifest.first_wal
+            if wal is not None and oldest:
+                await copies.prune_archive(wal, oldest)
+        return backup
+
+    try:
+        backup = asyncio.run(taken())
+    except BackupError as error:
+        raise Problem(str(error)) from None
+    show(_shown(backup), json)
+    if sealed is None:
+        say("The secret key is not in the backup. Keep it elsewhere: without it, passwords and secrets are lost.")
+
+
+@app.command("list")
+def list_(directory: Directory, json: Json = False) -> None:
+    """List the complete backups in a directory, newest first.
+
+    \b
+    Example:
+      heliograph backup list /srv/backups
+    """
+    try:
+        show([_shown(one) for one in store.listed(directory)], json, COLUMNS)
+    except BackupError as error:
+        raise Problem(str(error)) from None
+
+
+@app.command("verify")
+def verify(
+    path: Annotated[Path, typer.Argument(help="The backup's directory.")],
+    scratch: Annotated[
+        Path | None,
+        typer.Option(show_default="the system's", help="Directory for temporary files, with room for the database."),
+    ] = None,
+    passphrase_file: PassphraseFile = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Verify a backup: compare checksums, restore it into a scratch directory, count, and add up quotas and wallets.
+
+    The running database is not touched, except that `doctor` then reports the backup as verified.
+
+    \b
+    Example:
+      heliograph backup verify /srv/backups/heliograph-20270131T020000Z
+    """
+    try:
+        backup = store.read(path)
+        passphrase = passphrase_of(passphrase_file)
+        if passphrase and backup.manifest.has_secrets:
+            store.open_secrets(backup, passphrase)
+        found = asyncio.run(restoring.verify(backup, scratch=scratch, say=say))
+    except BackupError as error:
+        raise Problem(str(error)) from None
+    if found.unbalanced:
+        raise Problem(f"{found.unbalanced} organizations have quotas or wallets that do not add up")
+    known = _note(UUID(backup.manifest.id), data_dir)
+    show({"backup": str(path), "taken_at": backup.manifest.taken_at, **found.rows, "noted": known}, json)
+
+
+def _note(id: UUID, data_dir: Path | None) -> bool:
+    """Tell the running database, if there is one, that the backup is good."""
+
+    async def noted(url: str) -> bool:
+        async with connection(url) as conn:
+            return await taking.record_verified(conn, id)
+
+    try:
+        return asyncio.run(noted(settings_of(data_dir).database_url))
+    except Exception as error:  # verifying elsewhere is as good
+        say(f"The database was not told: {error}")
+        return False
+
+
+def passphrase_of(path: Path | None) -> str:
+    """The first line of a file, or what the environment holds; empty: there is none. Raises Problem."""
+    if path is None:
+        return os.environ.get(PASSPHRASE, "")
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise Problem(f"{path} cannot be read: {error.strerror}") from None
+    return lines[0] if lines else ""
+
+
+def _shown(backup: Backup) -> dict[str, object]:
+    manifest = backup.manifest
+    return {
+        "path": str(backup.path),
+        "id": manifest.id,
+        "kind": manifest.kind,
+        "taken_at": manifest.taken_at,
+        "finished_at": manifest.finished_at,
+        "bytes": manifest.bytes,
+        "has_secrets": manifest.has_secrets,
+        "heliograph": manifest.heliograph,
+        "postgres": manifest.postgres,
+    }

@@ -1,0 +1,102 @@
+"""`heliograph restore`: a backup into an empty place."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heliograph.backup import restoring, store
+from heliograph.backup.restoring import Restored
+from heliograph.backup.store import BackupError, Secrets
+from heliograph.base.database import migrate
+from heliograph.base.embedded.server import default_data_dir
+from heliograph.base.process import private_files
+from heliograph.base.process.settings import from_environment
+from heliograph.cli.running.backup import PassphraseFile, passphrase_of
+from heliograph.cli.terminal.console import Json, Problem, moment, say, shell, show
+
+
+def command(
+    backup: Annotated[Path, typer.Argument(help="The backup's directory.")],
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Data directory for `heliograph up`, without a database yet.",
+            show_default="/var/lib/heliograph, or in the home directory",
+        ),
+    ] = None,
+    wal: Annotated[
+        Path | None, typer.Option(show_default=False, help="Directory of archived WAL, to restore what came later too.")
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(show_default=False, help="With --wal: restore up to this time, such as 2027-01-31T09:30:00Z."),
+    ] = None,
+    passphrase_file: PassphraseFile = None,
+    json: Json = False,
+) -> None:
+    """Restore a backup into an empty place. All outgoing work is held until `heliograph queue release`.
+
+    A backup of `heliograph up` is restored into --data-dir; a dump into the database of HELIOGRAPH_DATABASE_URL. What
+    was sent after the backup was taken would otherwise be sent again: look with `heliograph queue list`, withdraw what
+    is too old, and release the rest.
+
+    \b
+    Examples:
+      heliograph restore /srv/backups/heliograph-20270131T020000Z --data-dir /var/lib/heliograph
+      heliograph restore BACKUP --wal /srv/wal --until 2027-01-31T09:30:00Z --passphrase-file /root/passphrase
+      HELIOGRAPH_DATABASE_URL=postgresql://... heliograph restore /srv/backups/heliograph-20270131T020000Z
+    """
+    at = None if until is None else moment(until, "--until")
+    try:
+        found = store.read(backup)
+        passphrase = passphrase_of(passphrase_file)
+        secrets = store.open_secrets(found, passphrase) if passphrase and found.manifest.has_secrets else None
+        if found.manifest.kind == "cluster":
+            place = (data_dir or default_data_dir()).absolute()
+            _demand_room(place, secrets)
+            restored = asyncio.run(
+                restoring.into_directory(found, place / "postgres", archive=wal, until=at, by=shell(), say=say)
+            )
+            _keep(place, secrets)
+        else:
+            restored = asyncio.run(_into_database(found))
+    except BackupError as error:
+        raise Problem(str(error)) from None
+    if restored.unbalanced:
+        say(f"{restored.unbalanced} organizations have quotas or wallets that do not add up.")
+    show({"taken_at": found.manifest.taken_at, **restored.rows, "mails_dropped": restored.mails}, json)
+    if secrets is None:
+        say("The secret key was not restored. Set HELIOGRAPH_SECRET_KEY to the one of before, or put the file back.")
+    elif found.manifest.kind == "dump":
+        say("Set HELIOGRAPH_SECRET_KEY to the one of before; the backup holds it for a data directory only.")
+    say("All outgoing work is held. Inspect it with `heliograph queue list`; then `heliograph queue release --all`.")
+
+
+async def _into_database(found: store.Backup) -> Restored:
+    settings = from_environment()
+    if not settings.database_url:
+        raise Problem("a dump is restored into a database: set HELIOGRAPH_DATABASE_URL")
+    owner = settings.owner_database_url or settings.database_url
+    restored = await restoring.into_database(found, owner, by=shell())
+    await migrate.migrate(owner, application=settings.database_url)
+    return restored
+
+
+def _demand_room(place: Path, secrets: Secrets | None) -> None:
+    """Refuse before anything is written what would be overwritten afterwards."""
+    for name in ("secret_key", "credentials.json") if secrets is not None else ():
+        if (place / name).exists():
+            raise Problem(f"{place / name} exists: restore into an empty data directory, or move the file away")
+
+
+def _keep(place: Path, secrets: Secrets | None) -> None:
+    if secrets is None:
+        return
+    private_files.write(place / "secret_key", secrets.secret_key.encode() + os.linesep.encode())
+    if secrets.credentials:
+        private_files.write(place / "credentials.json", secrets.credentials.encode())

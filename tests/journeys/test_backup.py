@@ -1,0 +1,140 @@
+"""Backups of a running `heliograph up`: taken under load, verified, and restored elsewhere, also to a point in time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from heliograph.base.embedded.server import Embedded, owner_url_of
+from tests.load import Client
+from tests.processes import environment, until, until_true
+from tests.up import Up, up
+
+pytestmark = pytest.mark.lasts(30)
+
+PASSPHRASE = "correct horse battery staple"
+
+
+@pytest.fixture
+def place(public_place: Path) -> Path:
+    home = public_place / "home"
+    home.mkdir()
+    return home
+
+
+def heliograph(*arguments: str, status: int = 0, **settings: str) -> Any:
+    """What a command says as JSON; an expected failure's text."""
+    done = subprocess.run(
+        [sys.executable, "-m", "heliograph", *arguments, "--json"],
+        capture_output=True,
+        text=True,
+        env=environment(HELIOGRAPH_BACKUP_PASSPHRASE=PASSPHRASE, **settings),
+    )
+    assert done.returncode == status, done.stderr
+    return json.loads(done.stdout) if status == 0 else done.stderr
+
+
+async def rows(one: Up, statement: str, *values: object) -> list[asyncpg.Record]:
+    conn = await asyncpg.connect(one.database)
+    try:
+        return list(await conn.fetch(statement, *values))
+    finally:
+        await conn.close()
+
+
+async def test_a_backup_under_load_holds_what_was_answered_and_sends_nothing_before_it_is_released(place: Path) -> None:
+    store, elsewhere = place / "store", place / "elsewhere"
+    elsewhere.mkdir()
+    async with up(place) as first:
+        async with Client(first.url, first.credentials["live_key"]) as client:
+            ended = asyncio.Event()
+
+            async def load(lane: int) -> None:
+                number = 0
+                while not ended.is_set():
+                    number += 1
+                    await client.send(f"+25884{lane}{number:06d}")
+
+            lanes = [asyncio.create_task(load(lane)) for lane in range(4)]
+            await until(lambda: len(client.ledger) > 100)
+            answered = set(client.ledger.values())
+            data = str(place / "data")
+            taken = await asyncio.to_thread(heliograph, "backup", "take", "--to", str(store), "--data-dir", data)
+            ended.set()
+            await asyncio.gather(*lanes)
+        found = await asyncio.to_thread(heliograph, "backup", "verify", taken["path"], "--data-dir", data)
+        assert found["messages"] >= len(answered)
+        checks = {one["check"]: one for one in heliograph("doctor", "--data-dir", data, "--url", first.url)}
+        assert checks["backups"]["state"] == "ok"
+        assert "the last verified one" in checks["backups"]["detail"]
+        first_smsc = first.credentials["smsc"]
+    restored = heliograph("restore", taken["path"], "--data-dir", str(elsewhere / "data"))
+    assert restored["messages"] >= len(answered)
+    async with up(elsewhere) as second:
+        # The same keys, secrets and accounts: it is the same installation.
+        assert second.credentials["live_key"] == first.credentials["live_key"]
+        assert second.credentials["smsc"]["password"] == first_smsc["password"]
+        kept = await rows(second, "SELECT id FROM messages")
+        assert answered <= {str(row["id"]) for row in kept}
+        (balance,) = await rows(
+            second,
+            "SELECT total - used AS rest, (SELECT sum(quantity) FROM usage_entries) AS entries FROM quotas",
+        )
+        assert balance["rest"] == balance["entries"]
+        async with Client(second.url, second.credentials["live_key"]) as client:
+            new = await client.send("+258849999999")
+            # The worker looks at the queue many times meanwhile.
+            seen = await rows(second, "SELECT seen_at FROM workers")
+            await until_true(lambda: rows(second, "SELECT FROM workers WHERE seen_at > $1", seen[0]["seen_at"]))
+            (row,) = await rows(second, "SELECT status FROM messages WHERE id = $1", new)
+            assert row["status"] == "accepted"
+            assert not await rows(
+                second, "SELECT FROM queue WHERE kind = 'sms' AND (attempt > 0 OR lease_until > now())"
+            )
+            held = heliograph("queue", "list", "--data-dir", str(elsewhere / "data"))["holds"]
+            assert {one["kind"] for one in held} == {"sms", "whatsapp", "webhook"}
+            heliograph("queue", "release", "--all", "--data-dir", str(elsewhere / "data"))
+            await until_true(lambda: rows(second, "SELECT FROM messages WHERE id = $1 AND status = 'delivered'", new))
+
+
+async def test_a_point_in_time_is_restored_from_the_archive(place: Path) -> None:
+    store, wal, elsewhere = place / "store", place / "wal", place / "elsewhere"
+    elsewhere.mkdir()
+    async with up(place, HELIOGRAPH_WAL_ARCHIVE=str(wal)) as first:
+        data = str(place / "data")
+        async with Client(first.url, first.credentials["live_key"]) as client:
+            before = await client.send("+258841000001")
+            taken = await asyncio.to_thread(heliograph, "backup", "take", "--to", str(store), "--data-dir", data)
+            wanted = await client.send("+258841000002")
+            (at,) = await rows(first, "SELECT clock_timestamp() AS at")
+            unwanted = await client.send("+258841000003")
+        superuser = Embedded(place / "data" / "postgres", on_progress=print).superuser_url
+        conn = await asyncpg.connect(superuser)
+        try:
+            segment = await conn.fetchval("SELECT pg_walfile_name(pg_switch_wal())")
+        finally:
+            await conn.close()
+        await until(lambda: (wal / segment).exists())
+    until_then = at["at"].isoformat()
+    early = heliograph(
+        *("restore", taken["path"], "--data-dir", str(elsewhere / "data"), "--wal", str(wal)),
+        *("--until", taken["taken_at"]),
+        status=1,
+    )
+    assert "choose a later point in time" in early
+    assert not (elsewhere / "data" / "postgres" / "data").exists()
+    heliograph(
+        *("restore", taken["path"], "--data-dir", str(elsewhere / "data"), "--wal", str(wal), "--until", until_then)
+    )
+    async with up(elsewhere) as second:
+        found = {str(row["id"]) for row in await rows(second, "SELECT id FROM messages")}
+        assert {before, wanted} <= found
+        assert unwanted not in found
+    assert owner_url_of(elsewhere / "data" / "postgres")

@@ -1,0 +1,152 @@
+"""Dumps of any PostgreSQL, what a backup is on disk, and what is refused: nothing is restored by halves."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from heliograph.backup import restoring, store, taking
+from heliograph.backup.store import Backup, BackupError, Secrets
+from heliograph.base.actor import SYSTEM
+from heliograph.base.database import migrate
+from heliograph.base.database.pool import Pool
+from heliograph.base.database.url import without_password
+from tests.rules.factories import message, organization
+
+PASSPHRASE = "correct horse battery staple"
+SECRETS = Secrets("a secret key of a test installation", '{"live_key": "hg_live_"}')
+
+
+@pytest.fixture
+async def dump(pool: Pool, owner_url: str, tmp_path: Path) -> Backup:
+    """A backup of a database with one organization, a message in its queue, and a mail that waits."""
+    acme = await organization(pool)
+    await message(pool, acme)
+    await pool.execute(
+        "INSERT INTO mails (id, kind, sealed, created_at, due_at, deadline)"
+        " VALUES (gen_random_uuid(), 'link', '\\x00', now(), now(), now() + interval '1 hour')"
+    )
+    return await take(pool, owner_url, tmp_path / "store")
+
+
+async def take(pool: Pool, owner_url: str, to: Path, *, passphrase: str = PASSPHRASE) -> Backup:
+    async with pool.acquire() as conn:
+        return await taking.take(
+            conn, to, home=None, owner_url=owner_url, sealed=SECRETS, passphrase=passphrase, by=SYSTEM, say=print
+        )
+
+
+async def test_a_dump_is_restored_with_everything_held(
+    dump: Backup, empty_database_url: str, pool: Pool, database_url: str
+) -> None:
+    restored = await restoring.into_database(dump, empty_database_url, by=SYSTEM)
+    assert restored.rows["organizations"] == 1
+    assert restored.rows["messages"] == restored.rows["queue"] == 1
+    assert (restored.unbalanced, restored.mails) == (0, 1)
+    conn = await asyncpg.connect(empty_database_url)
+    try:
+        assert await migrate.pending(conn) == []
+        holds = await conn.fetch("SELECT kind, reason FROM queue_holds ORDER BY kind")
+        assert [row["kind"] for row in holds] == ["sms", "webhook", "whatsapp"]
+        assert holds[0]["reason"].startswith("restored from the backup of 20")
+        acts = [row["action"] for row in await conn.fetch("SELECT action FROM audit_log ORDER BY at")]
+        assert acts[-2:] == ["queue.held", "backup.restored"]
+    finally:
+        await conn.close()
+    assert await pool.fetchval("SELECT count(*) FROM queue_holds") == 0, "the running installation is left alone"
+
+
+async def test_a_database_with_tables_in_it_is_refused(dump: Backup, owner_url: str) -> None:
+    with pytest.raises(BackupError, match="not empty"):
+        await restoring.into_database(dump, owner_url, by=SYSTEM)
+
+
+async def test_half_a_dump_leaves_an_empty_database(dump: Backup, empty_database_url: str) -> None:
+    path = dump.path / store.DUMP
+    path.write_bytes(path.read_bytes()[:-5000])
+    with pytest.raises(BackupError, match=r"is damaged: database\.dump"):
+        await restoring.into_database(dump, empty_database_url, by=SYSTEM)
+    # Even if the checksum were right.
+    manifest = dump.manifest
+    manifest.files[store.DUMP] = store.checksums(dump.path)[store.DUMP]
+    with pytest.raises(BackupError, match="pg_restore"):
+        await restoring.into_database(Backup(dump.path, manifest), empty_database_url, by=SYSTEM)
+    conn = await asyncpg.connect(empty_database_url)
+    try:
+        assert await conn.fetchval(restoring.IS_EMPTY)
+    finally:
+        await conn.close()
+
+
+async def test_a_dump_is_verified_in_a_cluster_of_its_own(dump: Backup, public_place: Path, pool: Pool) -> None:
+    found = await restoring.verify(dump, scratch=public_place, say=print)
+    assert (found.rows["messages"], found.unbalanced) == (1, 0)
+    assert list(public_place.iterdir()) == []
+
+
+async def test_the_secrets_open_with_their_passphrase_alone(dump: Backup) -> None:
+    assert store.open_secrets(dump, PASSPHRASE) == SECRETS
+    with pytest.raises(BackupError, match="passphrase"):
+        store.open_secrets(dump, "another passphrase")
+    for path in dump.path.rglob("*"):
+        assert b"a secret key of" not in path.read_bytes()
+
+
+async def test_a_short_passphrase_leaves_nothing(pool: Pool, owner_url: str, tmp_path: Path) -> None:
+    with pytest.raises(BackupError, match="at least 12 characters"):
+        await take(pool, owner_url, tmp_path / "store", passphrase="short")
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+async def test_what_was_interrupted_is_no_backup(
+    pool: Pool, owner_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = tmp_path / "store"
+    dumping = asyncio.Event()
+
+    async def never(arguments: object, **options: object) -> None:
+        dumping.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(taking.copies, "run", never)
+    task = asyncio.create_task(take(pool, owner_url, to))
+    await dumping.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert store.listed(to) == []
+    assert await pool.fetchval("SELECT count(*) FROM backups") == 0
+
+
+async def test_the_newest_are_kept(dump: Backup, pool: Pool, owner_url: str) -> None:
+    to = dump.path.parent
+    (to / f"{store.UNFINISHED}1234").mkdir()
+    await until_the_next_second(pool)
+    second = await take(pool, owner_url, to)
+    assert [one.path for one in store.listed(to)] == [second.path, dump.path]
+    assert store.prune(to, keep=1) == [dump.path]
+    assert [path.name for path in to.iterdir()] == [second.path.name]
+
+
+async def test_a_verified_backup_is_known_as_such(dump: Backup, pool: Pool) -> None:
+    async with pool.acquire() as conn:
+        known = await conn.fetchrow("SELECT id, kind, place, verified_at FROM backups")
+        assert str(known["id"]) == dump.manifest.id
+        assert (known["kind"], known["place"], known["verified_at"]) == ("dump", str(dump.path), None)
+        assert await taking.record_verified(conn, known["id"])
+        assert await conn.fetchval("SELECT verified_at IS NOT NULL FROM backups")
+
+
+def test_a_password_is_not_part_of_a_command_line() -> None:
+    assert without_password("postgresql://ana:p%40ss@db.example.net/x?sslmode=require") == (
+        "postgresql://ana@db.example.net/x?sslmode=require",
+        "p@ss",
+    )
+
+
+async def until_the_next_second(pool: Pool) -> None:
+    """A backup is named by its second."""
+    await pool.execute("SELECT pg_sleep(1.05 - extract(microseconds FROM clock_timestamp()) % 1000000 / 1000000)")
