@@ -98,7 +98,7 @@ def test_every_command_has_an_example_and_prints_json() -> None:
     wanted = (
         "up migrate api worker org key sender supplier quota contacts tag campaign message inbound optout webhook queue"
     )
-    assert names == set(f"{wanted} send doctor simulate whatsapp user mail audit usage tag".split())
+    assert names == set(f"{wanted} send doctor simulate whatsapp user mail audit usage tag backup restore".split())
 
 
 def test_pairs() -> None:

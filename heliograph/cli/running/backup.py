@@ -64,7 +64,7 @@ def take(
 
     \b
     Examples:
-      heliograph backup take --to /srv/backups --keep 7 --passphrase-file /root/passphrase
+      heliograph backup take --to /srv/backups --keep 7 --passphrase-file /etc/heliograph/passphrase
       HELIOGRAPH_BACKUP_PASSPHRASE=... heliograph backup take --to /srv/backups
     """
     settings = settings_of(data_dir)

@@ -48,7 +48,7 @@ def command(
     \b
     Examples:
       heliograph restore /srv/backups/heliograph-20270131T020000Z --data-dir /var/lib/heliograph
-      heliograph restore BACKUP --wal /srv/wal --until 2027-01-31T09:30:00Z --passphrase-file /root/passphrase
+      heliograph restore BACKUP --wal /srv/wal --until 2027-01-31T09:30:00Z --passphrase-file /etc/heliograph/passphrase
       HELIOGRAPH_DATABASE_URL=postgresql://... heliograph restore /srv/backups/heliograph-20270131T020000Z
     """
     at = None if until is None else moment(until, "--until")
