@@ -1,4 +1,4 @@
-"""The command line, one file a noun. It holds no rule: each command calls the one that the API calls too.
+"""The command line: one module for each noun. It holds no rules: each command calls the function that the API calls.
 
 A noun's module is loaded when it is called: all of them together cost 0.3 s, which each worker, each web process and
 each operator's command would pay at its start.
@@ -50,7 +50,7 @@ ROOMS = {
 
 
 def module_of(noun: str) -> ModuleType:
-    """The module of a command, loaded now."""
+    """Load the module of a command."""
     return importlib.import_module(".".join(filter(None, ("heliograph.cli", ROOMS[noun], noun))))
 
 
@@ -62,7 +62,7 @@ class Nouns(TyperGroup):
         return list(ROOMS)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the words name. A misspelt one ends with those that are near."""
+        """Find the command that the words name. A misspelt one is refused with similar names."""
         if args and args[0] not in ROOMS and not args[0].startswith("-"):
             near = get_close_matches(args[0], list(ROOMS), cutoff=0.5)
             hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
@@ -70,7 +70,7 @@ class Nouns(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: object, cmd_name: str) -> TyperCommand | TyperGroup | None:
-        """The command, loaded now."""
+        """Load the command."""
         if cmd_name not in ROOMS:
             return None
         module = module_of(cmd_name)

@@ -1,1 +1,1 @@
-"""Commands about the way of messages: send, look up, hold back, who carries them, what comes in."""
+"""Commands that follow a message: sending, looking up, queueing, suppliers, inbound."""

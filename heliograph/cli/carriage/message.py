@@ -1,4 +1,4 @@
-"""`heliograph message`: an organization's messages, and what became of one."""
+"""`heliograph message`: an organization's messages, and the history of each."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def list_(
     key: Annotated[UUID | None, typer.Option(metavar="KEY_ID", help="Only messages sent with this API key.")] = None,
     sender: Annotated[str | None, typer.Option(help="Only SMS from this sender.")] = None,
     country: Annotated[str | None, typer.Option(help="Only messages to this country, such as MZ.")] = None,
-    failure: Annotated[str | None, typer.Option(metavar="CODE", help="Only messages that failed for this.")] = None,
+    failure: Annotated[
+        str | None, typer.Option(metavar="CODE", help="Only messages that failed for this reason.")
+    ] = None,
     category: Annotated[str | None, typer.Option(help="Only WhatsApp messages billed in this category.")] = None,
     template: Annotated[str | None, typer.Option(help="Only WhatsApp messages sent from this template.")] = None,
     since: Annotated[
@@ -128,7 +130,7 @@ def list_(
 
 
 async def _all(page: Callable[..., Awaitable[Any]], limit: int) -> list[Any]:
-    """Up to `limit` messages: a look that ended before it had found as many is followed by the next one."""
+    """Up to `limit` messages: bounded scans are repeated until enough have been found."""
     found: list[Any] = []
     after: UUID | None = None
     while len(found) < limit:
@@ -143,7 +145,7 @@ async def _all(page: Callable[..., Awaitable[Any]], limit: int) -> list[Any]:
 @app.command("show")
 def show_(
     id: Annotated[UUID, typer.Argument(metavar="MESSAGE_ID", help="Id of the message, as returned by the send.")],
-    text: Annotated[bool, typer.Option("--text", help="Show also what it says.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Also show the text.")] = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -182,7 +184,7 @@ def show_(
 
 
 def _why(message: dict[str, Any]) -> dict[str, str]:
-    """What the message's failure, or else its status, means, and what to do."""
+    """Explain the message's failure, or otherwise its status, and what to do about it."""
     code = message.get("failure_code")
     channel: words.Kind = "whatsapp_failure" if "billing_category" in message else "sms_failure"
     one = words.why(channel, code) if code else None

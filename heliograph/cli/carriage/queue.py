@@ -1,4 +1,4 @@
-"""`heliograph queue`: work that waits to go out. Looked at, held back, let go, taken out."""
+"""`heliograph queue`: inspect, hold, release and withdraw outgoing work."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def _age(text: str) -> timedelta:
 
 
 async def _named(conn: Connection, held: list[Hold]) -> list[dict[str, Any]]:
-    """Holds with the names of what they mean."""
+    """Holds, with the names of the suppliers and organizations they refer to."""
     names = {row["id"]: row["name"] for row in await conn.fetch(NAMES, [one for hold in held for one in _ids(hold)])}
     return [
         as_plain(one)

@@ -1,4 +1,4 @@
-"""`heliograph send`: one message, through the HTTP API as any client sends it."""
+"""`heliograph send`: send one message through the HTTP API, as any client would."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def command(
 
 
 def _wait(id: UUID, timeout: float, data_dir: Path | None) -> str | None:
-    """The message's final status; None if there is no database to ask. Raises Problem when time is up."""
+    """Wait for the message's final status. Returns None if there is no database; raises Problem on timeout."""
     try:
         settings = settings_of(data_dir)
     except (SettingsError, PostgresError) as error:

@@ -167,14 +167,14 @@ def _add(
 
 
 def _add_http(kind: HttpKind, values: dict[str, Any], secrets: dict[str, str], given: dict[str, Any]) -> None:
-    """What the command of a kind does, once its settings are read."""
+    """What `add KIND` does once its settings have been read."""
     json, data_dir, first = given.pop("json"), given.pop("data_dir"), given.pop("password")
     sealed = msgspec.json.encode({SECRET: first or _password(kind.secrets[SECRET])} | secrets).decode()
     _add(kind.name, values, sealed, given | {"parts": "all"}, json, data_dir)
 
 
 def _common(command: Callable[..., None]) -> list[inspect.Parameter]:
-    """The options of an `add` that no kind of supplier has of its own."""
+    """Options of `add` that all kinds of suppliers share."""
     hints = get_type_hints(command, include_extras=True)
     return [
         one.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
@@ -394,7 +394,7 @@ async def _find(conn: Connection, which: str, settings: Settings) -> dict[str, A
 
 
 def _shown(one: Supplier, held: dict[UUID, tuple[int, int, str]], serves: bool, settings: Settings) -> dict[str, Any]:
-    """A supplier as operators see it: everything but its password. `live`: what becomes of live messages there."""
+    """A supplier as operators see it: everything but its password. `live`: what happens to live messages there."""
     leased, bound, error = held.get(one.id, (0, 0, ""))
     row: dict[str, Any] = as_plain(one)
     del row["secret"], row["holds"]  # `queue list` shows holds, with what they mean
@@ -417,7 +417,7 @@ def _address(one: Supplier) -> str:
 
 
 def _opened(key: bytes, one: Supplier) -> str | None:
-    """The password; None: it was sealed under another secret key."""
+    """The password, or None if it was sealed under another secret key."""
     try:
         return suppliers.open_secret(key, one)
     except Unsealable:
@@ -425,7 +425,7 @@ def _opened(key: bytes, one: Supplier) -> str | None:
 
 
 def _password(called: str = "Password") -> str:
-    """From the terminal without an echo, or the first line of stdin."""
+    """Read it from the terminal without echo, or from the first line of stdin."""
     if sys.stdin.isatty():
         return str(typer.prompt(called, hide_input=True, err=True))
     secret = sys.stdin.readline().rstrip("\n")

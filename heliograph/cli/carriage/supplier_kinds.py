@@ -1,4 +1,4 @@
-"""`heliograph supplier add KIND` for suppliers over HTTP: a command each, made from the settings that the kind has."""
+"""`heliograph supplier add KIND` for HTTP suppliers: one command for each kind, generated from its settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Add = Callable[[HttpKind, dict[str, Any], dict[str, str], dict[str, Any]], None]
 
 
 def register(app: typer.Typer, common: list[inspect.Parameter], add: Add) -> None:
-    """A command for each kind. `common`: options that every supplier has, among them `name`."""
+    """One command for each kind. `common`: options that every supplier has, including `name`."""
     for kind in kinds.HTTP.values():
         app.command(kind.name)(_command(kind, common, add))
 
@@ -55,7 +55,7 @@ def _command(kind: HttpKind, common: list[inspect.Parameter], add: Add) -> Calla
 
 
 def _option(name: str, meaning: str, of: Any, kind: HttpKind) -> inspect.Parameter:
-    """One setting, as it is written; what is wrong with it is said with its name."""
+    """Parse one setting. Errors name it."""
     field = next(one for one in msgspec.structs.fields(kind.settings) if one.name == name)
     is_required = field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
     default = "" if is_required or field.default is msgspec.NODEFAULT else supplier_settings.written(field.default)
@@ -74,7 +74,7 @@ def _option(name: str, meaning: str, of: Any, kind: HttpKind) -> inspect.Paramet
 
 
 def _further(kind: HttpKind) -> list[str]:
-    """Secrets that not every account has."""
+    """Optional secrets."""
     return [name for name in kind.secrets if name != SECRET]
 
 

@@ -1,6 +1,6 @@
-"""Suppliers' settings as people write them: `KEY=VALUE`, each as its field's type wants it.
+"""Suppliers' settings on the command line: `KEY=VALUE`, parsed according to the field's type.
 
-The rule nobody may break: a password is none of them, and is never shown, not even in part.
+The rule nobody may break: a password is not a setting, and is never shown, not even in part.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ALIASES = {"prefix": "prefixes", "rate": "submits_per_second"}
 
 
 class Routing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What of a supplier's row can be changed besides its settings: the bounds are those of `supplier add`."""
+    """Columns of a supplier that can be changed besides its settings, with the bounds of `supplier add`."""
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
     prefixes: tuple[Annotated[str, msgspec.Meta(pattern=r"^[0-9]+$")], ...]
@@ -52,7 +52,7 @@ def is_mapping(of: Any) -> bool:
 
 
 def apply(values: dict[str, Any], pair: str, kind: str) -> None:
-    """Put `key=value` or `key.entry=value` into settings; an empty value takes it out.
+    """Set `key` or `key.entry` in settings; an empty value removes it.
 
     Raises typer.BadParameter, which names the key.
     """
@@ -75,7 +75,7 @@ def apply(values: dict[str, Any], pair: str, kind: str) -> None:
 
 
 def apart(kind: str, pairs: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Pairs that are settings, and those that are secrets of a kind: the one account's password is none of them."""
+    """Split pairs into settings and secrets of a kind. The account's password is neither."""
     known = kinds.HTTP[kind].secrets if kind in kinds.HTTP else {}
     plain, secrets = [], {}
     for pair in pairs:
@@ -88,7 +88,7 @@ def apart(kind: str, pairs: Iterable[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def with_secrets(kind: str, known: str | None, new: dict[str, str]) -> str | None:
-    """An account's secrets as they are sealed, with new ones among them. `known`: those of before; None: they do not
+    """An account's secrets, sealed, with new ones merged in. `known`: the previous ones; None if they cannot be
     open."""
     if not new:
         return known
@@ -99,7 +99,7 @@ def with_secrets(kind: str, known: str | None, new: dict[str, str]) -> str | Non
 
 
 def changed(before: Supplier, pairs: Iterable[str]) -> Supplier:
-    """The supplier as these pairs make it. Raises typer.BadParameter, which names the key."""
+    """Apply these pairs to the supplier. Raises typer.BadParameter, which names the key."""
     settings = dict(before.settings)
     row = {name: getattr(before, name) for name in Routing.__struct_fields__}
     hints = get_type_hints(Routing, include_extras=True)
@@ -124,7 +124,7 @@ def changed(before: Supplier, pairs: Iterable[str]) -> Supplier:
 
 
 def differences(before: Supplier, after: Supplier) -> list[dict[str, Any]]:
-    """What is not as it was: setting, before, after. A setting that is not set has its default."""
+    """The differences: setting, before, after. A setting that is not set has its default."""
     rows = [
         (name, getattr(before, name), getattr(after, name))
         for name in Routing.__struct_fields__
@@ -136,7 +136,7 @@ def differences(before: Supplier, after: Supplier) -> list[dict[str, Any]]:
 
 
 def written(value: Any) -> str:
-    """A value as `KEY=VALUE` takes it."""
+    """A value in the form that `KEY=VALUE` accepts."""
     if value in (None, "", {}):
         return ""
     if isinstance(value, tuple | list):
@@ -157,7 +157,7 @@ def _split(pair: str) -> tuple[str, str, str]:
 
 
 def _converted(key: str, text: str, kind: Any) -> Any:
-    """As the type wants it: as it is written, else as JSON, else as the items of a list; yes and no as tables say."""
+    """Convert to the field's type: as written, else as JSON, else as a comma-separated list; yes and no are booleans."""
     if kind is bool:
         text = {"yes": "true", "no": "false"}.get(text.lower(), text)
     try:

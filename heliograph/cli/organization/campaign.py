@@ -1,4 +1,4 @@
-"""`heliograph campaign`: what an organization's campaigns are doing, and their end."""
+"""`heliograph campaign`: follow, pause and cancel an organization's campaigns."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def show_(which: Which, org: Org = None, json: Json = False, data_dir: DataDir =
 
 @app.command("pause")
 def pause(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Pause a campaign until it is resumed. Messages that are not handed over yet wait; nothing is refunded.
+    """Pause a campaign until it is resumed. Messages not yet handed over wait; nothing is refunded.
 
     \b
     Example:
@@ -87,7 +87,7 @@ def pause(which: Which, org: Org = None, json: Json = False, data_dir: DataDir =
 
 @app.command("resume")
 def resume(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Resume a paused campaign where it was. Nobody gets it twice.
+    """Resume a paused campaign where it stopped. Nobody receives it twice.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`heliograph contacts`: the people that an organization writes to, by the file."""
+"""`heliograph contacts`: an organization's contacts: import, export, search, erase."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ def undo(
 
 
 def _agree(found: importing.Survey, *, json: bool, yes: bool) -> None:
-    """Say whose numbers a file holds, and ask about a second country. Raises Problem where nobody can be asked."""
+    """Print the countries of a file's numbers, and ask about a second one. Raises Problem if nobody can be asked."""
     total = found.countries.total()
     listed = ", ".join(f"{country} {count:,} ({count / total:.1%})" for country, count in found.countries.most_common())
     if not json or found.strangers:
@@ -330,7 +330,7 @@ def _agree(found: importing.Survey, *, json: bool, yes: bool) -> None:
 
 
 def _mapping(texts: list[str]) -> dict[str, str]:
-    """Column to field. A column's name may contain `=`."""
+    """Parse COLUMN=field. A column's name may contain `=`."""
     found = {}
     for text in texts:
         column, equals, field = text.rpartition("=")
@@ -341,7 +341,7 @@ def _mapping(texts: list[str]) -> dict[str, str]:
 
 
 def _writable(path: Path) -> Path:
-    """The path. Raises Problem if no file can be made there: better now than after a million rows."""
+    """Check that a file can be created at the path. Raises Problem: better now than after a million rows."""
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise Problem(f"{path} cannot be written: choose another path")
     return path
@@ -357,7 +357,7 @@ def _explain(layout: sheets.Layout) -> None:
 
 @contextlib.contextmanager
 def _bar(what: str) -> Iterator[Callable[[int, int | None, str], None]]:
-    """A progress bar on a terminal's stderr; elsewhere nothing. Yields a function of done, total and a note."""
+    """A progress bar on stderr if it is a terminal. Yields a function of done, total and a note."""
     console = Console(stderr=True)
     progress = Progress(
         TextColumn(what),

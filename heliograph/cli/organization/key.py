@@ -119,12 +119,12 @@ def list_(
 def rotate(
     id: Which,
     keep_old: Annotated[
-        str, typer.Option(metavar="HOURS", help="How long the old key works beside the new one: 90m, 24h, 7d.")
+        str, typer.Option(metavar="HOURS", help="How long the old key keeps working beside the new one: 90m, 24h, 7d.")
     ] = "24h",
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Replace an API key by one with the same rights, without a gap. The new secret is shown only once.
+    """Replace an API key with one that has the same rights, without a gap. The new secret is shown only once.
 
     \b
     Example:

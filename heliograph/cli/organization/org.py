@@ -1,4 +1,4 @@
-"""`heliograph org`: the customers."""
+"""`heliograph org`: organizations, their settings, plans and states."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def configure(
         typer.Option(
             "--smart-encoding/--no-smart-encoding",
             show_default=False,
-            help="Replace typographic characters by plain ones so that a text fits the GSM alphabet.",
+            help="Replace typographic characters with plain ones so that a text fits the GSM alphabet.",
         ),
     ] = None,
     replace_accents: Annotated[

@@ -97,7 +97,7 @@ def suspend(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Suspend a sender ID: nothing is sent from it until it is approved again. If it was the default, there is no
+    """Suspend a sender ID: nothing is sent from it until it is approved again. If it was the default, no default
     default any more.
 
     \b

@@ -40,12 +40,12 @@ def list_(
 @app.command("rename")
 def rename(
     tag: Name,
-    name: Annotated[str, typer.Argument(help="The new name. If it is another tag's, both become one.")],
+    name: Annotated[str, typer.Argument(help="New name. If another tag has it, the two are merged.")],
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Rename a tag for everybody who has it, or merge it into another one.
+    """Rename a tag on every contact, or merge it into another tag.
 
     \b
     Example:
@@ -57,7 +57,7 @@ def rename(
 
 @app.command("remove")
 def remove(tag: Name, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Take a tag from everybody who has it. The contacts stay.
+    """Remove a tag from every contact. The contacts stay.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`heliograph usage`: what an organization used in each month, and the bill of one."""
+"""`heliograph usage`: monthly usage of an organization, and the bill of a month."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from heliograph.cli.terminal.console import (
 )
 from heliograph.overview import usage
 
-app = group("Show what an organization used by month, and export the bill of a month.")
+app = group("Show an organization's usage by month, and export the bill of a month.")
 
 MONTHS = ("month", "sent", "segments", "whatsapp", "refunds", "adjustments", "grants")
 
 
 @app.command("months")
 def months(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """List an organization's months, the latest first: messages, segments and what changed the quota besides.
+    """List an organization's months, newest first: messages, segments, and other changes to the quota.
 
     \b
     Example:
@@ -54,11 +54,11 @@ def month(
     by: Annotated[
         str, typer.Option("--by", metavar="SPLIT", help=f"What to split by: {', '.join(usage.SPLITS)}.")
     ] = "sender",
-    json: Annotated[bool, typer.Option("--json", help="Write one JSON document in place of CSV.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Write one JSON document instead of CSV.")] = False,
     org: Org = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Export the bill of a month. The quantities of SMS add up to what the month changed of the quota.
+    """Export the bill of a month. The SMS quantities add up to the month's change of the quota.
 
     \b
     Examples:

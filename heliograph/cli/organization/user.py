@@ -26,7 +26,7 @@ from heliograph.cli.terminal.console import (
 from heliograph.people import links, memberships, roles, users
 from heliograph.people.users import User
 
-app = group("Create, list and remove the people who use the dashboard, and make links that sign them in.")
+app = group("Create, list and remove users of the dashboard, and create sign-in links for them.")
 
 COLUMNS = ("organization", "email", "name", "role", "second_factor", "signed_in_at")
 Email = Annotated[str, typer.Argument(metavar="EMAIL", help="E-mail address of the person.")]
@@ -42,15 +42,15 @@ Url = Annotated[
 def create(
     email: Email,
     role: Annotated[str, typer.Option(help=f"One of {', '.join(roles.ROLES)}.")] = "owner",
-    name: Annotated[str, typer.Option(help="How the person is called. [default: what stands before the @]")] = "",
+    name: Annotated[str, typer.Option(help="Name of the person. [default: the part before the @]")] = "",
     org: Org = None,
     url: Url = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Make a person a member of an organization, and print a link that signs them in once.
+    """Make a person a member of an organization, and print a one-time sign-in link.
 
-    Somebody who has an account already becomes a member and gets no link: they sign in as before.
+    Somebody who already has an account becomes a member and gets no link: they sign in as before.
 
     \b
     Examples:
@@ -72,14 +72,14 @@ def create(
 
     made = on_database(work, settings)
     show(made, json)
-    say("The link is good for one hour and one use." if made["link"] else "This person signs in as before.")
+    say("The link is valid for one hour and one use." if made["link"] else "This person signs in as before.")
 
 
 @app.command("link")
 def link(email: Email, url: Url = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Print a link that signs a person in once, for who lost their password.
+    """Print a one-time sign-in link, for somebody who lost their password.
 
-    It is good for one hour; an earlier one ends.
+    It is valid for one hour; earlier links stop working.
 
     \b
     Example:
@@ -93,7 +93,7 @@ def link(email: Email, url: Url = None, json: Json = False, data_dir: DataDir = 
         return {"email": user.email, "link": _address(settings, url, token)}
 
     show(on_database(work, settings), json)
-    say("The link is good for one hour and one use.")
+    say("The link is valid for one hour and one use.")
 
 
 @app.command("list")
@@ -129,9 +129,9 @@ def list_(
 
 @app.command("remove")
 def remove(email: Email, org: OrgOrAll = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Remove a person from one organization, or with no --org from the installation. Their sessions end at once.
+    """Remove a person from one organization or, without --org, from the installation. Their sessions end at once.
 
-    API keys that they made stay.
+    API keys they created are kept.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`heliograph webhook`: an organization's endpoints, what came of their attempts, and sending again."""
+"""`heliograph webhook`: an organization's webhook endpoints, their attempts, and resending."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def list_(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None
 def create(
     url: Annotated[str, typer.Argument(help="URL that events are posted to.")],
     event: Annotated[
-        list[str] | None, typer.Option(metavar="KIND", help="Kind of event to send there. Repeatable. [default: all]")
+        list[str] | None, typer.Option(metavar="KIND", help="Kind of event to send. Repeatable. [default: all]")
     ] = None,
-    mode: Annotated[Literal["live", "test"], typer.Option(help="Whether it gets live or test events.")] = "live",
+    mode: Annotated[Literal["live", "test"], typer.Option(help="Whether it receives live or test events.")] = "live",
     description: Annotated[str, typer.Option(help="What the endpoint is for, up to 200 characters.")] = "",
     org: Org = None,
     json: Json = False,
@@ -107,7 +107,7 @@ def show_one(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show how an endpoint does: its state, attempts by result, how long they take, and what waits.
+    """Show an endpoint's state, attempts by result, response times and backlog.
 
     \b
     Example:
@@ -140,14 +140,15 @@ def change(
     id: EndpointId,
     url: Annotated[str | None, typer.Option(help="Another URL.")] = None,
     event: Annotated[
-        list[str] | None, typer.Option(metavar="KIND", help="All kinds of events to send there. Repeatable.")
+        list[str] | None,
+        typer.Option(metavar="KIND", help="Kinds of events to send, replacing the previous ones. Repeatable."),
     ] = None,
     description: Annotated[str | None, typer.Option(help="What the endpoint is for, up to 200 characters.")] = None,
     enable: Annotated[bool | None, typer.Option("--enable/--disable", help="Enable it again, or disable it.")] = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Change an endpoint. Its secret stays. A disabled one loses what is queued for it.
+    """Change an endpoint. Its secret stays the same. Disabling one discards what is queued for it.
 
     \b
     Example:
@@ -194,7 +195,7 @@ def delivery(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show what became of one event at an endpoint: each attempt, and what failures and tests were answered.
+    """Show the history of one event at an endpoint: each attempt, and the responses to failures and tests.
 
     \b
     Example:
@@ -257,7 +258,7 @@ def replay(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Replay a time range to an endpoint. A worker does it in the background; `webhook replays` shows its progress.
+    """Replay a time range to an endpoint. A worker runs it in the background; `webhook replays` shows its progress.
 
     \b
     Example:
@@ -354,7 +355,7 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 def _moment(text: str, option: str) -> datetime:
-    """`2h` (ago), or a time with its zone."""
+    """Parse `2h` (ago), or a time with its zone."""
     ago = re.fullmatch(r"(\d{1,5})([mhd])", text)
     if ago:
         return clock.now() - timedelta(**{_UNITS[ago[2]]: int(ago[1])})

@@ -1,1 +1,1 @@
-"""Commands that run the installation or look after it: start, migrate, diagnose, simulate."""
+"""Commands that run and maintain the installation: start, migrate, diagnose, simulate."""

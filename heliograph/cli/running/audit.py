@@ -38,7 +38,7 @@ ByWhom = Annotated[
         "--who",
         metavar="WHO",
         show_default=False,
-        help=f"Only acts of one kind of author ({', '.join(reading.KINDS)}), or of one, by id or name.",
+        help=f"Only actions of one kind of actor ({', '.join(reading.KINDS)}), or of one, by id or name.",
     ),
 ]
 Action = Annotated[
@@ -51,7 +51,7 @@ Action = Annotated[
 ]
 Object = Annotated[
     str | None,
-    typer.Option("--object", metavar="ID|NAME", show_default=False, help="Only what was done to this."),
+    typer.Option("--object", metavar="ID|NAME", show_default=False, help="Only entries about this object."),
 ]
 From = Annotated[
     str | None,
@@ -98,7 +98,7 @@ def export(
     file: Annotated[
         Path | None, typer.Argument(dir_okay=False, writable=True, help="File to write; defaults to stdout.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Write a JSON object per line in place of CSV.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Write one JSON object per line instead of CSV.")] = False,
     who: ByWhom = None,
     action: Action = None,
     what: Object = None,
@@ -107,7 +107,7 @@ def export(
     org: OrgOrAll = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Export entries, newest first. Only you can read the file, and the export is an entry itself.
+    """Export entries, newest first. The file is readable only by you, and the export itself is recorded.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`heliograph doctor`: is everything as it should be, and if not, what is to be done."""
+"""`heliograph doctor`: check that everything works, and say how to fix what does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`heliograph mail`: whether mails to people go out."""
+"""`heliograph mail`: test the server that sends mail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from heliograph.cli.terminal.console import FAILED, Json, Problem, group, say, s
 from heliograph.mail.work import sender_of
 from heliograph.people.mailing import texts
 
-app = group("Try the SMTP server that sends invitations and forgotten passwords.")
+app = group("Test the SMTP server that sends invitations and password resets.")
 
 
 @app.command("test")
@@ -23,7 +23,7 @@ def send_test(
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="E-mail address to send a test mail to.")],
     json: Json = False,
 ) -> None:
-    """Send a test mail now, and say what the server answered. Exits with status 1 if it did not take the mail.
+    """Send a test mail now, and print the server's response. Exits with status 1 if the mail was not accepted.
 
     \b
     Example:
@@ -47,7 +47,7 @@ def send_test(
     finally:
         sender.close()
     show(tried | {"sent": True, "said": said}, json)
-    say("The server took the mail. Whether it arrives, only the mailbox shows.")
+    say("The server accepted the mail. Check the mailbox to see whether it arrived.")
 
 
 # With one command alone the group would be that command.

@@ -1,4 +1,4 @@
-"""`heliograph migrate`: bring the database to this version."""
+"""`heliograph migrate`: migrate the database to this version."""
 
 from __future__ import annotations
 

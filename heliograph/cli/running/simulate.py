@@ -1,4 +1,4 @@
-"""`heliograph simulate`: the other side of the wire. A supplier's SMSC, Meta's Graph API, a customer's receiver."""
+"""`heliograph simulate`: a supplier's SMSC, Meta's Graph API, or a customer's webhook receiver."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def _smsc(options: SmscOptions, json: bool, quiet: bool) -> None:
 
 
 class _Config(msgspec.Struct, forbid_unknown_fields=True):
-    """What `--config` reads: options by their names, and whom the simulator knows instead of the demo."""
+    """The `--config` file: options by name, and the objects to start with instead of the demo's."""
 
     options: dict[str, Any] = {}
     setup: Setup | None = None
@@ -118,7 +118,7 @@ def graph(
 
 
 def _read(config: Path | None, usual: Options, given: dict[str, Any]) -> tuple[Options, Setup | None]:
-    """The options of `usual`'s kind, as the file says and the flags `given`, and the file's setup."""
+    """Merge the defaults `usual`, the file's options and the flags `given`; also return the file's setup."""
     defaults = msgspec.to_builtins(usual, str_keys=True)
     flags = {
         name: value

@@ -1,1 +1,1 @@
-"""What commands are made of: options, tables and questions on a terminal, progress, the API's client, how they end."""
+"""Building blocks of commands: options, tables, prompts, progress, an API client, exit statuses."""

@@ -1,4 +1,4 @@
-"""What every command shares: where the database is, how results are shown, and how an expected no ends the process.
+"""What every command shares: finding the database, printing results, and exiting on an expected refusal.
 
 Data goes to stdout, as JSON with `--json`; everything else goes to stderr. Exit status: 0 done, 1 refused or not
 found, 2 wrong usage or settings, 3 something that is needed (mostly the database) cannot be reached.
@@ -70,7 +70,7 @@ OrgOrAll = Annotated[
 
 
 class Problem(Exception):
-    """Ends the command with a sentence on stderr and an exit status."""
+    """Ends the command with a message on stderr and an exit status."""
 
     def __init__(self, text: str, exit_status: int = FAILED) -> None:
         super().__init__(text)
@@ -139,7 +139,7 @@ def embedded_home(data_dir: Path | None, environment: Mapping[str, str] = os.env
 
 
 def on_database(work: Callable[[Connection], Awaitable[Result]], settings: Settings) -> Result:
-    """Run `work` on a connection of its own. Raises Problem if there is none to be had."""
+    """Run `work` on a connection of its own. Raises Problem if the database cannot be reached."""
 
     async def connected() -> Result:
         async with connection(settings.database_url) as conn:
@@ -150,7 +150,7 @@ def on_database(work: Callable[[Connection], Awaitable[Result]], settings: Setti
 
 @contextlib.asynccontextmanager
 async def connection(url: str) -> AsyncIterator[Connection]:
-    """A connection to the database. Raises Problem if there is none to be had."""
+    """A connection to the database. Raises Problem if it cannot be reached."""
     try:
         conn = await connect(url, command_timeout=30)
         await follow_clock(conn)
@@ -165,7 +165,7 @@ async def connection(url: str) -> AsyncIterator[Connection]:
 
 
 def no_database(url: str, error: BaseException) -> Problem:
-    """What to tell of a database that cannot be reached."""
+    """Message about a database that cannot be reached."""
     if isinstance(error, OSError) and error.errno and error.errno > 0:
         reason = os.strerror(error.errno)  # asyncio's text is that of its own call
     else:
@@ -174,12 +174,12 @@ def no_database(url: str, error: BaseException) -> Problem:
 
 
 async def organization(conn: Connection, reference: str | None) -> Organization:
-    """The organization that `--org` means. Raises NotFound, Invalid."""
+    """The organization named by `--org`. Raises NotFound, Invalid."""
     return await organizations.find(conn, reference=reference)
 
 
 async def only(conn: Connection, reference: str | None) -> UUID | None:
-    """The id of the organization that `--org` means, or None for all of them. Raises NotFound."""
+    """The id of the organization named by `--org`, or None for all. Raises NotFound."""
     return None if reference is None else (await organization(conn, reference)).id
 
 
@@ -189,17 +189,17 @@ def with_organization(rows: Sequence[tuple[str, Any]]) -> list[dict[str, Any]]:
 
 
 async def operator(conn: Connection, reference: str | None) -> Actor:
-    """An operator, acting for the organization that `--org` means."""
+    """An operator acting for the organization named by `--org`."""
     return acting_for(await organization(conn, reference))
 
 
 def acting_for(one: Organization) -> Actor:
-    """An operator, acting for an organization."""
+    """An operator acting for an organization."""
     return Actor(one.id, None, "live", frozenset(), one.state, by=shell())
 
 
 def shell() -> Who:
-    """Whom the audit log names for what is done at this shell: the system's user, also behind sudo."""
+    """The name the audit log records for actions at this shell: the system user, also behind sudo."""
     return Who("cli", name=os.environ.get("SUDO_USER") or _user())
 
 
@@ -226,7 +226,7 @@ def show(data: Any, json: bool, columns: Sequence[str] = ()) -> None:
 
 
 def moment(text: str, option: str) -> datetime:
-    """A time that an operator wrote, in UTC. Raises typer.BadParameter on `option`."""
+    """Parse a time written by an operator into UTC. Raises typer.BadParameter on `option`."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -237,12 +237,12 @@ def moment(text: str, option: str) -> datetime:
 
 
 def say(line: str) -> None:
-    """A line for people."""
+    """A line of text for people."""
     print(line, file=sys.stderr, flush=True)
 
 
 def as_plain(data: Any) -> Any:
-    """Only what JSON has; times as the API writes them."""
+    """Convert to JSON types; times as the API writes them."""
     if isinstance(data, msgspec.Struct):
         return {name: as_plain(getattr(data, name)) for name in data.__struct_fields__}
     if isinstance(data, Mapping):
@@ -257,7 +257,7 @@ def as_plain(data: Any) -> Any:
 
 
 def table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
-    """Aligned columns under their names."""
+    """Columns aligned under their names."""
     lines = [[name.replace("_", " ") for name in columns], *rows]
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
     return "\n".join(
@@ -266,10 +266,10 @@ def table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
 
 
 def fitted(rows: Sequence[Sequence[str]], columns: Sequence[str], width: int | None) -> str:
-    """A table of at most `width` characters a line; None: as wide as it is.
+    """A table of at most `width` characters per line; None: unlimited.
 
-    The widest texts are cut first. What is copied from a table, its ids, stays whole; if
-    it does not fit then, each row becomes a record of a line a value.
+    The widest texts are cut first. Ids stay whole, as they are copied from the table; if
+    it still does not fit, each row becomes a record with one line per value.
     """
     widths = [max(len(name), *(len(row[at]) for row in rows)) for at, name in enumerate(columns)]
     if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
@@ -291,12 +291,12 @@ def _cut(text: str, most: int) -> str:
 
 
 def _width() -> int | None:
-    """Of the terminal that stdout is; None: it is a file or a pipe, which gets everything."""
+    """Width of the terminal; None if stdout is a file or a pipe, which gets everything."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _speakable(json: str) -> str:
-    """JSON that stdout can write: in an ASCII locale, other characters as JSON's own escapes."""
+    """JSON that stdout can encode: in an ASCII locale, other characters become JSON escapes."""
     try:
         json.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -305,7 +305,7 @@ def _speakable(json: str) -> str:
 
 
 def record(values: Mapping[str, Any]) -> str:
-    """A line for each value."""
+    """One line per value."""
     width = max((len(name) for name in values), default=0)
     return "\n".join(f"{name.replace('_', ' '):<{width}}  {cell(value)}" for name, value in values.items())
 
@@ -358,7 +358,7 @@ def _refusal(refusal: Refusal) -> str:
 
 
 def cell(value: Any) -> str:
-    """A value on one line."""
+    """Format a value on one line."""
     if value is None or value == "" or value == []:
         return "-"
     if isinstance(value, bool):

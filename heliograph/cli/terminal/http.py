@@ -1,4 +1,4 @@
-"""HTTP to an API of Heliograph, for commands that speak to it as any client would."""
+"""An HTTP client for commands that use Heliograph's API as any client would."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 
 
 def address(url: str | None, data_dir: Path | None) -> str:
-    """The API that is meant: the one that is named, else the one that `heliograph up` last served from the data
-    directory (the default one too), else port 8080 of this machine."""
+    """The API's URL: the one given, otherwise the one that `heliograph up` last served from the data
+    directory (or the default directory), otherwise port 8080 on this machine."""
     if url is not None:
         return url
     known = read_credentials((data_dir or default_data_dir()) / "credentials.json")
@@ -35,7 +35,7 @@ def ask(
     body: Any = None,
     timeout: float = 30.0,
 ) -> tuple[int, Mapping[str, str], Any]:
-    """(status, headers in lower case, decoded body) of one request below `/v1`. Raises Problem if there is no answer.
+    """Send one request below `/v1`; returns status, headers in lower case and decoded body. Raises Problem.
 
     `base_url` is the address with or without `/v1`. `timeout` in seconds, for each step of the exchange.
     """
@@ -60,7 +60,7 @@ def exchange(
     data: bytes | None = None,
     timeout: float = 30.0,
 ) -> tuple[int, Mapping[str, str], bytes]:
-    """As `ask`, with any path and with bytes."""
+    """Like `ask`, with any path and a body in bytes."""
     parts = urllib.parse.urlsplit(base_url.rstrip("/").removesuffix("/v1"))
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise Problem(f"{base_url!r} is not an http:// or https:// URL", WRONG)

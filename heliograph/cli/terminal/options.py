@@ -1,4 +1,4 @@
-"""Command-line options made from a struct's fields, so that a struct's options and its documentation exist once.
+"""Command-line options generated from a struct's fields, so that options and their documentation exist once.
 
 A field `Annotated[type, "meaning"]` becomes an option with that help; a mapping becomes a repeatable `KEY=VALUE`.
 """
@@ -21,7 +21,7 @@ def options_of(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorator: the command gets an option for each field of `struct`, before its own parameters, as a dict `given`.
 
-    `names`: options that are called otherwise than their field ("--system" for "systems"). `without`: fields left out.
+    `names`: options named differently from their field ("--system" for "systems"). `without`: fields to omit.
     """
     fields = {field.name: field for field in msgspec.structs.fields(struct) if field.name not in without}
     hints = get_type_hints(struct, include_extras=True)

@@ -1,4 +1,4 @@
-"""What the long-running commands share: their logs, and a database that is there and prepared."""
+"""What long-running commands share: logging, and waiting for a migrated database."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PATIENCE = 60.0
 
 
 def begin(data_dir: Path | None) -> Settings:
-    """Settings with a secret key of their own, and logs set up. Raises SettingsError."""
+    """Load settings with an explicit secret key, and set up logging. Raises SettingsError."""
     settings = settings_of(data_dir, needs_key=True)
     logs.configure(settings)
     return settings
 
 
 async def prepared(settings: Settings) -> None:
-    """Return once the database answers. Raises Problem if it does not, or was never migrated."""
+    """Wait until the database responds. Raises Problem if it does not, or was never migrated."""
     try:
         pool = await open_pool(settings.database_url, size=1, wait=PATIENCE)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""How a campaign goes, as commands show it: a line of a list, and a line that is drawn over until the end."""
+"""Progress of a campaign: a row of a list, and a line that is redrawn until it ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WIDTH = 30
 
 
 def id_of(text: str) -> UUID:
-    """A campaign's id as an operator wrote it. Raises Problem."""
+    """Parse a campaign's id. Raises Problem."""
     try:
         return UUID(text)
     except ValueError:
@@ -52,7 +52,7 @@ def line(one: Campaign) -> dict[str, Any]:
 
 
 async def follow(settings: Settings, org: str | None, id: UUID, *, channel: str, json: bool) -> None:
-    """Show how a campaign goes until it has ended; with `json`, its record each time it changes."""
+    """Show a campaign's progress until it has ended; with `json`, print its record each time it changes."""
     async with connection(settings.database_url) as conn:
         before, began = None, time.monotonic()
         while True:
@@ -71,7 +71,7 @@ async def follow(settings: Settings, org: str | None, id: UUID, *, channel: str,
 
 
 def _draw(one: Campaign, seconds: float) -> None:
-    """One line that a terminal draws over; elsewhere, a line each."""
+    """Redraw one line on a terminal; elsewhere print a new line each time."""
     counts = one.counts
     done = counts.total - counts.pending - counts.queued
     share = done / counts.total if counts.total else 0.0

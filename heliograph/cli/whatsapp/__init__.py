@@ -1,4 +1,4 @@
-"""`heliograph whatsapp`: what operators do about WhatsApp. Each group of commands stands in a file of its own."""
+"""`heliograph whatsapp`: commands for WhatsApp, one module for each group."""
 
 from __future__ import annotations
 

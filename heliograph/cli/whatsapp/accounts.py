@@ -1,4 +1,4 @@
-"""`heliograph whatsapp account`: the WhatsApp Business Accounts that are connected, and their secrets."""
+"""`heliograph whatsapp account`: connected WhatsApp Business Accounts and their secrets."""
 
 from __future__ import annotations
 
@@ -377,12 +377,12 @@ def _client(base_url: str, api_version: str) -> CloudClient:
 
 
 def _given(value: str | None, file: Path | None, prompt: str, option: str) -> str | None:
-    """A secret, if one was given in any way."""
+    """A secret, if one was given in any form."""
     return None if value is None and file is None else _secret(value, file, prompt, option)
 
 
 def _secret(value: str | None, file: Path | None, prompt: str, option: str) -> str:
-    """From a file, the option, the terminal without an echo, or the next line of stdin."""
+    """Read from a file, the option, the terminal without echo, or the next line of stdin."""
     if file is not None and str(file) != "-":
         try:
             lines = file.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""`heliograph whatsapp campaign`: one template for many contacts, and how it goes."""
+"""`heliograph whatsapp campaign`: sending one template to many contacts."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def watch(which: Which, org: Org = None, json: Json = False, data_dir: DataDir =
 
 @app.command("pause")
 def pause(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Pause a campaign until it is resumed. Messages that are not handed over yet wait; nothing is refunded.
+    """Pause a campaign until it is resumed. Messages not yet handed over wait; nothing is refunded.
 
     \b
     Example:
@@ -184,7 +184,7 @@ def pause(which: Which, org: Org = None, json: Json = False, data_dir: DataDir =
 
 @app.command("resume")
 def resume(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Resume a paused campaign where it was. Nobody gets it twice.
+    """Resume a paused campaign where it stopped. Nobody receives it twice.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`heliograph whatsapp inbound`: callbacks of Meta, made up and posted to our own address, or inspected afterwards."""
+"""`heliograph whatsapp inbound`: simulate callbacks from Meta, and inspect those that could not be applied."""
 
 from __future__ import annotations
 
@@ -198,8 +198,8 @@ async def _number(conn: Connection, key: bytes, organization_id: UUID, reference
 
 
 def _let_be_answered(sender: Sender, user: str, ago: float) -> None:
-    """Open the user's service window at Meta's stand-in, if that is where the number is: it judges replies by what it
-    knows itself."""
+    """Open the user's service window at the simulated Graph API, if the number is there: it accepts replies by its own
+    records."""
     if not sender.base_url.startswith("http://") or ago >= WINDOW:  # Meta is https; http is for this machine only
         return
     window = {"user": user, "number": sender.graph_id, "seconds": WINDOW - ago}

@@ -1,4 +1,4 @@
-"""`heliograph whatsapp number|template`: what Meta says of them, read again on demand, and what is out of use here."""
+"""`heliograph whatsapp number|template`: sync with Meta, release holds, and disable or enable templates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`heliograph whatsapp wallet` and `heliograph whatsapp rates`: the money of WhatsApp, and what a message costs."""
+"""`heliograph whatsapp wallet` and `heliograph whatsapp rates`: WhatsApp balances and prices."""
 
 from __future__ import annotations
 
