@@ -157,7 +157,7 @@ def _split(pair: str) -> tuple[str, str, str]:
 
 
 def _converted(key: str, text: str, kind: Any) -> Any:
-    """Convert to the field's type: as written, else as JSON, else as a comma-separated list; yes and no are booleans."""
+    """Convert to the type of the field: as written, else as JSON, else as a list; yes and no are booleans."""
     if kind is bool:
         text = {"yes": "true", "no": "false"}.get(text.lower(), text)
     try:
