@@ -5,12 +5,14 @@ whole keys, and goes through no more of a table than it needs.
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 
 import asyncpg
 import pytest
 
 from heliograph import erasure
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from heliograph.campaigns import audience
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.queue import leases
@@ -181,10 +183,7 @@ async def test_rows_that_are_locked_are_changed_by_their_place(pool: Pool, sql: 
     assert [re.sub(r"  .*", "", scan.removeprefix("->  ")) for scan in scans] == ["Tid Scan on queue"], lines
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
-async def test_rows_are_found_by_their_keys_when_the_plan_was_made_on_empty_tables(pool: Pool, name: str) -> None:
-    sql, keys = STATEMENTS[name]
-    lines = await plan_of(pool, sql)
+def assert_bound(lines: list[str], keys: dict[str, str]) -> None:
     plan = "\n".join(lines)
     for table, columns in keys.items():
         searches = [
@@ -196,3 +195,26 @@ async def test_rows_are_found_by_their_keys_when_the_plan_was_made_on_empty_tabl
         for search in searches:
             bound = [name for name in columns.split() if re.search(rf"\((?:{name}) [=<>]", search)]
             assert bound == columns.split(), plan
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+async def test_rows_are_found_by_their_keys_when_the_plan_was_made_on_empty_tables(pool: Pool, name: str) -> None:
+    sql, keys = STATEMENTS[name]
+    assert_bound(await plan_of(pool, sql), keys)
+
+
+SENT = """
+INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at, supplier_message_id)
+SELECT $1, message_id, 1, $1, 'accepted', now(), now(), message_id::text FROM unnest($2::uuid[]) AS sent (message_id)
+"""
+
+
+@pytest.mark.parametrize("count", [5, 500])
+async def test_receipts_are_found_by_their_ids_when_the_plan_was_made_on_a_quiet_day(
+    pool: Pool, as_owner: Callable[[str], Awaitable[None]], count: int
+) -> None:
+    """By what is known of a few attempts of one organization, going through the messages since a moment looks as good
+    as a search."""
+    await pool.execute(SENT, uuid7(), [uuid7() for _ in range(count)])
+    await as_owner("VACUUM ANALYZE attempts")
+    assert_bound(await plan_of(pool, receipts.FIND), {"attempts": "supplier_message_id target_id"})

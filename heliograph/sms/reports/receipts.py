@@ -68,28 +68,28 @@ async def store(
     return Applied(moved.deliveries, found.matched, len(received) - found.matched)
 
 
-# A match needs one of the receipt's ids (the most trusted first) and an address that ends alike, where the receipt has
-# one; of several messages with a recycled id, the newest. $1 to $4 bound the look to partitions of the last days: each
-# one more would be another search.
+# A match needs one of the receipt's ids and an address that ends alike, where the receipt has one; of several messages
+# with a recycled id, the newest. $1 to $4 bound the look to partitions of the last days: each one more would be another
+# search. Each id is an item of its own: `supplier_message_id IN (…)` is two searches, and a plan that is made while
+# there are a few hundred attempts then prefers one search by the primary key, through all messages since $1.
 FIND = """
 SELECT found.organization_id, found.message_id, found.attempt, found.part, found.parts
-  FROM unnest($5::uuid[], $6::text[], $7::text[], $8::text[], $9::text[]) WITH ORDINALITY
-       AS item (supplier_id, key1, key2, suffix1, suffix2, n)
+  FROM unnest($5::uuid[], $6::text[], $7::text[], $8::text[]) WITH ORDINALITY
+       AS item (supplier_id, key, suffix1, suffix2, n)
   LEFT JOIN LATERAL (
        SELECT * FROM (
-           SELECT organization_id, message_id, attempt, 1::smallint AS part, 1::smallint AS parts,
-                  supplier_message_id AS id_key, ended_at AS at
+           SELECT organization_id, message_id, attempt, 1::smallint AS part, 1::smallint AS parts, ended_at AS at
              FROM attempts
-            WHERE supplier_message_id IN (item.key1, item.key2) AND target_id = item.supplier_id
+            WHERE supplier_message_id = item.key AND target_id = item.supplier_id
               AND message_id >= $1 AND message_id < $2
               AND (recipient_suffix IN (item.suffix1, item.suffix2) OR item.suffix1 = '')
             UNION ALL
-           SELECT organization_id, message_id, attempt, part, parts, id_key, created_at
+           SELECT organization_id, message_id, attempt, part, parts, created_at
              FROM sms_parts
-            WHERE id_key IN (item.key1, item.key2) AND supplier_id = item.supplier_id
+            WHERE id_key = item.key AND supplier_id = item.supplier_id
               AND answered_on >= $3 AND answered_on < $4
               AND (recipient_suffix IN (item.suffix1, item.suffix2) OR item.suffix1 = '')) either
-        ORDER BY id_key = item.key1 DESC, id_key = item.key2 DESC, at DESC LIMIT 1) found ON true
+        ORDER BY at DESC LIMIT 1) found ON true
  ORDER BY item.n
 """
 
@@ -195,17 +195,24 @@ def _moves(
 
 
 async def _find(conn: Connection, items: Sequence[ReceivedReceipt], at: datetime) -> list[asyncpg.Record]:
-    """For each receipt the message that its id names, or a row of NULLs."""
+    """For each receipt the message that its id names, or a row of NULLs. Its second id counts if the first names
+    none."""
     keys = [ids(one.receipt) for one in items]
-    return await conn.fetch(
+    second = [n for n, (one, two) in enumerate(keys) if two is not None and two != one]
+    asked = [*items, *[items[n] for n in second]] if second else items
+    rows = await conn.fetch(
         FIND,
         *look(at),
-        [one.supplier_id for one in items],
-        [key for key, _ in keys],
-        [key for _, key in keys],
-        [suffix(storable(one.receipt.recipient)) for one in items],
-        [suffix(storable(one.receipt.sender)) for one in items],
+        [one.supplier_id for one in asked],
+        [one for one, _ in keys] + [keys[n][1] for n in second],
+        [suffix(storable(one.receipt.recipient)) for one in asked],
+        [suffix(storable(one.receipt.sender)) for one in asked],
     )
+    found = rows[: len(items)]
+    for n, row in zip(second, rows[len(items) :], strict=True):
+        if found[n]["message_id"] is None:
+            found[n] = row
+    return found
 
 
 # A receipt that is here already is changed only if it now has a message and had none.
