@@ -148,7 +148,6 @@ STATEMENTS = {
     ),
     "endpoints of events": (events.RECORD, {"webhook_endpoints": "organization_id"}),
     "parts of messages that are erased": (erasure.PARTS, {"inbound_messages": "id"}),
-    "charges of messages": (wallet.CHARGES, {"whatsapp_messages": "organization_id id"}),
     "what is booked of messages": (wallet.SEEN, {"wallet_movements": "organization_id message_id"}),
 }
 
