@@ -49,6 +49,8 @@ ACTIONS = {
     "saved_text.removed": "Saved text removed",
     "supplier.added": "Supplier added",
     "supplier.changed": "Supplier changed",
+    "tariff.imported": "Rates of a supplier or a price list imported",
+    "price_list.assigned": "Price list assigned",
     "supplier.state_changed": "Supplier paused, resumed or removed",
     "backup.taken": "Backup taken",
     "backup.restored": "Backup restored",

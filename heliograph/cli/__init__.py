@@ -34,6 +34,8 @@ ROOMS = {
     "mail": "running",
     "sender": "organization",
     "supplier": "carriage",
+    "rates": "money",
+    "prices": "money",
     "quota": "organization",
     "usage": "organization",
     "contacts": "organization",

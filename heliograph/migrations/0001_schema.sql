@@ -41,6 +41,7 @@ CREATE TABLE organizations (
     period_months     smallint CHECK (period_months BETWEEN 1 AND 120),
     period_start      timestamptz,
     period_end        timestamptz,
+    price_list_id     uuid,
     created_at        timestamptz NOT NULL
 );
 CREATE UNIQUE INDEX organizations_name ON organizations (lower(name));
@@ -56,6 +57,7 @@ COMMENT ON COLUMN organizations.session_hours IS 'a session that was not used fo
 COMMENT ON COLUMN organizations.reveals IS 'whoever sees no texts and whole numbers may see those of one message at a time, which is recorded';
 COMMENT ON COLUMN organizations.allowance IS 'quota of each period; NULL: the plan does not touch the quota';
 COMMENT ON COLUMN organizations.period_anchor IS 'the n-th period begins n × period_months after it, so that one that began on the 31st comes back to the 31st after a shorter month';
+COMMENT ON COLUMN organizations.price_list_id IS 'a tariff; NULL: the default price list';
 
 CREATE TABLE api_keys (
     id              uuid PRIMARY KEY,
@@ -765,6 +767,48 @@ CREATE TABLE receipt_words (
     PRIMARY KEY (supplier_id, word)
 );
 COMMENT ON TABLE receipt_words IS 'control: words for a message''s state in receipts that nobody knows, counted, for operators; at most a hundred of a supplier';
+
+CREATE TABLE tariffs (
+    id          uuid PRIMARY KEY,
+    kind        text NOT NULL CHECK (kind IN ('cost', 'price')),
+    name        text NOT NULL CHECK (length(name) BETWEEN 1 AND 200),
+    supplier_id uuid CONSTRAINT tariffs_supplier REFERENCES suppliers,
+    currency    text NOT NULL CHECK (currency ~ '^[A-Z]{3}$'),
+    is_default  boolean NOT NULL DEFAULT false,
+    created_at  timestamptz NOT NULL,
+    changed_at  timestamptz NOT NULL,
+    CONSTRAINT tariffs_whose CHECK ((kind = 'cost') = (supplier_id IS NOT NULL) AND (kind = 'price' OR NOT is_default))
+);
+CREATE UNIQUE INDEX tariffs_of_supplier ON tariffs (supplier_id) WHERE kind = 'cost';
+CREATE UNIQUE INDEX tariffs_name ON tariffs (lower(name)) WHERE kind = 'price';
+CREATE UNIQUE INDEX tariffs_default ON tariffs (is_default) WHERE is_default;
+COMMENT ON TABLE tariffs IS 'reference: rate cards of suppliers (cost) and price lists of organizations (price)';
+COMMENT ON COLUMN tariffs.is_default IS 'the price list of organizations without one of their own';
+COMMENT ON COLUMN tariffs.changed_at IS 'of its rates: processes that hold them load them again';
+
+CREATE TABLE tariff_rates (
+    tariff_id      uuid NOT NULL CONSTRAINT tariff_rates_tariff REFERENCES tariffs,
+    id             uuid NOT NULL,
+    country        text NOT NULL,
+    mcc            text NOT NULL CHECK (mcc ~ '^([0-9]{3})?$'),
+    mnc            text NOT NULL CHECK (mnc ~ '^([0-9]{2,3})?$'),
+    prefix         text NOT NULL CHECK (prefix ~ '^[0-9]{0,15}$'),
+    message_class  text NOT NULL,
+    sender_type    text NOT NULL,
+    price          bigint NOT NULL CHECK (price >= 0),
+    unit           text NOT NULL CHECK (unit IN ('segment', 'message')),
+    bill_on        text NOT NULL CHECK (bill_on IN ('submit', 'delivered')),
+    effective_from timestamptz,
+    effective_to   timestamptz,
+    rejects        boolean NOT NULL,
+    notes          text NOT NULL,
+    PRIMARY KEY (tariff_id, id),
+    CONSTRAINT tariff_rates_times CHECK (effective_from < effective_to)
+);
+COMMENT ON TABLE tariff_rates IS 'reference: prices in millionths, by network, prefix or country, from a time until before another. An import leaves no two that overlap';
+COMMENT ON COLUMN tariff_rates.country IS 'empty: any. The same for the texts after it';
+COMMENT ON COLUMN tariff_rates.effective_from IS 'NULL: ever since';
+COMMENT ON COLUMN tariff_rates.effective_to IS 'NULL: until further notice';
 
 
 -- -- SMS sent ---------------------------------------------------------------------------------------------------------

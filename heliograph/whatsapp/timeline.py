@@ -11,11 +11,11 @@ import msgspec
 
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
+from heliograph.base.money import decimal
 from heliograph.sending import timeline
 from heliograph.sending.timeline import Source, Timeline
 from heliograph.webhooks.timeline import Entry, known
 from heliograph.whatsapp.callbacks.matching import born_on
-from heliograph.whatsapp.money.amounts import decimal
 
 # Meta's ids are found by the time of their answer, which their index (BRIN) narrows to a few pages of their month.
 WAMIDS = """

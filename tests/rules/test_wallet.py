@@ -11,8 +11,8 @@ import pytest
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
+from heliograph.base.money import UNIT, decimal, micros
 from heliograph.whatsapp.money import wallet
-from heliograph.whatsapp.money.amounts import UNIT, decimal, micros
 from heliograph.whatsapp.money.wallet import Movement, Wallet, WalletInsufficientFunds
 from tests import wallets
 from tests.rules import factories

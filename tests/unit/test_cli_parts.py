@@ -98,7 +98,8 @@ def test_every_command_has_an_example_and_prints_json() -> None:
     wanted = (
         "up migrate api worker org key sender supplier quota contacts tag campaign message inbound optout webhook queue"
     )
-    assert names == set(f"{wanted} send doctor simulate whatsapp user mail audit usage tag backup restore".split())
+    others = "send doctor simulate whatsapp user mail audit usage tag backup restore rates prices"
+    assert names == set(f"{wanted} {others}".split())
 
 
 def test_pairs() -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from heliograph.base.database.pool import Connection
+from heliograph.base.money import decimal, micros
 from heliograph.cli.terminal.console import (
     DataDir,
     Json,
@@ -24,7 +25,6 @@ from heliograph.cli.terminal.console import (
     show,
 )
 from heliograph.whatsapp.money import rates, wallet
-from heliograph.whatsapp.money.amounts import decimal, micros
 from heliograph.whatsapp.money.rates import Imported, Rate, RatesInvalid
 from heliograph.whatsapp.money.wallet import Entry, Wallet
 

@@ -9,6 +9,7 @@ from typing import Any
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
+from heliograph.base.money import UNIT, decimal, micros
 from heliograph.dashboard.money import trails
 from heliograph.overview import usage
 from heliograph.pages import languages, words
@@ -18,7 +19,6 @@ from heliograph.pages.pieces.charts import DAY, Chart, Series
 from heliograph.pages.requests import Request
 from heliograph.people.roles import MONEY
 from heliograph.whatsapp.money import rates, wallet
-from heliograph.whatsapp.money.amounts import UNIT, decimal, micros
 from heliograph.whatsapp.money.rates import CATEGORIES, ELSEWHERE
 
 #: Movements of a page.

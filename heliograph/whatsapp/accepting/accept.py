@@ -26,6 +26,7 @@ from heliograph.base.database.clock import iso, now
 from heliograph.base.database.pool import Kept, Pool, is_down
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
+from heliograph.base.money import decimal
 from heliograph.base.process.settings import Settings
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.queue.leases import SINGLE
@@ -38,7 +39,6 @@ from heliograph.whatsapp.mirror.templates import (
     TemplateNotSendable,
     TemplateParameterMismatch,
 )
-from heliograph.whatsapp.money.amounts import decimal
 from heliograph.whatsapp.money.rates import RateBook
 from heliograph.whatsapp.money.wallet import WalletInsufficientFunds
 

@@ -9,9 +9,9 @@ import msgspec
 
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
+from heliograph.base.money import decimal
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.whatsapp.accepting.accept import Acceptor, Send, TextReply, WindowClosed
-from heliograph.whatsapp.money.amounts import decimal
 from heliograph.whatsapp.money.wallet import WalletInsufficientFunds
 
 

@@ -22,7 +22,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import Refusal
 from heliograph.base.loading_cache import LoadingCache
-from heliograph.whatsapp.money.amounts import is_currency, micros
+from heliograph.base.money import is_currency, micros
 
 #: `service` is a text reply.
 CATEGORIES = ("utility", "authentication", "marketing", "service")

@@ -32,7 +32,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.ids import uuid7
-from heliograph.whatsapp.money.amounts import MOST, decimal, is_currency
+from heliograph.base.money import MOST, decimal, is_currency
 
 #: Currency of a wallet where neither the operator nor an account names one.
 DEFAULT_CURRENCY = "USD"

@@ -1,0 +1,1 @@
+"""Commands about what SMS cost and what customers pay for them."""

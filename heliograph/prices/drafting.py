@@ -1,0 +1,53 @@
+"""A price list drafted from a supplier's rate card: a markup or a margin on it, in another currency if need be.
+
+The rule nobody may break: exact fractions until the end, and then one rounding, half-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+
+import msgspec
+
+from heliograph.base.errors import Invalid
+from heliograph.base.money import MOST
+from heliograph.prices.tariff import Rate
+
+
+def half_up(amount: Fraction) -> int:
+    """The nearest whole number; of two, the larger one."""
+    return (2 * amount.numerator + amount.denominator) // (2 * amount.denominator)
+
+
+def factor(*, markup: Fraction | None = None, margin: Fraction | None = None) -> Fraction:
+    """What a cost is multiplied by, for a markup on it or a margin of the price, both in percent. Raises Invalid."""
+    if markup is not None and margin is not None:
+        raise Invalid(("margin", "conflict", "give a markup or a margin, not both"))
+    if markup is not None and markup < -100:
+        raise Invalid(("markup", "range", "a markup is at least -100 percent"))
+    if margin is not None and margin >= 100:
+        raise Invalid(("margin", "range", "a margin is less than 100 percent"))
+    if margin is not None:
+        return 1 / (1 - margin / 100)
+    return 1 + (markup or Fraction(0)) / 100
+
+
+def draft(
+    rates: Iterable[Rate],
+    by: Fraction,
+    *,
+    exchange: Fraction = Fraction(1),
+    currency: str | None = None,
+    places: int = 6,
+) -> list[Rate]:
+    """Rates with their prices multiplied by `by` and by `exchange` (units of `currency` for one of theirs), rounded
+    half-up to so many decimal places. Raises Invalid if a price would be too large."""
+    step = 10 ** (6 - places)
+    drafted = []
+    for rate in rates:
+        price = half_up(rate.price * by * exchange / step) * step
+        if price > MOST:
+            raise Invalid(("exchange", "range", "a price would be more than a billion"))
+        drafted.append(msgspec.structs.replace(rate, price=price, currency=currency or rate.currency, id=None))
+    return drafted

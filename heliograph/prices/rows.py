@@ -1,0 +1,211 @@
+"""The rows of a tariff as CSV: the canonical columns, read whole or refused with every problem, and written.
+
+The rule nobody may break: nothing is guessed. Network codes are text (04 is not 4), a blank price is an error, and a
+decimal comma is read only where whoever imports says that the file has them.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, time
+from typing import TextIO
+
+from heliograph.base import csv_files, phones
+from heliograph.base.database.clock import iso
+from heliograph.base.errors import Refusal
+from heliograph.base.money import decimal, is_currency, micros
+from heliograph.prices.tariff import BILLED, CLASSES, SENDER_TYPES, UNITS, Rate
+
+COLUMNS = (
+    *("country", "mcc", "mnc", "prefix", "class", "sender_type", "price", "currency", "unit", "bill_on"),
+    *("effective_from", "effective_to", "reject", "notes"),
+)
+REQUIRED = ("price", "currency")
+#: Maximum rows of a file, and errors listed; characters of a note.
+MOST_ROWS, MOST_ERRORS, MOST_NOTES = 100_000, 50, 200
+
+_YES, _NO = ("yes", "true", "1", "y"), ("", "no", "false", "0", "n")
+#: What is written in many files for "all".
+_ANY = ("", "*", "any", "all")
+_mcc = re.compile(r"[0-9]{3}", re.ASCII).fullmatch
+_mnc = re.compile(r"[0-9]{2,3}", re.ASCII).fullmatch
+_prefix = re.compile(r"[1-9][0-9]{0,14}", re.ASCII).fullmatch
+_country = re.compile(r"[A-Z]{2}", re.ASCII).fullmatch
+
+
+class TariffInvalid(Refusal):
+    """The rates contain errors; nothing was imported."""
+
+    code, status = "rates_invalid", 400
+
+
+def read(lines: Iterable[str], *, decimal_comma: bool = False) -> list[tuple[int, Rate]]:
+    """The rates of a CSV file with columns of COLUMNS in any order, each with its line.
+
+    Cells are separated by commas, semicolons or tabs, as the header row is. Raises TariffInvalid with all problems:
+    `errors`, a list of line and message. Whether rates overlap is not checked here.
+    """
+    try:
+        return _read(lines, decimal_comma)
+    except csv.Error as error:
+        raise TariffInvalid(errors=[{"line": 1, "message": f"this is not a CSV file: {error}"}]) from None
+
+
+def write(rates: Iterable[Rate], file: TextIO) -> None:
+    """Write rates as a CSV file that `read` takes."""
+    writer = csv_files.Writer(file, COLUMNS)
+    for one in rates:
+        cells = (one.country, one.mcc, one.mnc, one.prefix, one.message_class, one.sender_type, decimal(one.price))
+        times = ("" if at is None else iso(at) for at in (one.effective_from, one.effective_to))
+        writer.row((*cells, one.currency, one.unit, one.bill_on, *times, "yes" if one.rejects else "", one.notes))
+
+
+def _read(lines: Iterable[str], decimal_comma: bool) -> list[tuple[int, Rate]]:
+    numbered = enumerate(lines, 1)
+    at, header = next(((n, line) for n, line in numbered if line.strip()), (1, ""))
+    delimiter = max(",;\t", key=header.count)
+    names = [name.strip().lower().lstrip("\ufeff") for name in next(csv.reader([header], delimiter=delimiter), [])]
+    if absent := [name for name in REQUIRED if name not in names]:
+        raise TariffInvalid(errors=[{"line": at, "message": f"the header row lacks {', '.join(absent)}"}])
+    if foreign := [name for name in names if name not in COLUMNS]:
+        known = f"columns are {', '.join(COLUMNS)}"
+        raise TariffInvalid(errors=[{"line": at, "message": f"the column {foreign[0]!r} is not known; {known}"}])
+    if twice := [name for name in COLUMNS if names.count(name) > 1]:
+        raise TariffInvalid(errors=[{"line": at, "message": f"the column {twice[0]!r} is there twice"}])
+    found: list[tuple[int, Rate]] = []
+    errors: list[dict[str, object]] = []
+    rows = csv.reader((line for _, line in numbered), delimiter=delimiter, strict=True)
+    for given in rows:
+        number = at + rows.line_num
+        cells = [csv_files.unguarded(cell.strip()) for cell in given]
+        if not any(cells):
+            continue
+        if len(found) == MOST_ROWS or len(errors) == MOST_ERRORS:
+            errors.append({"line": number, "message": "the remaining lines were not checked"})
+            break
+        if len(cells) != len(names):
+            errors.append({"line": number, "message": f"has {len(cells)} cells, not {len(names)}"})
+            continue
+        rate = _rate(dict.fromkeys(COLUMNS, "") | dict(zip(names, cells, strict=True)), decimal_comma)
+        if isinstance(rate, str):
+            errors.append({"line": number, "message": rate})
+        else:
+            found.append((number, rate))
+    if not errors and not found:
+        errors.append({"line": at, "message": "there is no rate in it"})
+    if errors:
+        raise TariffInvalid(errors=errors)
+    return found
+
+
+def _rate(cells: Mapping[str, str], decimal_comma: bool) -> Rate | str:
+    """A row's rate, or its problem."""
+    place = _place(cells)
+    if isinstance(place, str):
+        return place
+    message_class, sender = _word(cells, "class"), _word(cells, "sender_type")
+    for name, value, known in (
+        ("class", message_class, CLASSES),
+        ("sender_type", sender, SENDER_TYPES),
+        ("unit", _word(cells, "unit"), UNITS),
+        ("bill_on", _word(cells, "bill_on"), BILLED),
+    ):
+        if value and value not in known:
+            return f"{name} {cells[name]!r} is not one of {', '.join(known)}"
+    currency = cells["currency"].upper()
+    if not is_currency(currency):
+        return f"currency {cells['currency']!r} is not an ISO 4217 code, such as EUR"
+    reject = cells["reject"].lower()
+    if reject not in (*_YES, *_NO):
+        return f"reject {cells['reject']!r} is neither yes nor no"
+    price = _price(cells["price"], decimal_comma)
+    if reject in _YES and cells["price"] == "":
+        price = 0
+    if isinstance(price, str):
+        return price
+    times: list[datetime | None] = []
+    for name in ("effective_from", "effective_to"):
+        moment = _moment(cells[name])
+        if moment is None and cells[name]:
+            return f"{name} {cells[name]!r} is neither a date nor a time with a time zone"
+        times.append(moment)
+    begins, ends = times
+    if begins is not None and ends is not None and begins >= ends:
+        return "effective_to is not after effective_from"
+    if len(cells["notes"]) > MOST_NOTES:
+        return f"notes are longer than {MOST_NOTES} characters"
+    country, mcc, mnc, prefix = place
+    return Rate(
+        country=country,
+        mcc=mcc,
+        mnc=mnc,
+        prefix=prefix,
+        message_class=message_class,
+        sender_type=sender,
+        price=price,
+        currency=currency,
+        unit=_word(cells, "unit") or UNITS[0],
+        bill_on=_word(cells, "bill_on") or BILLED[0],
+        effective_from=begins,
+        effective_to=ends,
+        rejects=reject in _YES,
+        notes=cells["notes"],
+    )
+
+
+def _place(cells: Mapping[str, str]) -> tuple[str, str, str, str] | str:
+    country, mcc, mnc = _word(cells, "country").upper(), _word(cells, "mcc"), _word(cells, "mnc")
+    prefix = _word(cells, "prefix").removeprefix("+")
+    if country and not _country(country):
+        return f"country {cells['country']!r} is not a code of two letters, such as MZ"
+    if mcc and not _mcc(mcc):
+        return f"mcc {cells['mcc']!r} is not three digits"
+    if mnc and not _mnc(mnc):
+        return f"mnc {cells['mnc']!r} is not two or three digits; a spreadsheet may have dropped a leading zero"
+    if mnc and not mcc:
+        return "mnc is given without mcc"
+    if mnc and prefix:
+        return "a rate is for a network or for a prefix, not for both"
+    if prefix and (not _prefix(prefix) or not _is_dialable(prefix)):
+        return f"prefix {cells['prefix']!r} is not the first digits of numbers with their country code, such as 25887"
+    if mcc and not mnc and not country and not prefix:
+        return "mcc is given without mnc: name the country, too"
+    return country, mcc, mnc, prefix
+
+
+def _is_dialable(prefix: str) -> bool:
+    return any(code.startswith(prefix[:3]) or prefix.startswith(code) for code in phones.REGIONS)
+
+
+def _word(cells: Mapping[str, str], name: str) -> str:
+    word = cells[name].lower()
+    return "" if word in _ANY else word
+
+
+def _price(text: str, decimal_comma: bool) -> int | str:
+    """Millionths, or what is wrong."""
+    if text == "":
+        return "price is empty; what is free has the price 0"
+    written = text
+    if decimal_comma:
+        if "." in text:
+            return f"price {text!r} has a point, and the file is said to have decimal commas"
+        written = text.replace(",", ".")
+    elif "," in text:
+        return f"price {text!r} has a comma; decimal commas are read only if that is declared"
+    price = micros(written)
+    if price is None or price < 0:
+        return f"price {text!r} is not a number with at most six decimal places"
+    return price
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        if len(text) == len("2026-01-01"):
+            return datetime.combine(date.fromisoformat(text), time(), UTC)
+        at = datetime.fromisoformat(text)
+        return at.astimezone(UTC) if at.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,289 @@
+"""Stored tariffs: importing one with its differences shown first, listing, and whose price list is whose.
+
+The rule nobody may break: an import is all or nothing, under the tariff's lock, and leaves no two rates for the same
+destination that hold at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Actor, Who
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+from heliograph.base.ids import uuid7
+from heliograph.prices.rows import MOST_ERRORS, TariffInvalid
+from heliograph.prices.tariff import Rate
+
+#: A price that changes by more than this, in percent, is flagged.
+LARGE = 20.0
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A tariff, without its rates."""
+
+    id: UUID
+    name: str
+    #: "cost": a supplier's; "price": a list for organizations.
+    kind: str
+    currency: str
+    supplier_id: UUID | None
+    is_default: bool
+    rates: int
+    organizations: int
+    changed_at: datetime
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One rate that an import adds, changes or removes. `percent`: of the price against what holds before it."""
+
+    change: Literal["added", "changed", "removed"]
+    rate: Rate
+    before: int | None = None
+    percent: float | None = None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether somebody should look twice."""
+        return self.percent is not None and abs(self.percent) > LARGE
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """What an import did, or would do."""
+
+    added: int
+    changed: int
+    removed: int
+    unchanged: int
+    large: int
+    differences: Sequence[Difference] = ()
+
+
+MAKE = """
+INSERT INTO tariffs (id, kind, name, supplier_id, currency, created_at, changed_at)
+VALUES ($1, $2, $3, $4, $5, now(), now()) ON CONFLICT DO NOTHING
+"""
+LOCK = """
+SELECT id, currency FROM tariffs WHERE kind = $1 AND (supplier_id = $2 OR ($2 IS NULL AND lower(name) = lower($3)))
+   FOR UPDATE
+"""
+RATES = """
+SELECT country, mcc, mnc, prefix, message_class, sender_type, price, $2::text AS currency, unit, bill_on,
+       effective_from, effective_to, rejects, notes, id
+  FROM tariff_rates WHERE tariff_id = $1
+ ORDER BY country, mcc, mnc, prefix, message_class, sender_type, effective_from NULLS FIRST, id
+"""
+INSERT = """
+INSERT INTO tariff_rates (tariff_id, id, country, mcc, mnc, prefix, message_class, sender_type, price, unit, bill_on,
+                          effective_from, effective_to, rejects, notes)
+SELECT $1, item.* FROM unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
+                              $9::bigint[], $10::text[], $11::text[], $12::timestamptz[], $13::timestamptz[],
+                              $14::boolean[], $15::text[]) AS item
+"""
+DELETE = "DELETE FROM tariff_rates WHERE tariff_id = $1 AND id = ANY ($2)"
+TOUCH = "UPDATE tariffs SET changed_at = clock_timestamp() WHERE id = $1"
+
+
+async def import_rates(
+    conn: Connection,
+    given: Sequence[tuple[int, Rate]],
+    *,
+    kind: Literal["cost", "price"],
+    name: str,
+    supplier_id: UUID | None = None,
+    whole: bool = False,
+    dry_run: bool = False,
+    by: Who = SYSTEM,
+) -> Imported:
+    """Import rates, each with its line, into a supplier's card or a price list, which is made if it is not there.
+
+    A rate for the same destination from the same time replaces the one before. `whole`: rates that are not among them
+    are removed. `dry_run`: nothing is stored. Raises TariffInvalid: several currencies, another one than the tariff's,
+    the same rate twice, or rates that overlap.
+    """
+    currencies = sorted({rate.currency for _, rate in given})
+    if len(currencies) != 1:
+        raise _invalid([(1, f"a tariff has one currency; the file has {', '.join(currencies) or 'none'}")])
+    async with conn.transaction():
+        known = await conn.fetchrow(LOCK, kind, supplier_id, name)
+        if known is None and not dry_run:
+            await conn.execute(MAKE, uuid7(), kind, name, supplier_id, currencies[0])
+            known = await conn.fetchrow(LOCK, kind, supplier_id, name)
+        if known is not None and known["currency"] != currencies[0]:
+            raise _invalid([(given[0][0], f"the currency is {known['currency']}; the file has {currencies[0]}")])
+        old = [] if known is None else [Rate(**row) for row in await conn.fetch(RATES, known["id"], known["currency"])]
+        done, new, gone = _compare(old, given, whole=whole)
+        if known is None or dry_run or not (new or gone):
+            return done
+        await conn.execute(DELETE, known["id"], [one.id for one in gone])
+        await _insert(conn, known["id"], new)
+        await conn.execute(TOUCH, known["id"])
+        told = {"currency": currencies[0]}
+        told |= {key: getattr(done, key) for key in ("added", "changed", "removed", "unchanged", "large")}
+        await audit.record(conn, by, "tariff.imported", object_id=known["id"], name=name, after=told)
+    return done
+
+
+async def _insert(conn: Connection, tariff_id: UUID, rates: Sequence[Rate]) -> None:
+    await conn.execute(
+        INSERT,
+        tariff_id,
+        [uuid7() for _ in rates],
+        [one.country for one in rates],
+        [one.mcc for one in rates],
+        [one.mnc for one in rates],
+        [one.prefix for one in rates],
+        [one.message_class for one in rates],
+        [one.sender_type for one in rates],
+        [one.price for one in rates],
+        [one.unit for one in rates],
+        [one.bill_on for one in rates],
+        [one.effective_from for one in rates],
+        [one.effective_to for one in rates],
+        [one.rejects for one in rates],
+        [one.notes for one in rates],
+    )
+
+
+LIST = """
+SELECT id, name, kind, currency, supplier_id, is_default,
+       (SELECT count(*) FROM tariff_rates WHERE tariff_id = tariffs.id) AS rates,
+       (SELECT count(*) FROM organizations WHERE price_list_id = tariffs.id) AS organizations, changed_at
+  FROM tariffs WHERE kind = $1 ORDER BY lower(name)
+"""
+
+
+async def list_tariffs(conn: Connection, kind: Literal["cost", "price"]) -> list[Listed]:
+    """All rate cards, or all price lists."""
+    return [Listed(**row) for row in await conn.fetch(LIST, kind)]
+
+
+async def find(
+    conn: Connection, kind: Literal["cost", "price"], *, name: str = "", supplier_id: UUID | None = None
+) -> Listed:
+    """A supplier's card, or a price list by its name. Raises NotFound."""
+    for one in await list_tariffs(conn, kind):
+        if one.supplier_id == supplier_id if supplier_id else one.name.lower() == name.lower():
+            return one
+    raise NotFound("There are no rates of this supplier." if supplier_id else "There is no such price list.", name=name)
+
+
+async def rates_of(conn: Connection, one: Listed) -> list[Rate]:
+    """All rates of a tariff, past and future ones included."""
+    return [Rate(**row) for row in await conn.fetch(RATES, one.id, one.currency)]
+
+
+ASSIGN = "UPDATE organizations SET price_list_id = $2 WHERE id = $1"
+BEFORE = """
+SELECT tariffs.name FROM organizations LEFT JOIN tariffs ON tariffs.id = price_list_id WHERE organizations.id = $1
+   FOR UPDATE OF organizations
+"""
+
+
+async def assign(conn: Connection, actor: Actor, *, price_list: str | None) -> None:
+    """Give an organization a price list of its own; None: the default one. Raises NotFound."""
+    async with conn.transaction():
+        found = None if price_list is None else await find(conn, "price", name=price_list)
+        before = await conn.fetchval(BEFORE, actor.organization_id)
+        await conn.execute(ASSIGN, actor.organization_id, found and found.id)
+        told = {"price_list": before}, {"price_list": found and found.name}
+        await audit.record(
+            conn, actor, "price_list.assigned", object_id=actor.organization_id, before=told[0], after=told[1]
+        )
+
+
+# Two statements: a unique index looks at each row as it is written.
+CLEAR_DEFAULT = "UPDATE tariffs SET is_default = false WHERE is_default"
+MAKE_DEFAULT = "UPDATE tariffs SET is_default = true WHERE id = $1"
+
+
+async def make_default(conn: Connection, *, price_list: str | None, by: Who = SYSTEM) -> None:
+    """Make a price list that of all organizations without one of their own; None: they have none. Raises NotFound."""
+    async with conn.transaction():
+        found = None if price_list is None else await find(conn, "price", name=price_list)
+        await conn.execute(CLEAR_DEFAULT)
+        if found is not None:
+            await conn.execute(MAKE_DEFAULT, found.id)
+        await audit.record(
+            conn, by, "price_list.assigned", object_id="default", after={"price_list": found and found.name}
+        )
+
+
+def _compare(
+    old: Sequence[Rate], given: Sequence[tuple[int, Rate]], *, whole: bool
+) -> tuple[Imported, list[Rate], list[Rate]]:
+    """What an import changes, the rates to store, and those to delete. Raises TariffInvalid."""
+    known = {(one.destination, one.begins): one for one in old}
+    lines: dict[tuple[tuple[str, ...], datetime], int] = {}
+    new: dict[tuple[tuple[str, ...], datetime], Rate] = {}
+    errors: list[tuple[int, str]] = []
+    for line, rate in given:
+        key = (rate.destination, rate.begins)
+        if key in lines:
+            errors.append((line, f"line {lines[key]} is for the same from the same time"))
+        lines[key], new[key] = line, rate
+    kept = {} if whole else {key: one for key, one in known.items() if key not in new}
+    after = kept | new
+    errors += _overlaps(after, lines)
+    if errors:
+        raise _invalid(errors)
+    steps = _by_destination(old)
+    later = _by_destination(after.values())
+    differences = []
+    unchanged = 0
+    for key, rate in new.items():
+        before = known.get(key)
+        if before is not None and msgspec.structs.replace(before, id=None) == rate:
+            unchanged += 1
+            continue
+        price = before.price if before else _price_before(rate, steps) or _price_before(rate, later, strictly=True)
+        percent = None if not price or rate.rejects else round((rate.price - price) / price * 100, 2)
+        differences.append(Difference("changed" if before else "added", rate, price, percent))
+    gone = [one for key, one in known.items() if key not in after]
+    differences += [Difference("removed", one, one.price) for one in gone]
+    count = {name: sum(one.change == name for one in differences) for name in ("added", "changed", "removed")}
+    large = sum(one.is_large for one in differences)
+    stored = [one.rate for one in differences if one.change != "removed"]
+    replaced = [known[(one.destination, one.begins)] for one in stored if (one.destination, one.begins) in known]
+    return Imported(**count, unchanged=unchanged, large=large, differences=differences), stored, gone + replaced
+
+
+def _by_destination(rates: Iterable[Rate]) -> dict[tuple[str, ...], list[Rate]]:
+    found: dict[tuple[str, ...], list[Rate]] = {}
+    for one in rates:
+        found.setdefault(one.destination, []).append(one)
+    for some in found.values():
+        some.sort(key=lambda one: one.begins)
+    return found
+
+
+def _price_before(rate: Rate, known: dict[tuple[str, ...], list[Rate]], *, strictly: bool = False) -> int | None:
+    """What the same destination cost when this rate begins, or just before."""
+    held = [one for one in known.get(rate.destination, ()) if one.begins < rate.begins or not strictly]
+    held = [one for one in held if one.begins <= rate.begins]
+    return held[-1].price if held else None
+
+
+def _overlaps(
+    rates: dict[tuple[tuple[str, ...], datetime], Rate], lines: dict[tuple[tuple[str, ...], datetime], int]
+) -> list[tuple[int, str]]:
+    errors = []
+    for destination, some in _by_destination(rates.values()).items():
+        for one, other in pairwise(some):
+            if one.ends > other.begins:
+                first, second = lines.get((destination, one.begins)), lines.get((destination, other.begins))
+                where = f"line {first}" if first and second else "a rate that is stored"
+                text = f"overlaps {where}: until {one.effective_to or 'further notice'}, from {other.effective_from}"
+                errors.append((second or first or 1, text))
+    return errors
+
+
+def _invalid(errors: Sequence[tuple[int, str]]) -> TariffInvalid:
+    return TariffInvalid(errors=[{"line": line, "message": text} for line, text in sorted(errors)[:MOST_ERRORS]])

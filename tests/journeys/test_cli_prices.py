@@ -1,0 +1,92 @@
+"""`heliograph rates` and `heliograph prices`, as an operator uses them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from typer.testing import CliRunner, Result
+
+from heliograph.base.database.pool import Pool
+from heliograph.cli import app
+from heliograph.sms.dispatch import suppliers
+from tests.rules.factories import organization
+
+CARD = "country;mcc;mnc;price;currency\nMZ;643;;0,0450;USD\nMZ;643;04;0,0380;USD\n"
+
+
+async def call(url: str, *arguments: str) -> Result:
+    """In this process: this is about prices, not about how commands start and end."""
+    return await asyncio.to_thread(CliRunner().invoke, app, arguments, env={"HELIOGRAPH_DATABASE_URL": url})
+
+
+async def data(url: str, *arguments: str) -> Any:
+    done = await call(url, *arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return msgspec.json.decode(done.stdout)
+
+
+async def test_from_a_card_to_an_assigned_price_list(pool: Pool, database_url: str, tmp_path: Path) -> None:
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        await suppliers.add(conn, b"k" * 32, name="main", kind="smpp", settings={}, secret="s")
+    card, draft = tmp_path / "card.csv", tmp_path / "draft.csv"
+    card.write_text(CARD)
+    refused = await call(database_url, "rates", "import", "main", str(card))
+    assert (refused.exit_code, "decimal commas" in refused.output) == (1, True)
+    dry = await data(database_url, "rates", "import", "main", str(card), "--decimal-comma", "--dry-run")
+    assert (dry["added"], dry["dry_run"], await data(database_url, "rates", "list")) == (2, True, [])
+    done = await call(database_url, "rates", "import", "main", str(card), "--decimal-comma")
+    assert (done.exit_code, "2 added, 0 changed" in done.output, "643-04" in done.output) == (0, True, True)
+    (listed,) = await data(database_url, "rates", "list")
+    assert (listed["name"], listed["currency"], listed["rates"]) == ("main", "USD", 2)
+
+    made = await call(database_url, "rates", "draft", "main", "--margin", "25", "--currency", "mzn", "--exchange", "64")
+    assert made.exit_code == 0, made.output
+    draft.write_text(made.stdout)
+    assert (await data(database_url, "prices", "import", "standard", str(draft)))["added"] == 2
+    shown = await data(database_url, "prices", "show", "standard")
+    assert [(one["mcc"], one["mnc"], one["price"], one["currency"]) for one in shown] == [
+        ("643", "", "3.840000", "MZN"),
+        ("643", "04", "3.242667", "MZN"),
+    ]
+    assert (await call(database_url, "prices", "show", "standard", "--csv")).stdout == draft.read_text()
+    draft.write_text(draft.read_text().replace("3.840000", "5"))
+    warned = await call(database_url, "prices", "import", "standard", str(draft), "--dry-run")
+    assert "more than 20 percent" in warned.output
+
+    assert (await call(database_url, "prices", "assign", "standard", "--default")).exit_code == 0
+    assert (
+        await call(database_url, "prices", "assign", "standard", "--org", str(actor.organization_id))
+    ).exit_code == 0
+    (listed,) = await data(database_url, "prices", "list")
+    assert (listed["is_default"], listed["organizations"]) == (True, 1)
+    actions = await pool.fetch("SELECT action FROM audit_log WHERE action LIKE '%tariff%' OR action LIKE 'price%'")
+    assert sorted(action for (action,) in actions) == [
+        "price_list.assigned",
+        "price_list.assigned",
+        "tariff.imported",
+        "tariff.imported",
+    ]
+
+
+async def test_what_makes_no_sense_is_said(pool: Pool, database_url: str, tmp_path: Path) -> None:
+    await organization(pool)
+    file = tmp_path / "prices.csv"
+    file.write_text("price,currency\n1,USD\n")
+    for arguments in (
+        ("rates", "import", "nobody", str(file)),
+        ("rates", "show", "nobody"),
+        ("prices", "show", "nothing"),
+        ("prices", "assign", "nothing"),
+        ("prices", "assign", "x", "--default", "--org", "acme"),
+        ("rates", "draft", "main", "--markup", "a lot"),
+        ("rates", "draft", "main", "--currency", "MZN"),
+    ):
+        done = await call(database_url, *arguments)
+        assert done.exit_code != 0, arguments
+        assert "Traceback" not in done.output
+    file.write_bytes(b"price,currency\n1,\xff\n")
+    assert "not in UTF-8" in str((await call(database_url, "prices", "import", "x", str(file))).exception)
