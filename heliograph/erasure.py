@@ -20,6 +20,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection, plan_by_key
 from heliograph.base.ids import time_of, uuid7_floor
 from heliograph.consent import people
+from heliograph.networks import learned
 
 #: How many messages one step scans: they have no index by recipient.
 STEP = 20_000
@@ -128,6 +129,7 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Erased:
     done.texts = await _steps(conn, SENT, actor, spellings)
     done.received = await _steps(conn, RECEIVED, actor, spellings)
     await conn.execute(THREADS, actor.organization_id, spellings)
+    await learned.forget(conn, [one for one in spellings if one.startswith("+")])
     row = await conn.fetchrow(WHATSAPP, actor.organization_id, spellings)
     assert row is not None
     done.texts += row["sent"]

@@ -31,6 +31,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.contacts.imports.drafts import KEPT as IMPORTS_KEPT
 from heliograph.contacts.marked import UNDONE_FOR
 from heliograph.mail import outbox
+from heliograph.networks.learned import KEPT as NETWORKS
 from heliograph.people import links, sessions, tries
 from heliograph.people.passkeys import keeping
 from heliograph.sms import retention as sms_retention
@@ -153,6 +154,7 @@ SHARED = Rules(
         Table(name="webhook_successes", time="started_to", bound=lambda at: at.now - WEBHOOKS),
         Table(name="webhook_attempt_evidence", time="started_at", bound=lambda at: at.now - EVIDENCE, by="day"),
         Table(name="requests", time="at", bound=lambda at: at.now - timedelta(days=requests.DAYS), by="day"),
+        Table(name="number_networks", time="learned_at", bound=lambda at: at.now - NETWORKS),
         # The audit log takes no deletions.
         Table(name="audit_log", time="at", bound=lambda at: at.audit, keeps_stray=True),
     ),

@@ -810,6 +810,21 @@ COMMENT ON COLUMN tariff_rates.country IS 'empty: any. The same for the texts af
 COMMENT ON COLUMN tariff_rates.effective_from IS 'NULL: ever since';
 COMMENT ON COLUMN tariff_rates.effective_to IS 'NULL: until further notice';
 
+CREATE TABLE number_networks (
+    number     bigint NOT NULL,
+    learned_on date NOT NULL,
+    network    text NOT NULL CHECK (network ~ '^[0-9]{3}-[0-9]{2,3}$'),
+    source     text NOT NULL CHECK (source IN ('receipt', 'lookup')),
+    learned_at timestamptz NOT NULL,
+    PRIMARY KEY (number, learned_on)
+) PARTITION BY RANGE (learned_on);
+CREATE INDEX number_networks_since ON number_networks (learned_at);
+CREATE TABLE number_networks_rest PARTITION OF number_networks DEFAULT;
+COMMENT ON TABLE number_networks IS 'control: networks of single numbers, as receipts and look-ups named them, for 90 days';
+COMMENT ON COLUMN number_networks.number IS 'digits of the number; erased with its person';
+COMMENT ON COLUMN number_networks.learned_on IS 'the first of the month of learned_at, in UTC';
+COMMENT ON COLUMN number_networks.network IS 'MCC-MNC, such as 643-04';
+
 
 -- -- SMS sent ---------------------------------------------------------------------------------------------------------
 

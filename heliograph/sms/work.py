@@ -12,6 +12,7 @@ import structlog
 
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.process.settings import Settings
+from heliograph.networks.learned import Notes
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.runner import announce
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
@@ -91,6 +92,7 @@ class SmsWork(Work):
         )
         self.wake = self._channel.wake
         self._words, self._adviser = diagnosis.Words(), diagnosis.Adviser()
+        self._networks = Notes()
         self._wake_tests = asyncio.Event()
         backlog.on_work("sms", self.wake.set)
         backlog.on_work("test", self._wake_tests.set)
@@ -110,7 +112,7 @@ class SmsWork(Work):
     def timers(self) -> Sequence[Timer | SharedTimer]:
         return (
             Timer("suppliers", self._refresh, 1.0),
-            Timer("receipt words", self._store_words, 5.0),
+            Timer("receipt notes", self._store_notes, 5.0),
             SharedTimer("receipts", self._sweep_receipts, 1.0, when=waiting.ANY_DUE),
             SharedTimer("receipt ids", self._adviser.look, 20.0),
             SharedTimer("quiet", parts.close_quiet, 60.0),
@@ -150,6 +152,8 @@ class SmsWork(Work):
         for receipt in received:
             if receipt.unknown_word:
                 self._words.add(supplier_id, receipt.unknown_word)
+            if receipt.network:
+                self._networks.add(receipt.recipient, receipt.network)
 
     async def _test_receipts(self) -> int:
         """Deliver the receipts of test messages."""
@@ -176,9 +180,10 @@ class SmsWork(Work):
         if orphans:
             log.warning("orphaned receipts", count=orphans)
 
-    async def _store_words(self) -> None:
+    async def _store_notes(self) -> None:
         async with self._pool.acquire() as conn:
             await self._words.store(conn)
+            await self._networks.store(conn)
 
     async def _close_silent(self, conn: Connection) -> None:
         deadline = timedelta(hours=self._settings.receipt_deadline_hours)

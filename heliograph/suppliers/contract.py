@@ -122,6 +122,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     delivered: int | None = None
     #: What it says of the state, as far as nobody knows what that means: counted, and shown to operators.
     unknown_word: str = ""
+    #: The recipient's network (MCC and MNC), as the supplier wrote it, if it named one.
+    network: str = ""
 
 
 class Inbound(msgspec.Struct, frozen=True, gc=False):

@@ -281,3 +281,28 @@ def test_only_what_the_account_is_told_alarms() -> None:
         assert found.total == 1
     assert by_status(Answer(429, b"", 7.0)).retry_after == 7.0
     assert by_status(Answer(429, b"")).counts is False
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "body"),
+    [
+        ("infobip", {}, b'{"results":[{"messageId":"1","to":"258861234567","mccMnc":"64303","status":{"id":5}}]}'),
+        ("vonage", {}, b"messageId=1&status=delivered&msisdn=258861234567&to=ACME&network-code=64303"),
+        ("africastalking", {}, b"id=1&status=Success&phoneNumber=%2B258861234567&networkCode=64303"),
+        (
+            "http",
+            {
+                "receipt_id_at": "/id",
+                "receipt_state_at": "/s",
+                "receipt_states": {"ok": "delivered"},
+                "receipt_recipient_at": "/to",
+                "receipt_network_at": "/net",
+            },
+            b'{"id":"1","s":"ok","to":"258861234567","net":64303}',
+        ),
+    ],
+)
+def test_a_receipt_names_the_network(name: str, values: dict[str, Any], body: bytes) -> None:
+    callback = Callback("POST", "https://us.example/in/sms/x/y/receipts?ref=r", {}, body)
+    (receipt,) = kinds.HTTP[name].receipts(settings(name, **values), callback)
+    assert (receipt.recipient, receipt.network) == ("258861234567", "64303")

@@ -94,6 +94,7 @@ PARTITIONED = {
     "whatsapp_messages": "uuid",
     "whatsapp_wamids": "date",
     "wallet_movements": "uuid",
+    "number_networks": "date",
 }
 #: Those whose partitions are a day each, what they are partitioned by, and how many days ahead are made.
 DAILY = {"send_keys": "date", "receipt_bytes": "date", "requests": "uuid", "webhook_attempt_evidence": "date"}

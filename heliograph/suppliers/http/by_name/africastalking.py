@@ -90,7 +90,7 @@ def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
 
 
 def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
-    """`id`, `status`, `phoneNumber`, `failureReason`."""
+    """`id`, `status`, `phoneNumber`, `networkCode`, `failureReason`."""
     fields = callback.form
     if not fields.get("id"):
         return []
@@ -104,6 +104,7 @@ def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
             raw=callback.body,
             error=fields.get("failureReason", "")[:64],
             unknown_word=unknown,
+            network=fields.get("networkCode", ""),
         )
     ]
 

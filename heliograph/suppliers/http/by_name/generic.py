@@ -73,6 +73,7 @@ class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = msgspec.field(default_factory=dict)
     receipt_error_at: Annotated[Place, "Where a receipt has the reason of a failure"] = ""
     receipt_recipient_at: Annotated[Place, "Where a receipt has the recipient"] = ""
+    receipt_network_at: Annotated[Place, "Where a receipt has the recipient's network, MCC and MNC"] = ""
 
     inbound_list_at: Annotated[Place, "Where a callback lists messages from handsets; empty: it is one itself"] = ""
     inbound_from_at: Annotated[Place, "Where such a message has the handset's number"] = ""
@@ -173,6 +174,7 @@ def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
                 raw=one.body or callback.url.encode(),
                 error=one.text(settings.receipt_error_at)[:64],
                 unknown_word="" if state else word[:40],
+                network=one.text(settings.receipt_network_at)[:16],
             )
         )
     return receipts

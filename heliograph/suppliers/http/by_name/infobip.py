@@ -117,6 +117,7 @@ def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
                 raw=msgspec.json.encode(one),
                 error=text_of(at(one, "error", "id"))[:64],
                 unknown_word="" if state else text_of(at(one, "status", "name"))[:40],
+                network=text_of(at(one, "mccMnc")),
             )
         )
     return found

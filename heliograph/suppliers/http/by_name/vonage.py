@@ -114,6 +114,7 @@ def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
             raw=callback.body or callback.url.encode(),
             error="" if code == "0" else code[:64],
             unknown_word=unknown,
+            network=fields.get("network-code", ""),
         )
     ]
 

@@ -1,0 +1,7 @@
+"""Which mobile network a number belongs to, as far as anybody knows.
+
+    receipts, look-ups ── learned, by number, for 90 days ──┐
+    numbering plan ── prefixes, with MCC-MNC ───────────────┴──► Directory ── a number's network, in memory
+
+The rule nobody may break: a number that was learned goes before its range, since ported numbers keep their prefix.
+"""

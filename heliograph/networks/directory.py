@@ -1,0 +1,137 @@
+"""A process's own directory of networks: where a number belongs, without a query.
+
+What was learned of numbers is held as two arrays sorted by number, ten bytes each, with a small overlay for what came
+since; all else is the numbering plan's. The rule nobody may break: a look-up neither waits nor fails. What is not
+loaded yet is answered by range, and says so.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from datetime import datetime, timedelta
+from time import monotonic
+
+import msgspec
+import structlog
+
+from heliograph.base import phones
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
+from heliograph.networks import learned, plan
+
+log = structlog.get_logger()
+
+#: How many numbers are held; of more, those with the highest digits are answered by range.
+MOST = 2_000_000
+#: Everything is loaded anew after so many seconds, and after so many numbers in the overlay.
+WHOLE, OVERLAY = 3600.0, 100_000
+#: Rows may be committed this much later than they say.
+LATE = timedelta(minutes=1)
+
+
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """Where a number belongs."""
+
+    #: ISO region.
+    country: str
+    #: "643-04"; empty: not known.
+    network: str
+    #: "receipt", "lookup" or "range"; empty: the network is not known.
+    source: str
+    #: The network was learned of this number, or its country's numbers cannot be ported.
+    is_exact: bool
+
+
+class Directory:
+    """Call `refresh` now and then. About 0.6 µs a look-up."""
+
+    def __init__(self) -> None:
+        #: By calling code: the ranges' lengths and prefixes, and a Place for each network of theirs.
+        self._codes: dict[str, tuple[tuple[int, ...], dict[str, Place], Place | None]] = {}
+        self._numbers = array("q")
+        self._kinds = array("H")
+        #: What the arrays' kinds stand for, (network, source), and the other way round.
+        self._meaning: list[tuple[str, str]] = []
+        self._kind_of: dict[tuple[str, str], int] = {}
+        self._recent: dict[int, int] = {}
+        self._loaded_at: float | None = None
+        self._until: datetime | None = None
+
+    def place(self, number: str) -> Place:
+        """Where an E.164 number belongs."""
+        if self._numbers or self._recent:
+            kind = self._known(int(number[1:]))
+            if kind is not None:
+                network, source = self._meaning[kind]
+                return Place(plan.country(number), network, source, True)
+        for end in (4, 3, 2):
+            ranges = self._codes.get(number[1:end])
+            if ranges is not None:
+                break
+        else:
+            ranges = self._open(number)
+        lengths, prefixes, elsewhere = ranges
+        for length in lengths:
+            found = prefixes.get(number[1 : 1 + length])
+            if found is not None:
+                return found
+        return elsewhere or Place(plan.country(number), "", "", False)
+
+    def _known(self, number: int) -> int | None:
+        kind = self._recent.get(number)
+        if kind is not None:
+            return kind
+        at = bisect_left(self._numbers, number)
+        return self._kinds[at] if at < len(self._numbers) and self._numbers[at] == number else None
+
+    def _open(self, number: str) -> tuple[tuple[int, ...], dict[str, Place], Place | None]:
+        code = phones.calling_code(number)
+        ranges = plan.ranges(code)
+        shared = code in plan.SHARED
+        country = plan.country(number)
+        exact = country in plan.unportable()
+        places = {
+            network: Place(country, network, "range" if network else "", bool(network) and exact)
+            for network in {"", *ranges.prefixes.values()}
+        }
+        prefixes = {prefix: places[network] for prefix, network in ranges.prefixes.items()}
+        opened = self._codes[code] = (ranges.lengths, prefixes, None if shared else places[""])
+        return opened
+
+    async def refresh(self, pool: Pool) -> None:
+        """Take up what was learned since the last time; now and then, everything."""
+        if self._loaded_at is None or monotonic() - self._loaded_at > WHOLE or len(self._recent) > OVERLAY:
+            await self._load(pool)
+            return
+        assert self._until is not None
+        async with pool.acquire() as conn:
+            news, until = await learned.since(conn, self._until - LATE)
+        for one in news:
+            self._recent[one.number] = self._kind(one)
+        self._until = max(until, self._until)
+
+    async def _load(self, pool: Pool) -> None:
+        begun, at = monotonic(), clock.now()
+        numbers, kinds = array("q"), array("H")
+        after = 0
+        while len(numbers) < MOST:
+            async with pool.acquire() as conn:
+                some = await learned.page(conn, after=after)
+            numbers.extend(one.number for one in some)
+            kinds.extend(self._kind(one) for one in some)
+            if len(some) < learned.STEP:
+                break
+            after = some[-1].number
+        else:
+            log.warning("networks of numbers not all held", held=len(numbers))
+        self._numbers, self._kinds, self._recent = numbers, kinds, {}
+        self._loaded_at, self._until = begun, at
+
+    def _kind(self, one: learned.Known) -> int:
+        key = (one.network, one.source)
+        kind = self._kind_of.get(key)
+        if kind is None:
+            kind = self._kind_of[key] = len(self._meaning)
+            self._meaning.append(key)
+        return kind

@@ -1,0 +1,123 @@
+"""What was learned of single numbers: from receipts and look-ups that name a network, kept for 90 days.
+
+A number's row stands in the month in which it was last learned, so that what is old goes with its partition. The rule
+nobody may break: an erased person's numbers are deleted here too, in all their spellings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from heliograph.base import phones
+from heliograph.base.database.pool import Connection
+
+#: For how long it counts; then the number may have been ported again.
+KEPT = timedelta(days=90)
+#: The same news is not written again before this.
+RENEWED = timedelta(days=7)
+#: Numbers of one statement.
+STEP = 20_000
+#: First digits of mobile country codes (E.212); others are of test networks.
+_CONTINENTS = "234567"
+RECEIPT, LOOKUP = "receipt", "lookup"
+
+
+class Known(msgspec.Struct, frozen=True, gc=False):
+    """What was learned of a number."""
+
+    #: Its digits as a number: +258841234567 is 258841234567.
+    number: int
+    #: "643-04".
+    network: str
+    #: RECEIPT or LOOKUP.
+    source: str
+
+
+def network_of(text: str) -> str:
+    """ "643-04" of what a supplier calls a network: "64304", "643-04" or "643 04"; empty if it is none."""
+    digits = text.replace("-", "").replace(" ", "")
+    if not (digits.isascii() and digits.isdigit() and 5 <= len(digits) <= 6 and digits[0] in _CONTINENTS):
+        return ""
+    return f"{digits[:3]}-{digits[3:]}"
+
+
+class Notes:
+    """Networks that receipts named, gathered by a worker until its timer stores them."""
+
+    #: How many are gathered at most; what is more is learned from a later receipt.
+    MOST = 20_000
+
+    def __init__(self) -> None:
+        self._known: dict[int, str] = {}
+
+    def add(self, number: str, network: str) -> None:
+        """A receipt for a number (digits, with or without +) named a network."""
+        e164 = phones.parse(number)
+        key = network_of(network)
+        if e164 is not None and key and len(self._known) < self.MOST:
+            self._known[int(e164[1:])] = key
+
+    async def store(self, conn: Connection) -> None:
+        """Store what was gathered."""
+        if self._known:
+            known, self._known = self._known, {}
+            await learn(conn, [Known(number, network, RECEIPT) for number, network in known.items()])
+
+
+# In the order of the key, so that two workers cannot deadlock. What is known and young is not written again: a number
+# that gets ten messages a day is a row that is written once a week.
+LEARN = """
+INSERT INTO number_networks AS known (number, learned_on, network, source, learned_at)
+SELECT number, date_trunc('month', now() AT TIME ZONE 'UTC')::date, network, source, now()
+  FROM unnest($1::bigint[], $2::text[], $3::text[]) AS item (number, network, source) ORDER BY number
+    ON CONFLICT (number, learned_on) DO UPDATE
+   SET network = excluded.network, source = excluded.source, learned_at = excluded.learned_at
+ WHERE known.network <> excluded.network OR known.learned_at < now() - $4::interval
+"""
+
+
+async def learn(conn: Connection, some: Iterable[Known]) -> None:
+    """Store what was learned; the last word of a number counts."""
+    last = {one.number: one for one in some}
+    ordered = [last[number] for number in sorted(last)]
+    await conn.execute(
+        LEARN,
+        [one.number for one in ordered],
+        [one.network for one in ordered],
+        [one.source for one in ordered],
+        RENEWED,
+    )
+
+
+# A number that was learned in two months has two rows; the younger one counts.
+PAGE = """
+SELECT DISTINCT ON (number) number, network, source FROM number_networks
+ WHERE number > $1 AND learned_at > now() - $2::interval ORDER BY number, learned_at DESC LIMIT $3
+"""
+
+
+async def page(conn: Connection, *, after: int) -> list[Known]:
+    """What is known of numbers after this one, STEP at a time."""
+    return [Known(*row) for row in await conn.fetch(PAGE, after, KEPT, STEP)]
+
+
+SINCE = """
+SELECT number, network, source, learned_at FROM number_networks WHERE learned_at > $1 ORDER BY learned_at LIMIT $2
+"""
+
+
+async def since(conn: Connection, at: datetime) -> tuple[list[Known], datetime]:
+    """What was learned after a time, STEP at most, and until when."""
+    rows = await conn.fetch(SINCE, at, STEP)
+    return [Known(*list(row.values())[:3]) for row in rows], rows[-1]["learned_at"] if rows else at
+
+
+FORGET = "DELETE FROM number_networks WHERE number = ANY ($1)"
+
+
+async def forget(conn: Connection, numbers: Sequence[str]) -> None:
+    """Forget numbers (E.164). Processes that hold them do so within the hour."""
+    await conn.execute(FORGET, [int(one[1:]) for one in numbers])

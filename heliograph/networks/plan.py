@@ -1,0 +1,104 @@
+"""The numbering plan: the network that a number's range was given to, from two files of data.
+
+`networks.csv` names main networks (MCC-MNC from the public list pbakondy/mcc-mnc-list of April 2023, brands as of
+November 2026) with the names that the carrier data of `phonenumbers` has for them. `plan.txt` is that data with MCC-MNC
+in place of names: a line for each calling code, `25884=643-04`; a range of a network that is not listed, inside one
+that is, has no code after `=`. `python -m tests.house.plan` writes it anew when either changes.
+
+Ranges say whose number it was at first. Only where numbers cannot be ported is that an answer.
+"""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+import phonenumbers
+
+from heliograph.base import phones
+
+_HERE = files("heliograph.networks")
+#: Codes that several countries share, and the digits after the + that tell them apart.
+SHARED = {"1": 4, "7": 3}
+
+
+class Network(msgspec.Struct, frozen=True):
+    """A main network of a country."""
+
+    #: ISO region, and its calling code.
+    country: str
+    code: str
+    mcc: str
+    mnc: str
+    name: str
+    #: Its names in the numbering plan's data, separated by |.
+    range_names: str
+    #: "yes" or "no": whether numbers of the country can be ported.
+    portable: str
+
+    @property
+    def key(self) -> str:
+        """ "643-04"."""
+        return f"{self.mcc}-{self.mnc}"
+
+
+@cache
+def networks() -> dict[str, Network]:
+    """All of networks.csv, by "643-04"."""
+    lines = _HERE.joinpath("networks.csv").read_text(encoding="utf-8").splitlines()
+    found = [Network(**row) for row in csv.DictReader(lines)]
+    return {one.key: one for one in found}
+
+
+@cache
+def unportable() -> frozenset[str]:
+    """ISO regions whose numbers cannot be ported."""
+    return frozenset(one.country for one in networks().values() if one.portable == "no")
+
+
+class Ranges(msgspec.Struct, frozen=True, gc=False):
+    """The ranges of one calling code."""
+
+    #: Lengths of prefixes, the longest first.
+    lengths: tuple[int, ...]
+    #: Prefix (digits with the calling code) → "643-04", or empty.
+    prefixes: dict[str, str]
+
+    def network(self, digits: str) -> str:
+        """The network of the longest prefix; empty if there is none."""
+        for length in self.lengths:
+            found = self.prefixes.get(digits[:length])
+            if found is not None:
+                return found
+        return ""
+
+
+@cache
+def ranges(code: str) -> Ranges:
+    """The ranges of a calling code, read when it is first asked for."""
+    prefixes: dict[str, str] = {}
+    for line in _HERE.joinpath("plan.txt").read_text(encoding="ascii").splitlines():
+        name, _, listed = line.partition(":")
+        if name == code:
+            for pair in listed.split():
+                prefix, _, network = pair.partition("=")
+                prefixes[prefix] = network
+    return Ranges(tuple(sorted({len(one) for one in prefixes}, reverse=True)), prefixes)
+
+
+def country(number: str) -> str:
+    """ISO region of a number: for +1 and +7 by its area, else as `phones.country`."""
+    code = phones.calling_code(number)
+    return _area(number[1 : 1 + SHARED[code]]) if code in SHARED else phones.REGIONS[code]
+
+
+@cache
+def _area(digits: str) -> str:
+    """The region of an area code, by a number in it; there are at most nine hundred."""
+    try:
+        parsed = phonenumbers.parse("+" + digits.ljust(4, "0") + "2345678"[: 11 - max(4, len(digits))])
+    except phonenumbers.NumberParseException:
+        return phones.REGIONS[digits[0]]
+    return phonenumbers.region_code_for_number(parsed) or phones.REGIONS[digits[0]]

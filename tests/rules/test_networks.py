@@ -1,0 +1,167 @@
+"""The network of a number: what was learned of it before its range, in memory, and forgotten with its person."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from phonenumbers.carrierdata import CARRIER_DATA
+
+from heliograph import erasure
+from heliograph.base import phones
+from heliograph.base.database.pool import Pool
+from heliograph.networks import learned, plan
+from heliograph.networks.directory import Directory, Place
+from heliograph.networks.learned import LOOKUP, RECEIPT, Known, Notes
+from heliograph.prices import rows
+from heliograph.prices.tariff import Destination, Tariff
+from tests.house.plan import FILE, made
+from tests.rules.factories import key, organization
+
+PORTED = "+258841234567"
+ANA, ANA_8 = "+5511987654321", "+551187654321"
+
+
+def test_the_plan_is_as_made_from_the_libraries_data() -> None:
+    assert FILE.read_text() == made(), "run `python -m tests.house.plan`"
+
+
+@given(st.sampled_from(sorted(CARRIER_DATA)), st.text("0123456789", min_size=6, max_size=6))
+def test_a_range_is_what_the_library_says_it_is(prefix: str, rest: str) -> None:
+    digits = prefix + rest
+    listed = [one for one in plan.networks().values() if digits.startswith(one.code)]
+    if not listed:
+        return
+    said = CARRIER_DATA[max((digits[:end] for end in range(1, 12) if digits[:end] in CARRIER_DATA), key=len)]
+    name = said.get("en") or next(iter(said.values()))
+    wanted = next((one.key for one in listed if name in one.range_names.split("|")), "")
+    assert plan.ranges(listed[0].code).network(digits) == wanted
+
+
+def test_networks_are_of_known_countries() -> None:
+    for one in plan.networks().values():
+        assert phones.REGIONS[one.code] == one.country
+        assert learned.network_of(one.key) == one.key
+
+
+def test_numbers_of_shared_codes_have_their_own_countries() -> None:
+    known = {"+12025550123": "US", "+14165550123": "CA", "+18765550123": "JM", "+77012345678": "KZ"}
+    known |= {"+79161234567": "RU", PORTED: "MZ", "+10000000": "US"}
+    assert {number: plan.country(number) for number in known} == known
+
+
+def test_a_range_is_exact_only_where_numbers_cannot_be_ported() -> None:
+    directory = Directory()
+    assert directory.place(PORTED) == Place("MZ", "643-04", "range", False)
+    assert directory.place("+251911234567") == Place("ET", "636-01", "range", True)
+    assert directory.place("+14165550123") == Place("CA", "", "", False)
+    assert directory.place("+97312345678") == Place("BH", "", "", False)
+    assert directory.place("+258991234567") == Place("MZ", "", "", False)
+
+
+def test_what_suppliers_call_a_network() -> None:
+    known = {"64304": "643-04", "643-04": "643-04", "310260": "310-260", "": "", "unknown": "", "99999": ""}
+    known |= {"643": "", "0643": "", "6430404": "", "٦٤٣٠٤": ""}
+    assert {text: learned.network_of(text) for text in known} == known
+
+
+async def learn(pool: Pool, number: str, network: str, *, source: str = RECEIPT, days: int = 0) -> None:
+    async with pool.acquire() as conn:
+        await learned.learn(conn, [Known(int(number[1:]), network, source)])
+        if days:
+            await conn.execute(
+                "UPDATE number_networks SET learned_at = learned_at - make_interval(days => $2),"
+                " learned_on = date_trunc('month', (learned_at - make_interval(days => $2)) AT TIME ZONE 'UTC')::date"
+                " WHERE number = $1",
+                int(number[1:]),
+                days,
+            )
+
+
+async def test_what_was_learned_goes_before_the_range(pool: Pool) -> None:
+    directory = Directory()
+    await directory.refresh(pool)
+    assert directory.place(PORTED).network == "643-04"
+    await learn(pool, PORTED, "643-03")
+    await directory.refresh(pool)
+    assert directory.place(PORTED) == Place("MZ", "643-03", RECEIPT, True)
+    assert directory.place("+258841234568") == Place("MZ", "643-04", "range", False)
+    await learn(pool, PORTED, "643-01", source=LOOKUP)
+    await directory.refresh(pool)
+    assert directory.place(PORTED) == Place("MZ", "643-01", LOOKUP, True)
+    another = Directory()
+    await another.refresh(pool)
+    assert another.place(PORTED) == directory.place(PORTED)
+
+
+async def test_many_numbers_are_found_and_their_neighbours_are_not(pool: Pool) -> None:
+    numbers = [258_840_000_000 + 7 * n for n in range(45_000)]
+    async with pool.acquire() as conn:
+        await learned.learn(conn, [Known(one, "643-03", RECEIPT) for one in reversed(numbers)])
+    directory = Directory()
+    await directory.refresh(pool)
+    for one in (numbers[0], numbers[19_999], numbers[20_000], numbers[-1]):
+        assert directory.place(f"+{one}").network == "643-03"
+        assert directory.place(f"+{one + 1}").source == "range"
+
+
+async def test_after_ninety_days_the_range_counts_again(pool: Pool) -> None:
+    await learn(pool, PORTED, "643-03", days=91)
+    directory = Directory()
+    await directory.refresh(pool)
+    assert directory.place(PORTED).source == "range"
+    await learn(pool, PORTED, "643-01")
+    another = Directory()
+    await another.refresh(pool)
+    assert another.place(PORTED).network == "643-01"
+
+
+async def test_the_same_news_is_not_written_again(pool: Pool) -> None:
+    place = "SELECT xmin::text, network FROM number_networks"
+    await learn(pool, PORTED, "643-03")
+    first = await pool.fetchrow(place)
+    await learn(pool, PORTED, "643-03")
+    assert await pool.fetchrow(place) == first
+    await learn(pool, PORTED, "643-04")
+    assert (await pool.fetchrow(place))["network"] == "643-04"
+
+
+async def test_receipts_are_noted_and_stored_together(pool: Pool) -> None:
+    notes = Notes()
+    notes.add(PORTED[1:], "64304")
+    notes.add(PORTED, "643-03")
+    notes.add("0841234567", "64303")
+    notes.add("258841234568", "nobody")
+    async with pool.acquire() as conn:
+        await notes.store(conn)
+        await notes.store(conn)
+    rows = await pool.fetch("SELECT number, network, source FROM number_networks")
+    assert [tuple(row) for row in rows] == [(int(PORTED[1:]), "643-03", RECEIPT)]
+
+
+async def test_a_persons_networks_are_erased_in_all_spellings(pool: Pool) -> None:
+    actor = await organization(pool)
+    for number in (ANA, ANA_8, PORTED):
+        await learn(pool, number, "643-03")
+    async with pool.acquire() as conn:
+        await erasure.erase(conn, actor, address=ANA_8)
+    assert [row[0] for row in await pool.fetch("SELECT number FROM number_networks")] == [int(PORTED[1:])]
+
+
+async def test_r8_and_r9_a_network_goes_before_a_prefix_while_it_is_known(pool: Pool) -> None:
+    """As rates: a prefix names B's price, the network to which the number was ported A's."""
+    text = "mcc,mnc,prefix,price,currency\n643,03,,1,USD\n,,25884,2,USD\n"
+    tariff = Tariff(key("card"), "main", "USD", [rate for _, rate in rows.read(text.splitlines(keepends=True))])
+    at = await pool.fetchval("SELECT now()")
+
+    async def level() -> str:
+        directory = Directory()
+        await directory.refresh(pool)
+        place = directory.place(PORTED)
+        found = tariff.find(Destination(PORTED[1:], place.country, place.network, place.is_exact), at)
+        assert found is not None
+        return found.level
+
+    await learn(pool, PORTED, "643-03", source=LOOKUP)
+    assert await level() == "network"
+    await learn(pool, PORTED, "643-03", source=LOOKUP, days=100)
+    assert await level() == "prefix"
