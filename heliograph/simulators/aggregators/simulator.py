@@ -41,7 +41,7 @@ LARGEST = 1_048_576
 RULES = ClientRules(
     seconds=5.0,
     connect_seconds=2.0,
-    per_destination=64,
+    per_destination=1_024,
     allow_http=True,
     networks=parse_networks("127.0.0.0/8,::1/128"),
 )

@@ -4,7 +4,6 @@ it need not be kept, and is the only proof of suppliers that sign nothing."""
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 from uuid import UUID
 
@@ -18,14 +17,18 @@ PREFIX = "/in/sms/"
 LENGTH = 18
 
 
-def token(settings: Settings, supplier_id: UUID) -> str:
-    """The secret part of an account's address."""
-    key = derive_key(settings.secret_key, "addresses of suppliers' callbacks")
-    digest = hmac.new(key, supplier_id.bytes, hashlib.sha256).digest()
+def token_key(settings: Settings) -> bytes:
+    """What the secret parts of addresses are made with; to be derived once, not for each callback."""
+    return derive_key(settings.secret_key, "addresses of suppliers' callbacks")
+
+
+def token(key: bytes, supplier_id: UUID) -> str:
+    """The secret part of an account's address. `key`: of `token_key`."""
+    digest = hmac.digest(key, supplier_id.bytes, "sha256")
     return base64.urlsafe_b64encode(digest[:LENGTH]).decode()
 
 
 def address(settings: Settings, supplier_id: UUID) -> str:
     """Where an account's callbacks come to, without `/receipts` or `/inbound`; empty without a public address."""
     base = settings.public_url.rstrip("/")
-    return f"{base}{PREFIX}{supplier_id}/{token(settings, supplier_id)}" if base else ""
+    return f"{base}{PREFIX}{supplier_id}/{token(token_key(settings), supplier_id)}" if base else ""

@@ -83,7 +83,7 @@ class SupplierCallbacks:
     def __init__(self, pool: Pool, settings: Settings) -> None:
         self._pool = pool
         self._kept = Kept(pool)
-        self._settings = settings
+        self._token_key = addresses.token_key(settings)
         self._key = suppliers.seal_key(settings)
         self._known: LoadingCache[UUID, Known] = LoadingCache(self._load, indivisible=is_down)
         self._batcher: Batcher[Stored, None] = Batcher(self._commit, limit=256, indivisible=is_down)
@@ -92,7 +92,7 @@ class SupplierCallbacks:
 
     async def account(self, supplier_id: UUID, token: str) -> Known:
         """The account whose address this is. Raises NotFound."""
-        wanted = addresses.token(self._settings, supplier_id)
+        wanted = addresses.token(self._token_key, supplier_id)
         # No query for who does not know the address.
         if not hmac.compare_digest(wanted.encode(), token.encode()):
             raise NotFound("There is nothing at this path.", resource="path")

@@ -10,13 +10,17 @@ The rule nobody may break: every submission gets exactly one outcome, and `on_ou
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import structlog
 
 from heliograph.base.network.addresses import parse_networks
 from heliograph.base.process.settings import SettingsError
+from heliograph.http import answers as http
 from heliograph.http.answers import READ_BYTES, Failure
 from heliograph.http.client import ClientRules, HttpClient
 from heliograph.suppliers.bucket import Bucket
@@ -54,7 +58,12 @@ class HttpConnector:
         self._sessions = 0
         self._running = self._stopping = False
         self._waiting: deque[tuple[float, Submission]] = deque()
-        self._open: dict[asyncio.Task[None], Submission] = {}
+        #: Messages asked for and not answered, by a number of this connector's own; the tasks of those that had to wait
+        #: for a connection.
+        self._open: dict[int, Submission] = {}
+        self._begun = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._all_ended = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         #: Nothing is asked before this; the supplier wants a pause.
         self._paused_until = 0.0
@@ -117,11 +126,9 @@ class HttpConnector:
             self._timer.cancel()
         while self._waiting:
             self._on_outcome(self._waiting.popleft()[1], _unreachable("stopped"))
-        if self._open:
-            await asyncio.wait(self._open, timeout=grace)
+        await self._until_ended(grace)
         await self._client.close()  # ends what is open, each with its outcome
-        if self._open:
-            await asyncio.wait(self._open, timeout=_LAST)
+        await self._until_ended(_LAST)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -141,9 +148,9 @@ class HttpConnector:
                 break
             submission = self._waiting.popleft()[1]
             self._bucket.take(1)
-            task = self._loop.create_task(self._send(submission))
-            self._open[task] = submission
-            task.add_done_callback(self._ended)
+            self._begun += 1
+            self._open[self._begun] = submission
+            self._send(self._begun, submission)
         if self._waiting and self._timer is None:
             wait = max(self._bucket.wait(now), self._paused_until - now, 0.001)
             self._timer = self._loop.call_later(min(wait, self._settings.queue_seconds), self._again)
@@ -152,39 +159,57 @@ class HttpConnector:
         self._timer = None
         self._pump()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._open[task]
-        if self._waiting:
-            self._pump()
+    async def _until_ended(self, seconds: float) -> None:
+        if self._open:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._all_ended.wait()
 
-    async def _send(self, submission: Submission) -> None:
-        try:
-            outcome = await self._outcome(submission)
-        except Exception as error:
-            # A supplier's file that stumbles over an answer: the message may be on its way.
-            log.exception("supplier's answer not understood", kind=self._kind.name, error=type(error).__name__)
-            outcome = Outcome(Verdict.UNKNOWN, detail=f"not understood: {type(error).__name__}", total=1, doubtful=(1,))
-        now = self._loop.time()
-        if outcome.verdict is Verdict.ACCEPTED:
-            self._bucket.accepted(now)
-            self._last_error = ""
-        elif outcome.verdict is Verdict.BUSY and not outcome.counts:
-            self._bucket.slow(now)
-            if outcome.retry_after:
-                self._paused_until = max(self._paused_until, now + min(outcome.retry_after, 60.0))
-        if outcome.alarm or outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN):
-            self._last_error = f"{outcome.code} {outcome.detail}".strip()
-        self._on_outcome(submission, outcome)
-
-    async def _outcome(self, submission: Submission) -> Outcome:
+    def _send(self, number: int, submission: Submission) -> None:
+        """Ask on a connection that is open and free, or have a task connect first."""
         message = _message(submission, self._callback)
         try:
             request: Request = self._kind.request(self._settings, self._secrets, message)
         except ValueError as error:
-            return Outcome(
+            refused = Outcome(
                 Verdict.REFUSED, detail=f"cannot be written: {error}", failover=True, scope=Scope.MESSAGE, total=1
             )
-        found = await self._client.request(request.method, request.url, request.body, request.headers)
+            self._loop.call_soon(self._end, number, refused)
+            return
+        except Exception as error:
+            self._loop.call_soon(self._end, number, self._not_understood(error))
+            return
+        answered = partial(self._answered, number, message)
+        if _is_remembered(request):
+            lines = "".join([f"{name}: {value}\r\n" for name, value in request.headers.items()])
+            if self._client.post_now(request.url, request.body, lines, len(request.headers), answered):
+                return
+        task = self._loop.create_task(self._connect_and_send(request, answered))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect_and_send(self, request: Request, answered: Callable[[http.Answer | Failure], None]) -> None:
+        ask = self._client.post if _is_remembered(request) else partial(self._client.request, request.method)
+        try:
+            found = await ask(request.url, request.body, request.headers)
+        except Exception as error:
+            log.exception("request to a supplier failed", kind=self._kind.name, error=type(error).__name__)
+            found = Failure("protocol", type(error).__name__, 0.0)
+        answered(found)
+
+    def _answered(self, number: int, message: Message, found: http.Answer | Failure) -> None:
+        try:
+            outcome = self._outcome(message, found)
+        except Exception as error:
+            outcome = self._not_understood(error)
+        self._end(number, outcome)
+
+    def _not_understood(self, error: Exception) -> Outcome:
+        """A supplier's file that stumbles: over an answer, and the message may be on its way."""
+        log.exception("supplier's answer not understood", kind=self._kind.name, error=type(error).__name__)
+        return Outcome(Verdict.UNKNOWN, detail=f"not understood: {type(error).__name__}", total=1, doubtful=(1,))
+
+    def _outcome(self, message: Message, found: http.Answer | Failure) -> Outcome:
         if isinstance(found, Failure):
             if not found.is_sent:
                 return _unreachable(f"{found.kind}: {found.detail}")
@@ -197,6 +222,29 @@ class HttpConnector:
             part = msgspec.structs.replace(outcome.parts[0], supplier_message_id=message.reference)
             return msgspec.structs.replace(outcome, parts=(part,))
         return outcome
+
+    def _end(self, number: int, outcome: Outcome) -> None:
+        submission = self._open.pop(number)
+        now = self._loop.time()
+        if outcome.verdict is Verdict.ACCEPTED:
+            self._bucket.accepted(now)
+            self._last_error = ""
+        elif outcome.verdict is Verdict.BUSY and not outcome.counts:
+            self._bucket.slow(now)
+            if outcome.retry_after:
+                self._paused_until = max(self._paused_until, now + min(outcome.retry_after, 60.0))
+        if outcome.alarm or outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN):
+            self._last_error = f"{outcome.code} {outcome.detail}".strip()
+        self._on_outcome(submission, outcome)
+        if self._stopping and not self._open:
+            self._all_ended.set()
+        if self._waiting:
+            self._pump()
+
+
+def _is_remembered(request: Request) -> bool:
+    """Whether the client may keep its address. One with a query is another one for each message."""
+    return request.method == "POST" and "?" not in request.url
 
 
 def _message(submission: Submission, callback: str) -> Message:
