@@ -49,9 +49,9 @@ PLENTY = 1_000_000_000
 #: What a run writes; the rest is reference data.
 WRITTEN = (
     "messages, attempts, sms_parts, receipts, receipt_bytes, events, webhook_attempts, webhook_successes, queue,"
-    " send_keys, idempotency, usage_ledger, traffic, traffic_deltas, rate_windows, whatsapp_messages,"
-    " whatsapp_wamids, whatsapp_early_statuses, whatsapp_callbacks, whatsapp_dead_letters, whatsapp_reached,"
-    " whatsapp_portfolios, whatsapp_conversations, whatsapp_aliases, wallet_movements"
+    " send_keys, idempotency, usage_ledger, traffic, traffic_deltas, failure_counts, rate_windows,"
+    " whatsapp_messages, whatsapp_wamids, whatsapp_early_statuses, whatsapp_callbacks, whatsapp_dead_letters,"
+    " whatsapp_reached, whatsapp_portfolios, whatsapp_conversations, whatsapp_aliases, wallet_movements"
 )
 
 

@@ -1780,12 +1780,14 @@ CREATE TABLE traffic_deltas (
     key_id          uuid,
     refunds         bigint NOT NULL DEFAULT 0,
     refunded        bigint NOT NULL DEFAULT 0,
+    reason          text NOT NULL DEFAULT '',
     PRIMARY KEY (organization_id, batch, n)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 COMMENT ON TABLE traffic_deltas IS 'tenant: what commits changed of traffic and usage, appended by them, folded and deleted every ten seconds';
 COMMENT ON COLUMN traffic_deltas.batch IS 'tells commits apart';
 COMMENT ON COLUMN traffic_deltas.campaign_id IS 'only usage is told apart by it, and by the key; known where messages are accepted';
 COMMENT ON COLUMN traffic_deltas.refunds IS 'messages that were refunded in the hour; such a row changes nothing of traffic. refunded: their segments';
+COMMENT ON COLUMN traffic_deltas.reason IS 'the failure code, where messages failed';
 
 CREATE TABLE traffic (
     organization_id uuid NOT NULL,
@@ -1808,6 +1810,18 @@ COMMENT ON COLUMN traffic.sender IS 'an SMS''s sender; of WhatsApp, the id of th
 COMMENT ON COLUMN traffic.supplier_id IS 'zeros: nobody has taken them, or it is WhatsApp';
 COMMENT ON COLUMN traffic.status IS 'accepted stands for all that wait to be sent';
 COMMENT ON COLUMN traffic.to_sent IS 'of the row of status sent: how long messages took from acceptance, or from when they were due, to the supplier; also of those that have moved on. to_delivered likewise';
+
+CREATE TABLE failure_counts (
+    organization_id uuid NOT NULL,
+    hour            timestamptz NOT NULL,
+    channel         text NOT NULL CHECK (channel IN ('sms', 'whatsapp')),
+    mode            text NOT NULL CHECK (mode IN ('live', 'test')),
+    country         text NOT NULL,
+    reason          text NOT NULL,
+    count           bigint NOT NULL,
+    PRIMARY KEY (organization_id, hour, channel, mode, country, reason)
+) WITH (fillfactor = 70);
+COMMENT ON TABLE failure_counts IS 'tenant: why messages failed, by the hour in which they were accepted; the sum over reasons is that of traffic';
 
 
 -- -- Requests ---------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
@@ -12,12 +13,11 @@ from heliograph import traffic
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.traffic import Point, Query
+from heliograph.traffic import LOST, Failed, Point, Query
 
 #: Points of one look: intervals times countries.
 MOST = 10_000
 ARRIVED = ("delivered", "read")
-LOST = ("undelivered", "failed", "expired", "rejected")
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 #: A longer stretch is told by the day (of UTC), and one of countries by the day sooner.
 LONGEST_BY_HOUR, LONGEST_OF_COUNTRIES = timedelta(days=8), timedelta(days=2)
@@ -47,11 +47,13 @@ class Country(msgspec.Struct, frozen=True):
     region: str
     figures: Figures
     course: list[int]
+    #: The commonest reason for which messages to it failed; None: none failed.
+    reason: Failed | None
 
 
 class Picture(msgspec.Struct, frozen=True):
     """A stretch of time, [since, until). `intervals`: (when one began, its figures), every `step`; `countries`: those
-    with most messages first."""
+    with most messages first; `reasons`: why messages failed, the commonest first, whatever their country ("")."""
 
     since: datetime
     until: datetime
@@ -60,6 +62,7 @@ class Picture(msgspec.Struct, frozen=True):
     before: Figures
     intervals: list[tuple[datetime, Figures]]
     countries: list[Country]
+    reasons: list[Failed]
 
 
 async def picture(conn: Connection, actor: Actor, *, since: datetime, until: datetime) -> Picture:
@@ -83,6 +86,7 @@ async def picture(conn: Connection, actor: Actor, *, since: datetime, until: dat
     by_time: dict[datetime, list[Point]] = {}
     for point in points:
         by_time.setdefault(point.at, []).append(point)
+    failed = await traffic.failures(conn, actor, date_from=since, date_to=until, limit=MOST)
     coarse = HOUR if length <= LONGEST_OF_COUNTRIES else DAY
     return Picture(
         since=since,
@@ -91,7 +95,10 @@ async def picture(conn: Connection, actor: Actor, *, since: datetime, until: dat
         now=summed(point for point in points if point.at >= since),
         before=summed(point for point in points if point.at < since),
         intervals=[(at, summed(by_time.get(at, ()))) for at in _times(since, until, step)],
-        countries=_countries(await read(since, coarse, "country"), _times(_floor(since, coarse), until, coarse)),
+        countries=_countries(
+            await read(since, coarse, "country"), _times(_floor(since, coarse), until, coarse), failed
+        ),
+        reasons=_reasons(failed),
     )
 
 
@@ -108,14 +115,22 @@ def summed(points: Iterable[Point]) -> Figures:
     )
 
 
-def _countries(points: Iterable[Point], times: Sequence[datetime]) -> list[Country]:
+def _reasons(failed: Iterable[Failed]) -> list[Failed]:
+    found: Counter[tuple[str, str]] = Counter()
+    for one in failed:
+        found[one.channel, one.reason] += one.count
+    return [Failed(channel, "", reason, count) for (channel, reason), count in found.most_common()]
+
+
+def _countries(points: Iterable[Point], times: Sequence[datetime], failed: Sequence[Failed]) -> list[Country]:
     by_country: dict[str, list[Point]] = {}
     for point in points:
         by_country.setdefault(point.value or "001", []).append(point)
     found = []
     for region, listed in by_country.items():
         accepted = {point.at: sum(point.counts.values()) for point in listed}
-        found.append(Country(region, summed(listed), [accepted.get(at, 0) for at in times]))
+        reason = next((one for one in failed if one.country == region), None)
+        found.append(Country(region, summed(listed), [accepted.get(at, 0) for at in times], reason))
     return sorted(found, key=lambda one: one.figures.accepted, reverse=True)
 
 

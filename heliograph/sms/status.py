@@ -223,6 +223,9 @@ def _change(row: asyncpg.Record) -> traffic.Change:
         supplier_id=row["supplier_id"],
         sent=(sent - begun).total_seconds() if new and sent is not None else None,
         delivered=(delivered - begun).total_seconds() if row["status"] == "delivered" else None,
+        # Of what failed, only what expired may move on: its code is no longer in the row, so it is counted by one.
+        old_reason=old if old == "expired" else "",
+        new_reason=row["status"] if row["status"] == "expired" else row["failure_code"] or "",
     )
 
 

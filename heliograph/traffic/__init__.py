@@ -7,8 +7,21 @@ deltas are written in the commit that they describe, so that roll-ups, once fold
 """
 
 from heliograph.base.histogram import percentile
-from heliograph.traffic.deltas import Change, record
+from heliograph.traffic.deltas import LOST, Change, record
 from heliograph.traffic.folding import EVERY, TIMER, fold
-from heliograph.traffic.reading import Point, Query, read
+from heliograph.traffic.reading import Failed, Point, Query, failures, read
 
-__all__ = ["EVERY", "TIMER", "Change", "Point", "Query", "fold", "percentile", "read", "record"]
+__all__ = [
+    "EVERY",
+    "LOST",
+    "TIMER",
+    "Change",
+    "Failed",
+    "Point",
+    "Query",
+    "failures",
+    "fold",
+    "percentile",
+    "read",
+    "record",
+]

@@ -19,6 +19,8 @@ from heliograph.base.ids import uuid7
 
 #: Statuses of messages that no supplier has: one and the same for traffic.
 WAITING = {"sending": "accepted", "queued": "accepted"}
+#: Statuses of messages that failed, which are counted by reason too.
+LOST = ("undelivered", "failed", "expired", "rejected")
 #: The supplier of a message that none has accepted, and of all WhatsApp messages.
 NONE = UUID(int=0)
 
@@ -39,6 +41,9 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     supplier_id: UUID | None = None
     sent: float | None = None
     delivered: float | None = None
+    #: Failure codes of the old and the new status, where that is among LOST.
+    old_reason: str = ""
+    new_reason: str = ""
 
 
 class _Sum(msgspec.Struct, gc=False):
@@ -57,17 +62,17 @@ class _Group(msgspec.Struct, gc=False):
     delivered: list[float] = []
 
 
-_Key = tuple[UUID, datetime, str, str, str, str, UUID, str]
+_Key = tuple[UUID, datetime, str, str, str, str, UUID, str, str]
 
 APPEND = """
-INSERT INTO traffic_deltas (organization_id, batch, n, hour, channel, mode, country, sender, supplier_id, status, count,
-                            segments, to_sent, to_delivered)
-SELECT organization_id, $1, n, hour, channel, mode, country, sender, supplier_id, status, count, segments,
+INSERT INTO traffic_deltas (organization_id, batch, n, hour, channel, mode, country, sender, supplier_id, status,
+                            reason, count, segments, to_sent, to_delivered)
+SELECT organization_id, $1, n, hour, channel, mode, country, sender, supplier_id, status, reason, count, segments,
        to_sent::bigint[], to_delivered::bigint[]
   FROM unnest($2::uuid[], $3::timestamptz[], $4::text[], $5::text[], $6::text[], $7::text[], $8::uuid[], $9::text[],
-              $10::bigint[], $11::bigint[], $12::text[], $13::text[]) WITH ORDINALITY
-       AS item (organization_id, hour, channel, mode, country, sender, supplier_id, status, count, segments, to_sent,
-                to_delivered, n)
+              $10::text[], $11::bigint[], $12::bigint[], $13::text[], $14::text[]) WITH ORDINALITY
+       AS item (organization_id, hour, channel, mode, country, sender, supplier_id, status, reason, count, segments,
+                to_sent, to_delivered, n)
 """
 
 
@@ -81,16 +86,17 @@ async def record(conn: Connection, changes: Iterable[Change]) -> None:
         old = WAITING.get(change.old_status, change.old_status)
         new = WAITING.get(change.new_status, change.new_status)
         if old != new:
-            for status, sign in ((old, -1), (new, 1)):
+            for status, reason, sign in ((old, change.old_reason, -1), (new, change.new_reason, 1)):
                 # A message that was not handed over was counted under no supplier.
-                one = sums.setdefault((*place, NONE if status == "accepted" else supplier_id, status), _Sum())
+                counted = NONE if status == "accepted" else supplier_id
+                one = sums.setdefault((*place, counted, status, reason if status in LOST else ""), _Sum())
                 one.count += sign * count
                 one.segments += sign * segments
         if group.sent:
-            one = sums.setdefault((*place, supplier_id, "sent"), _Sum())
+            one = sums.setdefault((*place, supplier_id, "sent", ""), _Sum())
             one.to_sent = _counted(one.to_sent, group.sent)
         if group.delivered:
-            one = sums.setdefault((*place, supplier_id, "delivered"), _Sum())
+            one = sums.setdefault((*place, supplier_id, "delivered", ""), _Sum())
             one.to_delivered = _counted(one.to_delivered, group.delivered)
     rows = [
         (*key, one.count, one.segments, _array(one.to_sent), _array(one.to_delivered))
@@ -117,6 +123,8 @@ def _groups(changes: Iterable[Change]) -> Iterable[_Group]:
             change.new_status,
             change.mode,
             change.channel,
+            change.old_reason,
+            change.new_reason,
             at.tzinfo,
         )
         group = groups.get(key)

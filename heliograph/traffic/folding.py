@@ -29,6 +29,12 @@ WITH gone AS (
        SET count = known.count + excluded.count, segments = known.segments + excluded.segments,
            to_sent = histogram_add(known.to_sent, excluded.to_sent),
            to_delivered = histogram_add(known.to_delivered, excluded.to_delivered)
+), failed AS (
+    INSERT INTO failure_counts AS known (organization_id, hour, channel, mode, country, reason, count)
+    SELECT organization_id, hour, channel, mode, country, reason, sum(count)::bigint
+      FROM gone WHERE reason <> '' GROUP BY 1, 2, 3, 4, 5, 6 HAVING sum(count) <> 0 ORDER BY 1, 2, 3, 4, 5, 6
+    ON CONFLICT (organization_id, hour, channel, mode, country, reason) DO UPDATE
+       SET count = known.count + excluded.count
 ), used AS MATERIALIZED (
     SELECT organization_id, (hour AT TIME ZONE 'UTC')::date AS day, channel, country, sender,
            coalesce(campaign_id, $2) AS campaign_id, coalesce(key_id, $2) AS key_id, sum(count)::bigint AS messages,

@@ -42,6 +42,15 @@ class Point(msgspec.Struct, frozen=True):
     to_delivered: list[int]
 
 
+class Failed(msgspec.Struct, frozen=True):
+    """How many messages to a country failed for a reason, which is a failure code of the channel."""
+
+    channel: str
+    country: str
+    reason: str
+    count: int
+
+
 READ = """
 SELECT at, value, jsonb_object_agg(status, count)::text AS counts, sum(segments)::bigint AS segments,
        histogram_sum(to_sent) AS to_sent, histogram_sum(to_delivered) AS to_delivered
@@ -85,3 +94,18 @@ async def read(conn: Connection, actor: Actor, *, query: Query) -> list[Point]:
         )
         for row in rows
     ]
+
+
+FAILED = """
+SELECT channel, country, reason, sum(count)::bigint AS count FROM failure_counts
+ WHERE organization_id = $1 AND hour >= $2 AND hour < $3 AND mode = $4
+ GROUP BY 1, 2, 3 HAVING sum(count) > 0 ORDER BY count DESC, channel, country, reason LIMIT $5
+"""
+
+
+async def failures(
+    conn: Connection, actor: Actor, *, date_from: datetime, date_to: datetime, limit: int
+) -> list[Failed]:
+    """Why messages that were accepted in [date_from, date_to) failed, the commonest first."""
+    rows = await conn.fetch(FAILED, actor.organization_id, date_from, date_to, actor.mode, limit)
+    return [Failed(*row) for row in rows]

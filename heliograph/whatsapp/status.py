@@ -216,6 +216,8 @@ def _change(row: asyncpg.Record, new: dict[str, Any]) -> traffic.Change:
         new_status=new["status"],
         sent=took("sent_at"),
         delivered=took("delivered_at"),
+        old_reason=row["failure_code"] or "",
+        new_reason=new["failure_code"] or "",
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import re
+from uuid import UUID
 
 from heliograph import traffic
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.dashboard.messaging.home import LATEST
 from heliograph.overview import figures
+from heliograph.sms.status import FAILURES, Move, move_many
 from heliograph.traffic import Point
 
 from .conftest import Api, Browser, Tenant, make_person
@@ -33,6 +36,29 @@ async def test_figures_are_those_of_the_roll_ups(api: Api, pool: Pool, tenant: T
     assert len(re.findall(r'<tr id="m-', page.text)) == LATEST
     assert "Nothing happened in this time." in (await owner.get("/?mode=test")).words
     assert "12 accepted" in (await owner.get("/?range=7d")).words
+
+
+async def test_why_messages_failed_is_said_with_counts(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    assert "Why messages failed" not in (await owner.get("/")).words
+    ids = [await send(api, tenant) for _ in range(3)]
+    codes = ["undelivered", "undelivered", "destination_unreachable"]
+    moves = [
+        Move(tenant.actor.organization_id, UUID(id), "undelivered", clock.now(), code)
+        for id, code in zip(ids, codes, strict=True)
+    ]
+    async with pool.acquire() as conn:
+        await move_many(conn, moves)
+        await traffic.fold(conn)
+    page = await owner.get("/")
+    section = page.words.partition("Why messages failed")[2]
+    said = FAILURES["undelivered"]
+    assert f"{said} SMS 2" in section
+    assert f"{FAILURES['destination_unreachable']} SMS 1" in section
+    assert page.words.count(said) == 2  # it is the first one of the country, too
+    (link,) = re.findall(r'href="(/messages[^"]*reason=undelivered[^"]*)"', page.text)
+    listed = await owner.get(html.unescape(link))
+    assert len(re.findall(r'<tr id="m-', listed.text)) == 2
+    assert "Why messages failed" not in (await owner.get("/?mode=test")).words
 
 
 async def test_steps_are_ticked_by_what_happened(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:

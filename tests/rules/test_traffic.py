@@ -51,6 +51,23 @@ SELECT organization_id, date_trunc('hour', accepted_at, 'UTC'), 'whatsapp', mode
        count(*)::int, 0
   FROM whatsapp_messages WHERE direction = 'outbound' GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
 """
+REASONS = """
+SELECT organization_id, hour, channel, mode, country, reason, sum(count)::int AS count
+  FROM (SELECT organization_id, hour, channel, mode, country, reason, count FROM failure_counts
+        UNION ALL
+        SELECT organization_id, hour, channel, mode, country, reason, count FROM traffic_deltas WHERE reason <> '') one
+ GROUP BY 1, 2, 3, 4, 5, 6 HAVING sum(count) <> 0
+"""
+REASONS_OF_MESSAGES = """
+SELECT organization_id, date_trunc('hour', accepted_at, 'UTC'), 'sms', mode, country,
+       CASE status WHEN 'expired' THEN status ELSE failure_code END, count(*)::int
+  FROM messages WHERE status = 'expired' OR status IN ('undelivered', 'failed', 'rejected') AND failure_code IS NOT NULL
+ GROUP BY 1, 2, 3, 4, 5, 6
+UNION ALL
+SELECT organization_id, date_trunc('hour', accepted_at, 'UTC'), 'whatsapp', mode, country, failure_code, count(*)::int
+  FROM whatsapp_messages WHERE direction = 'outbound' AND status = 'failed' AND failure_code IS NOT NULL
+ GROUP BY 1, 2, 3, 4, 5, 6
+"""
 HISTOGRAMS = """
 SELECT histogram_sum(to_sent) AS to_sent, histogram_sum(to_delivered) AS to_delivered
   FROM (SELECT to_sent, to_delivered FROM traffic UNION ALL SELECT to_sent, to_delivered FROM traffic_deltas) one
@@ -61,6 +78,8 @@ TIMES = "SELECT accepted_at, send_at, sent_at, delivered_at FROM messages"
 async def check(pool: Pool) -> None:
     counted = {tuple(row) for row in await pool.fetch(COUNTED)}
     assert counted == {tuple(row) for row in await pool.fetch(OF_MESSAGES)}
+    reasons = {tuple(row) for row in await pool.fetch(REASONS)}
+    assert reasons == {tuple(row) for row in await pool.fetch(REASONS_OF_MESSAGES)}
 
 
 async def check_times(pool: Pool) -> None:
@@ -85,8 +104,8 @@ class Rolled(Machine):
     """Messages of two organizations are accepted and move in any order, in batches, while deltas are folded."""
 
     tables = (
-        "traffic", "traffic_deltas", "send_keys", "queue", "events", "messages", "usage_ledger", "sender_ids",
-        "quotas", "organizations",
+        "traffic", "traffic_deltas", "failure_counts", "send_keys", "queue", "events", "messages", "usage_ledger",
+        "sender_ids", "quotas", "organizations",
     )  # fmt: skip
 
     @initialize()
@@ -170,16 +189,17 @@ class Rolled(Machine):
                     st.booleans(),
                     st.booleans(),
                     st.sampled_from(SUPPLIERS),
+                    st.sampled_from([None, "undelivered", "destination_unreachable"]),
                 ),
                 min_size=1,
                 max_size=6,
             )
         )
         moves = []
-        for whose, status, unsent, sent_before, supplier_id in drawn:
+        for whose, status, unsent, sent_before, supplier_id, code in drawn:
             if sent_before:
                 moves.append(Move(*whose, "sent", self.later(), supplier_id=supplier_id))
-            moves.append(Move(*whose, status, self.later(), None, unsent, supplier_id=supplier_id))
+            moves.append(Move(*whose, status, self.later(), code, unsent, supplier_id=supplier_id))
 
         async def work() -> None:
             async with self.pool.acquire() as conn, conn.transaction():

@@ -19,11 +19,15 @@ from heliograph.pages.pieces import charts, ranges
 from heliograph.pages.pieces.charts import Chart, Series
 from heliograph.pages.requests import Request
 from heliograph.people.roles import CONTENT, USAGE
+from heliograph.traffic import Failed
+from heliograph.why.words import Kind
 
 #: The range that is shown if none is asked for.
 USUAL = "24h"
 #: Messages that are shown, countries that are listed.
 LATEST, COUNTRIES = 10, 8
+#: Reasons for which messages failed that are shown.
+REASONS = 8
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -66,6 +70,7 @@ async def front(request: Request) -> Answer:
         "picture": picture,
         "cards": _cards(request, picture.now, picture.before),
         "countries": picture.countries[:COUNTRIES],
+        "reasons": _reasons(request, picture) if sees_messages else [],
         "quota": balance,
         "quota_left": _left(balance),
         "notices": notices,
@@ -171,6 +176,19 @@ def _charts(request: Request, picture: Picture) -> list[Chart]:
 
 def _links(request: Request, picture: Picture) -> list[str]:
     return [request.to("/messages", **{"from": iso(at), "to": iso(at + picture.step)}) for at, _ in picture.intervals]
+
+
+def _reasons(request: Request, picture: Picture) -> list[tuple[Failed, Kind, str]]:
+    """(why, the kind of its words, where these messages are listed) of the commonest failures."""
+    stretch = {"from": iso(picture.since), "to": iso(picture.until)}
+    return [
+        (
+            one,
+            "sms_failure" if one.channel == "sms" else "whatsapp_failure",
+            request.to("/messages", channel=one.channel, reason=one.reason, **stretch),
+        )
+        for one in picture.reasons[:REASONS]
+    ]
 
 
 def _left(balance: Quota | None) -> int:
