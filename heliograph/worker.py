@@ -39,6 +39,7 @@ from heliograph.queue.watch import Watch
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
 from heliograph.sms.received import inbox
 from heliograph.sms.work import SmsWork
+from heliograph.traffic import reconciliation
 from heliograph.webhooks.delivery.work import WebhookWork
 from heliograph.webhooks.recording import traffic as webhook_traffic
 from heliograph.webhooks.recording.handover import Deliveries
@@ -195,6 +196,7 @@ class Worker:
 
 async def _fold(conn: Connection) -> None:
     await traffic.fold(conn)
+    await reconciliation.fold(conn)
     await webhook_traffic.fold(conn)
 
 

@@ -1823,6 +1823,42 @@ CREATE TABLE failure_counts (
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE failure_counts IS 'tenant: why messages failed, by the hour in which they were accepted; the sum over reasons is that of traffic';
 
+CREATE TABLE reconciliation_deltas (
+    batch       uuid NOT NULL,
+    n           smallint NOT NULL,
+    supplier_id uuid NOT NULL,
+    hour        timestamptz NOT NULL,
+    country     text NOT NULL,
+    what        text NOT NULL,
+    count       bigint NOT NULL,
+    segments    bigint NOT NULL,
+    to_receipt  bigint[] NOT NULL DEFAULT '{}',
+    PRIMARY KEY (batch, n)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+COMMENT ON TABLE reconciliation_deltas IS 'control: what commits changed of the reconciliation with suppliers, appended by them, folded and deleted every ten seconds';
+COMMENT ON COLUMN reconciliation_deltas.batch IS 'tells commits apart';
+
+CREATE TABLE reconciliation (
+    day         date NOT NULL,
+    hour        timestamptz NOT NULL,
+    supplier_id uuid NOT NULL,
+    country     text NOT NULL,
+    what        text NOT NULL CHECK (what IN ('accepted', 'refused', 'busy', 'unknown', 'unreachable', 'delivered',
+                                              'undelivered', 'failed', 'expired', 'rejected', 'late', 'never',
+                                              'orphaned')),
+    count       bigint NOT NULL,
+    segments    bigint NOT NULL,
+    to_receipt  bigint[] NOT NULL,
+    PRIMARY KEY (day, hour, supplier_id, country, what)
+) PARTITION BY RANGE (day);
+CREATE INDEX reconciliation_age ON reconciliation USING brin (hour) WITH (autosummarize = on);
+CREATE TABLE reconciliation_rest PARTITION OF reconciliation DEFAULT;
+COMMENT ON TABLE reconciliation IS 'control: what suppliers were handed, answered and reported, by hour and country, to be compared with their bills. Live SMS only';
+COMMENT ON COLUMN reconciliation.hour IS 'in which the supplier took the message; of other answers, in which they came; of orphans, that of the receipt';
+COMMENT ON COLUMN reconciliation.country IS 'ISO region of the calling code; 001: of no country; of orphans as their number looks, empty: like none';
+COMMENT ON COLUMN reconciliation.what IS 'see traffic/reconciliation.py';
+COMMENT ON COLUMN reconciliation.to_receipt IS 'of what a receipt ended: how long it took after the answer';
+
 
 -- -- Requests ---------------------------------------------------------------------------------------------------------
 -- What programs asked of the API, and people of the dashboard, and what they were told.

@@ -104,7 +104,7 @@ class Dispatcher(Generic[Message, Report]):
         if attempt is None:
             late = self.flights.find_late(key)
             if late is not None:
-                self._results.answer(Answered(late, outcome))
+                self._results.answer(Answered(late, outcome, is_late=True))
             return
         self._channel.heard(attempt, outcome)
         if outcome.verdict is Verdict.UNKNOWN:

@@ -42,6 +42,8 @@ class Answered(msgspec.Struct, frozen=True, gc=False):
     attempt: Attempt[Any]
     #: The channel's own; it has a `verdict`.
     outcome: Any
+    #: It was given up before, and that was recorded as of unknown outcome.
+    is_late: bool = False
 
 
 class Ahead(Exception):

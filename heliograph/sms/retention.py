@@ -11,6 +11,8 @@ from heliograph.base.database.retention_rules import Deletion, Rules, Sums, Tabl
 #: Receipts and ids of suppliers are evidence and a way to match late receipts; networks send none after a week.
 EVIDENCE = timedelta(days=14)
 RECEIPTS = timedelta(days=93)
+#: Suppliers are billed and disputed by the month: a year, and the month before it to compare with.
+RECONCILIATION = timedelta(days=400)
 
 DELETE_INBOUND = """
 DELETE FROM inbound_messages WHERE id IN (SELECT id FROM inbound_messages WHERE id < $1 LIMIT $2)
@@ -49,6 +51,7 @@ RULES = Rules(
         ),
         Table(name="received_messages", time="received_at", bound=lambda at: at.metadata, text="body"),
         Table(name="receipts", time="received_at", bound=lambda at: at.now - RECEIPTS),
+        Table(name="reconciliation", time="hour", bound=lambda at: at.now - RECONCILIATION),
         Table(name="sms_parts", time="created_at", bound=lambda at: at.now - EVIDENCE),
     ),
     deletions=(

@@ -140,7 +140,7 @@ UPDATE messages m
 RETURNING m.organization_id, m.id, m.mode, m.status, m.recipient, m.client_reference, m.segments, m.request_id,
           m.accepted_at, m.sent_at, m.delivered_at, m.failed_at, m.failure_code, v.at, v.event_id,
           m.event_id = v.event_id AS raises, m.country, m.sender, m.supplier_id, m.send_at, m.previous_status,
-          m.receipt
+          m.receipt, m.expires_at
 """
 
 
@@ -210,6 +210,9 @@ def _change(row: asyncpg.Record) -> traffic.Change:
     begun = max(row["accepted_at"], row["send_at"] or row["accepted_at"])
     # A message that had ended without news from a supplier may turn out to have arrived.
     new = old in ("accepted", "sending") or (old in ("unknown", "expired") and sent == row["at"])
+    # Nothing but a receipt ends a message that a supplier has, save that there is none.
+    is_reported = sent is not None and STATUSES[row["status"]].event is not None
+    late_from = None if sent is None else row["expires_at"] or sent + traffic.LATE
     return traffic.Change(
         organization_id=row["organization_id"],
         channel="sms",
@@ -226,6 +229,9 @@ def _change(row: asyncpg.Record) -> traffic.Change:
         # Of what failed, only what expired may move on: its code is no longer in the row, so it is counted by one.
         old_reason=old if old == "expired" else "",
         new_reason=row["status"] if row["status"] == "expired" else row["failure_code"] or "",
+        taken_at=sent,
+        receipt=(row["at"] - sent).total_seconds() if is_reported else None,
+        is_late=is_reported and (old == "unknown" or row["at"] > late_from),
     )
 
 

@@ -2,6 +2,8 @@
 
     accept, moves ── deltas, in the same commit ──► traffic_deltas ── folded every ten seconds ──► traffic ──► charts
 
+What suppliers were handed and told is rolled up beside it (`reconciliation.py`), for operators alone.
+
 A message counts in the hour in which it was accepted, under the status that it has now. The rule nobody may break:
 deltas are written in the commit that they describe, so that roll-ups, once folded, equal a count over messages.
 """
@@ -10,9 +12,11 @@ from heliograph.base.histogram import percentile
 from heliograph.traffic.deltas import LOST, Change, record
 from heliograph.traffic.folding import EVERY, TIMER, fold
 from heliograph.traffic.reading import Failed, Point, Query, failures, read
+from heliograph.traffic.reconciliation import LATE
 
 __all__ = [
     "EVERY",
+    "LATE",
     "LOST",
     "TIMER",
     "Change",

@@ -16,6 +16,7 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.base.histogram import LENGTH, bucket
 from heliograph.base.ids import uuid7
+from heliograph.traffic.reconciliation import Counted, Sums, add, append, as_text, hour_of
 
 #: Statuses of messages that no supplier has: one and the same for traffic.
 WAITING = {"sending": "accepted", "queued": "accepted"}
@@ -27,7 +28,8 @@ NONE = UUID(int=0)
 
 class Change(msgspec.Struct, frozen=True, gc=False):
     """A message whose status changed. `sent`, `delivered`: from acceptance (or from when it was due) to that, seconds,
-    if it happened just now."""
+    if it happened just now. `receipt`: from when the supplier took it (`taken_at`) to the receipt that ended it,
+    seconds, if one did; `is_late`: it came too late."""
 
     organization_id: UUID
     channel: str
@@ -44,6 +46,9 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     #: Failure codes of the old and the new status, where that is among LOST.
     old_reason: str = ""
     new_reason: str = ""
+    taken_at: datetime | None = None
+    receipt: float | None = None
+    is_late: bool = False
 
 
 class _Sum(msgspec.Struct, gc=False):
@@ -60,6 +65,7 @@ class _Group(msgspec.Struct, gc=False):
     segments: int = 0
     sent: list[float] = []
     delivered: list[float] = []
+    receipts: list[float] = []
 
 
 _Key = tuple[UUID, datetime, str, str, str, str, UUID, str, str]
@@ -79,6 +85,7 @@ SELECT organization_id, $1, n, hour, channel, mode, country, sender, supplier_id
 async def record(conn: Connection, changes: Iterable[Change]) -> None:
     """Append the effects of these changes on the roll-ups, in the caller's transaction, which makes the changes."""
     sums: dict[_Key, _Sum] = {}
+    carried: Sums = {}
     for group in _groups(changes):
         change, count, segments = group.like, group.count, group.segments
         place = (change.organization_id, group.hour, change.channel, change.mode, change.country, change.sender)
@@ -92,6 +99,8 @@ async def record(conn: Connection, changes: Iterable[Change]) -> None:
                 one = sums.setdefault((*place, counted, status, reason if status in LOST else ""), _Sum())
                 one.count += sign * count
                 one.segments += sign * segments
+        if supplier_id != NONE and change.channel == "sms" and change.mode == "live":
+            _reconcile(carried, group, supplier_id)
         if group.sent:
             one = sums.setdefault((*place, supplier_id, "sent", ""), _Sum())
             one.to_sent = _counted(one.to_sent, group.sent)
@@ -99,12 +108,35 @@ async def record(conn: Connection, changes: Iterable[Change]) -> None:
             one = sums.setdefault((*place, supplier_id, "delivered", ""), _Sum())
             one.to_delivered = _counted(one.to_delivered, group.delivered)
     rows = [
-        (*key, one.count, one.segments, _array(one.to_sent), _array(one.to_delivered))
+        (*key, one.count, one.segments, as_text(one.to_sent), as_text(one.to_delivered))
         for key, one in sums.items()
         if one.count or one.segments or one.to_sent or one.to_delivered
     ]
     if rows:
         await conn.execute(APPEND, uuid7(), *(list(column) for column in zip(*rows, strict=True)))
+    if carried:
+        await append(conn, carried)
+
+
+def _reconcile(sums: Sums, group: _Group, supplier_id: UUID) -> None:
+    """Count what a supplier took, and what its receipts say or do not say of it, in the hour in which it took it."""
+    change, number, segments = group.like, group.count, group.segments
+    if change.taken_at is None:
+        return
+    old, new = change.old_status, change.new_status
+    place = supplier_id, hour_of(change.taken_at), change.country
+    if change.sent is not None:
+        add(sums, Counted(*place, "accepted"), number, segments)
+    elif old in ("unknown", "expired") and change.receipt is not None:
+        # It was never heard of, or said to have expired, until now.
+        add(sums, Counted(*place, "never" if old == "unknown" else "expired"), -number, -segments)
+    if change.receipt is not None:
+        one = add(sums, Counted(*place, new), number, segments)
+        one.to_receipt = _counted(one.to_receipt, group.receipts)
+        if change.is_late and old != "expired":
+            add(sums, Counted(*place, "late"), number, segments)
+    elif new == "unknown":
+        add(sums, Counted(*place, "never"), number, segments)
 
 
 def _groups(changes: Iterable[Change]) -> Iterable[_Group]:
@@ -126,6 +158,10 @@ def _groups(changes: Iterable[Change]) -> Iterable[_Group]:
             change.old_reason,
             change.new_reason,
             at.tzinfo,
+            change.sent is None,
+            change.is_late,
+            # The day of the month is enough: nothing that is reported is a month old.
+            None if (taken := change.taken_at) is None else (taken.day, taken.hour),
         )
         group = groups.get(key)
         if group is None:
@@ -137,6 +173,8 @@ def _groups(changes: Iterable[Change]) -> Iterable[_Group]:
             group.sent.append(change.sent)
         if change.delivered is not None:
             group.delivered.append(change.delivered)
+        if change.receipt is not None:
+            group.receipts.append(change.receipt)
     return groups.values()
 
 
@@ -145,8 +183,3 @@ def _counted(histogram: list[int] | None, durations: Iterable[float]) -> list[in
     for duration in durations:
         histogram[bucket(duration)] += 1
     return histogram
-
-
-def _array(histogram: list[int] | None) -> str:
-    """As an array's text: arrays of arrays must not differ in length."""
-    return "{}" if histogram is None else f"{{{','.join(map(str, histogram))}}}"

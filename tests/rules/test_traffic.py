@@ -22,6 +22,7 @@ from heliograph.base.ids import uuid7
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.bulk import Bulk, accept_bulk
 from heliograph.sms.status import STATUSES, Move, move_many
+from heliograph.traffic import reconciliation
 from tests.rules import test_whatsapp_accept as whatsapp
 from tests.rules import whatsapp_factories
 from tests.rules.factories import organization, send
@@ -72,6 +73,18 @@ HISTOGRAMS = """
 SELECT histogram_sum(to_sent) AS to_sent, histogram_sum(to_delivered) AS to_delivered
   FROM (SELECT to_sent, to_delivered FROM traffic UNION ALL SELECT to_sent, to_delivered FROM traffic_deltas) one
 """
+RECONCILED = """
+SELECT supplier_id, hour, country, what, sum(count)::int, sum(segments)::int
+  FROM (SELECT supplier_id, hour, country, what, count, segments FROM reconciliation
+        UNION ALL SELECT supplier_id, hour, country, what, count, segments FROM reconciliation_deltas) one
+ WHERE what <> 'late' GROUP BY 1, 2, 3, 4 HAVING sum(count) <> 0 OR sum(segments) <> 0
+"""
+TAKEN = """
+SELECT supplier_id, date_trunc('hour', sent_at, 'UTC'), country, what, count(*)::int, sum(segments)::int
+  FROM messages CROSS JOIN LATERAL (
+       VALUES ('accepted'), (CASE status WHEN 'unknown' THEN 'never' ELSE status END)) AS counted (what)
+ WHERE mode = 'live' AND supplier_id IS NOT NULL AND sent_at IS NOT NULL AND what <> 'sent' GROUP BY 1, 2, 3, 4
+"""
 TIMES = "SELECT accepted_at, send_at, sent_at, delivered_at FROM messages"
 
 
@@ -80,6 +93,8 @@ async def check(pool: Pool) -> None:
     assert counted == {tuple(row) for row in await pool.fetch(OF_MESSAGES)}
     reasons = {tuple(row) for row in await pool.fetch(REASONS)}
     assert reasons == {tuple(row) for row in await pool.fetch(REASONS_OF_MESSAGES)}
+    reconciled = {tuple(row) for row in await pool.fetch(RECONCILED)}
+    assert reconciled == {tuple(row) for row in await pool.fetch(TAKEN)}
 
 
 async def check_times(pool: Pool) -> None:
@@ -97,6 +112,7 @@ async def check_times(pool: Pool) -> None:
 
 async def fold(pool: Pool) -> int:
     async with pool.acquire() as conn:
+        await reconciliation.fold(conn)
         return await traffic.fold(conn)
 
 
@@ -104,7 +120,8 @@ class Rolled(Machine):
     """Messages of two organizations are accepted and move in any order, in batches, while deltas are folded."""
 
     tables = (
-        "traffic", "traffic_deltas", "failure_counts", "send_keys", "queue", "events", "messages", "usage_ledger",
+        "traffic", "traffic_deltas", "failure_counts", "reconciliation", "reconciliation_deltas",
+        "send_keys", "queue", "events", "messages", "usage_ledger",
         "sender_ids", "quotas", "organizations",
     )  # fmt: skip
 

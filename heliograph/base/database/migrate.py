@@ -90,6 +90,7 @@ PARTITIONED = {
     "webhook_successes": "uuid",
     "sms_parts": "date",
     "receipts": "date",
+    "reconciliation": "date",
     "received_messages": "uuid",
     "whatsapp_messages": "uuid",
     "whatsapp_wamids": "date",

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from heliograph.base import phones
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.retry import SUBMIT_HORIZON, hold_pause, submit_pause
@@ -30,6 +31,7 @@ from heliograph.sms.reports import keys, parts, waiting
 from heliograph.sms.reports.keys import PartId
 from heliograph.sms.status import Move
 from heliograph.suppliers.contract import Outcome, Verdict
+from heliograph.traffic import reconciliation
 
 
 async def record(
@@ -52,6 +54,7 @@ async def record(
     ids = [id for some in given for id in some]
     await parts.keep(conn, ids, at)
     await _expect_test_receipts(conn, answered)
+    await _reconcile(conn, answered, at)
     early, _ = await waiting.early(conn, [(id.supplier_id, id.id_key) for id in ids], policies=policies)
     return moves + early
 
@@ -67,6 +70,22 @@ async def _expect_test_receipts(conn: Connection, answered: Sequence[Answered]) 
                 items.append((test_mode.SUPPLIER, lease.organization_id, lease.id, pause))
     if items:
         await leases.put(conn, "test", items)
+
+
+async def _reconcile(conn: Connection, answered: Sequence[Answered], at: datetime) -> None:
+    """Count answers that are no yes; messages that were taken are counted by their moves."""
+    events: list[tuple[UUID, str, str, int]] = []
+    for one in answered:
+        verdict, supplier_id = one.outcome.verdict, one.attempt.target_id
+        if (verdict is Verdict.ACCEPTED and not one.is_late) or supplier_id == test_mode.SUPPLIER:
+            continue
+        country = phones.country("+" + one.attempt.submission.to)
+        if verdict is not Verdict.ACCEPTED:
+            events.append((supplier_id, country, verdict.value, 1))
+        if one.is_late:
+            events.append((supplier_id, country, Verdict.UNKNOWN.value, -1))
+    if events:
+        await reconciliation.count(conn, events, at)
 
 
 def _ids(one: Answered) -> list[PartId]:

@@ -15,13 +15,17 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.base import phones
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.sending.channel import Found
+from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.reports import keys, parts, waiting
 from heliograph.sms.reports.keys import PartId
 from heliograph.sms.status import OUTCOME_UNKNOWN, Move
+from heliograph.suppliers.contract import Verdict
+from heliograph.traffic import reconciliation
 
 #: How it is known that an attempt of unknown outcome was accepted.
 SHOWN = "a receipt shows that the supplier has it"
@@ -64,6 +68,13 @@ async def find(conn: Connection, lost: Sequence[ClaimedMessage], *, policies: Ma
             known[lease.id] = msgspec.structs.replace(due, taken=taken, doubtful=(), attempt_state="busy")
     if known:
         moves += await _adopt(conn, adopted, whole, policies)
+        # They were counted as answered with nothing; their moves count them as taken.
+        counted = [
+            (due.attempt_supplier, phones.country(due.recipient), Verdict.UNKNOWN.value, -1)
+            for due in whole.values()
+            if due.attempt_supplier is not None and due.attempt_supplier != test_mode.SUPPLIER
+        ]
+        await reconciliation.count(conn, counted, lost[0].at)
     return Found(moves, known)
 
 

@@ -14,12 +14,14 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.retry import receipt_pause
 from heliograph.sms.reports.keys import ReceivedReceipt, suffix
 from heliograph.sms.reports.receipts import Applied, match, store
 from heliograph.sms.status import Move, move_many
 from heliograph.suppliers.contract import Receipt, ReceiptState
+from heliograph.traffic import reconciliation
 
 COLUMNS = """supplier_id, fingerprint, keys, state, recipient, sender, reference, error, received_at, submitted,
               delivered"""
@@ -75,9 +77,10 @@ UPDATE receipts SET tries = later.tries, next_try_at = received_at + make_interv
 
 # Of the receipts that were checked for the last time, those that still match nothing.
 ORPHANS = """
-SELECT count(*) FROM unnest($1::date[], $2::uuid[], $3::uuid[]) AS last (received_on, supplier_id, fingerprint)
+SELECT receipt.* FROM unnest($1::date[], $2::uuid[], $3::uuid[]) AS last (received_on, supplier_id, fingerprint)
        CROSS JOIN LATERAL (
-       SELECT FROM receipts WHERE received_on = last.received_on AND supplier_id = last.supplier_id
+       SELECT receipts.supplier_id, recipient, received_at FROM receipts
+        WHERE received_on = last.received_on AND supplier_id = last.supplier_id
           AND fingerprint = last.fingerprint AND message_id IS NULL) receipt
 """
 
@@ -106,13 +109,20 @@ async def sweep(conn: Connection, *, policies: Mapping[UUID, str], limit: int = 
     last = [row for row, pause in zip(rows, pauses, strict=True) if pause is None]
     if not last:
         return applied, 0
-    orphans: int = await conn.fetchval(
+    orphans = await conn.fetch(
         ORPHANS,
         [row["received_on"] for row in last],
         [row["supplier_id"] for row in last],
         [row["fingerprint"] for row in last],
     )
-    return applied, orphans
+    hours: dict[datetime, list[tuple[UUID, str, str, int]]] = {}
+    for supplier_id, recipient, received_at in orphans:
+        number = phones.parse(f"+{recipient}")
+        event = supplier_id, phones.country(number) if number else "", "orphaned", 1
+        hours.setdefault(reconciliation.hour_of(received_at), []).append(event)
+    for hour, events in hours.items():
+        await reconciliation.count(conn, events, hour)
+    return applied, len(orphans)
 
 
 UNCERTAIN = """

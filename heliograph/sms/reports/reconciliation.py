@@ -1,0 +1,91 @@
+"""What suppliers were handed and what they reported of it, beside the week before: for operators, who settle accounts.
+
+Customers never read this. The rule nobody may break: a line adds up, so `accepted` is what was delivered, failed in one
+way or the other, never reported, and still waiting.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.csv_files import Writer
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection
+from heliograph.traffic import reconciliation
+from heliograph.traffic.reconciliation import STATES, Line, Query
+
+WEEK = timedelta(days=7)
+#: Columns of a report, in their order. Times to the receipt are in seconds; `owed`: taken and not delivered, which is
+#: due back from a supplier that charged for it.
+COLUMNS = (
+    *("supplier", "at", "country", "submitted", "answered", "accepted", "segments", "matched"),
+    *(*STATES, "late", "never", "waiting", "orphaned", "refused", "busy", "unknown", "unreachable"),
+    *("p50", "p95", "p99", "delivered_share", "week_before_accepted", "week_before_delivered_share"),
+    *("owed", "owed_segments"),
+)
+NAMES = "SELECT id, name FROM suppliers"
+
+
+class Reconciled(msgspec.Struct, frozen=True):
+    """One line, and the same a week before; None: there was nothing."""
+
+    supplier: str
+    line: Line
+    before: Line | None
+
+    def row(self) -> dict[str, Any]:
+        """The values of COLUMNS."""
+        one, before = self.line, self.before
+        owed, owed_segments = one.undelivered
+        values = {name: one[name] for name in reconciliation.COUNTED}
+        return values | {
+            "supplier": self.supplier,
+            "at": None if one.at is None else iso(one.at),
+            "country": one.country,
+            "submitted": one.submitted,
+            "answered": one.answered,
+            "segments": one.segments.get("accepted", 0),
+            "matched": one.matched,
+            "waiting": one.waiting,
+            "p50": _rounded(one.seconds(0.5)),
+            "p95": _rounded(one.seconds(0.95)),
+            "p99": _rounded(one.seconds(0.99)),
+            "delivered_share": _rounded(one.delivered_share),
+            "week_before_accepted": 0 if before is None else before["accepted"],
+            "week_before_delivered_share": None if before is None else _rounded(before.delivered_share),
+            "owed": owed,
+            "owed_segments": owed_segments,
+        }
+
+
+async def report(conn: Connection, query: Query) -> list[Reconciled]:
+    """The lines of a time, each with that of the same hour, day or time a week before."""
+    lines = await reconciliation.read(conn, query)
+    earlier = msgspec.structs.replace(query, date_from=query.date_from - WEEK, date_to=query.date_to - WEEK)
+    before = {_key(one, one.at and one.at + WEEK): one for one in await reconciliation.read(conn, earlier)}
+    names: dict[UUID, str] = {row["id"]: row["name"] for row in await conn.fetch(NAMES)}
+    return [Reconciled(names.get(one.supplier_id, ""), one, before.get(_key(one, one.at))) for one in lines]
+
+
+def as_csv(lines: Sequence[Reconciled]) -> str:
+    """The report as a file for spreadsheets: a line of names, then one for each."""
+    out = io.StringIO()
+    writer = Writer(out, COLUMNS)
+    for one in lines:
+        row = one.row()
+        writer.row(["" if row[name] is None else str(row[name]) for name in COLUMNS])
+    return out.getvalue()
+
+
+def _key(one: Line, at: datetime | None) -> tuple[UUID, datetime | None, str | None]:
+    return one.supplier_id, at, one.country
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

@@ -1,0 +1,237 @@
+"""Reconciliation: what each supplier was handed, answered and reported, by hour and country; the basis of its bill.
+
+    answers, moves ── in the same commit ──► reconciliation_deltas ── folded every ten seconds ──► reconciliation
+
+What is counted of a message counts in the hour in which the supplier took it, so that a day adds up: accepted is
+reported on, in time or late, or never, or still waiting. Answers that are no yes count in the hour in which they came,
+orphans in that of the receipt. Live SMS only. The rule nobody may break: deltas are written in the commit that they
+describe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.histogram import percentile
+from heliograph.base.ids import uuid7
+
+#: How a message that was taken ended, according to receipts.
+STATES = ("delivered", "undelivered", "failed", "expired", "rejected")
+#: Everything that is counted. Answers: accepted, refused, busy, unknown (none came, or none that could be read), and
+#: unreachable (nothing had left). Of what was accepted, also: late receipts, and messages that never got one.
+COUNTED = ("accepted", "refused", "busy", "unknown", "unreachable", *STATES, "late", "never", "orphaned")
+#: A receipt that comes later after the answer is late, unless the message was to be delivered until earlier.
+LATE = timedelta(hours=24)
+#: Deltas of one step, and steps of one round.
+STEP, STEPS = 5000, 20
+
+
+class Counted(msgspec.Struct, frozen=True, gc=False):
+    """Something that is counted, of messages that are alike."""
+
+    supplier_id: UUID
+    hour: datetime
+    country: str
+    #: One of COUNTED.
+    what: str
+
+
+class Sum(msgspec.Struct, gc=False):
+    """How many, with their segments, and how long their receipts took."""
+
+    count: int = 0
+    segments: int = 0
+    to_receipt: list[int] | None = None
+
+
+Sums = dict[Counted, Sum]
+
+APPEND = """
+INSERT INTO reconciliation_deltas (batch, n, supplier_id, hour, country, what, count, segments, to_receipt)
+SELECT $1, n, supplier_id, hour, country, what, count, segments, to_receipt::bigint[]
+  FROM unnest($2::uuid[], $3::timestamptz[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::text[])
+       WITH ORDINALITY AS item (supplier_id, hour, country, what, count, segments, to_receipt, n)
+"""
+
+
+async def append(conn: Connection, sums: Mapping[Counted, Sum]) -> None:
+    """Append what was counted, in the caller's transaction, which makes it so."""
+    rows = [
+        (key.supplier_id, key.hour, key.country, key.what, one.count, one.segments, as_text(one.to_receipt))
+        for key, one in sums.items()
+        if one.count or one.to_receipt
+    ]
+    if rows:
+        await conn.execute(APPEND, uuid7(), *(list(column) for column in zip(*rows, strict=True)))
+
+
+async def count(conn: Connection, events: Iterable[tuple[UUID, str, str, int]], at: datetime) -> None:
+    """Count what no move of a message shows: (supplier, country, one of COUNTED, how many), at this time."""
+    sums: Sums = {}
+    hour = hour_of(at)
+    for supplier_id, country, what, number in events:
+        add(sums, Counted(supplier_id, hour, country, what), number)
+    await append(conn, sums)
+
+
+def add(sums: Sums, key: Counted, number: int, segments: int = 0) -> Sum:
+    """Add to a sum."""
+    one = sums.setdefault(key, Sum())
+    one.count += number
+    one.segments += segments
+    return one
+
+
+def hour_of(at: datetime) -> datetime:
+    """The hour of UTC that a time is in."""
+    return at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def as_text(histogram: Sequence[int] | None) -> str:
+    """As an array's text: arrays of arrays must not differ in length."""
+    return "{}" if histogram is None else f"{{{','.join(map(str, histogram))}}}"
+
+
+# In the order of the keys, so that two who fold at once cannot deadlock.
+FOLD = """
+WITH gone AS (
+    DELETE FROM reconciliation_deltas
+     WHERE ctid = ANY (ARRAY(SELECT ctid FROM reconciliation_deltas LIMIT $1 FOR UPDATE SKIP LOCKED))
+    RETURNING *
+), added AS (
+    INSERT INTO reconciliation AS known (day, hour, supplier_id, country, what, count, segments, to_receipt)
+    SELECT (hour AT TIME ZONE 'UTC')::date, hour, supplier_id, country, what, sum(count)::bigint,
+           sum(segments)::bigint, histogram_sum(to_receipt)
+      FROM gone GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+    ON CONFLICT (day, hour, supplier_id, country, what) DO UPDATE
+       SET count = known.count + excluded.count, segments = known.segments + excluded.segments,
+           to_receipt = histogram_add(known.to_receipt, excluded.to_receipt)
+)
+SELECT count(*) FROM gone
+"""
+
+
+async def fold(conn: Connection) -> int:
+    """Fold accumulated deltas, each step in its own transaction; returns how many there were."""
+    folded = 0
+    for _ in range(STEPS):
+        done: int = await conn.fetchval(FOLD, STEP)
+        folded += done
+        if done < STEP:
+            break
+    return folded
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """A query: [date_from, date_to). None: all."""
+
+    date_from: datetime
+    date_to: datetime
+    #: What there is a line for each of: any of "day", "hour" and "country"; the supplier is always told apart.
+    by: Sequence[str] = ("day", "country")
+    supplier_id: UUID | None = None
+    country: str | None = None
+    #: Maximum number of lines.
+    limit: int = 10_000
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of what one supplier was handed. Counts are messages, but those of answers that are no yes."""
+
+    supplier_id: UUID
+    #: When the day or the hour begins; None: the whole time.
+    at: datetime | None
+    country: str | None
+    counts: Mapping[str, int]
+    segments: Mapping[str, int]
+    to_receipt: Sequence[int]
+
+    def __getitem__(self, what: str) -> int:
+        return self.counts.get(what, 0)
+
+    @property
+    def submitted(self) -> int:
+        """Attempts that left this machine."""
+        return sum(self[one] for one in ("accepted", "refused", "busy", "unknown"))
+
+    @property
+    def answered(self) -> int:
+        """Those that the supplier answered."""
+        return self.submitted - self["unknown"]
+
+    @property
+    def matched(self) -> int:
+        """Messages whose end a receipt told."""
+        return sum(self[one] for one in STATES)
+
+    @property
+    def waiting(self) -> int:
+        """Messages that are taken, and of which nothing final was heard yet."""
+        return max(0, self["accepted"] - self.matched - self["never"])
+
+    @property
+    def undelivered(self) -> tuple[int, int]:
+        """Messages and segments that the supplier took, and says, or lets us suppose, did not arrive: what it owes if
+        it charged for them."""
+        lost = [one for one in (*STATES, "never") if one != "delivered"]
+        return sum(self[one] for one in lost), sum(self.segments.get(one, 0) for one in lost)
+
+    @property
+    def delivered_share(self) -> float | None:
+        """Of the messages whose end is known or given up, those delivered."""
+        ended = self.matched + self["never"]
+        return self["delivered"] / ended if ended else None
+
+    def seconds(self, share: float) -> float | None:
+        """Within which `share` (0 to 1) of the receipts came."""
+        return percentile(self.to_receipt, share)
+
+
+# What is not folded yet counts too.
+READ = """
+SELECT supplier_id, at, country, jsonb_object_agg(what, count)::text AS counts,
+       jsonb_object_agg(what, segments)::text AS segments, histogram_sum(to_receipt) AS to_receipt
+  FROM (SELECT supplier_id, CASE WHEN 'hour' = ANY ($3) THEN hour
+                                 WHEN 'day' = ANY ($3) THEN date_trunc('day', hour, 'UTC') END AS at,
+               CASE WHEN 'country' = ANY ($3) THEN country END AS country, what, sum(count)::bigint AS count,
+               sum(segments)::bigint AS segments, histogram_sum(to_receipt) AS to_receipt
+          FROM (SELECT supplier_id, hour, country, what, count, segments, to_receipt FROM reconciliation
+                 WHERE day >= ($1::timestamptz AT TIME ZONE 'UTC')::date
+                   AND day <= ($2::timestamptz AT TIME ZONE 'UTC')::date
+                 UNION ALL
+                SELECT supplier_id, hour, country, what, count, segments, to_receipt FROM reconciliation_deltas) one
+         WHERE hour >= $1 AND hour < $2 AND ($4::uuid IS NULL OR supplier_id = $4)
+           AND ($5::text IS NULL OR country = $5)
+         GROUP BY 1, 2, 3, 4) by_what
+ GROUP BY supplier_id, at, country ORDER BY at, supplier_id, country LIMIT $6
+"""
+
+
+async def read(conn: Connection, query: Query) -> list[Line]:
+    """The lines of a time, oldest first; those of which nothing is counted are left out."""
+    rows = await conn.fetch(
+        READ, query.date_from, query.date_to, list(query.by), query.supplier_id, query.country, query.limit
+    )
+    found = [
+        Line(
+            supplier_id=row["supplier_id"],
+            at=row["at"],
+            country=row["country"],
+            counts=_some(row["counts"]),
+            segments=_some(row["segments"]),
+            to_receipt=row["to_receipt"],
+        )
+        for row in rows
+    ]
+    return [one for one in found if one.counts]
+
+
+def _some(text: str) -> dict[str, int]:
+    counts: dict[str, Any] = msgspec.json.decode(text)
+    return {name: value for name, value in counts.items() if value}

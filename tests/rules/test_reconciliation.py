@@ -1,0 +1,182 @@
+"""Reconciliation with suppliers: every answer and receipt is counted once, where it belongs, and a line adds up."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
+from heliograph.queue import timers
+from heliograph.sms.reports import reconciliation as reports
+from heliograph.sms.reports import silence, waiting
+from heliograph.suppliers.contract import Outcome, ReceiptState, Submission, Verdict
+from heliograph.traffic import reconciliation
+from heliograph.traffic.reconciliation import Query
+from tests.rules.dispatching import Bench
+from tests.rules.factories import accepted, message, organization, receipt, supplier, taking
+
+
+async def lines(pool: Pool, *by: str, ago: timedelta = timedelta(hours=2), **values: Any) -> list[reports.Reconciled]:
+    at = clock.now()
+    query = Query(date_from=at - ago, date_to=at + timedelta(hours=2), by=by, **values)
+    async with pool.acquire() as conn:
+        return await reports.report(conn, query)
+
+
+async def counts(pool: Pool) -> dict[str, int]:
+    """What is counted in all, which folding does not change."""
+    (one,) = await lines(pool)
+    async with pool.acquire() as conn:
+        await reconciliation.fold(conn)
+    assert await lines(pool) == [one]
+    return dict(one.line.counts)
+
+
+async def row(pool: Pool) -> dict[str, Any]:
+    (one,) = await lines(pool)
+    return one.row()
+
+
+async def test_a_line_adds_up(pool: Pool) -> None:
+    bench = Bench(pool, supplier("main"))
+    actor = await organization(pool)
+    ids = [await message(pool, actor) for _ in range(4)]
+    refused, busy, nothing = [await message(pool, actor) for _ in range(3)]
+    verdicts = {refused: Verdict.REFUSED, busy: Verdict.BUSY, nothing: Verdict.UNREACHABLE}
+    bench.only.script = lambda one: (
+        Outcome(verdicts[one.message_id]) if one.message_id in verdicts else accepted(str(one.message_id))
+    )
+    await bench.round()
+    states = [ReceiptState.DELIVERED, ReceiptState.UNDELIVERED, ReceiptState.EXPIRED]
+    for id, state in zip(ids, states, strict=False):
+        await bench.receive(bench.only_id, receipt(str(id), state=state))
+        await bench.receive(bench.only_id, receipt(str(id), state=state))  # again
+        await bench.receive(bench.only_id, receipt(str(id), state=ReceiptState.PENDING))
+    assert await counts(pool) == {
+        "accepted": 4,
+        "refused": 1,
+        "busy": 1,
+        "unreachable": 1,
+        "delivered": 1,
+        "undelivered": 1,
+        "expired": 1,
+    }
+    found = await row(pool)
+    assert (found["submitted"], found["answered"], found["matched"], found["waiting"]) == (6, 6, 3, 1)
+    assert (found["owed"], found["owed_segments"], found["delivered_share"]) == (2, 2, 0.3333)
+    assert 0 < found["p50"] <= found["p99"]
+    # A late word of an end that was only supposed.
+    await bench.receive(bench.only_id, receipt(str(ids[2])))
+    assert (await row(pool))["delivered"] == 2
+    assert (await row(pool))["expired"] == 0
+
+
+async def test_an_answer_that_comes_late_counts_once(pool: Pool) -> None:
+    bench = Bench(pool, supplier("main"))
+    actor = await organization(pool)
+    ids = [await message(pool, actor) for _ in range(2)]
+    bench.only.script = lambda one: Outcome(Verdict.UNKNOWN, doubtful=(1,))
+    await bench.round()
+    assert await counts(pool) == {"unknown": 2}
+    assert (await row(pool))["answered"] == 0
+    bench.answer(bench.only.submitted[0], accepted("a"))
+    bench.answer(bench.only.submitted[1], Outcome(Verdict.REFUSED))
+    await bench.settle()
+    assert await counts(pool) == {"accepted": 1, "refused": 1}
+    assert len(ids) == 2
+
+
+async def test_a_receipt_that_shows_what_an_answer_did_not_say_counts_as_one(pool: Pool) -> None:
+    bench = Bench(pool, supplier("main"), grace=0.0)
+    id = await message(pool, await organization(pool))
+    bench.only.script = lambda one: Outcome(Verdict.UNKNOWN, doubtful=(1,))
+    await bench.round()
+    await bench.receive(bench.only_id, receipt("a"))
+    await bench.later(seconds=120)
+    await bench.round()
+    assert await pool.fetchval("SELECT status FROM messages WHERE id = $1", id) == "delivered"
+    assert await counts(pool) == {"accepted": 1, "delivered": 1}
+
+
+async def test_never_and_late(pool: Pool) -> None:
+    bench = Bench(pool, supplier("main"))
+    id = await message(pool, await organization(pool))
+    await bench.round()
+    (sent,) = bench.only.submitted
+    await pool.execute("UPDATE messages SET sent_at = sent_at - interval '73 hours'")
+    await pool.execute("UPDATE attempts SET ended_at = ended_at - interval '73 hours'")
+    await pool.execute("UPDATE reconciliation_deltas SET hour = hour - interval '73 hours'")
+    async with pool.acquire() as conn, conn.transaction():
+        await timers.ensure(conn, "silent")
+        for _ in range(30):
+            await silence.close_silent(conn, deadline=timedelta(hours=72), span=timedelta(hours=1))
+    ago = timedelta(hours=80)
+    (one,) = await lines(pool, ago=ago)
+    assert dict(one.line.counts) == {"accepted": 1, "never": 1}
+    assert (one.line.waiting, one.line.undelivered) == (0, (1, 1))
+    await bench.receive(bench.only_id, receipt(_id(sent)))
+    assert await pool.fetchval("SELECT status FROM messages WHERE id = $1", id) == "delivered"
+    (one,) = await lines(pool, ago=ago)
+    assert dict(one.line.counts) == {"accepted": 1, "delivered": 1, "late": 1}
+    middle = one.line.seconds(0.5)
+    assert middle is not None
+    assert middle > 36 * 3600
+
+
+def _id(one: Submission) -> str:
+    part = taking(one).parts[0].supplier_message_id
+    assert part is not None
+    return part
+
+
+async def test_receipts_that_fit_nothing_are_counted_by_country_once_they_are_given_up(pool: Pool) -> None:
+    bench = Bench(pool, supplier("main"))
+    for number, to in enumerate(("+258841234567", "+351912345678", "0841234567")):
+        await bench.receive(bench.only_id, receipt(f"lost-{number}", to=to))
+    for _ in range(12):
+        await pool.execute("UPDATE receipts SET next_try_at = now() WHERE next_try_at IS NOT NULL")
+        async with pool.acquire() as conn, conn.transaction():
+            await waiting.sweep(conn, policies={})
+    found = {one.line.country: one.line["orphaned"] for one in await lines(pool, "country")}
+    assert found == {"MZ": 1, "PT": 1, "": 1}
+
+
+async def test_segments_count_and_what_is_a_test_does_not(pool: Pool) -> None:
+    bench = Bench(pool, supplier("main"))
+    actor = await organization(pool)
+    await message(pool, actor, segments=3)
+    await message(pool, actor, mode="test")
+    await bench.round()
+    (one,) = await lines(pool)
+    assert (dict(one.line.counts), dict(one.line.segments)) == ({"accepted": 1}, {"accepted": 3})
+
+
+async def test_a_day_stands_beside_the_same_of_a_week_before(pool: Pool) -> None:
+    bench = Bench(pool, supplier("main"))
+    actor = await organization(pool)
+    ids = [await message(pool, actor) for _ in range(2)]
+    bench.only.script = lambda one: accepted(str(one.message_id))
+    await bench.round()
+    for id in ids:
+        await bench.receive(bench.only_id, receipt(str(id)))
+    await pool.execute("UPDATE reconciliation_deltas SET hour = hour - interval '7 days'")
+    (one,) = [await message(pool, actor)]
+    await bench.round()
+    await bench.receive(bench.only_id, receipt(str(one), state=ReceiptState.REJECTED))
+    # The hour may have turned between the two.
+    await pool.execute(
+        "UPDATE reconciliation_deltas SET hour = date_trunc('hour', $1::timestamptz, 'UTC')"
+        " - CASE WHEN hour < $1 - interval '3 days' THEN interval '7 days' ELSE interval '0' END",
+        clock.now(),
+    )
+    for by in ((), ("day",), ("hour", "country")):
+        (found,) = await lines(pool, *by)
+        shown = found.row()
+        assert (shown["delivered_share"], shown["week_before_delivered_share"]) == (0.0, 1.0)
+        assert shown["week_before_accepted"] == 2
+    head, line, *rest = reports.as_csv([found]).splitlines()
+    assert head.split(",")[:3] == ["supplier", "at", "country"]
+    assert len(line.split(",")) == len(reports.COLUMNS)
+    assert rest == []
+    assert await lines(pool, country="PT") == []
