@@ -54,6 +54,7 @@ ACTIONS = {
     "supplier.state_changed": "Supplier paused, resumed or removed",
     "backup.taken": "Backup taken",
     "backup.restored": "Backup restored",
+    "supplier.tested": "Supplier tested",
     "queue.held": "Work held",
     "queue.released": "Held work released",
     "queue.withdrawn": "Work withdrawn",

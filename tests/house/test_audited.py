@@ -200,6 +200,7 @@ COMMANDS = {
     "prices list": READS,
     "prices show": READS,
     "prices assign": "price_list.assigned",
+    "supplier test": "supplier.tested",
     "quota grant": "quota.changed",
     "quota adjust": "quota.changed",
     "quota show": READS,

@@ -16,7 +16,7 @@ from heliograph.base.crypto import Unsealable
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.process.settings import Settings, SettingsError
-from heliograph.cli.carriage import supplier_kinds, supplier_settings
+from heliograph.cli.carriage import supplier_kinds, supplier_settings, supplier_trial
 from heliograph.cli.carriage.supplier_settings import HIDDEN, written
 from heliograph.cli.terminal.console import (
     DataDir,
@@ -36,7 +36,7 @@ from heliograph.sms.reports import diagnosis
 from heliograph.suppliers import kinds
 from heliograph.suppliers.http.kind import SECRET, HttpKind
 
-app = group("Add, list, change, pause, resume and remove suppliers, the accounts that carry SMS.")
+app = group("Add, list, test, change, pause, resume and remove suppliers, the accounts that carry SMS.")
 add = group("Add a supplier.")
 app.add_typer(add, name="add")
 
@@ -320,6 +320,9 @@ def set_(
         show([{name: written(value) for name, value in one.items()} for one in changes], json, CHANGES)
     else:
         say(f"{found['name']} is unchanged.")
+
+
+app.command("test")(supplier_trial.command)
 
 
 @app.command("pause")

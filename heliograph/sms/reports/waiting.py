@@ -23,6 +23,33 @@ from heliograph.sms.status import Move, move_many
 from heliograph.suppliers.contract import Receipt, ReceiptState
 from heliograph.traffic import reconciliation
 
+
+class Named(msgspec.Struct, frozen=True, gc=False):
+    """A receipt that waits, and which of the ids that were asked for it names."""
+
+    received_at: datetime
+    id: str
+    state: str
+    error: str
+
+
+# The words of EARLY, so that the same indexes answer.
+NAMED = """
+SELECT received_at, id, state, error FROM (
+       SELECT received_at, keys[1] AS id, state, error FROM receipts
+        WHERE supplier_id = $1 AND keys[1] = ANY ($2) AND message_id IS NULL AND next_try_at IS NOT NULL
+       UNION ALL
+       SELECT received_at, keys[2] AS id, state, error FROM receipts
+        WHERE supplier_id = $1 AND keys[2] = ANY ($2) AND message_id IS NULL AND next_try_at IS NOT NULL) receipt
+ ORDER BY received_at LIMIT 20
+"""
+
+
+async def named(conn: Connection, *, supplier_id: UUID, ids: Sequence[str]) -> list[Named]:
+    """Receipts that match no message and name one of these ids, oldest first: those of a message that is not stored."""
+    return [Named(*row) for row in await conn.fetch(NAMED, supplier_id, list(ids))]
+
+
 COLUMNS = """supplier_id, fingerprint, keys, state, recipient, sender, reference, error, received_at, submitted,
               delivered"""
 # Receipts of these ids that came before their submit's answer, oldest first. Each of a receipt's two ids has an index

@@ -56,13 +56,21 @@ def connect(
     on_inbound: OnInbound,
     *,
     late: float = 0.0,
+    transmits_only: bool = False,
 ) -> SmppConnector:
     """The ConnectorFactory of SMPP. Opens no session before `set_sessions`. Raises SettingsError (names the field).
 
-    `late`: seconds that the answer to a submit still counts after it was given up.
+    `late`: seconds that the answer to a submit still counts after it was given up. `transmits_only`: sessions are bound
+    as transmitters, whatever the account says.
     """
     return SmppConnector(
-        settings_from(account.settings), account.secret, on_outcome, on_receipts, on_inbound, late=late
+        settings_from(account.settings),
+        account.secret,
+        on_outcome,
+        on_receipts,
+        on_inbound,
+        late=late,
+        transmits_only=transmits_only,
     )
 
 
@@ -85,12 +93,14 @@ class SmppConnector:
         *,
         sessions: int = 0,
         late: float = 0.0,
+        transmits_only: bool = False,
         random: Callable[[], float] = randomness.random,
     ) -> None:
         self._settings = settings
         self._secret = secret
         self._on_outcome = on_outcome
         self._late = late
+        self._transmits_only = transmits_only
         self._random = random
         self._builder = Builder(settings)
         self._statuses = settings.status_classes
@@ -293,7 +303,9 @@ class SmppConnector:
 
     def _new_session(self) -> list[Link]:
         kinds: tuple[type[p.Bind], ...] = (p.BindTransceiver,)
-        if self._settings.bind == "pair":
+        if self._transmits_only:
+            kinds = (p.BindTransmitter,)
+        elif self._settings.bind == "pair":
             kinds = (p.BindTransmitter, p.BindReceiver)
         name = f"{self._settings.system_id}@{self._settings.hosts[0]}:{self._settings.port}"
         return [

@@ -1,0 +1,212 @@
+"""`heliograph supplier test`: one message through an account, and what was asked, answered and reported of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from heliograph.audit import recording as audit
+from heliograph.base import phones
+from heliograph.base.crypto import Unsealable
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection
+from heliograph.base.ids import uuid7
+from heliograph.base.process import logs
+from heliograph.base.process.settings import Settings, SettingsError
+from heliograph.cli.terminal.console import (
+    FAILED,
+    DataDir,
+    Json,
+    Problem,
+    cell,
+    on_database,
+    record,
+    settings_of,
+    shell,
+    show,
+    table,
+)
+from heliograph.sms.accepting import encoding
+from heliograph.sms.callbacks import addresses
+from heliograph.sms.dispatch import routing, supplier_pool, suppliers
+from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.reports import waiting
+from heliograph.suppliers import kinds, trial
+from heliograph.suppliers.contract import Account, Submission, Verdict
+from heliograph.suppliers.trial import Trial
+
+#: Seconds between two looks for the receipt.
+POLL = 0.2
+#: Stands in the request that is shown when there is nobody to send it to.
+EXAMPLE = "+12025550123"
+WITHOUT_WORKER = "no worker is running, so nobody takes its receipt: start `heliograph worker`"
+WITHOUT_URL = "HELIOGRAPH_PUBLIC_URL is not set, so the supplier knows no address for its receipt"
+
+
+def command(
+    which: Annotated[str, typer.Argument(metavar="SUPPLIER", help="Supplier, by name or id.")],
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="NUMBER", help="Recipient, with + and country code. Omitted: nothing is sent."),
+    ] = None,
+    text: Annotated[str, typer.Option(metavar="TEXT", help="Text of the message.")] = "Test message",
+    sender: Annotated[
+        str, typer.Option("--from", metavar="NAME", help="Sender: a name, a short code, or a number with +.")
+    ] = "Heliograph",
+    wait: Annotated[float, typer.Option(min=0, max=600, help="Longest time to wait for its receipt, in seconds.")] = 30,
+    extra_session: Annotated[
+        bool, typer.Option("--extra-session", help="SMPP: bind although workers hold all sessions of the account.")
+    ] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Send one message through a supplier, outside the queue, and show the request, the answer and the receipt.
+
+    Secrets are hidden. Without --to nothing is sent: an SMPP account is bound, of any other the request is shown.
+    Nothing is stored but an entry in the audit log; no quota is used. The receipt stays among those that match nothing.
+    Exit status 1 means that the supplier did not accept it.
+
+    \b
+    Examples:
+      heliograph supplier test main
+      heliograph supplier test main --to +258841234567 --from ACME --wait 60
+    """
+    number = phones.parse(to) if to and to.startswith("+") else None
+    if to is not None and number is None:
+        raise typer.BadParameter("must be a phone number with + and country code", param_hint="--to")
+    if not text.strip() or "\0" in text:
+        raise typer.BadParameter("must not be empty", param_hint="--text")
+    if not sender.strip() or "\0" in sender or len(sender) > 16:
+        raise typer.BadParameter("must have 1 to 16 characters", param_hint="--from")
+    settings = settings_of(data_dir, needs_key=True)
+    # What the connector says of its session, on stderr.
+    logs.configure(settings)
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        supplier = await _supplier(conn, which)
+        account = _account(supplier, settings)
+        if supplier.kind == kinds.SMPP and not extra_session:
+            await _demand_session(conn, supplier)
+        submission = _submission(number or EXAMPLE, text, sender)
+        try:
+            done = await trial.attempt(supplier.kind, account, submission, is_sent=number is not None)
+        except SettingsError as error:
+            raise Problem(f"{supplier.name} cannot be used: {error}") from None
+        found = _told(supplier, done)
+        verdict = found["verdict"] or ("not bound" if done.error else "not sent")
+        await audit.record(
+            conn,
+            shell(),
+            "supplier.tested",
+            object_id=supplier.id,
+            name=supplier.name,
+            after={"recipient": number or "", "verdict": verdict, "code": found["code"]},
+        )
+        return found | await _receipt(conn, supplier, done, settings, wait)
+
+    found = on_database(work, settings)
+    if json:
+        show(found, json)
+    else:
+        _print(found)
+    if found["error"] or found["verdict"] not in (None, Verdict.ACCEPTED.value):
+        raise typer.Exit(FAILED)
+
+
+async def _supplier(conn: Connection, which: str) -> Supplier:
+    id = await suppliers.id_of(conn, which)
+    return next(one for one in await routing.load(conn) if one.id == id)
+
+
+def _account(supplier: Supplier, settings: Settings) -> Account:
+    try:
+        secret = suppliers.open_secret(suppliers.seal_key(settings), supplier)
+    except Unsealable:
+        raise Problem(f"the password of {supplier.name} was encrypted with another secret key") from None
+    return Account(supplier.id, supplier.settings, secret, addresses.address(settings, supplier.id))
+
+
+async def _demand_session(conn: Connection, supplier: Supplier) -> None:
+    leased = (await suppliers.sessions(conn)).get(supplier.id, (0, 0, ""))[0]
+    if leased >= supplier.sessions:
+        raise Problem(
+            f"workers hold all {supplier.sessions} sessions of {supplier.name}, and the account may allow no more: "
+            f"pause it first, or add --extra-session"
+        )
+
+
+def _submission(number: str, text: str, sender: str) -> Submission:
+    encoded = encoding.encode(text)
+    id = uuid7()
+    return Submission(
+        message_id=id,
+        attempt=1,
+        to=number[1:],
+        sender=sender.removeprefix("+") if sender[1:].isdecimal() else sender,
+        segments=encoded.segments,
+        encoding=encoded.encoding,
+        reference=id.int & 0xFFFF,
+        text=encoded.text,
+    )
+
+
+def _told(supplier: Supplier, done: Trial) -> dict[str, Any]:
+    outcome = done.outcome
+    return {
+        "supplier": supplier.name,
+        "kind": supplier.kind,
+        "verdict": None if outcome is None else outcome.verdict.value,
+        "code": "" if outcome is None else outcome.code,
+        "detail": done.error if outcome is None else outcome.detail,
+        "error": done.error,
+        "ids": [] if outcome is None else [one.supplier_message_id for one in outcome.parts if one.supplier_message_id],
+        "requests": done.requests,
+        "answers": done.answers,
+    }
+
+
+async def _receipt(
+    conn: Connection, supplier: Supplier, done: Trial, settings: Settings, wait: float
+) -> dict[str, Any]:
+    """The receipts that came for it, and why there is none."""
+    found: dict[str, Any] = {"receipts": [], "note": ""}
+    if done.outcome is None or done.outcome.verdict is not Verdict.ACCEPTED or not wait:
+        return found
+    ids = [one.supplier_message_id for one in done.outcome.parts if one.supplier_message_id]
+    if supplier.kind in kinds.HTTP and not settings.public_url:
+        return found | {"note": WITHOUT_URL}
+    if not await conn.fetchval(supplier_pool.WORKERS, supplier_pool.WORKER_ALIVE):
+        return found | {"note": WITHOUT_WORKER}
+    if not ids:
+        return found | {"note": "the supplier gave no id, so its receipt cannot be told from others"}
+    until = time.monotonic() + wait
+    receipts = await _final(conn, supplier.id, ids)
+    while not receipts and time.monotonic() < until:
+        await asyncio.sleep(POLL)
+        receipts = await _final(conn, supplier.id, ids)
+    return found | {"receipts": receipts, "note": "" if receipts else f"no receipt within {wait:g} s"}
+
+
+async def _final(conn: Connection, supplier_id: UUID, ids: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {"at": iso(one.received_at), "id": one.id, "state": one.state, "error": one.error}
+        for one in await waiting.named(conn, supplier_id=supplier_id, ids=ids)
+    ]
+
+
+def _print(found: dict[str, Any]) -> None:
+    names = ("supplier", "kind", "verdict", "code", "detail", "ids", "note")
+    print(record({name: found[name] for name in names if found[name] or name in ("supplier", "verdict")}))
+    for title, listed in (("request", found["requests"]), ("answer", found["answers"])):
+        for one in listed:
+            print(f"\n{title}")
+            print(record(one))
+    if found["receipts"]:
+        rows = [[cell(one[name]) for name in ("at", "id", "state", "error")] for one in found["receipts"]]
+        print()
+        print(table(rows, ("received", "id", "state", "error")))

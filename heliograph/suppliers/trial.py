@@ -1,0 +1,168 @@
+"""One message through an account's real connector, outside the queue, and what was asked and answered, for operators.
+
+Nothing of it is stored. The rule nobody may break: no secret is shown, so a request is written a second time for show,
+with other words in place of the secrets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from heliograph.suppliers import kinds
+from heliograph.suppliers.contract import Account, Connector, Outcome, Receipt, Submission
+from heliograph.suppliers.http import connector as http
+from heliograph.suppliers.http.kind import Answer, HttpKind, Message, Request, Secrets, secrets_of
+from heliograph.suppliers.smpp import connector as smpp
+from heliograph.suppliers.smpp.codec.pdu import PduError, SubmitSm
+from heliograph.suppliers.smpp.settings import settings_from
+from heliograph.suppliers.smpp.submits import Builder
+
+#: Stands for a secret.
+HIDDEN = "(hidden)"
+#: Characters that are shown of an answer.
+SHOWN = 4000
+#: Between two looks at a session that is being opened, and for what is closed at the end; seconds.
+_POLL, _GRACE = 0.02, 1.0
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it."""
+
+    #: HTTP requests, or PDUs: those that were written, or would be.
+    requests: list[dict[str, Any]]
+    #: What was answered to them; of SMPP also to the bind.
+    answers: list[dict[str, Any]]
+    #: None: nothing was to be sent.
+    outcome: Outcome | None = None
+    #: Why there was nothing to send it on; empty: there was, or nobody tried.
+    error: str = ""
+
+
+async def attempt(kind: str, account: Account, submission: Submission, *, is_sent: bool = True) -> Trial:
+    """Send a message on an account of a kind, or (`is_sent` False) only show it and, over SMPP, bind.
+
+    Takes at most the account's own time limits. An SMPP session is bound as a transmitter, so no receipt of anybody's
+    comes to it. Raises SettingsError (names the field).
+    """
+    if kind == kinds.SMPP:
+        return await _smpp(account, submission, is_sent)
+    return await _http(kinds.HTTP[kind], account, submission, is_sent)
+
+
+class _NotSentError(ValueError):
+    """It was only to be shown."""
+
+
+async def _http(kind: HttpKind, account: Account, submission: Submission, is_sent: bool) -> Trial:
+    requests: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = []
+    secrets = secrets_of(account.secret)
+
+    def request(settings: Any, secrets: Secrets, message: Message) -> Request:
+        made = kind.request(settings, secrets, message)
+        callback = message.callback.replace(account.callback, _shown_callback(account.callback))
+        shown = msgspec.structs.replace(message, callback=callback)
+        requests.append(_shown_request(kind.request(settings, dict.fromkeys(secrets, HIDDEN), shown)))
+        if not is_sent:
+            raise _NotSentError
+        return made
+
+    def answer(settings: Any, message: Message, answer: Answer) -> Outcome:
+        body = _without(answer.body.decode("utf-8", "replace"), secrets)
+        found: dict[str, Any] = {"status": answer.status, "body": body[:SHOWN]}
+        if answer.retry_after is not None:
+            found["retry_after"] = answer.retry_after
+        answers.append(found)
+        return kind.answer(settings, message, answer)
+
+    outcomes: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    watched = msgspec.structs.replace(kind, request=request, answer=answer)
+    connector = http.connect(watched, account, _first(outcomes))
+    outcome = await _submitted(connector, submission, outcomes)
+    return Trial(requests=requests, answers=answers, outcome=outcome if is_sent or not requests else None)
+
+
+async def _smpp(account: Account, submission: Submission, is_sent: bool) -> Trial:
+    settings = settings_from(account.settings)
+    outcomes: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    connector = smpp.connect(account, _first(outcomes), _nobody, _nobody, transmits_only=True)
+    try:
+        requests = [_shown_pdu(one) for one in Builder(settings).build(submission)]
+    except PduError:
+        requests = []  # and the outcome says why
+    await connector.start()
+    connector.set_sessions(1)
+    loop = asyncio.get_running_loop()
+    until = loop.time() + settings.connect_seconds + settings.bind_seconds
+    while not (health := connector.health()).sessions and not health.last_error and loop.time() < until:  # noqa: ASYNC110
+        await asyncio.sleep(_POLL)
+    if not health.sessions:
+        await connector.stop(grace=0.0)
+        error = health.last_error or "no session in time"
+        return Trial(requests=requests, answers=[{"bind": error}], error=error)
+    answers: list[dict[str, Any]] = [{"bind": "accepted"}]
+    if not is_sent:
+        await connector.stop(grace=_GRACE)
+        return Trial(requests=requests, answers=answers)
+    connector.submit(submission)
+    outcome = await outcomes
+    await connector.stop(grace=_GRACE)
+    answers += [{"segment": one.number, "status": one.status, "id": one.supplier_message_id} for one in outcome.parts]
+    return Trial(requests=requests, answers=answers, outcome=outcome)
+
+
+async def _submitted(connector: Connector, submission: Submission, outcomes: asyncio.Future[Outcome]) -> Outcome:
+    await connector.start()
+    connector.set_sessions(1)
+    connector.submit(submission)
+    outcome = await outcomes
+    await connector.stop(grace=_GRACE)
+    return outcome
+
+
+def _first(outcomes: asyncio.Future[Outcome]) -> Any:
+    """Hears the first outcome; an answer that comes after it was given up is nobody's here."""
+
+    def heard(_: Submission, outcome: Outcome) -> None:
+        if not outcomes.done():
+            outcomes.set_result(outcome)
+
+    return heard
+
+
+async def _nobody(_: Sequence[Receipt] | Sequence[Any]) -> None:
+    """A transmitter gets none; one that comes all the same is not acknowledged, and comes again."""
+    raise RuntimeError("a trial takes no receipts")
+
+
+def _shown_request(request: Request) -> dict[str, Any]:
+    return {
+        "method": request.method,
+        "url": request.url,
+        "headers": dict(request.headers),
+        "body": request.body.decode("utf-8", "replace"),
+    }
+
+
+def _shown_callback(callback: str) -> str:
+    """Its last part is a secret."""
+    return f"{callback.rpartition('/')[0]}/{HIDDEN}"
+
+
+def _without(text: str, secrets: Mapping[str, str]) -> str:
+    """An answer that repeats a secret."""
+    for secret in secrets.values():
+        if secret:
+            text = text.replace(secret, HIDDEN)
+    return text
+
+
+def _shown_pdu(pdu: SubmitSm) -> dict[str, Any]:
+    fields = {name: getattr(pdu, name) for name in pdu.__struct_fields__ if name not in ("sequence", "status", "tlvs")}
+    fields = {name: value.hex() if isinstance(value, bytes) else value for name, value in fields.items()}
+    tlvs = {f"{tag:#06x}": value.hex() for tag, value in pdu.tlvs.items()}
+    return {"pdu": "submit_sm", **fields, "tlvs": tlvs}
