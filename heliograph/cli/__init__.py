@@ -44,6 +44,7 @@ ROOMS = {
     "message": "carriage",
     "queue": "carriage",
     "inbound": "carriage",
+    "receipts": "carriage",
     "optout": "organization",
     "webhook": "organization",
     "whatsapp": "",

@@ -201,6 +201,7 @@ COMMANDS = {
     "prices show": READS,
     "prices assign": "price_list.assigned",
     "supplier test": "supplier.tested",
+    "receipts report": READS,
     "quota grant": "quota.changed",
     "quota adjust": "quota.changed",
     "quota show": READS,
