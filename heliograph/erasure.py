@@ -95,6 +95,11 @@ SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT coun
 PARTS = """
 UPDATE inbound_messages SET body = '', raw = '' WHERE id >= $2 AND id < $3 AND message_id = ANY ($1)
 """
+# They may be in any file: it can be asked for again. Its pieces are deleted behind it, as those of files that are past.
+EXPORTS = """
+UPDATE exports SET state = 'erased', finished_at = coalesce(finished_at, now()), lease_until = NULL
+ WHERE organization_id = $1 AND state IN ('running', 'finished')
+"""
 THREADS = "DELETE FROM inbox_threads WHERE organization_id = $1 AND peer = ANY ($2)"
 WHATSAPP = """
 WITH theirs AS MATERIALIZED (
@@ -130,6 +135,7 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Erased:
     done.received = await _steps(conn, RECEIVED, actor, spellings)
     await conn.execute(THREADS, actor.organization_id, spellings)
     await learned.forget(conn, [one for one in spellings if one.startswith("+")])
+    await conn.execute(EXPORTS, actor.organization_id)
     row = await conn.fetchrow(WHATSAPP, actor.organization_id, spellings)
     assert row is not None
     done.texts += row["sent"]

@@ -31,6 +31,8 @@ from heliograph.campaigns.work import CampaignWork
 from heliograph.consent.importing import OptOutImports
 from heliograph.contacts.work import ContactWork
 from heliograph.mail.work import MailWork
+from heliograph.overview.exports import jobs
+from heliograph.overview.exports.work import ExportWork
 from heliograph.people.mailing import forgotten
 from heliograph.queue import timers
 from heliograph.queue.backlog import Backlog
@@ -77,6 +79,7 @@ class Worker:
             campaigns,
             ContactWork(pool, settings, {"opt_outs": OptOutImports()}),
             MailWork(pool, settings, {forgotten.ASKED: forgotten.answer}),
+            ExportWork(pool),
         )
         self._watch = Watch(pool, backlog, every=settings.poll_seconds)
         self._loops: list[Loop] = [one for part in self._parts for one in part.loops()]
@@ -189,8 +192,11 @@ class Worker:
         await retention.forget_keys(conn, self._settings)
 
     async def _forget(self, conn: Connection) -> None:
-        step = retention.Step("recipients of campaigns", _forget_recipients)
-        if not await retention.forget(conn, self._settings, also=[step]):
+        steps = [
+            retention.Step("recipients of campaigns", _forget_recipients),
+            retention.Step("exports", jobs.forget),
+        ]
+        if not await retention.forget(conn, self._settings, also=steps):
             await timers.hasten(conn, "forget")
 
 

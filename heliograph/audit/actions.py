@@ -90,6 +90,7 @@ ACTIONS = {
     "whatsapp_account.acknowledged": "Warnings about a WhatsApp account acknowledged",
     "whatsapp_number.released": "Hold of a WhatsApp number released",
     "whatsapp_template.changed": "WhatsApp template enabled or disabled",
+    "export.fetched": "Exported file fetched",
     "audit.exported": "Audit log exported",
     "usage.exported": "Usage exported",
 }

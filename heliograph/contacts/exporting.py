@@ -76,9 +76,9 @@ async def pieces(
     async for page in search.pages(connect, actor, filters=filters, size=PAGE):
         for each in page:
             if writer is None:
-                file.write(_line(each))
+                file.write(line(each))
             else:
-                writer.row(_cells(each))
+                writer.row(cells(each))
         yield len(page), _taken(file)
 
 
@@ -89,7 +89,8 @@ def _taken(file: io.StringIO) -> str:
     return text
 
 
-def _cells(contact: Contact) -> tuple[str, ...]:
+def cells(contact: Contact) -> tuple[str, ...]:
+    """The cells of COLUMNS."""
     return (
         contact.name,
         contact.first_name or "",
@@ -103,7 +104,8 @@ def _cells(contact: Contact) -> tuple[str, ...]:
     )
 
 
-def _line(contact: Contact) -> str:
+def line(contact: Contact) -> str:
+    """A contact as a line of JSON."""
     shown = {name: getattr(contact, name) for name in contact.__struct_fields__}
     shown |= {"created_at": iso(contact.created_at), "updated_at": iso(contact.updated_at)}
     return msgspec.json.encode(shown).decode() + "\n"

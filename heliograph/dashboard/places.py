@@ -71,6 +71,7 @@ ACTIONS = (
     ("New campaign", "/campaigns/new", "campaigns:write"),
     ("New contact", "/contacts/new", "contacts:write"),
     ("Opt-outs", "/contacts/opt-outs", "contacts:read"),
+    ("Exports", "/exports", None),
     ("Register a webhook endpoint", "/webhooks/new", "webhooks:write"),
     ("Switch to test mode", "/?mode=test", None),
     ("Switch to live mode", "/?mode=live", None),

@@ -5,6 +5,7 @@ A role sees all of them, or those of what its person sent, or none (`people.role
 
 from __future__ import annotations
 
+from typing import Literal
 from uuid import UUID
 
 from heliograph.base.database.pool import Connection
@@ -15,9 +16,15 @@ from heliograph.people.roles import CONTENT, CONVERSE, TEAM
 
 def is_whole(request: Request, person_id: UUID | None) -> bool:
     """Whether the reader sees number and text of a message that this person sent (None: no person did)."""
+    seen = whose(request)
+    return seen == "all" or (seen == "own" and person_id == request.person.user_id)
+
+
+def whose(request: Request) -> Literal["all", "own", "none"]:
+    """Whose messages the reader sees whole."""
     if request.may(permission=CONTENT):
-        return True
-    return person_id == request.person.user_id and request.may(permission=CONVERSE)
+        return "all"
+    return "own" if request.may(permission=CONVERSE) else "none"
 
 
 async def people(conn: Connection, request: Request) -> list[tuple[UUID, str]]:

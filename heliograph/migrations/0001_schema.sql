@@ -1757,6 +1757,45 @@ COMMENT ON TABLE webhook_traffic IS 'tenant: attempts of an endpoint by hour and
 COMMENT ON COLUMN webhook_traffic.took IS 'how long the attempts took';
 
 
+-- -- Exports ----------------------------------------------------------------------------------------------------------
+
+CREATE TABLE exports (
+    organization_id uuid NOT NULL CONSTRAINT exports_organization REFERENCES organizations,
+    id              uuid NOT NULL,
+    mode            text NOT NULL CHECK (mode IN ('live', 'test')),
+    kind            text NOT NULL CHECK (kind IN ('messages', 'contacts', 'audit', 'usage')),
+    user_id         uuid NOT NULL,
+    author          text NOT NULL,
+    wanted          text NOT NULL,
+    state           text NOT NULL DEFAULT 'running' CHECK (state IN ('running', 'finished', 'stopped', 'failed', 'erased')),
+    place           uuid,
+    rows            integer NOT NULL DEFAULT 0,
+    size            bigint NOT NULL DEFAULT 0,
+    chunks          integer NOT NULL DEFAULT 0,
+    is_cut          boolean NOT NULL DEFAULT false,
+    tries           smallint NOT NULL DEFAULT 0,
+    worker          uuid,
+    lease_until     timestamptz,
+    created_at      timestamptz NOT NULL,
+    finished_at     timestamptz,
+    PRIMARY KEY (organization_id, id)
+);
+CREATE INDEX exports_due ON exports (organization_id, id) WHERE state = 'running';
+COMMENT ON TABLE exports IS 'tenant: files that members asked for, written by workers page by page; forgotten after a week, and at once when a person of the organization is erased';
+COMMENT ON COLUMN exports.wanted IS 'JSON: filters, form, and what its reader may see in it';
+COMMENT ON COLUMN exports.place IS 'id of the last row that was looked at; moves in the commit that writes its chunk';
+COMMENT ON COLUMN exports.is_cut IS 'it ended at the most that a file may hold';
+
+CREATE TABLE export_chunks (
+    organization_id uuid NOT NULL,
+    export_id       uuid NOT NULL,
+    number          integer NOT NULL,
+    bytes           bytea NOT NULL,
+    PRIMARY KEY (organization_id, export_id, number)
+);
+COMMENT ON TABLE export_chunks IS 'tenant: what was written of an export; deleted with it';
+
+
 -- -- Traffic ----------------------------------------------------------------------------------------------------------
 -- Messages counted by the hour in which they were accepted and by the status that they have now. Histograms are arrays
 -- of counts: place n, from 0, is for durations from 2^n to 2^(n+1) milliseconds.

@@ -81,9 +81,19 @@ def own(method: str, path: str, handler: Handler, *, is_proved: bool = False) ->
     return Route(method=method, path=path, handler=handler, is_personal=True, is_proved=is_proved)
 
 
-def shared(method: str, path: str, handler: Handler, scope: str, *, is_proved: bool = False) -> Route:
+def shared(
+    method: str, path: str, handler: Handler, scope: str, permission: str | None = None, *, is_proved: bool = False
+) -> Route:
     """Of what live and test mode share."""
-    return Route(method=method, path=path, handler=handler, scope=scope, is_shared=True, is_proved=is_proved)
+    return Route(
+        method=method,
+        path=path,
+        handler=handler,
+        scope=scope,
+        permission=permission,
+        is_shared=True,
+        is_proved=is_proved,
+    )
 
 
 class Table:

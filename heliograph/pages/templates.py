@@ -65,6 +65,8 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "short": short,
         "tail": tail,
         "iso": iso,
+        "export_kind": _named(words.EXPORT_KINDS),
+        "export_state": _named(words.EXPORT_STATES),
         "role_name": _named(words.ROLES),
         "mail_reason": _named(words.MAIL_REASONS),
         "status_name": _named(words.STATUSES),

@@ -34,6 +34,20 @@ MAIL_REASONS: Mapping[str, str] = {
     "late": "It could not go out in time.",
     "unreadable": "It could not go out in time.",
 }
+#: What a file holds, and how far it is.
+EXPORT_KINDS: Mapping[str, str] = {
+    "messages": "Messages",
+    "contacts": "Contacts",
+    "audit": "Audit log",
+    "usage": "Usage",
+}
+EXPORT_STATES: Mapping[str, str] = {
+    "running": "Being written",
+    "finished": "Ready",
+    "stopped": "Stopped",
+    "failed": "Failed",
+    "erased": "Erased",
+}
 PROFILES: Mapping[str, str] = {
     "sms_only": "SMS sending only",
     "sms": "SMS",

@@ -18,6 +18,9 @@ CONTENT = "content"
 REVEAL = "reveal"
 #: See whole numbers and texts of conversations, as who answers them must.
 CONVERSE = "converse"
+#: Take people away as a file: contacts, opt-outs, a campaign's recipients. Whoever writes to people sees their numbers
+#: one after the other; all of them at once are for those who answer for the organization.
+EXPORT = "export"
 #: See the team and its invitations; change them; change owners too.
 TEAM, TEAM_CHANGE, OWNERS = "team", "team_change", "owners"
 #: See quota, usage and wallet.
@@ -31,7 +34,9 @@ AUDIT = "audit"
 #: See requests, events and webhook attempts.
 DEVELOP = "develop"
 
-PERMISSIONS = frozenset({CONTENT, CONVERSE, REVEAL, TEAM, TEAM_CHANGE, OWNERS, USAGE, MONEY, SETTINGS, AUDIT, DEVELOP})
+PERMISSIONS = frozenset(
+    {CONTENT, CONVERSE, REVEAL, EXPORT, TEAM, TEAM_CHANGE, OWNERS, USAGE, MONEY, SETTINGS, AUDIT, DEVELOP}
+)
 
 
 class RoleRequired(Refusal):

@@ -396,6 +396,8 @@ SUBMITTED = {
     "/keys/{id}/rotate": "api_key.rotated",
     "/keys/{id}/rename": "api_key.renamed",
     "/keys/check": READS,
+    "/exports/{id}/file": "export.fetched",
+    "/exports/{id}/stop": WORK,
     "/audit/export": "audit.exported",
     "/usage/export": "usage.exported",
     "/settings/general": "organization.configured",

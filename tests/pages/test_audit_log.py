@@ -11,12 +11,13 @@ import msgspec
 import pytest
 
 from heliograph.accounts import organizations, quota
-from heliograph.audit import exporting
 from heliograph.base.actor import Who
 from heliograph.base.database.pool import Pool
 from heliograph.dashboard.organization import audit
+from heliograph.overview.exports import kinds
 
 from .conftest import Browser, Page, Tenant, make_person, make_tenant
+from .exported import fetch
 
 SHELL = Who("cli", name="alice", address="192.0.2.1", device="shell", reason="ticket 7")
 
@@ -115,7 +116,7 @@ async def test_pages_lead_both_ways_and_show_each_entry_once(
 async def test_an_export_holds_all_that_fits_and_computes_nothing(
     pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporting, "PAGE", 2)
+    monkeypatch.setattr(kinds, "PAGE", 2)
     async with pool.acquire() as conn:
         for name in ("=cmd|' /C calc'!A0", "Acme 1", "Acme 2"):
             await organizations.rename(conn, id=tenant.id, name=name, by=SHELL)
@@ -123,23 +124,22 @@ async def test_an_export_holds_all_that_fits_and_computes_nothing(
     page = await owner.get("/audit?action=organization.renamed")
     form = page.form("/audit/export")
     assert form["action"] == "organization.renamed"
-    answer = await owner.post("/audit/export", form | {"format": "csv"})
+    answer = await fetch(pool, owner, page, "/audit/export", format="csv")
     assert answer.headers["content-disposition"] == 'attachment; filename="audit-log.csv"'
     assert answer.text.startswith("\ufeff")
     rows = list(csv.DictReader(io.StringIO(answer.text.removeprefix("\ufeff"))))
     assert [row["object_name"] for row in rows] == ["Acme 2", "Acme 1", "'=cmd|' /C calc'!A0"]
     assert {(row["who"], row["who_name"], row["address"]) for row in rows} == {("operator", "", "")}
-    form = (await owner.get("/audit")).form("/audit/export")
-    answer = await owner.post("/audit/export", form | {"format": "json"})
+    answer = await fetch(pool, owner, await owner.get("/audit"), "/audit/export", format="json")
     told = [msgspec.json.decode(line) for line in answer.text.splitlines()]
-    assert [one["action"] for one in told[:2]] == ["audit.exported", "audit.exported"]
+    assert [one["action"] for one in told[:2]] == ["audit.exported", "export.fetched"]
     assert told[0]["who_name"] == "Ana"
-    assert told[1]["after"]["action"] == "organization.renamed"
+    assert told[2]["after"]["action"] == "organization.renamed"
     assert {one["organization_id"] for one in told} == {str(tenant.id)}
     assert "theirs" not in answer.text
     await owner.post("/preferences", {"_token": form["_token"], "language": "pt", "next": "/"})
     await pool.execute("UPDATE users SET language = 'pt'")
-    answer = await owner.post("/audit/export", form | {"format": "csv"})
+    answer = await fetch(pool, owner, await owner.get("/audit"), "/audit/export", format="csv")
     assert answer.text.startswith("\ufeffid;organization_id;at;")
 
 

@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 
 from heliograph.base.actor import Actor
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
-from heliograph.contacts import marked, records, search
+from heliograph.consent import optouts
+from heliograph.consent.optouts import OptOut
+from heliograph.contacts import marked, records
 from heliograph.contacts.records import Entry
 
 from .conftest import Browser, Page, Tenant, make_person, make_tenant
+from .exported import fetch
 
 
 async def add(pool: Pool, tenant: Tenant, *entries: Entry) -> None:
@@ -124,11 +128,12 @@ async def test_pages_go_on_where_the_last_one_ended(pool: Pool, tenant: Tenant, 
 async def test_an_export_has_what_the_list_has(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     await add(pool, tenant, *people(2, "a"), Entry("+351912345678", "=1+1", tags=("b",)))
     page = await owner.get("/contacts?country=PT")
-    file = await owner.submit(page, "/contacts/export", format="csv")
+    file = await fetch(pool, owner, page, "/contacts/export", format="csv")
     assert file.text.startswith("\ufeffname,first_name,last_name,phone")
     assert "'=1+1,,,+351912345678,b,no," in file.text
     assert "Person" not in file.text
-    lines = (await owner.submit(await owner.get("/contacts"), "/contacts/export", format="json")).text.splitlines()
+    page = await owner.get("/contacts")
+    lines = (await fetch(pool, owner, page, "/contacts/export", format="json")).text.splitlines()
     assert len(lines) == 3
     assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'contacts.exported'") == 2
 
@@ -237,19 +242,23 @@ async def test_files_take_turns_and_leave_pages_a_connection(
     other = await make_tenant(pool)
     await make_person(pool, other, "rui@example.com")
     await other_browser.sign_in("rui@example.com")
-    look, looking, go_on = search.search, asyncio.Event(), asyncio.Event()
+    async with pool.acquire() as conn, conn.transaction():
+        since = clock.now()
+        silent = [OptOut(tenant.id, f"+25884000{n:04}", since, "keyword", "stop") for n in range(5)]
+        await optouts.suppress(conn, silent)
+    look, looking, go_on = optouts.list_page, asyncio.Event(), asyncio.Event()
 
-    async def slow(conn: Connection, actor: Actor, **options: Any) -> search.Found:
+    async def slow(conn: Connection, actor: Actor, **options: Any) -> Any:
         if actor.organization_id == tenant.id:
             looking.set()
             await go_on.wait()
         return await look(conn, actor, **options)
 
-    form = (await owner.get("/contacts")).form("/contacts/export")
-    monkeypatch.setattr(search, "search", slow)
-    files = [asyncio.create_task(owner.post("/contacts/export", form)) for _ in range(6)]
+    form = (await owner.get("/contacts/opt-outs")).form("/contacts/opt-outs/export") | {"format": "csv"}
+    monkeypatch.setattr(optouts, "list_page", slow)
+    files = [asyncio.create_task(owner.post("/contacts/opt-outs/export", form)) for _ in range(6)]
     await looking.wait()
     for _ in range(12):
         assert (await other_browser.get("/contacts")).status == 200
     go_on.set()
-    assert {(one.status, one.text.count("Person")) for one in await asyncio.gather(*files)} == {(200, 5)}
+    assert {(one.status, one.text.count("keyword,stop")) for one in await asyncio.gather(*files)} == {(200, 5)}

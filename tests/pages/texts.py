@@ -31,6 +31,7 @@ SHOWN_RULES = {
     "consent/optouts.py": {"NotYoursToLift"},
     "webhooks/endpoints.py": {"TooManyEndpoints", "EndpointDisabled"},
     "webhooks/replays.py": {"ReplayRunning"},
+    "overview/exports/jobs.py": {"TooManyExports"},
     "sms/messages.py": {"MessageNotCancelable"},
     "sms/by_hand/saved_texts.py": {"SavedTextExists", "TooManySavedTexts"},
     "sms/by_hand/own_numbers.py": {"TooManyCodes"},

@@ -10,14 +10,16 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import time_of
 from heliograph.consent import optouts
-from heliograph.contacts import exporting, marked, records, search
+from heliograph.contacts import marked, records, search
 from heliograph.contacts.records import Changes, Contact, ContactAlreadyExists, Entry
 from heliograph.contacts.search import Filters
+from heliograph.dashboard import exporting
 from heliograph.dashboard.audience import lists, words
 from heliograph.overview import messages
+from heliograph.overview.exports.kinds import Contacts
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
-from heliograph.people.roles import AUDIT, CONTENT
+from heliograph.people.roles import AUDIT, CONTENT, EXPORT
 
 WRITE = "contacts:write"
 FIELDS = ("q", "tag", "match", "country", "opted")
@@ -47,6 +49,7 @@ async def show_list(request: Request) -> Answer:
         "is_filtered": any(kept[name] for name in FIELDS if name != "match"),
         "countries": lists.countries(request),
         "may_write": request.may(WRITE),
+        "may_export": request.may(WRITE, EXPORT),
         "change": change,
         "here": request.to("/contacts", **kept, **limited, after=request.query.get("after")),
         "older": None if last is None else request.to("/contacts", **kept, **limited, after=last.hex),
@@ -185,16 +188,13 @@ async def undo(request: Request) -> Answer:
 
 
 async def export(request: Request) -> Answer:
-    """All that fit, as a file that is written while it is read."""
+    """Have all that fit written to a file."""
     kept = lists.kept(request.form, FIELDS)
-    as_json = lists.as_json(request)
-    async with request.writing() as conn:
+    form: Literal["csv", "jsonl"] = "jsonl" if lists.as_json(request) else "csv"
+    async with request.reading() as conn:
         filters, _ = await _filters(conn, request, kept)
-        await exporting.begin(conn, request.actor, filters=filters, as_json=as_json)
-    pieces = exporting.pieces(
-        request.reading_in_turn, request.actor, filters=filters, as_json=as_json, delimiter=lists.separator(request)
-    )
-    return lists.exported(request, "contacts", pieces)
+    wanted = Contacts(form=form, delimiter=exporting.separator(request), filters=filters)
+    return await exporting.ask(request, request.actor, wanted)
 
 
 def _sees_numbers(request: Request) -> bool:

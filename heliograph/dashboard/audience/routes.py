@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heliograph.dashboard.audience import campaign_new, campaigns, imports, opt_outs, people, tags
 from heliograph.pages.routes import Route, alike, get, post, shared, table, upload
+from heliograph.people.roles import EXPORT
 
 READ, WRITE = "contacts:read", "contacts:write"
 SEE, SEND = "campaigns:read", "campaigns:write"
@@ -17,13 +18,13 @@ ROUTES: tuple[Route, ...] = (
     post("/campaigns/{id}/resume", campaigns.resume, SEND),
     get("/campaigns/{id}/cancel", campaigns.show_cancel, SEND),
     post("/campaigns/{id}/cancel", campaigns.cancel, SEND),
-    post("/campaigns/{id}/export", campaigns.export, SEND),
+    post("/campaigns/{id}/export", campaigns.export, SEND, EXPORT),
     get("/contacts", people.show_list, READ),
     get("/contacts/new", people.show_new, WRITE),
     post("/contacts", people.create, WRITE),
     post("/contacts/marked", people.change_marked, WRITE),
     post("/contacts/undo", people.undo, WRITE),
-    post("/contacts/export", people.export, WRITE),
+    post("/contacts/export", people.export, WRITE, EXPORT, is_proved=True),
     get("/contacts/tags", tags.show_list, READ),
     get("/contacts/tags/edit", tags.show_edit, WRITE),
     post("/contacts/tags/rename", tags.rename, WRITE),
@@ -31,7 +32,7 @@ ROUTES: tuple[Route, ...] = (
     shared("GET", "/contacts/opt-outs", opt_outs.show_list, READ),
     shared("POST", "/contacts/opt-outs/add", opt_outs.add, WRITE),
     shared("POST", "/contacts/opt-outs/lift", opt_outs.lift, WRITE),
-    shared("POST", "/contacts/opt-outs/export", opt_outs.export, WRITE),
+    shared("POST", "/contacts/opt-outs/export", opt_outs.export, WRITE, EXPORT),
     shared("GET", "/contacts/opt-outs/words", opt_outs.show_words, WRITE),
     shared("POST", "/contacts/opt-outs/words", opt_outs.change_words, WRITE),
     get("/contacts/imports", imports.show_list, WRITE),

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import functools
-import io
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 from uuid import UUID
 
-import msgspec
-
 from heliograph.accounts import api_keys
-from heliograph.base.csv_files import Writer
-from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import time_of
-from heliograph.dashboard import seeing
+from heliograph.dashboard import exporting, seeing
 from heliograph.dashboard.messaging import finding
 from heliograph.dashboard.messaging.finding import REASONS, Wanted
-from heliograph.overview import exporting, messages
+from heliograph.overview import messages
+from heliograph.overview.exports.kinds import Messages
 from heliograph.overview.messages import Found, Message
-from heliograph.pages.answers import Answer, Elsewhere, Shown, Stream
+from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.pieces import leafing
-from heliograph.pages.pieces.charts import MARK, SEPARATORS
 from heliograph.pages.requests import Request
-from heliograph.pages.templates import tail
 from heliograph.sms import messages as sms
 from heliograph.sms.messages import MessageNotCancelable
-
-#: Whether the number of a message that this person sent is shown whole.
-Sees = Callable[[UUID | None], bool]
 
 #: Characters of a text that a list shows.
 EXCERPT = 60
@@ -38,11 +28,6 @@ EXCERPT = 60
 LOOKS, NEWER = 10, 99
 #: Messages that may be marked at once.
 MARKS = 200
-#: Columns of a file.
-COLUMNS = (
-    *("id", "channel", "direction", "mode", "status", "failure", "to", "from", "template", "reference", "campaign"),
-    *("key", "country", "segments", "accepted_at", "sent_at", "delivered_at", "read_at", "failed_at"),
-)
 
 
 async def show_list(request: Request) -> Answer:
@@ -90,17 +75,12 @@ async def show_list(request: Request) -> Answer:
 
 
 async def export(request: Request) -> Answer:
-    """All that fit the filters, as a file that goes out while it is read."""
+    """Have all that fit the filters written to a file."""
     wanted = finding.read(request)
-    kind = "jsonl" if request.form.get("format") == "jsonl" else "csv"
-    async with request.writing() as conn:
-        await exporting.begin(conn, request.actor, kind=kind, filters=wanted.filters)
-    pages = exporting.pages(request.reading_in_turn, request.actor, filters=wanted.filters)
-    sees, mode = functools.partial(seeing.is_whole, request), request.mode
-    if kind == "jsonl":
-        return Stream(name="messages.jsonl", kind="application/jsonl; charset=utf-8", parts=_lines(pages, mode, sees))
-    separator = SEPARATORS.get(request.speech.language, ",")
-    return Stream(name="messages.csv", kind="text/csv; charset=utf-8", parts=_sheet(pages, mode, sees, separator))
+    kind: Literal["csv", "jsonl"] = "jsonl" if request.form.get("format") == "jsonl" else "csv"
+    sees: Literal["all", "own", "none"] = seeing.whose(request)
+    filters = Messages(form=kind, delimiter=exporting.separator(request), filters=wanted.filters, sees=sees)
+    return await exporting.ask(request, request.actor, filters)
 
 
 async def cancel_marked(request: Request) -> Answer:
@@ -167,48 +147,3 @@ def _top(request: Request) -> UUID | None:
 def _following(request: Request, last: UUID) -> str:
     trail = [one for one in request.query.get("after", "").split(".") if one]
     return ".".join([*trail, last.hex][-leafing.MOST_BACK :])
-
-
-def _values(one: Message, mode: str, whole: bool) -> dict[str, str | int | None]:
-    def at(moment: Any) -> str | None:
-        return None if moment is None else iso(moment)
-
-    return {
-        "id": str(one.id),
-        "channel": one.channel,
-        "direction": one.direction,
-        "mode": mode,
-        "status": one.status,
-        "failure": one.failure_code,
-        "to": one.recipient if whole else tail(one.recipient),
-        "from": one.sender,
-        "template": one.template,
-        "reference": one.client_reference,
-        "campaign": None if one.campaign_id is None else str(one.campaign_id),
-        "key": None if one.key_id is None else str(one.key_id),
-        "country": one.country,
-        "segments": one.segments,
-        "accepted_at": at(one.accepted_at),
-        "sent_at": at(one.sent_at),
-        "delivered_at": at(one.delivered_at),
-        "read_at": at(one.read_at),
-        "failed_at": at(one.failed_at),
-    }
-
-
-async def _lines(pages: AsyncIterator[list[Message]], mode: str, sees: Sees) -> AsyncIterator[bytes]:
-    async for page in pages:
-        yield b"".join(msgspec.json.encode(_values(one, mode, sees(one.person_id))) + b"\n" for one in page)
-
-
-async def _sheet(pages: AsyncIterator[list[Message]], mode: str, sees: Sees, separator: str) -> AsyncIterator[bytes]:
-    file = io.StringIO()
-    writer = Writer(file, COLUMNS, delimiter=separator)
-    yield (MARK + file.getvalue()).encode()
-    async for page in pages:
-        file.seek(0)
-        file.truncate()
-        for one in page:
-            values = _values(one, mode, sees(one.person_id))
-            writer.row(["" if (value := values[name]) is None else str(value) for name in COLUMNS])
-        yield file.getvalue().encode()

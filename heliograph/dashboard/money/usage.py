@@ -11,10 +11,12 @@ from heliograph.accounts import organizations, plans, quota
 from heliograph.accounts import usage as ledger
 from heliograph.base.database import clock
 from heliograph.base.errors import Invalid
+from heliograph.dashboard import exporting
 from heliograph.dashboard.money import trails
 from heliograph.overview import usage
+from heliograph.overview.exports.kinds import Usage
 from heliograph.pages import languages, words
-from heliograph.pages.answers import Answer, Download, Shown
+from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.pieces import charts
 from heliograph.pages.pieces.charts import DAY, Chart, Series
 from heliograph.pages.requests import Request
@@ -25,12 +27,6 @@ TOP = 10
 SIZE = 50
 #: Tables beside the chart, in their order.
 TABLES = ("sender", "country", "campaign", "key")
-#: Kinds of a file: what browsers are told, and how it begins. Spreadsheets know by the mark that it is UTF-8.
-KINDS = {"csv": ("text/csv; charset=utf-8", b"\xef\xbb\xbf"), "json": ("application/json; charset=utf-8", b"")}
-#: What separates cells where spreadsheets read a comma as a decimal sign.
-SEPARATORS = {"pt": ";"}
-
-
 CHANNELS = {"sms": "SMS", "whatsapp": "WhatsApp"}
 
 
@@ -58,7 +54,7 @@ async def show(request: Request) -> Answer:
 
 
 async def export(request: Request) -> Answer:
-    """The bill of a month."""
+    """Have the bill of a month written to a file."""
     form = request.form
     today = clock.now().date()
     as_json = form.get("format") == "json"
@@ -68,13 +64,8 @@ async def export(request: Request) -> Answer:
         by = usage.checked_split(form.get("by", ""))
     except Invalid as refusal:
         return await _page(request, month, _in_words(refusal))
-    separator = SEPARATORS.get(request.speech.language, ",")
-    actor = request.acting("live")
-    async with request.writing() as conn:
-        text = await usage.export(conn, actor, request.who, month=month, by=by, as_json=as_json, delimiter=separator)
-    kind, mark = KINDS["json" if as_json else "csv"]
-    name = f"usage-{month:%Y-%m}-by-{by}.{'json' if as_json else 'csv'}"
-    return Download(name=name, kind=kind, body=mark + text.encode())
+    wanted = Usage(form="json" if as_json else "csv", delimiter=exporting.separator(request), month=month, by=by)
+    return await exporting.ask(request, request.acting("live"), wanted)
 
 
 async def show_ledger(request: Request) -> Answer:

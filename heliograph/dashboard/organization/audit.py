@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import msgspec
 
-from heliograph.audit import exporting, reading
+from heliograph.audit import reading
 from heliograph.audit.actions import ACTIONS, OF_INSTALLATION
 from heliograph.audit.reading import Filter, Recorded
 from heliograph.base.ids import time_of
+from heliograph.dashboard import exporting
+from heliograph.overview.exports.kinds import Audit
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Shown, Stream
+from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.pieces import leafing
 from heliograph.pages.requests import Request
 from heliograph.pages.templates import short
@@ -26,10 +28,6 @@ SIZE = 50
 FIELDS, LONGEST = ("who", "action", "object", "from", "to"), 200
 #: Years that a day may be of.
 YEARS = range(2000, 3000)
-#: Kinds of a file: what browsers are told, how it begins. Spreadsheets know by the mark that it is UTF-8.
-FORMATS = {"csv": ("text/csv; charset=utf-8", b"\xef\xbb\xbf"), "json": ("application/jsonl; charset=utf-8", b"")}
-#: What separates cells where spreadsheets read a comma as a decimal sign.
-SEPARATORS = {"pt": ";"}
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -87,29 +85,15 @@ async def show(request: Request) -> Answer:
 
 
 async def export(request: Request) -> Answer:
-    """All that fits, as a file that is written while it is read."""
+    """Have all that fits written to a file."""
     kept = _kept(request.form)
     wanted, problems = _filter(request, kept)
     if problems:
         request.query = {**request.query, **kept}
         return await show(request)
-    form = request.form.get("format")
-    form = form if form in FORMATS else "csv"
-    async with request.writing() as conn:
-        await exporting.begin(conn, request.acting("live"), wanted, as_json=form == "json")
-    kind, mark = FORMATS[form]
-    separator = SEPARATORS.get(request.speech.language, ",")
-
-    async def parts() -> AsyncIterator[bytes]:
-        yield mark
-        # A connection for each piece: a slow reader must keep none.
-        async for _, text in exporting.pieces(
-            request.reading_in_turn, wanted, as_json=form == "json", delimiter=separator, is_for_customers=True
-        ):
-            yield text.encode()
-
-    name = f"audit-log.{'csv' if form == 'csv' else 'jsonl'}"
-    return Stream(name=name, kind=kind, parts=parts())
+    form: Literal["csv", "jsonl"] = "jsonl" if request.form.get("format") == "json" else "csv"
+    filters = Audit(form=form, delimiter=exporting.separator(request), filters=wanted)
+    return await exporting.ask(request, request.acting("live"), filters)
 
 
 def _kept(given: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,40 @@
+"""Asking for a file: what the lists of all rooms do with their button "Export".
+
+The rule nobody may break: no page holds a connection while a file is written or read.
+"""
+
+from __future__ import annotations
+
+from heliograph.accounts.requests import IdempotencyConflict
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.overview.exports import jobs
+from heliograph.overview.exports.jobs import TooManyExports
+from heliograph.overview.exports.kinds import Wanted
+from heliograph.pages.answers import Answer, Elsewhere
+from heliograph.pages.pieces.charts import SEPARATORS
+from heliograph.pages.requests import Request
+
+HERE = "/exports"
+
+
+def separator(request: Request) -> str:
+    """Between the cells of a CSV file, as the reader's spreadsheet wants it."""
+    return SEPARATORS.get(request.speech.language, ",")
+
+
+async def ask(request: Request, actor: Actor, wanted: Wanted) -> Answer:
+    """Have the file written, once for this form, and show how far it is."""
+
+    async def work(conn: Connection) -> str:
+        return str(await jobs.ask(conn, actor, wanted=wanted))
+
+    try:
+        try:
+            await request.once(work)
+        except IdempotencyConflict:  # the same page, the other form of file
+            async with request.writing() as conn:
+                await work(conn)
+    except TooManyExports as refusal:
+        return Elsewhere(location=request.to(HERE), notice=request.text(refusal.message))
+    return Elsewhere(location=request.to(HERE))

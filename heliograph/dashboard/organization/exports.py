@@ -1,0 +1,77 @@
+"""Exports: files that were asked for, how far they are, and the way to fetch them."""
+
+from __future__ import annotations
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+from heliograph.dashboard import seeing
+from heliograph.dashboard.exporting import HERE
+from heliograph.overview.exports import jobs
+from heliograph.overview.exports.jobs import Export
+from heliograph.overview.exports.kinds import Messages
+from heliograph.pages.answers import Answer, Elsewhere, Shown, Stream
+from heliograph.pages.requests import Request
+from heliograph.people.roles import AUDIT, EXPORT, USAGE
+
+#: What a file of a kind takes to be asked for and to be fetched: a scope, and a permission.
+NEEDS: dict[str, tuple[str | None, str | None]] = {
+    "messages": ("sms:read", None),
+    "contacts": ("contacts:read", EXPORT),
+    "audit": (None, AUDIT),
+    "usage": (None, USAGE),
+}
+KINDS = {
+    "csv": "text/csv; charset=utf-8",
+    "jsonl": "application/jsonl; charset=utf-8",
+    "json": "application/json; charset=utf-8",
+}
+#: Who sees more, from the least.
+LEVELS = ("none", "own", "all")
+
+
+async def show(request: Request) -> Answer:
+    """The person's files; for who reads the audit log those of everybody, without a way to fetch them."""
+    sees_all = request.may(permission=AUDIT)
+    async with request.reading() as conn:
+        listed = await jobs.list_all(conn, request.acting("live"), of_everybody=sees_all)
+    values = {
+        "listed": listed,
+        "own": {one.id for one in listed if one.user_id == request.person.user_id},
+        "fetchable": {one.id for one in listed if one.state == "finished" and _may_fetch(request, one)},
+        "sees_all": sees_all,
+        "days": jobs.KEPT.days,
+    }
+    template = "organization/exports_rows.html" if request.is_fragment else "organization/exports.html"
+    return Shown(template=template, values=values)
+
+
+async def fetch(request: Request) -> Answer:
+    """The file. Who may have it is asked again: a role may have changed since it was asked for."""
+    actor = request.acting("live")
+    async with request.writing() as conn:
+        found = await jobs.get(conn, actor, id=request.id())
+        if not _may_fetch(request, found):
+            raise NotFound
+        found = await jobs.hand_out(conn, actor, id=found.id)
+    parts = jobs.pieces(request.reading_in_turn, actor, export=found)
+    return Stream(name=found.file, kind=KINDS[found.wanted.form], parts=parts)
+
+
+async def stop(request: Request) -> Answer:
+    """Write no further."""
+    id = request.id()
+
+    async def work(conn: Connection) -> str:
+        await jobs.stop(conn, request.acting("live"), id=id)
+        return ""
+
+    await request.once(work)
+    return Elsewhere(location=request.to(HERE))
+
+
+def _may_fetch(request: Request, export: Export) -> bool:
+    scope, permission = NEEDS[export.kind]
+    if export.user_id != request.person.user_id or not request.may(scope, permission, mode=export.mode):
+        return False
+    wanted = export.wanted
+    return not isinstance(wanted, Messages) or LEVELS.index(seeing.whose(request)) >= LEVELS.index(wanted.sees)

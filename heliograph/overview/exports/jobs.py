@@ -1,0 +1,203 @@
+"""The list of exports: asked for, followed, stopped, handed out, forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import exporting as audit_log
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound, Refusal
+from heliograph.base.ids import uuid7
+from heliograph.contacts import exporting as contacts
+from heliograph.overview.exports.kinds import Audit, Contacts, Messages, Usage, Wanted
+
+#: Exports of an organization that are not finished, and how many are listed.
+MOST_OPEN, LISTED = 5, 50
+#: How long a file is kept.
+KEPT = timedelta(days=7)
+
+
+class TooManyExports(Refusal):
+    """Five exports of your organization are being written. Wait until one is done, or stop one."""
+
+    code, status = "too_many_exports", 409
+
+
+class Export(msgspec.Struct, frozen=True):
+    """An export and how far it has come."""
+
+    id: UUID
+    mode: str
+    kind: str
+    #: Who asked for it.
+    user_id: UUID
+    author: str
+    wanted: Wanted
+    #: "running", "finished", "stopped", "failed" or "erased".
+    state: str
+    rows: int
+    size: int
+    chunks: int
+    #: It ended at the most that a file may hold.
+    is_cut: bool
+    created_at: datetime
+    finished_at: datetime | None
+
+    @property
+    def is_final(self) -> bool:
+        """Nothing more will come of it."""
+        return self.state != "running"
+
+    @property
+    def ends_at(self) -> datetime:
+        """When it is forgotten."""
+        return self.created_at + KEPT
+
+    @property
+    def file(self) -> str:
+        """The file's name."""
+        return f"{self.wanted.name}.{self.wanted.form}"
+
+
+COLUMNS = "id, mode, kind, user_id, author, wanted, state, rows, size, chunks, is_cut, created_at, finished_at"
+# The row lock comes first: two people must not both begin the last export that there is room for.
+LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
+OPEN = "SELECT count(*) FROM exports WHERE organization_id = $1 AND state = 'running'"
+INSERT = """
+INSERT INTO exports (organization_id, id, mode, kind, user_id, author, wanted, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, now())
+"""
+
+
+async def ask(conn: Connection, actor: Actor, *, wanted: Wanted) -> UUID:
+    """Have a worker write a file for the person who acts. It is in the audit log from here on: whoever asks for people
+    is told of even if the file is never fetched. Raises TooManyExports."""
+    assert actor.user_id is not None
+    id = uuid7()
+    async with conn.transaction():
+        await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
+        if await conn.fetchval(OPEN, actor.organization_id) >= MOST_OPEN:
+            raise TooManyExports
+        told = msgspec.json.encode(wanted).decode()
+        author = actor.who.name
+        kind = type(wanted).__struct_config__.tag
+        await conn.execute(INSERT, actor.organization_id, id, actor.mode, kind, actor.user_id, author, told)
+        await _record(conn, actor, wanted)
+    return id
+
+
+async def _record(conn: Connection, actor: Actor, wanted: Wanted) -> None:
+    is_json = wanted.form != "csv"
+    match wanted:
+        case Messages(filters=filters):
+            after: dict[str, object] = {"format": wanted.form, "from": filters.date_from, "to": filters.date_to}
+            after |= {"statuses": filters.statuses}
+            await audit.record(conn, actor, "messages.exported", object_id=actor.organization_id, after=after)
+        case Contacts():
+            await contacts.begin(conn, actor, filters=wanted.filters, as_json=is_json)
+        case Audit():
+            await audit_log.begin(conn, actor, wanted.filters, as_json=is_json)
+        case Usage():
+            after = dict[str, object]({"month": f"{wanted.month:%Y-%m}", "by": wanted.by, "format": wanted.form})
+            await audit.record(conn, actor, "usage.exported", object_id=actor.organization_id, after=after)
+
+
+LIST = f"""
+SELECT {COLUMNS} FROM exports WHERE organization_id = $1 AND (user_id = $2 OR $3) ORDER BY id DESC LIMIT {LISTED}
+"""
+GET = f"SELECT {COLUMNS} FROM exports WHERE organization_id = $1 AND id = $2"
+
+
+async def list_all(conn: Connection, actor: Actor, *, of_everybody: bool) -> list[Export]:
+    """The newest exports of the person, or of everybody in the organization."""
+    return [of_row(row) for row in await conn.fetch(LIST, actor.organization_id, actor.user_id, of_everybody)]
+
+
+async def get(conn: Connection, actor: Actor, *, id: UUID) -> Export:
+    """An export that the person asked for. Raises NotFound, for those of others as well."""
+    row = await conn.fetchrow(GET, actor.organization_id, id)
+    if row is None or row["user_id"] != actor.user_id:
+        raise NotFound("There is no such export.", resource="export", id=str(id))
+    return of_row(row)
+
+
+STOP = """
+UPDATE exports SET state = 'stopped', finished_at = now(), lease_until = NULL
+ WHERE organization_id = $1 AND id = $2 AND state = 'running'
+"""
+
+
+async def stop(conn: Connection, actor: Actor, *, id: UUID) -> None:
+    """Write no further. Idempotent. Raises NotFound."""
+    await get(conn, actor, id=id)
+    await conn.execute(STOP, actor.organization_id, id)
+
+
+CHUNK = "SELECT bytes FROM export_chunks WHERE organization_id = $1 AND export_id = $2 AND number = $3"
+
+
+async def hand_out(conn: Connection, actor: Actor, *, id: UUID) -> Export:
+    """A finished export whose file is about to be read; that it was fetched is recorded. Raises NotFound."""
+    async with conn.transaction():
+        found = await get(conn, actor, id=id)
+        if found.state != "finished":
+            raise NotFound("There is no such export.", resource="export", id=str(id))
+        after = {"file": found.file, "rows": found.rows}
+        await audit.record(conn, actor, "export.fetched", object_id=id, name=found.kind, after=after)
+    return found
+
+
+async def pieces(
+    connect: Callable[[], AbstractAsyncContextManager[Connection]], actor: Actor, *, export: Export
+) -> AsyncIterator[bytes]:
+    """The file, piece by piece; `connect` gives a connection for one. Raises NotFound if it is erased meanwhile."""
+    for number in range(export.chunks):
+        async with connect() as conn:
+            piece: bytes | None = await conn.fetchval(CHUNK, actor.organization_id, export.id, number)
+        if piece is None:
+            raise NotFound("There is no such export.", resource="export", id=str(export.id))
+        yield piece
+
+
+def of_row(row: Any) -> Export:
+    """An export of a row that has its columns."""
+    values = {name: row[name] for name in Export.__struct_fields__}
+    return Export(**values | {"wanted": msgspec.json.decode(row["wanted"], type=Wanted)})
+
+
+# A chunk holds a thousand rows, so few go at once. Those that nobody can fetch any more need not wait for their week.
+FORGET_CHUNKS = """
+DELETE FROM export_chunks WHERE (organization_id, export_id, number) IN (
+    SELECT c.organization_id, c.export_id, c.number
+      FROM exports e CROSS JOIN LATERAL (
+           SELECT organization_id, export_id, number FROM export_chunks
+            WHERE organization_id = e.organization_id AND export_id = e.id LIMIT $2) c
+     WHERE e.created_at < now() - $1::interval OR e.state IN ('stopped', 'failed', 'erased') LIMIT $2)
+"""
+FORGET = """
+DELETE FROM exports WHERE (organization_id, id) IN (
+    SELECT organization_id, id FROM exports e
+     WHERE created_at < now() - $1::interval AND NOT EXISTS (
+           SELECT FROM export_chunks WHERE organization_id = e.organization_id AND export_id = e.id) LIMIT $2)
+"""
+#: Chunks, and then exports, that one statement deletes; rounds of that at a time.
+AT_ONCE, ROUNDS = 200, 50
+
+
+async def forget(conn: Connection) -> bool:
+    """Delete what is past; False if there is more. Each statement is a commit."""
+    for statement in (FORGET_CHUNKS, FORGET):
+        for _ in range(ROUNDS):
+            if not (await conn.execute(statement, KEPT, AT_ONCE)).endswith(f" {AT_ONCE}"):
+                break
+        else:
+            return False
+    return True

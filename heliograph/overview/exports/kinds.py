@@ -1,0 +1,204 @@
+"""What can be exported, and how a page of it becomes lines of a file.
+
+What is wanted is kept as JSON with the export, so that any worker goes on with it. The rule nobody may break: a page
+begins where the one before ended, and what its reader may not see in a list is not in it either.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from datetime import date, datetime
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import reading as audit
+from heliograph.base.actor import Actor
+from heliograph.base.csv_files import Writer
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection
+from heliograph.contacts import exporting as contacts
+from heliograph.contacts import search
+from heliograph.overview import messages, usage
+from heliograph.overview.messages import Message
+
+#: Rows of a page.
+PAGE = 1_000
+Form = Literal["csv", "jsonl", "json"]
+
+
+class _Wanted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    form: Form
+    #: Between the cells of a CSV file.
+    delimiter: str = ","
+
+
+class Messages(_Wanted, frozen=True, kw_only=True, tag="messages"):
+    """Messages of a list's filters."""
+
+    filters: messages.Filters
+    #: Whose numbers its reader sees whole: of all, of what they sent themselves, or of none.
+    sees: Literal["all", "own", "none"]
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return "messages"
+
+
+class Contacts(_Wanted, frozen=True, kw_only=True, tag="contacts"):
+    """Contacts of a list's filters."""
+
+    filters: search.Filters
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return "contacts"
+
+
+class Audit(_Wanted, frozen=True, kw_only=True, tag="audit"):
+    """Entries of the audit log, as customers read them."""
+
+    filters: audit.Filter
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return "audit-log"
+
+
+class Usage(_Wanted, frozen=True, kw_only=True, tag="usage"):
+    """The bill of a month."""
+
+    month: date
+    by: str
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return f"usage-{self.month:%Y-%m}-by-{self.by}"
+
+
+Wanted = Messages | Contacts | Audit | Usage
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Lines of a file. `after`: where the next page begins; None: that was all."""
+
+    text: str
+    rows: int
+    after: UUID | None
+
+
+async def page(conn: Connection, actor: Actor, wanted: Wanted, *, after: UUID | None, is_first: bool) -> Page:
+    """The next page; the first one of a CSV file begins with its columns. Raises Invalid for filters that no longer
+    mean anything."""
+    match wanted:
+        case Messages():
+            return await _messages(conn, actor, wanted, after, is_first)
+        case Contacts():
+            return await _contacts(conn, actor, wanted, after, is_first)
+        case Audit():
+            return await _audit(conn, wanted, after, is_first)
+        case Usage():
+            made = await usage.bill(conn, actor, month=wanted.month, by=wanted.by)
+            is_csv = wanted.form == "csv"
+            text = usage.as_csv(made, delimiter=wanted.delimiter) if is_csv else usage.as_document(made)
+            return Page(_begun(wanted, text, is_first=True), len(made.lines), None)
+
+
+#: Columns of messages.
+COLUMNS = (
+    *("id", "channel", "direction", "mode", "status", "failure", "to", "from", "template", "reference", "campaign"),
+    *("key", "person", "country", "segments"),
+    *("accepted_at", "sent_at", "delivered_at", "read_at", "failed_at"),
+)
+
+
+async def _messages(conn: Connection, actor: Actor, wanted: Messages, after: UUID | None, is_first: bool) -> Page:
+    found = await messages.list_page(conn, actor, filters=wanted.filters, after=after, limit=PAGE)
+    listed = found.messages[:PAGE]
+    further = listed[-1].id if len(found.messages) > PAGE else found.seen
+    values = [_of_message(one, actor, wanted) for one in listed]
+    if wanted.form == "csv":
+        rows = [["" if (cell := one[name]) is None else str(cell) for name in COLUMNS] for one in values]
+        return Page(_sheet(wanted, COLUMNS, rows, is_first), len(listed), further)
+    return Page(_lines(values), len(listed), further)
+
+
+def _of_message(one: Message, actor: Actor, wanted: Messages) -> dict[str, str | int | None]:
+    def at(moment: datetime | None) -> str | None:
+        return None if moment is None else iso(moment)
+
+    def id(value: UUID | None) -> str | None:
+        return None if value is None else str(value)
+
+    whole = wanted.sees == "all" or (wanted.sees == "own" and one.person_id == actor.user_id)
+    return {
+        "id": str(one.id),
+        "channel": one.channel,
+        "direction": one.direction,
+        "mode": actor.mode,
+        "status": one.status,
+        "failure": one.failure_code,
+        "to": one.recipient if whole else f"••• {one.recipient[-4:]}",
+        "from": one.sender,
+        "template": one.template,
+        "reference": one.client_reference,
+        "campaign": id(one.campaign_id),
+        "key": id(one.key_id),
+        "person": id(one.person_id),
+        "country": one.country,
+        "segments": one.segments,
+        "accepted_at": at(one.accepted_at),
+        "sent_at": at(one.sent_at),
+        "delivered_at": at(one.delivered_at),
+        "read_at": at(one.read_at),
+        "failed_at": at(one.failed_at),
+    }
+
+
+async def _contacts(conn: Connection, actor: Actor, wanted: Contacts, after: UUID | None, is_first: bool) -> Page:
+    found = await search.search(conn, actor, filters=wanted.filters, after=after, limit=PAGE)
+    listed = found.contacts[:PAGE]
+    further = listed[-1].id if len(found.contacts) > PAGE else found.seen
+    if wanted.form == "csv":
+        text = _sheet(wanted, contacts.COLUMNS, [contacts.cells(one) for one in listed], is_first)
+    else:
+        text = "".join(contacts.line(one) for one in listed)
+    return Page(text, len(listed), further)
+
+
+async def _audit(conn: Connection, wanted: Audit, after: UUID | None, is_first: bool) -> Page:
+    looked = await audit.list_page(conn, wanted.filters, after=after, limit=PAGE, is_for_customers=True)
+    columns = audit.Recorded.__struct_fields__
+    if wanted.form != "csv":
+        return Page(
+            _lines([audit.shown(one) | {"at": iso(one.at)} for one in looked.entries]), len(looked.entries), looked.seen
+        )
+    rows = [
+        ["" if (cell := iso(one.at) if name == "at" else getattr(one, name)) is None else str(cell) for name in columns]
+        for one in looked.entries
+    ]
+    return Page(_sheet(wanted, columns, rows, is_first), len(rows), looked.seen)
+
+
+def _lines(values: Sequence[object]) -> str:
+    return "".join(msgspec.json.encode(one).decode() + "\n" for one in values)
+
+
+def _sheet(wanted: Wanted, columns: Sequence[str], rows: Sequence[Sequence[str]], is_first: bool) -> str:
+    file = io.StringIO()
+    writer = Writer(file, columns, delimiter=wanted.delimiter)
+    header = file.tell()
+    for row in rows:
+        writer.row(row)
+    return _begun(wanted, file.getvalue() if is_first else file.getvalue()[header:], is_first=is_first)
+
+
+def _begun(wanted: Wanted, text: str, *, is_first: bool) -> str:
+    """Spreadsheets know by the mark that a file is UTF-8."""
+    return "\ufeff" + text if is_first and wanted.form == "csv" else text

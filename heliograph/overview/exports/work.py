@@ -1,0 +1,147 @@
+"""What a worker does with exports: it writes them page by page, each page a commit.
+
+One worker at a time has an export, under a lease that each page renews; whoever takes over after a kill begins after
+the last page that was committed. The rule nobody may break: a page and how far it came are one commit, made only while
+the row says that the export is this worker's and still to go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+import asyncpg
+import structlog
+
+from heliograph.base.actor import Actor, Who
+from heliograph.base.database.pool import Connection, Pool, is_down, plan_by_key
+from heliograph.base.errors import Invalid
+from heliograph.base.ids import uuid7
+from heliograph.base.process.crash import crash_point
+from heliograph.overview.exports import jobs, kinds
+from heliograph.queue.work import Loop, Work
+
+log = structlog.get_logger()
+
+#: Pages after which another organization's export has its turn.
+STEPS = 20
+#: Pause after a page that failed, and after how many an export is given up.
+FAILED, TRIES = timedelta(seconds=10), 10
+#: Rows and bytes that a file may hold; then it ends, and says so.
+MOST_ROWS, MOST_BYTES = 5_000_000, 512 * 1024 * 1024
+
+DUE = "state = 'running' AND (lease_until IS NULL OR lease_until < now())"
+ANY = f"EXISTS (SELECT FROM exports WHERE {DUE})"
+# The organizations take turns from the last one served on.
+TAKE = f"""
+UPDATE exports SET worker = $1, lease_until = now() + $2::interval
+ WHERE (organization_id, id) IN (
+       SELECT organization_id, id FROM exports WHERE {DUE}
+        ORDER BY organization_id <= $3, organization_id, id LIMIT 1 FOR UPDATE SKIP LOCKED)
+RETURNING organization_id, place, {jobs.COLUMNS}
+"""
+LET_GO = """
+UPDATE exports SET worker = NULL, lease_until = NULL WHERE organization_id = $1 AND id = $2 AND worker = $3
+"""
+LATER = """
+UPDATE exports SET worker = NULL, lease_until = now() + $4::interval, tries = tries + 1,
+                   state = CASE WHEN tries + 1 >= $5 THEN 'failed' ELSE state END,
+                   finished_at = CASE WHEN tries + 1 >= $5 THEN now() END
+ WHERE organization_id = $1 AND id = $2 AND worker = $3 AND state = 'running'
+"""
+CHUNK = "INSERT INTO export_chunks (organization_id, export_id, number, bytes) VALUES ($1, $2, $3, $4)"
+# Whoever stops it waits for this commit, or this finds nothing to move.
+ADVANCE = """
+UPDATE exports SET rows = rows + $4, size = size + $5, chunks = chunks + $6, place = $7, tries = 0,
+                   lease_until = CASE WHEN $8 THEN NULL ELSE now() + $9::interval END,
+                   is_cut = $10, state = CASE WHEN $8 THEN 'finished' ELSE state END,
+                   finished_at = CASE WHEN $8 THEN now() END
+ WHERE organization_id = $1 AND id = $2 AND worker = $3 AND state = 'running'
+RETURNING true
+"""
+
+
+class ExportWork(Work):
+    """Exports within one worker."""
+
+    def __init__(self, pool: Pool, *, lease: timedelta = timedelta(seconds=15)) -> None:
+        self._pool, self._lease = pool, lease
+        self._me = uuid7()
+        self._served = UUID(int=0)
+        self._wake = asyncio.Event()
+
+    def loops(self) -> Sequence[Loop]:
+        return (Loop("exports", self.round, self._wake, when=ANY),)
+
+    async def round(self) -> int:
+        """Some pages of one export; returns 0 if none was due."""
+        async with self._pool.acquire() as conn:
+            row = await conn.fetchrow(TAKE, self._me, self._lease, self._served)
+            if row is None:
+                return 0
+            self._served = row["organization_id"]
+            await plan_by_key(conn)
+            place = (row["organization_id"], row["id"], self._me)
+            try:
+                await self._go_on(conn, row)
+                await conn.execute(LET_GO, *place)
+            except _Gone:
+                pass
+            except Exception as error:
+                if is_down(error):
+                    raise
+                # Filters that no longer mean anything mean nothing the next time, either.
+                tries = 1 if isinstance(error, Invalid) else TRIES
+                log.exception("export failed", export=str(row["id"]), kind=row["kind"])
+                await conn.execute(LATER, *place, FAILED, tries)
+        return 1
+
+    async def _go_on(self, conn: Connection, row: asyncpg.Record) -> None:
+        export = jobs.of_row(row)
+        actor = Actor(
+            organization_id=row["organization_id"],
+            key_id=None,
+            mode=export.mode,
+            scopes=frozenset(),
+            state="active",
+            by=Who("person", export.user_id, name=export.author),
+        )
+        after, rows, size, chunks = row["place"], export.rows, export.size, export.chunks
+        for _ in range(STEPS):
+            is_first = chunks == 0
+            async with conn.transaction(isolation="repeatable_read", readonly=True):
+                found = await kinds.page(conn, actor, export.wanted, after=after, is_first=is_first)
+            piece = found.text.encode()
+            rows, size, after = rows + found.rows, size + len(piece), found.after
+            is_cut = after is not None and (rows >= MOST_ROWS or size >= MOST_BYTES)
+            ends = after is None or is_cut
+            added = int(bool(piece))
+            async with conn.transaction():
+                if piece:
+                    await conn.execute(CHUNK, actor.organization_id, export.id, chunks, piece)
+                crash_point("export.before_commit")
+                moved = await conn.fetchval(
+                    ADVANCE,
+                    actor.organization_id,
+                    export.id,
+                    self._me,
+                    found.rows,
+                    len(piece),
+                    added,
+                    after,
+                    ends,
+                    self._lease,
+                    is_cut,
+                )
+                if moved is None:  # stopped, erased, or another's by now
+                    raise _Gone
+            crash_point("export.after_commit")
+            chunks += added
+            if ends:
+                return
+
+
+class _Gone(Exception):
+    """Somebody stopped the export, or another worker has it."""

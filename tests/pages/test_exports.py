@@ -1,0 +1,202 @@
+"""Exports: written by workers, fetched by whoever asked as long as their role lets them, bounded, and forgotten."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from heliograph import erasure
+from heliograph.base.actor import Who
+from heliograph.base.database.pool import Pool
+from heliograph.contacts import records
+from heliograph.contacts.records import Entry
+from heliograph.contacts.search import Filters
+from heliograph.overview.exports import jobs, kinds, work
+from heliograph.overview.exports.kinds import Contacts
+from heliograph.overview.exports.work import ExportWork
+from heliograph.people import memberships
+from tests.api.conftest import Api
+
+from .conftest import Browser, Tenant, make_person, make_tenant
+from .exported import fetch, write
+from .test_messages import send
+
+NUMBER = "+258841234567"
+
+
+async def people(pool: Pool, tenant: Tenant, count: int) -> None:
+    async with pool.acquire() as conn:
+        await records.create_many(
+            conn, tenant.actor, entries=[Entry(f"+25884000{n:04}", f"Person {n}") for n in range(count)]
+        )
+
+
+async def ask(pool: Pool, tenant: Tenant, user: UUID) -> UUID:
+    """An export of contacts that this person asked for."""
+    actor = msgspec.structs.replace(tenant.actor, by=Who("person", user, name="Ana"))
+    async with pool.acquire() as conn:
+        return await jobs.ask(conn, actor, wanted=Contacts(form="csv", filters=Filters()))
+
+
+async def owner_id(pool: Pool) -> UUID:
+    id: UUID = await pool.fetchval("SELECT id FROM users WHERE email = 'ana@example.com'")
+    return id
+
+
+async def test_a_file_is_written_page_by_page_and_one_goes_on_where_another_ended(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kinds, "PAGE", 2)
+    monkeypatch.setattr(work, "STEPS", 1)
+    await people(pool, tenant, 5)
+    page = await owner.submit(await owner.get("/contacts"), "/contacts/export", format="csv")
+    assert page.path == "/exports"
+    assert "Being written" in page.words
+    assert "data-final" not in page.text
+    await ExportWork(pool).round()
+    assert await pool.fetchval("SELECT rows FROM exports") == 2
+    assert "Download" not in (await owner.get("/exports")).words
+    await write(pool)  # another worker
+    page = await owner.get("/exports", HX_Request="true")
+    assert ("Ready" in page.words, "data-final" in page.text, "<html" in page.text) == (True, True, False)
+    address = re.search(r'action="(/exports/[0-9a-f-]+/file)"', page.text)
+    assert address
+    file = await owner.submit(await owner.get("/exports"), address[1])
+    assert file.text.count("\ufeff") == 1
+    assert re.findall(r"Person \d", file.text) == [f"Person {n}" for n in (4, 3, 2, 1, 0)]
+    told = await pool.fetch("SELECT action FROM audit_log WHERE action LIKE '%export%' ORDER BY at")
+    assert [one["action"] for one in told] == ["contacts.exported", "export.fetched"]
+
+
+async def test_a_form_that_is_sent_twice_asks_once(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    form = (await owner.get("/messages")).form("/messages/export") | {"format": "csv"}
+    for _ in range(2):
+        assert (await owner.post("/messages/export", form)).path == "/exports"
+    assert await pool.fetchval("SELECT count(*) FROM exports") == 1
+
+
+async def test_only_who_asked_may_fetch_it_and_only_while_their_role_lets_them(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await send(api, tenant)
+    rui = await make_person(pool, tenant, "rui@example.com", "admin")
+    await other_browser.sign_in("rui@example.com")
+    file = await fetch(pool, other_browser, await other_browser.get("/messages"), "/messages/export")
+    assert NUMBER in file.text
+    id = await pool.fetchval("SELECT id FROM exports")
+    # The owner sees that it was asked for, and by whom.
+    page = await owner.get("/exports")
+    assert ("Rui" in page.words, "Download" in page.words) == (True, False)
+    form = (await owner.get("/account")).form("/account")
+    for act in ("file", "stop"):
+        assert (await owner.post(f"/exports/{id}/{act}", form | {"_once": act})).status == 404
+    # What an admin asked for holds whole numbers, which a viewer does not see.
+    page = await other_browser.get("/exports")
+    async with pool.acquire() as conn:
+        await memberships.change_role(conn, tenant.actor, user_id=rui.id, role="viewer")
+    await pool.execute("UPDATE sessions SET seen_at = seen_at")
+    await other_browser.post("/logout", (await other_browser.get("/")).form("/logout"))
+    await other_browser.sign_in("rui@example.com")
+    page = await other_browser.get("/exports")
+    assert ("messages.csv" in page.words, "Download" in page.words) == (True, False)
+    form = (await other_browser.get("/account")).form("/account")
+    assert (await other_browser.post(f"/exports/{id}/file", form)).status == 404
+    # Another organization's are nobody's.
+    other = await make_tenant(pool)
+    await make_person(pool, other, "eva@example.com")
+    await other_browser.post("/logout", (await other_browser.get("/")).form("/logout"))
+    await other_browser.sign_in("eva@example.com")
+    form = (await other_browser.get("/account")).form("/account")
+    assert (await other_browser.post(f"/exports/{id}/file", form)).status == 404
+    assert "messages.csv" not in (await other_browser.get("/exports")).words
+
+
+async def test_whoever_writes_to_people_does_not_take_them_all_away(
+    pool: Pool, tenant: Tenant, browser: Browser
+) -> None:
+    await people(pool, tenant, 1)
+    await make_person(pool, tenant, "rui@example.com", "sender")
+    await browser.sign_in("rui@example.com")
+    page = await browser.get("/contacts")
+    assert ("+258840000000" in page.words, "/contacts/export" in page.text) == (True, False)
+    form = (await browser.get("/account")).form("/account")
+    for path in ("/contacts/export", "/contacts/opt-outs/export"):
+        assert (await browser.post(path, form)).status == 403, path
+    assert "/contacts/opt-outs/export" not in (await browser.get("/contacts/opt-outs")).text
+
+
+async def test_exports_are_few_stopped_cut_and_erased(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await people(pool, tenant, 3)
+    user = await owner_id(pool)
+    ids = [await ask(pool, tenant, user) for _ in range(jobs.MOST_OPEN)]
+    page = await owner.submit(await owner.get("/contacts"), "/contacts/export", format="csv")
+    assert "Five exports of your organization are being written." in page.words
+    page = await owner.submit(page, f"/exports/{ids[0]}/stop")
+    assert "Stopped" in page.words
+    monkeypatch.setattr(kinds, "PAGE", 1)
+    monkeypatch.setattr(work, "MOST_ROWS", 2)
+    await write(pool)
+    page = await owner.get("/exports")
+    assert "It ended at the most that a file may hold." in page.words
+    assert await pool.fetchval("SELECT count(*) FROM exports WHERE is_cut AND rows = 2") == jobs.MOST_OPEN - 1
+    # Somebody who is erased may be in any of them.
+    async with pool.acquire() as conn:
+        await erasure.erase(conn, tenant.actor, address="+258840000001")
+    form = (await owner.get("/account")).form("/account")
+    assert (await owner.post(f"/exports/{ids[1]}/file", form)).status == 404
+    assert "Somebody was erased who may have been in it." in (await owner.get("/exports")).words
+    async with pool.acquire() as conn:
+        assert await jobs.forget(conn)
+    assert await pool.fetchval("SELECT count(*) FROM export_chunks") == 0
+
+
+async def test_files_are_forgotten_after_a_week_in_bounded_steps(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kinds, "PAGE", 1)
+    await people(pool, tenant, 3)
+    user = await owner_id(pool)
+    old, young = [await ask(pool, tenant, user) for _ in range(2)]
+    await write(pool)
+    await pool.execute("UPDATE exports SET created_at = now() - interval '8 days' WHERE id = $1", old)
+    monkeypatch.setattr(jobs, "AT_ONCE", 1)
+    monkeypatch.setattr(jobs, "ROUNDS", 2)
+    rounds = 0
+    async with pool.acquire() as conn:
+        while not await jobs.forget(conn):
+            rounds += 1
+            assert rounds < 20
+    assert rounds > 0
+    assert await pool.fetch("SELECT id FROM exports") == [(young,)]
+    assert await pool.fetch("SELECT DISTINCT export_id FROM export_chunks") == [(young,)]
+
+
+async def test_what_cannot_be_written_is_tried_again_and_given_up(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await people(pool, tenant, 1)
+    id = await ask(pool, tenant, await owner_id(pool))
+    whole = kinds.page
+
+    async def broken(*given: object, **named: object) -> kinds.Page:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(kinds, "page", broken)
+    await ExportWork(pool).round()
+    assert await pool.fetchval("SELECT state FROM exports WHERE id = $1", id) == "running"
+    monkeypatch.setattr(kinds, "page", whole)
+    await pool.execute("UPDATE exports SET lease_until = NULL")
+    await write(pool)
+    assert await pool.fetchval("SELECT state FROM exports WHERE id = $1", id) == "finished"
+    id = await ask(pool, tenant, await owner_id(pool))
+    monkeypatch.setattr(kinds, "page", broken)
+    for _ in range(work.TRIES):
+        await ExportWork(pool).round()
+        await pool.execute("UPDATE exports SET lease_until = NULL")
+    assert await pool.fetchval("SELECT state FROM exports WHERE id = $1", id) == "failed"
+    assert "Failed" in (await owner.get("/exports")).words
