@@ -33,7 +33,7 @@ class OrganizationSuspended(Refusal):
 
 
 class DestinationNotAllowed(Refusal):
-    """This organization may not send to this country."""
+    """This organization may not send to the country of `to`."""
 
     code, status = "destination_not_allowed", 403
 
@@ -96,7 +96,7 @@ def forbidden(actor: Actor, to: str) -> Refusal | None:
 # Names are unique regardless of case. Of two requests for the same name, the second waits for the first, and then gets
 # no row.
 INSERT = f"""
-INSERT INTO organizations (id, name, state, created_at, country) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO organizations (id, name, state, created_at, country, allowed_countries) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (lower(name)) DO NOTHING RETURNING {_COLUMNS}
 """
 
@@ -105,23 +105,34 @@ INSERT_QUOTA = "INSERT INTO quotas (organization_id) VALUES ($1)"
 
 
 async def create(
-    conn: Connection, *, name: str, state: str = "active", country: str | None = None, by: Who = SYSTEM
+    conn: Connection,
+    *,
+    name: str,
+    state: str = "active",
+    country: str | None = None,
+    allowed_countries: list[str] | msgspec.UnsetType | None = msgspec.UNSET,
+    by: Who = SYSTEM,
 ) -> Organization:
     """Create an organization with an empty quota. `name`: 1 to 200 characters, unique; `state`: one of STATES;
-    `country`: an ISO region, by which national numbers are interpreted.
+    `country`: an ISO region, by which national numbers are interpreted; `allowed_countries`: ISO regions that may be
+    sent to, None for all. Left out, it is the organization's own country; only one that has none sends everywhere.
 
     Raises Invalid.
     """
     name = _checked_name(name)
     _check_state(state)
     country = None if country is None else _checked_country(country)
+    if allowed_countries is msgspec.UNSET:
+        allowed_countries = None if country is None else [country]
+    allowed_countries = _checked_countries(allowed_countries)
+    told: dict[str, object] = {"name": name, "state": state, "country": country, "allowed_countries": allowed_countries}
     async with conn.transaction():
-        row = await conn.fetchrow(INSERT, uuid7(), name, state, clock.now(), country)
+        row = await conn.fetchrow(INSERT, uuid7(), name, state, clock.now(), country, allowed_countries)
         if row is None:
             raise await _taken(conn, name)
         await conn.execute(INSERT_QUOTA, row["id"])
         made = Organization(**row)
-        await _record(conn, by, "organization.created", made, after={"name": name, "state": state, "country": country})
+        await _record(conn, by, "organization.created", made, after=told)
     return made
 
 
@@ -249,6 +260,8 @@ async def configure(
     """
     if opt_out_words is not None:
         opt_out_words = _checked_words(opt_out_words)
+    if allowed_countries is not msgspec.UNSET:
+        allowed_countries = _checked_countries(allowed_countries)
     replies = {"stop_reply": stop_reply, "start_reply": start_reply, "help_reply": help_reply}
     values: list[object] = []
     for name, value in {"allowed_countries": allowed_countries, **replies}.items():
@@ -298,6 +311,20 @@ def _checked_country(country: str) -> str:
     if country.upper() not in phones.REGIONS.values() or country == "001":
         raise Invalid(("country", "enum", f"`country` must be the ISO code of a country, such as MZ, not {country!r}"))
     return country.upper()
+
+
+def _checked_countries(countries: list[str] | None) -> list[str] | None:
+    """Each once. An empty list is a slip: nothing could be sent, or, where it is read as no restriction, anywhere."""
+    if countries is None:
+        return None
+    if not countries:
+        raise Invalid(("allowed_countries", "count", "`allowed_countries` must list at least one country, or be null"))
+    for country in countries:
+        if country not in phones.REGIONS.values():
+            raise Invalid(
+                ("allowed_countries", "enum", f"`allowed_countries` must be ISO codes of countries, not {country!r}")
+            )
+    return list(dict.fromkeys(countries))
 
 
 def _checked_words(words: list[str]) -> list[str]:

@@ -103,7 +103,7 @@ def cli(database_url: str) -> Cli:
 
 
 async def test_an_organization_from_nothing(cli: Cli) -> None:
-    acme = (await cli("org", "create", "Acme", "--grant", "100", "--json")).data
+    acme = (await cli("org", "create", "Acme", "--country", "any", "--grant", "100", "--json")).data
     assert (acme["name"], acme["state"]) == ("Acme", "active")
     assert re.fullmatch(r"[0-9-]{10}T[0-9:.]{12}Z", acme["created_at"])
 
@@ -150,7 +150,7 @@ async def test_an_organization_from_nothing(cli: Cli) -> None:
 
 
 async def test_plans_states_and_adjustments(cli: Cli) -> None:
-    await cli("org", "create", "Acme")
+    await cli("org", "create", "Acme", "--country", "any")
     planned = await cli(
         "org", "plan", "Acme", "business", "--quota", "500", "--since", "2026-01-31T00:00:00Z", "--json"
     )
@@ -172,7 +172,7 @@ async def test_plans_states_and_adjustments(cli: Cli) -> None:
 
 
 async def test_sender_ids_are_asked_for_and_decided_on(cli: Cli) -> None:
-    await cli("org", "create", "Acme")
+    await cli("org", "create", "Acme", "--country", "any")
     asked = await cli("sender", "request", "Acme Lda", "--json")
     assert asked.data["status"] == "pending"
     rejected = await cli("sender", "reject", "acme lda", "--reason", "whose name is it", "--json")
@@ -195,7 +195,9 @@ async def test_sender_ids_are_asked_for_and_decided_on(cli: Cli) -> None:
 
 async def test_an_organization_must_be_named_when_there_are_several(cli: Cli) -> None:
     none = await cli("key", "create")
-    await asyncio.gather(cli("org", "create", "Acme"), cli("org", "create", "Beta"))
+    await asyncio.gather(
+        cli("org", "create", "Acme", "--country", "any"), cli("org", "create", "Beta", "--country", "any")
+    )
     several, wrong, listed = await asyncio.gather(
         cli("key", "create"), cli("key", "create", "--org", "Bets"), cli("org", "list")
     )
@@ -204,7 +206,9 @@ async def test_an_organization_must_be_named_when_there_are_several(cli: Cli) ->
     for one in (several, wrong):
         assert "'Acme', 'Beta'" in one.err
     assert len(listed.out.splitlines()) == 3
-    again = await cli("org", "create", "ACME")
+    nowhere = await cli("org", "create", "Gamma")
+    assert (nowhere.status, "--home-country" in nowhere.err) == (2, True)
+    again = await cli("org", "create", "ACME", "--country", "any")
     assert (again.status, "there is already an organization named 'ACME'" in again.err) == (1, True)
     renamed = await cli("org", "rename", "acme", "Acme Moçambique", "--json")
     assert renamed.data["name"] == "Acme Moçambique"
@@ -212,7 +216,10 @@ async def test_an_organization_must_be_named_when_there_are_several(cli: Cli) ->
 
 
 async def test_lists_are_of_all_organizations_unless_one_is_named(cli: Cli) -> None:
-    await asyncio.gather(cli("org", "create", "Acme", "--grant", "10"), cli("org", "create", "Beta"))
+    await asyncio.gather(
+        cli("org", "create", "Acme", "--country", "any", "--grant", "10"),
+        cli("org", "create", "Beta", "--country", "any"),
+    )
     key, _, _ = await asyncio.gather(
         cli("key", "create", "--org", "Acme", "--json"),
         cli("key", "create", "--org", "Beta"),
@@ -431,7 +438,7 @@ async def test_an_error_is_a_sentence(
 
 async def test_a_message_all_the_way(cli: Cli, pool: Pool, tmp_path: Path, make_endpoint: Callable[..., Any]) -> None:
     """Every long-running command at once, and the commands that look at what happened."""
-    await cli("org", "create", "Acme", "--grant", "10")
+    await cli("org", "create", "Acme", "--country", "any", "--grant", "10")
     key, sender = await asyncio.gather(
         cli("key", "create", "--profile", "full_access", "--json"), cli("sender", "request", "ACME", "--approve")
     )

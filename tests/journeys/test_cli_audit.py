@@ -14,7 +14,7 @@ from tests.journeys.test_cli import Cli
 
 async def test_what_was_done_is_listed_and_exported(database_url: str, tmp_path: Path) -> None:
     cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
-    acme = (await cli("org", "create", "Acme", "--grant", "100", "--json", SUDO_USER="alice")).data
+    acme = (await cli("org", "create", "Acme", "--country", "any", "--grant", "100", "--json", SUDO_USER="alice")).data
     key = (await cli("key", "create", "shop", "--json", SUDO_USER="")).data
     listed = (await cli("audit", "list", "--json")).data
     assert [one["action"] for one in listed] == ["api_key.created", "quota.changed", "organization.created"]

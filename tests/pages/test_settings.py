@@ -31,7 +31,7 @@ async def test_each_form_changes_its_settings(pool: Pool, tenant: Tenant, owner:
     assert (one.smart_encoding, one.replace_accents, one.allowed_countries) == (True, True, ["MZ", "ZA"])
     assert "/contacts/opt-outs/words" in page.text
     assert "Africa/Maputo" in (await owner.get("/audit")).words  # members without a zone have the organization's
-    page = await owner.submit(page, "/settings/messages", encoding="off", allowed="")
+    page = await owner.submit(page, "/settings/messages", encoding="off", allowed="any")
     one = await stored(pool, tenant)
     assert (one.smart_encoding, one.replace_accents, one.allowed_countries) == (False, False, None)
     told = await pool.fetch("SELECT action, who_name FROM audit_log WHERE action ~ '^organization' ORDER BY id")
@@ -49,7 +49,8 @@ async def test_a_refused_form_keeps_what_was_typed(pool: Pool, tenant: Tenant, o
         ("general", {"name": "beta"}, "Another organization has this name."),
         ("general", {"name": " "}, "A name has 1 to 200 characters."),
         ("general", {"name": "Acme", "time_zone": "Mars/Base"}, "Choose one of the time zones."),
-        ("messages", {"allowed": "MZ, Portugal"}, "Write countries by their ISO codes, such as MZ ZA PT."),
+        ("messages", {"allowed": "MZ, Portugal"}, "Write countries by their ISO codes, such as MZ ZA PT, or any."),
+        ("messages", {"allowed": " "}, "Write countries by their ISO codes, such as MZ ZA PT, or any."),
         ("security", {"factor_required": "yes"}, "Turn on a second factor of your own first."),
     ):
         before = await stored(pool, tenant)

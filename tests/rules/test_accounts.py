@@ -33,8 +33,24 @@ async def test_an_organization_lives(pool: Pool) -> None:
         assert (ruled.smart_encoding, ruled.allowed_countries, ruled.opt_out_words) == (True, ["MZ"], ["PARAR"])
         assert (await organizations.configure(conn, id=made.id)) == ruled
         assert (await organizations.configure(conn, id=made.id, allowed_countries=None)).allowed_countries is None
+        with pytest.raises(Invalid, match="at least one country"):
+            await organizations.configure(conn, id=made.id, allowed_countries=[])
         other = await organizations.create(conn, name="Other")
         assert [each.id for each in await organizations.list_all(conn)] == [other.id, made.id]
+
+
+async def test_a_new_organization_sends_to_its_own_country(pool: Pool) -> None:
+    async with pool.acquire() as conn:
+        own = await organizations.create(conn, name="Own", country="mz")
+        assert (own.country, own.allowed_countries) == ("MZ", ["MZ"])
+        chosen = await organizations.create(conn, name="Chosen", country="MZ", allowed_countries=["ZA", "MZ", "ZA"])
+        assert chosen.allowed_countries == ["ZA", "MZ"]
+        all_of_them = await organizations.create(conn, name="All", country="MZ", allowed_countries=None)
+        assert all_of_them.allowed_countries is None
+        for wrong in ([], ["Portugal"]):
+            with pytest.raises(Invalid) as refused:
+                await organizations.create(conn, name="Wrong", country="MZ", allowed_countries=wrong)
+            assert refused.value.details["fields"][0]["field"] == "allowed_countries"
 
 
 async def test_a_name_belongs_to_one_organization_in_any_case(pool: Pool) -> None:

@@ -37,23 +37,39 @@ def create(
     state: Annotated[str, typer.Option(help=f"One of {', '.join(organizations.STATES)}.")] = "active",
     home_country: Annotated[
         str | None,
-        typer.Option(metavar="CODE", help="Country, such as MZ, for reading numbers without a country code."),
+        typer.Option(
+            metavar="CODE",
+            help="Its country, such as MZ: the one it may send to, and the one of numbers without a country code.",
+        ),
+    ] = None,
+    country: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="REGION",
+            show_default=False,
+            help="Country that may be sent to, repeatable; `any` allows all. Default: its own.",
+        ),
     ] = None,
     grant: Annotated[int, typer.Option(min=0, help="Initial message quota.")] = 0,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Create an organization. Names are unique, ignoring case.
+    """Create an organization. Names are unique, ignoring case. It may send to its own country and those allowed.
 
     \b
     Examples:
       heliograph org create "Acme Lda" --grant 10000 --home-country MZ
-      heliograph org create Beta --state trial --json
+      heliograph org create "Acme Lda" --home-country MZ --country MZ --country ZA
+      heliograph org create Beta --state trial --country any --json
     """
+    if not country and home_country is None:
+        raise typer.BadParameter("give its country (--home-country MZ), or those it may send to (--country any)")
 
     async def work(conn: Connection) -> Organization:
         async with conn.transaction():
-            made = await organizations.create(conn, name=name, state=state, country=home_country, by=shell())
+            made = await organizations.create(
+                conn, name=name, state=state, country=home_country, allowed_countries=_countries(country), by=shell()
+            )
             if grant:
                 await quota.grant(conn, made.id, amount=grant, reason="initial", by=shell())
             return made
@@ -311,9 +327,6 @@ def configure(
       heliograph org configure "Acme Lda" --country MZ --country ZA --home-country MZ
       heliograph org configure "Acme Lda" --require-factor --session-hours 8 --time-zone Africa/Maputo
     """
-    countries: list[str] | msgspec.UnsetType | None = msgspec.UNSET
-    if country:
-        countries = None if country == ["any"] else _regions(country)
 
     async def work(conn: Connection) -> Organization:
         found = await organization(conn, which)
@@ -322,7 +335,7 @@ def configure(
             id=found.id,
             smart_encoding=smart_encoding,
             replace_accents=replace_accents,
-            allowed_countries=countries,
+            allowed_countries=_countries(country),
             opt_out_words=[] if opt_out_word == ["none"] else opt_out_word or None,
             stop_reply=_reply(stop_reply),
             start_reply=_reply(start_reply),
@@ -336,6 +349,13 @@ def configure(
         )
 
     show(on_database(work, settings_of(data_dir)), json)
+
+
+def _countries(given: list[str] | None) -> list[str] | msgspec.UnsetType | None:
+    """As `organizations` takes them."""
+    if not given:
+        return msgspec.UNSET
+    return None if given == ["any"] else _regions(given)
 
 
 def _regions(given: list[str]) -> list[str]:

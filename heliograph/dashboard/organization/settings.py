@@ -20,6 +20,8 @@ from heliograph.people.policy import MANY
 
 #: Hours without use after which a session may end, as they are offered; none: the usual rule.
 SESSION_HOURS = (1, 4, 8, 24, 72, 168, 720)
+#: What stands for all countries. An empty field is a slip, which must not open the world.
+EVERYWHERE = "any"
 
 
 async def show(request: Request) -> Answer:
@@ -45,16 +47,18 @@ async def change_messages(request: Request) -> Answer:
     form = request.form
     listed = [one for one in form.get("allowed", "").upper().replace(",", " ").split() if one]
 
+    everywhere = listed == [EVERYWHERE.upper()]
+
     async def work(conn: Connection, actor: Actor) -> None:
         unknown = [one for one in listed if one not in phones.REGIONS.values() or one == "001"]
-        if unknown:
-            raise Invalid(("allowed", "enum", "Write countries by their ISO codes, such as MZ ZA PT."))
+        if not listed or (unknown and not everywhere):
+            raise Invalid(("allowed", "enum", "Write countries by their ISO codes, such as MZ ZA PT, or any."))
         await policy.configure(
             conn,
             actor,
             smart_encoding=form.get("encoding") in ("smart", "accents"),
             replace_accents=form.get("encoding") == "accents",
-            allowed_countries=list(dict.fromkeys(listed)) or None,
+            allowed_countries=None if everywhere else list(dict.fromkeys(listed)),
         )
 
     return await _changed(request, work)
@@ -134,7 +138,9 @@ async def _values(request: Request) -> dict[str, Any]:
         "zones": sorted(zone for zone in languages.zones() if "/" in zone and not zone.startswith("Etc/")),
         "encoding": form.get("encoding", encoding),
         "encodings": [(name, request.text(said), request.text(more)) for name, said, more in words.ENCODINGS],
-        "allowed": form.get("allowed", " ".join(known.allowed_countries or [])),
+        "allowed": form.get(
+            "allowed", EVERYWHERE if known.allowed_countries is None else " ".join(known.allowed_countries)
+        ),
         "factor_required": form.get("factor_required") == "yes" if "_security" in form else known.factor_required,
         "reveals": form.get("reveals") == "yes" if "_security" in form else known.reveals,
         "hours": form.get("session_hours", str(known.session_hours or "")),

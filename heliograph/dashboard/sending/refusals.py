@@ -73,7 +73,9 @@ def in_words(request: Request, refusal: Refusal) -> str:
             said = text("There is no sender to send from: none is approved yet.")
         case "destination_not_allowed":
             country = request.speech.country(details["country"])
-            said = text("This organization may not send to %(country)s. The operator can allow it.", country=country)
+            said = text(
+                "This organization may not send to %(country)s. The settings say where it may.", country=country
+            )
         case "wallet_insufficient_funds":
             said = text(
                 "The wallet does not cover it: %(required)s %(currency)s needed, %(available)s available.",
