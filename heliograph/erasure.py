@@ -54,6 +54,14 @@ WITH gone AS (
                     WHERE strpos(regexp_replace(cells, '[^0-9]', '', 'g'), right(known.phone, 8)) > 0)
 ), changed AS (
     DELETE FROM contact_changes WHERE organization_id = $1 AND phone = ANY ($2)
+), guarded AS (
+    DELETE FROM guard_holds
+     WHERE organization_id = $1 AND kind = 'number' AND range = ANY (SELECT substr(unnest($2::text[]), 2))
+), vouched AS (
+    UPDATE guard_settings
+       SET safe = ARRAY(SELECT one FROM unnest(safe) WITH ORDINALITY AS item (one, n)
+                         WHERE '+' || one <> ALL ($2::text[]) ORDER BY n)
+     WHERE organization_id = $1
 ), caught AS (
     DELETE FROM webhook_caught
      WHERE organization_id = $1

@@ -133,6 +133,14 @@ DELETE FROM webhook_traffic WHERE ctid IN (SELECT ctid FROM webhook_traffic WHER
 DELETE_CAUGHT = """
 DELETE FROM webhook_caught WHERE ctid IN (SELECT ctid FROM webhook_caught WHERE caught_at < $1 LIMIT $2)
 """
+DELETE_GUARD_HELD = """
+DELETE FROM guard_held WHERE (organization_id, message_id) IN (
+    SELECT organization_id, message_id FROM guard_held WHERE held_at < $1 LIMIT $2)
+"""
+DELETE_GUARD_HOLDS = """
+DELETE FROM guard_holds WHERE (organization_id, id) IN (
+    SELECT organization_id, id FROM guard_holds WHERE begun_at < $1 LIMIT $2)
+"""
 DELETE_REQUEST_COUNTS = """
 DELETE FROM request_counts WHERE ctid IN (SELECT ctid FROM request_counts WHERE hour < $1 LIMIT $2)
 """
@@ -171,6 +179,8 @@ SHARED = Rules(
         Deletion("replays", DELETE_REPLAYS, lambda at: at.now - WEBHOOKS),
         Deletion("roll-ups of webhook attempts", DELETE_WEBHOOK_TRAFFIC, lambda at: at.now - WEBHOOKS),
         Deletion("caught events", DELETE_CAUGHT, lambda at: at.now - OPEN_FOR),
+        Deletion("messages that the guard met", DELETE_GUARD_HELD, lambda at: at.now - WEBHOOKS),
+        Deletion("holds of the guard", DELETE_GUARD_HOLDS, lambda at: at.now - WEBHOOKS),
         Deletion("counts of requests", DELETE_REQUEST_COUNTS, lambda at: at.now - timedelta(days=requests.DAYS)),
         Deletion("sessions", sessions.FORGET, lambda at: at.now),
         Deletion("links to sign in", links.FORGET, lambda at: at.now),

@@ -43,6 +43,7 @@ ROOMS = {
     "campaign": "organization",
     "message": "carriage",
     "queue": "carriage",
+    "guard": "carriage",
     "inbound": "carriage",
     "receipts": "carriage",
     "optout": "organization",

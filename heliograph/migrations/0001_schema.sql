@@ -14,7 +14,7 @@
 --     a search by that column implies them, so nothing else can use the index.
 -- A CHECK on one column is named table_column_check, a primary key table_pkey; everything else is named here.
 -- Areas: organizations and access, people, quota, contacts and consent, campaigns, suppliers, SMS sent, SMS received,
--- WhatsApp, events and webhooks, traffic, requests, work.
+-- WhatsApp, events and webhooks, traffic, requests, guard, work.
 
 
 -- -- Organizations and access -----------------------------------------------------------------------------------------
@@ -1949,6 +1949,49 @@ CREATE TABLE request_counts (
 ) WITH (fillfactor = 70);
 CREATE INDEX request_counts_age ON request_counts USING brin (hour) WITH (autosummarize = on);
 COMMENT ON TABLE request_counts IS 'tenant: all requests with a key, by hour and what came of them; a process that is killed takes the last second of them with it';
+
+
+-- -- The guard against the bill --------------------------------------------------------------------------------------
+
+CREATE TABLE guard_settings (
+    organization_id uuid PRIMARY KEY CONSTRAINT guard_settings_organization REFERENCES organizations,
+    policy          text CHECK (policy IN ('monitor', 'hold', 'refuse', 'ask')),
+    safe            text[] NOT NULL DEFAULT '{}'
+);
+COMMENT ON TABLE guard_settings IS 'tenant: what is done with suspicious traffic, where an organization chose something';
+COMMENT ON COLUMN guard_settings.policy IS 'NULL: monitor in the first two weeks of an organization, then hold';
+COMMENT ON COLUMN guard_settings.safe IS 'digits that begin numbers which are never held, without the plus';
+
+CREATE TABLE guard_holds (
+    organization_id uuid NOT NULL,
+    id              uuid NOT NULL,
+    range           text NOT NULL,
+    kind            text NOT NULL CHECK (kind IN ('block', 'country', 'number')),
+    rules           text[] NOT NULL,
+    score           smallint NOT NULL,
+    policy          text NOT NULL,
+    begun_at        timestamptz NOT NULL,
+    until           timestamptz NOT NULL,
+    released_at     timestamptz,
+    PRIMARY KEY (organization_id, id)
+);
+CREATE INDEX guard_holds_by_range ON guard_holds (organization_id, range, begun_at);
+CREATE INDEX guard_holds_standing ON guard_holds (until) WHERE released_at IS NULL;
+COMMENT ON TABLE guard_holds IS 'tenant: ranges that the guard found suspicious, for a month';
+COMMENT ON COLUMN guard_holds.range IS 'of a block, the digits before the last four; of a country its ISO code; else all digits of a number';
+COMMENT ON COLUMN guard_holds.until IS 'messages to it are held until then, or until it is released; those that are held wait on';
+
+CREATE TABLE guard_held (
+    organization_id uuid NOT NULL,
+    message_id      uuid NOT NULL,
+    hold_id         uuid NOT NULL,
+    held_at         timestamptz NOT NULL,
+    released_at     timestamptz,
+    PRIMARY KEY (organization_id, message_id)
+);
+CREATE INDEX guard_held_by_hold ON guard_held (organization_id, hold_id);
+COMMENT ON TABLE guard_held IS 'tenant: messages that met a hold, for a month. Whether one still waits is for the queue to say';
+COMMENT ON COLUMN guard_held.released_at IS 'when it was let go; held_at: at once, since holds were only noted';
 
 
 -- -- Work -------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,9 @@ from heliograph.base.database.pool import Connection
 
 #: The line of work that has no supplier yet.
 UNROUTED = UUID(int=0)
+#: The line of messages that the guard holds: no worker serves it. Their rows are due in PARKED, so that nobody looks.
+GUARDED = UUID(int=3)
+PARKED = timedelta(days=3650)
 #: Lanes: single messages, and campaigns.
 SINGLE, BULK = 0, 1
 

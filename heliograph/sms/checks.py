@@ -9,6 +9,7 @@ from heliograph.base.checks import LATE, Check
 from heliograph.base.crypto import Unsealable
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
+from heliograph.queue.leases import GUARDED
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.received import inbound
 from heliograph.sms.reports import diagnosis
@@ -16,7 +17,7 @@ from heliograph.sms.reports import diagnosis
 
 async def look(conn: Connection, settings: Settings) -> list[Check]:
     """One result for each supplier, for receipts that are not understood, and for the inbox."""
-    return [*await _suppliers(conn, settings), await _inbox(conn)]
+    return [*await _suppliers(conn, settings), await _inbox(conn), *await _held(conn)]
 
 
 async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
@@ -76,6 +77,18 @@ def _simulator(one: routing.Supplier, bound: int, *, serves: bool) -> Check:
     if bound:
         return Check(name, "ok", f"a simulator: live messages reach nobody; {bound} of {one.sessions} sessions bound")
     return Check(name, "failed", "a simulator, no session bound", "Start a worker and the simulator.")
+
+
+HELD = "SELECT count(*) FROM (SELECT FROM queue WHERE kind = 'sms' AND line = $1 LIMIT 10000) one"
+
+
+async def _held(conn: Connection) -> list[Check]:
+    """Messages that the guard holds wait for somebody to look."""
+    held: int = await conn.fetchval(HELD, GUARDED)
+    if not held:
+        return []
+    remedy = "`heliograph guard list` says which and why; `guard release` sends them, `guard withdraw` cancels them."
+    return [Check("guard", "warning", f"{held:,} messages to suspicious ranges are held", remedy)]
 
 
 async def _inbox(conn: Connection) -> Check:

@@ -11,6 +11,7 @@ import asyncpg
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
+from heliograph.guard.windows import RULES
 from heliograph.sending import attempts, timeline
 from heliograph.sending.timeline import Source, Timeline
 from heliograph.sms.dispatch import test_mode
@@ -73,11 +74,31 @@ async def status_of(conn: Connection, *, id: UUID) -> str:
     return status
 
 
+# `rules` says which of them added up (docs/guard.md).
+HELD = """
+SELECT d.held_at, d.released_at, h.id, h.range, h.kind, h.rules
+  FROM guard_held d JOIN guard_holds h ON h.organization_id = d.organization_id AND h.id = d.hold_id
+ WHERE d.organization_id = $1 AND d.message_id = $2
+"""
+
+
 async def _evidence(conn: Connection, row: asyncpg.Record, tried: Sequence[asyncpg.Record]) -> Iterable[Entry]:
     organization_id, id, since = row["organization_id"], row["id"], row["accepted_at"] - timedelta(days=1)
     parts = await conn.fetch(PARTS, organization_id, id)
     received = await conn.fetch(RECEIPTS, organization_id, id, since.date())
-    return [*(_part(one) for one in parts), *_doubled(parts), *(_receipt(one) for one in received)]
+    held = [entry for one in await conn.fetch(HELD, organization_id, id) for entry in _held(one)]
+    return [*(_part(one) for one in parts), *_doubled(parts), *(_receipt(one) for one in received), *held]
+
+
+def _held(row: asyncpg.Record) -> Iterable[Entry]:
+    """What the guard made of it."""
+    only_noted = row["released_at"] == row["held_at"]
+    values = {"hold": str(row["id"]), "because": "; ".join(RULES[rule] for rule in row["rules"])}
+    if row["kind"] != "number":
+        values["range"] = row["range"]
+    yield Entry(row["held_at"], "suspicious" if only_noted else "held", values)
+    if row["released_at"] is not None and not only_noted:
+        yield Entry(row["released_at"], "released", {"hold": str(row["id"])})
 
 
 def _part(row: asyncpg.Record) -> Entry:

@@ -21,7 +21,7 @@ from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
 from heliograph.sms.callbacks import addresses, intake
 from heliograph.sms.callbacks.processing import CallbackProcessing
-from heliograph.sms.dispatch import suppliers, test_mode
+from heliograph.sms.dispatch import held, suppliers, test_mode
 from heliograph.sms.dispatch.channel import SmsChannel
 from heliograph.sms.dispatch.supplier_pool import SupplierPool
 from heliograph.sms.received import inbox, replies
@@ -115,6 +115,7 @@ class SmsWork(Work):
             Timer("receipt notes", self._store_notes, 5.0),
             SharedTimer("receipts", self._sweep_receipts, 1.0, when=waiting.ANY_DUE),
             SharedTimer("receipt ids", self._adviser.look, 20.0),
+            SharedTimer("held", held.expire, 5.0, when=held.ANY),
             SharedTimer("quiet", parts.close_quiet, 60.0),
             SharedTimer("silent", self._close_silent, 60.0),
         )

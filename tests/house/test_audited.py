@@ -24,6 +24,7 @@ AUDITED = (
     *("campaigns", "contacts", "contact_imports", "opt_outs", "webhook_endpoints", "webhook_replays"),
     *("users", "memberships", "invitations", "sign_in_links", "sessions", "recovery_codes", "passkeys"),
     *("saved_texts", "own_numbers", "whatsapp_apps", "whatsapp_accounts", "whatsapp_numbers", "whatsapp_templates"),
+    "guard_settings",
 )
 _WRITES = re.compile(rf"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+({'|'.join(AUDITED)})\b")
 
@@ -230,6 +231,10 @@ COMMANDS = {
     "queue hold": "queue.held",
     "queue release": "queue.released",
     "queue withdraw": "queue.withdrawn",
+    "guard list": READS,
+    "guard release": "guard.released",
+    "guard withdraw": "guard.withdrawn",
+    "guard rules": "guard.configured",
     "inbound list": "message.revealed",
     "inbound retry": WORK,
     "optout list": READS,

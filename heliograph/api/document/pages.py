@@ -28,7 +28,16 @@ _HERE = Path(__file__)
 #: In a checkout, and where a wheel puts it (`pyproject.toml`).
 _GUIDES = (_HERE.parents[3] / "docs", Path(sysconfig.get_path("data")) / "share" / "heliograph" / "docs")
 #: Of the guide, for those who send and receive, and for those who run it.
-_FIRST = ("api.md", "webhooks.md", "errors.md", "whatsapp.md", "operations.md", "settings.md", "adding-a-supplier.md")
+_FIRST = (
+    "api.md",
+    "webhooks.md",
+    "errors.md",
+    "whatsapp.md",
+    "operations.md",
+    "guard.md",
+    "settings.md",
+    "adding-a-supplier.md",
+)
 
 
 class Error(msgspec.Struct, frozen=True):

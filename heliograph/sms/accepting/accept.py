@@ -34,6 +34,7 @@ from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
 from heliograph.base.retry import SUBMIT_HORIZON
 from heliograph.consent.optouts import RecipientOptedOut
+from heliograph.guard.book import Book
 from heliograph.queue.leases import SINGLE
 from heliograph.sending.intake import Intake, outcomes, senders_of
 from heliograph.sms.accepting import encoding
@@ -121,6 +122,7 @@ class Acceptor:
         #: How long an idempotency key is remembered.
         self._keys_kept = keys_kept
         self._senders = SenderBook(pool)
+        self._suspicious = Book(pool)
         self._intake: Intake[_Item] = Intake(self._store, limit=limit)
         #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
         self.stored = asyncio.Event()
@@ -129,7 +131,8 @@ class Acceptor:
         """Store one message. Returns the 202, or the stored answer of the same idempotency key.
 
         Raises the first that applies of: IdempotencyConflict, IdempotencyInProgress; Invalid (`send_at` out of range,
-        too many segments), OrganizationSuspended, DestinationNotAllowed; Invalid (unknown sender), RecipientOptedOut,
+        too many segments), OrganizationSuspended, DestinationNotAllowed, DestinationSuspicious, ChallengeRequired;
+        Invalid (unknown sender), RecipientOptedOut,
         SenderIdNotApproved, QuotaExceeded; and OverLimit and Unavailable. A key that has an outcome replays it,
         whatever the time and the settings are now. If the caller is cancelled, the message is stored completely or not
         at all.
@@ -143,6 +146,7 @@ class Acceptor:
     async def drain(self) -> None:
         """Wait until every batch is committed."""
         await self._intake.drain()
+        await self._suspicious.close()
         await self._kept.close()
 
     async def _prepare(self, send: Send) -> _Item:
@@ -151,6 +155,8 @@ class Acceptor:
         refusal = unfit(send, segments) or forbidden(send.actor, send.to)
         if refusal is None:
             try:
+                if send.actor.mode == "live" and send.campaign_id is None:
+                    refusal = await self._suspicious.refusal(send.actor.organization_id, send.to)
                 sender = await self._senders.resolve(send.actor, sender_id=send.sender_id, sender_name=send.sender_name)
             except Refusal as refused:
                 refusal = refused

@@ -17,8 +17,9 @@ from uuid import UUID
 import structlog
 
 from heliograph.base.database.pool import Connection, Pool
+from heliograph.guard.judging import Judge, Outgoing
 from heliograph.queue.backlog import Backlog
-from heliograph.queue.leases import UNROUTED, Lease, Postponed
+from heliograph.queue.leases import GUARDED, PARKED, SINGLE, UNROUTED, Lease, Postponed
 from heliograph.sending.attempts import MOST_ATTEMPTS, Attempt
 from heliograph.sending.channel import End, Found, Step
 from heliograph.sending.results import Answered
@@ -67,6 +68,7 @@ class SmsChannel:
         self.wake = asyncio.Event()
         self._accounts = accounts
         self._selection = Selection(accounts, patience=patience)
+        self._judge = Judge()
         self._subscriptions = Subscriptions(pool)
         #: Live messages that the suppliers can take in this round.
         self._room = 0
@@ -137,7 +139,12 @@ class SmsChannel:
 
     async def decide(self, conn: Connection, messages: Sequence[ClaimedMessage]) -> list[Step]:
         steps: list[Step] = []
+        held = await self._suspicious(conn, messages)
         for message in messages:
+            if message.lease.id in held:
+                # It waits for an operator, out of everybody's way.
+                steps.append(Postponed(message.lease, PARKED.total_seconds(), GUARDED, counts=False))
+                continue
             step = self._decide(message)
             if isinstance(step, End) and step.move is not None and message.attempt_state == "unknown":
                 # It will not be tried again, and it is unknown whether the last try reached the handset.
@@ -149,6 +156,16 @@ class SmsChannel:
         stuck = {one.line for one in back if one.line == one.lease.line} - usable
         self._selection.parked -= stuck - {one.lease.line for one in steps if isinstance(one, Attempt)}
         return steps
+
+    async def _suspicious(self, conn: Connection, messages: Sequence[ClaimedMessage]) -> set[UUID]:
+        """Those that the guard holds. It looks at what nobody was asked to take yet, except campaigns, whose audience
+        the organization chose, and test messages, which cost nothing."""
+        fresh = [
+            Outgoing(one.lease.organization_id, one.lease.id, one.recipient, one.accepted_at)
+            for one in messages
+            if one.lease.line == UNROUTED and one.lease.lane == SINGLE and one.lease.attempt == 0 and one.is_unsent
+        ]
+        return await self._judge.judge(conn, fresh, at=messages[0].at) if fresh else set()
 
     async def move(self, conn: Connection, moves: Sequence[Move]) -> int:
         return (await move_many(conn, moves)).deliveries

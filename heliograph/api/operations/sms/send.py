@@ -18,6 +18,7 @@ from heliograph.base import phones
 from heliograph.base.database.clock import iso
 from heliograph.base.errors import Invalid
 from heliograph.consent.optouts import RecipientOptedOut
+from heliograph.guard.book import ChallengeRequired, DestinationSuspicious
 from heliograph.sms.accepting import preview
 from heliograph.sms.accepting.accept import MAX_REFERENCE, MAX_TEXT, VALIDITY, QuotaExceeded, Send
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
@@ -177,7 +178,7 @@ class SmsPreviewed(msgspec.Struct):
 REFUSALS = (OrganizationSuspended, DestinationNotAllowed, RecipientOptedOut, SenderIdNotApproved, QuotaExceeded)
 
 
-@operation(status=202, refusals=REFUSALS)
+@operation(status=202, refusals=(*REFUSALS, DestinationSuspicious, ChallengeRequired))
 async def send_sms(call: Call, body: SendSms) -> Annotated[Answer, SmsAccepted]:
     """Send an SMS.
 

@@ -1,0 +1,144 @@
+"""`heliograph guard`: suspicious ranges of numbers, what is held for them, and each organization's rules."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+import typer
+
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.cli.terminal.console import (
+    DataDir,
+    Json,
+    Org,
+    OrgOrAll,
+    as_plain,
+    group,
+    on_database,
+    organization,
+    settings_of,
+    shell,
+    show,
+)
+from heliograph.guard import holds
+from heliograph.guard.holds import Hold, Rules
+from heliograph.guard.windows import RULES
+from heliograph.sms.dispatch import held
+
+app = group("List, release and withdraw messages held as suspicious, and set an organization's rules.")
+
+COLUMNS = ("id", "organization", "range", "waiting", "met", "policy", "because", "begun_at", "until")
+HoldId = Annotated[UUID, typer.Argument(metavar="HOLD_ID", help="Id of a hold, from `guard list`.")]
+
+
+@app.command("list")
+def list_(
+    org: OrgOrAll = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of holds.")] = 100,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List suspicious ranges of the last month, newest first, with the messages that wait and the rules that added up.
+
+    \b
+    Examples:
+      heliograph guard list
+      heliograph guard list --org "Acme Lda" --json
+    """
+
+    async def work(conn: Connection) -> list[Hold]:
+        found = None if org is None else (await organization(conn, org)).id
+        return await holds.list_all(conn, organization_id=found, limit=limit)
+
+    show([_told(one) for one in on_database(work, settings_of(data_dir))], json, COLUMNS)
+
+
+@app.command("release")
+def release(hold_id: HoldId, json: Json = False, data_dir: DataDir = None) -> None:
+    """Release a range: send its held messages, and leave it alone for a day.
+
+    \b
+    Example:
+      heliograph guard release 0199c0de-0000-7000-8000-000000000000
+    """
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        one, queued = await holds.release(conn, hold_id, by=shell())
+        return _told(one) | {"released": queued}
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("withdraw")
+def withdraw(hold_id: HoldId, json: Json = False, data_dir: DataDir = None) -> None:
+    """Cancel a range's held messages and refund their quota. The range stays held until its time is over.
+
+    \b
+    Example:
+      heliograph guard withdraw 0199c0de-0000-7000-8000-000000000000
+    """
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        canceled = await held.withdraw(conn, hold_id, at=clock.now(), by=shell())
+        return _told(await holds.get(conn, hold_id)) | {"canceled": canceled}
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("rules")
+def rules(
+    org: Org = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            show_default=False,
+            help=(
+                "What to do with messages to a suspicious range: monitor (only note them), hold, refuse, ask "
+                "(refuse until the person was challenged), or default: monitor for two weeks, then hold."
+            ),
+        ),
+    ] = None,
+    safe: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIGITS",
+            show_default=False,
+            help=(
+                "Beginning of numbers, or a whole number, that is never held; repeatable; replaces the previous "
+                "ones; `none` removes them."
+            ),
+        ),
+    ] = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show an organization's rules, or change them.
+
+    \b
+    Examples:
+      heliograph guard rules --org "Acme Lda"
+      heliograph guard rules --org "Acme Lda" --policy hold --safe 25884123 --safe 25885000
+    """
+
+    async def work(conn: Connection) -> Rules:
+        found = await organization(conn, org)
+        if policy is None and not safe:
+            return await holds.rules_of(conn, found.id)
+        return await holds.configure(
+            conn,
+            found.id,
+            policy=msgspec.UNSET if policy is None else None if policy == "default" else policy,
+            safe=msgspec.UNSET if not safe else [] if safe == ["none"] else safe,
+            by=shell(),
+        )
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+def _told(one: Hold) -> dict[str, Any]:
+    """As it is shown: the rules in words, and of a whole number only its end."""
+    because = "; ".join(RULES[rule] for rule in one.rules)
+    return as_plain(one) | {"because": because} | ({"range": f"…{one.range[-4:]}"} if one.kind == "number" else {})

@@ -1,0 +1,87 @@
+"""The ranges that a web process refuses: those held for organizations that chose `refuse` or `ask`.
+
+All of them are read together, once a second at most and only while messages come in; who sends does not wait for it.
+
+The rule nobody may break: a message to a range that is not held costs a look into a dictionary here, and no statement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime
+from uuid import UUID
+
+import structlog
+
+from heliograph.base import phones
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Pool, is_down
+from heliograph.base.errors import Refusal
+from heliograph.guard import holds
+
+log = structlog.get_logger()
+
+#: Seconds for which the list is used.
+FRESH = 1.0
+
+
+class DestinationSuspicious(Refusal):
+    """Numbers like `to` are being sent an unusual number of messages: nothing is sent there for a while."""
+
+    code, status = "destination_suspicious", 403
+
+
+class ChallengeRequired(Refusal):
+    """Numbers like `to` are being sent an unusual number of messages: make sure that a person asked for this one."""
+
+    code, status = "challenge_required", 403
+
+
+class Book:
+    """One per process."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._known: Mapping[UUID, Mapping[str, tuple[str, datetime]]] = {}
+        self._next = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+
+    async def refusal(self, organization_id: UUID, to: str) -> Refusal | None:
+        """Why a message to this number (E.164) is refused, or None. Contacts and safe ranges never are."""
+        if asyncio.get_running_loop().time() >= self._next and self._reading is None:
+            self._reading = asyncio.create_task(self._read())
+        ranges = self._known.get(organization_id)
+        if ranges is None:
+            return None
+        for range in (to[1:-4], to[1:], phones.country(to)):
+            found = ranges.get(range)
+            if found is not None:
+                async with self._pool.acquire() as conn:
+                    if await holds.is_known(conn, organization_id, to):
+                        return None
+                policy, until = found
+                refusal = DestinationSuspicious if policy == "refuse" else ChallengeRequired
+                return refusal(until=iso(until))
+        return None
+
+    async def read(self) -> None:
+        """Read the list now."""
+        async with self._pool.acquire() as conn:
+            self._known = await holds.refusing(conn)
+
+    async def close(self) -> None:
+        """Wait for a reading that is under way."""
+        if self._reading is not None:
+            await self._reading
+
+    async def _read(self) -> None:
+        try:
+            await self.read()
+        except Exception as error:
+            # Until then the last list counts.
+            if not is_down(error):
+                log.exception("ranges that are refused were not read")
+        finally:
+            self._next = asyncio.get_running_loop().time() + FRESH
+            self._reading = None

@@ -1,0 +1,353 @@
+"""What the guard found, what was held for it, and an organization's own rules.
+
+A hold names a range for a while: fifteen minutes, and twice as long each time the range comes back within a day. What
+is held for it waits in a line of its own that no worker serves (`queue.leases.GUARDED`), until an operator lets it go
+or takes it out, or until it is past its time.
+
+The rule nobody may break: the queue is what is true of a message that waits, `guard_held` only says why. So whatever
+may be done with queued work, such as canceling it, may be done with what is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid7
+from heliograph.queue.leases import GUARDED, UNROUTED
+
+#: What an organization has done with what the rules find: only noted; held for an operator; refused to whoever sends;
+#: or refused with the request to challenge the person first.
+POLICIES = ("monitor", "hold", "refuse", "ask")
+#: Days in which a new organization's holds are only noted, unless it chose a policy.
+LEARNING = 14
+#: Entries of a list of safe ranges, and digits of one: a country's code would switch the guard off.
+MOST_SAFE, LEAST_DIGITS = 500, 5
+
+# An SQL condition's parts: `s` is the organization's row of guard_settings, if any, `o` its own.
+_POLICY = f"""
+coalesce(s.policy, CASE WHEN o.created_at > now() - interval '{LEARNING} days' THEN 'monitor' ELSE 'hold' END)
+"""
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What an organization decided."""
+
+    organization_id: UUID
+    #: One of POLICIES.
+    policy: str
+    #: Nobody chose it: it is `monitor` for the first LEARNING days, and `hold` from then on.
+    by_default: bool
+    #: Digits that begin numbers which are never held, or are whole numbers; without `+`.
+    safe: list[str]
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """A range that was found suspicious."""
+
+    id: UUID
+    organization_id: UUID
+    organization: str
+    #: What its numbers begin with, a country's ISO code, or a whole number.
+    range: str
+    kind: str
+    #: Words of the rules that added up.
+    rules: list[str]
+    score: int
+    #: What the organization's policy was when it began.
+    policy: str
+    begun_at: datetime
+    until: datetime
+    #: When an operator released it; its range is left alone for a day.
+    released_at: datetime | None
+    #: Messages that met it, and of those, messages that are waiting now.
+    met: int
+    waiting: int
+
+
+STANDING = "SELECT organization_id, range, id FROM guard_holds WHERE until > now() AND released_at IS NULL"
+
+
+async def standing(conn: Connection) -> list[tuple[UUID, str, UUID]]:
+    """All holds now: (organization, range, id)."""
+    return [(row["organization_id"], row["range"], row["id"]) for row in await conn.fetch(STANDING)]
+
+
+REFUSING = f"""
+SELECT h.organization_id, h.range, h.until, {_POLICY} AS policy
+  FROM guard_holds h JOIN organizations o ON o.id = h.organization_id
+  LEFT JOIN guard_settings s ON s.organization_id = h.organization_id
+ WHERE h.until > now() AND h.released_at IS NULL AND s.policy IN ('refuse', 'ask')
+"""
+
+
+async def refusing(conn: Connection) -> dict[UUID, dict[str, tuple[str, datetime]]]:
+    """Ranges that organizations refuse now, of each organization: the policy, and until when."""
+    found: dict[UUID, dict[str, tuple[str, datetime]]] = {}
+    for row in await conn.fetch(REFUSING):
+        found.setdefault(row["organization_id"], {})[row["range"]] = (row["policy"], row["until"])
+    return found
+
+
+KNOWN = """
+SELECT EXISTS (SELECT FROM contacts WHERE organization_id = $1 AND phone = $2 AND mode = 'live')
+    OR EXISTS (SELECT FROM guard_settings s CROSS JOIN unnest(s.safe) AS one
+                WHERE s.organization_id = $1 AND starts_with(substr($2, 2), one))
+"""
+
+
+async def is_known(conn: Connection, organization_id: UUID, number: str) -> bool:
+    """Whether it is a contact of the organization, or in a range that is never held."""
+    known: bool = await conn.fetchval(KNOWN, organization_id, number)
+    return known
+
+
+# A range that was released is left alone for a day, and one that is safe always. A range that was held before is held
+# for longer. Whoever is second finds the first one's hold, or makes another that says the same.
+BEGIN = f"""
+INSERT INTO guard_holds (organization_id, id, range, kind, rules, score, policy, begun_at, until)
+SELECT item.organization_id, item.id, item.range, item.kind, string_to_array(item.rules, ' '), item.score, {_POLICY},
+       now(), now() + least(interval '12 hours',
+                            CASE item.kind WHEN 'country' THEN interval '30 minutes' ELSE interval '15 minutes' END
+                            * power(2, least(earlier.count, 10)))
+  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::smallint[])
+       AS item (organization_id, id, range, kind, rules, score)
+  JOIN organizations o ON o.id = item.organization_id
+  LEFT JOIN guard_settings s ON s.organization_id = item.organization_id
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS count, coalesce(bool_or(h.until > now() OR h.released_at IS NOT NULL), false) AS is_known
+         FROM guard_holds h
+        WHERE h.organization_id = item.organization_id AND h.range = item.range
+          AND h.begun_at > now() - interval '1 day') earlier
+ WHERE NOT earlier.is_known AND NOT EXISTS (SELECT FROM unnest(s.safe) AS one WHERE starts_with(item.range, one))
+RETURNING organization_id, range, id
+"""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A range to hold."""
+
+    organization_id: UUID
+    range: str
+    kind: str
+    rules: tuple[str, ...]
+    score: int
+
+
+async def begin(conn: Connection, found: Sequence[Found]) -> dict[tuple[UUID, str], UUID]:
+    """Hold ranges; returns those that are held from now on. Runs in the caller's transaction."""
+    rows = await conn.fetch(
+        BEGIN,
+        [one.organization_id for one in found],
+        [uuid7() for _ in found],
+        [one.range for one in found],
+        [one.kind for one in found],
+        [" ".join(one.rules) for one in found],
+        [one.score for one in found],
+    )
+    return {(row["organization_id"], row["range"]): row["id"] for row in rows}
+
+
+# Whom the organization knows, what an operator let go before, and what is safe passes. Where holds are only noted, the
+# message is let go as it is noted. A hold that was never committed, because its transaction ended otherwise, holds
+# nothing.
+MEET = f"""
+INSERT INTO guard_held (organization_id, message_id, hold_id, held_at, released_at)
+SELECT item.organization_id, item.message_id, item.hold_id, now(), CASE WHEN {_POLICY} = 'monitor' THEN now() END
+  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[]) AS item (organization_id, message_id, phone, hold_id)
+  JOIN guard_holds h ON h.organization_id = item.organization_id AND h.id = item.hold_id
+  JOIN organizations o ON o.id = item.organization_id
+  LEFT JOIN guard_settings s ON s.organization_id = item.organization_id
+ WHERE NOT EXISTS (SELECT FROM contacts c WHERE c.organization_id = item.organization_id AND c.phone = item.phone
+                      AND c.mode = 'live')
+   AND NOT EXISTS (SELECT FROM unnest(s.safe) AS one WHERE starts_with(substr(item.phone, 2), one))
+    ON CONFLICT DO NOTHING
+RETURNING message_id, released_at IS NULL AS is_held
+"""
+
+
+async def meet(conn: Connection, met: Sequence[tuple[UUID, UUID, str, UUID]]) -> set[UUID]:
+    """Messages that are about to go out to a held range: (organization, message, E.164, hold). Returns those that are
+    to be held, having noted why. Runs in the caller's transaction, which puts them into the line GUARDED."""
+    rows = await conn.fetch(MEET, *(list(column) for column in zip(*met, strict=True)))
+    return {row["message_id"] for row in rows if row["is_held"]}
+
+
+# Half of those who are suspected are known: it is the organization's own people who are being written to.
+ACQUAINTED = """
+SELECT count(*) * 2 >= cardinality($2::text[]) FROM contacts
+ WHERE organization_id = $1 AND phone = ANY ($2) AND mode = 'live'
+"""
+
+
+async def acquainted(conn: Connection, organization_id: UUID, numbers: Sequence[str]) -> bool:
+    """Whether at least half of these numbers are contacts of the organization."""
+    known: bool = await conn.fetchval(ACQUAINTED, organization_id, numbers)
+    return known
+
+
+USED_TO = """
+SELECT coalesce(sum(count), 0) >= $3 FROM traffic
+ WHERE organization_id = $1 AND channel = 'sms' AND mode = 'live' AND country = $2 AND count > 0
+   AND hour < date_trunc('hour', now(), 'UTC')
+"""
+#: Messages that a country must have had, before this hour, not to be new.
+FEW = 20
+
+
+async def used_to(conn: Connection, organization_id: UUID, country: str) -> bool:
+    """Whether the organization has sent to this country before this hour, and more than a few messages."""
+    known: bool = await conn.fetchval(USED_TO, organization_id, country, FEW)
+    return known
+
+
+LIST = """
+SELECT h.id, h.organization_id, o.name AS organization, h.range, h.kind, h.rules, h.score, h.policy, h.begun_at,
+       h.until, h.released_at, met.total::int AS met, met.waiting::int AS waiting
+  FROM guard_holds h JOIN organizations o ON o.id = h.organization_id
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS total, count(*) FILTER (
+                WHERE d.released_at IS NULL
+                  AND EXISTS (SELECT FROM queue q WHERE q.id = d.message_id AND q.line = $2)) AS waiting
+         FROM guard_held d WHERE d.organization_id = h.organization_id AND d.hold_id = h.id) met
+ WHERE ($1::uuid IS NULL OR h.organization_id = $1) AND ($4::uuid IS NULL OR h.id = $4)
+ ORDER BY h.id DESC LIMIT $3
+"""
+
+
+async def list_all(
+    conn: Connection, *, organization_id: UUID | None = None, id: UUID | None = None, limit: int = 200
+) -> list[Hold]:
+    """Holds, newest first; also those that are over, for as long as they are kept."""
+    return [Hold(**row) for row in await conn.fetch(LIST, organization_id, GUARDED, limit, id)]
+
+
+WAITING = """
+SELECT d.organization_id, d.message_id FROM guard_held d
+ WHERE d.organization_id = $1 AND d.hold_id = $2 AND d.released_at IS NULL
+   AND EXISTS (SELECT FROM queue q WHERE q.id = d.message_id AND q.line = $3)
+ ORDER BY d.message_id LIMIT $4
+"""
+
+
+async def waiting(conn: Connection, one: Hold, *, limit: int = 1000) -> list[UUID]:
+    """Ids of messages that are held for it, oldest first."""
+    rows = await conn.fetch(WAITING, one.organization_id, one.id, GUARDED, limit)
+    return [row["message_id"] for row in rows]
+
+
+RELEASE = """
+WITH ended AS (
+    UPDATE guard_holds SET released_at = now() WHERE organization_id = $1 AND id = $2 AND released_at IS NULL
+), let_go AS (
+    UPDATE guard_held SET released_at = now() WHERE organization_id = $1 AND hold_id = $2 AND released_at IS NULL
+    RETURNING message_id
+), queued AS (
+    UPDATE queue SET line = $4, due_at = now(), since = NULL
+     WHERE id = ANY (ARRAY(SELECT message_id FROM let_go)) AND line IS NOT DISTINCT FROM $3 RETURNING 1
+)
+SELECT count(*)::int FROM queued
+"""
+
+
+async def release(conn: Connection, id: UUID, *, by: Who = SYSTEM) -> tuple[Hold, int]:
+    """End a hold, and let go what waits for it; its range is left alone for a day.
+
+    Returns it, and how many messages go on. Raises NotFound.
+    """
+    async with conn.transaction():
+        one = await get(conn, id)
+        queued: int = await conn.fetchval(RELEASE, one.organization_id, one.id, GUARDED, UNROUTED)
+        await audit.record(
+            conn,
+            by,
+            "guard.released",
+            object_id=one.id,
+            name=one.range if one.kind != "number" else "",
+            organization_id=one.organization_id,
+            after={"messages": queued},
+        )
+    return (await list_all(conn, id=id))[0], queued
+
+
+async def get(conn: Connection, id: UUID) -> Hold:
+    """One hold, or NotFound."""
+    found = await list_all(conn, id=id, limit=1)
+    if not found:
+        raise NotFound("There is no such hold.", resource="hold", id=str(id))
+    return found[0]
+
+
+SETTINGS = f"""
+SELECT o.id AS organization_id, {_POLICY} AS policy, s.policy IS NULL AS by_default, coalesce(s.safe, '{{}}') AS safe
+  FROM organizations o LEFT JOIN guard_settings s ON s.organization_id = o.id WHERE o.id = $1
+"""
+CONFIGURE = """
+INSERT INTO guard_settings AS known (organization_id, policy, safe) VALUES ($1, $2, $3)
+ON CONFLICT (organization_id) DO UPDATE SET policy = excluded.policy, safe = excluded.safe
+"""
+LOCK = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
+
+
+async def rules_of(conn: Connection, organization_id: UUID) -> Rules:
+    """What the organization decided, or what holds by default. Raises NotFound."""
+    row = await conn.fetchrow(SETTINGS, organization_id)
+    if row is None:
+        raise NotFound(resource="organization", id=str(organization_id))
+    return Rules(**row)
+
+
+async def configure(
+    conn: Connection,
+    organization_id: UUID,
+    *,
+    policy: str | msgspec.UnsetType | None = msgspec.UNSET,
+    safe: Sequence[str] | msgspec.UnsetType = msgspec.UNSET,
+    by: Who = SYSTEM,
+) -> Rules:
+    """Choose what is done with what the rules find (None: the default), and which ranges are never held. What is left
+    out stays. Raises Invalid, NotFound."""
+    if isinstance(policy, str) and policy not in POLICIES:
+        raise Invalid(("policy", "enum", f"`policy` must be one of {', '.join(POLICIES)}"))
+    listed = None if isinstance(safe, msgspec.UnsetType) else _checked(safe)
+    async with conn.transaction():
+        await conn.execute(LOCK, organization_id)
+        before = await rules_of(conn, organization_id)
+        kept: str | None = None if before.by_default else before.policy
+        chosen = kept if isinstance(policy, msgspec.UnsetType) else policy
+        await conn.execute(CONFIGURE, organization_id, chosen, before.safe if listed is None else listed)
+        after = await rules_of(conn, organization_id)
+        await audit.record(
+            conn,
+            by,
+            "guard.configured",
+            object_id=organization_id,
+            organization_id=organization_id,
+            before=_told(before),
+            after=_told(after),
+        )
+    return after
+
+
+def _told(rules: Rules) -> dict[str, Any]:
+    """Ranges may be whole numbers, which the log does not keep."""
+    return {"policy": rules.policy, "by_default": rules.by_default, "safe": [one[:-4] + "…" for one in rules.safe]}
+
+
+def _checked(safe: Sequence[str]) -> list[str]:
+    listed = list(dict.fromkeys(one.strip().removeprefix("+") for one in safe))
+    if len(listed) > MOST_SAFE:
+        raise Invalid(("safe", "count", f"`safe` may list at most {MOST_SAFE} ranges"))
+    for one in listed:
+        if not (one.isascii() and one.isdigit() and LEAST_DIGITS <= len(one) <= 15):
+            said = f"a safe range is {LEAST_DIGITS} to 15 digits that numbers begin with, country code included"
+            raise Invalid(("safe", "pattern", said))
+    return listed

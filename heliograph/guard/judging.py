@@ -1,0 +1,137 @@
+"""The rules, applied by a worker to what is about to go out: where money is spent, and where every door's messages
+come through.
+
+A message that meets no suspicion costs its place in the windows (1 µs) and no statement. What one worker sees in the
+last minutes is in its memory; the holds are rows, so a range that one worker finds is held for all of them, and stays
+held across restarts. With several workers each sees its share, and a range comes to notice that much later.
+
+The rule nobody may break: what is not suspicious never waits for the database here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base import phones
+from heliograph.base.database.pool import Connection
+from heliograph.guard import holds
+from heliograph.guard.conversion import Conversions
+from heliograph.guard.holds import Found
+from heliograph.guard.windows import Suspicion, Windows
+
+#: Seconds for which the list of holds is used.
+FRESH = 1.0
+#: Seconds for which a block is left alone whose people are the organization's contacts.
+VOUCHED = 600.0
+#: Blocks that are remembered for that.
+MOST_VOUCHED = 10_000
+
+
+class Outgoing(msgspec.Struct, frozen=True, gc=False):
+    """A live single message that no supplier was asked to take yet."""
+
+    organization_id: UUID
+    id: UUID
+    #: E.164 with `+`.
+    to: str
+    accepted_at: datetime
+
+
+class Judge:
+    """One per worker."""
+
+    def __init__(self, windows: Windows | None = None) -> None:
+        self._windows = windows or Windows()
+        self._conversions = Conversions()
+        self._standing: dict[UUID, dict[str, UUID]] = {}
+        self._read_at = float("-inf")
+        #: Ranges that are not to be suspected until then.
+        self._vouched: dict[tuple[UUID, str], float] = {}
+
+    async def judge(self, conn: Connection, outgoing: Sequence[Outgoing], *, at: datetime) -> set[UUID]:
+        """Those of these messages that are to wait in the line GUARDED, having noted why. Runs in the caller's
+        transaction; `at`: now, by the database's clock."""
+        if asyncio.get_running_loop().time() - self._read_at > FRESH:
+            await self._read(conn)
+        moment = at.timestamp()
+        found: dict[tuple[UUID, str], Suspicion] = {}
+        suspected: list[tuple[Outgoing, str]] = []
+        for one in outgoing:
+            suspicion = self._look(one, moment)
+            held = self._standing.get(one.organization_id)
+            range = None if held is None else _range(held, one.to)
+            if range is not None:
+                suspected.append((one, range))
+            elif suspicion is not None and not self._is_vouched(one.organization_id, suspicion.range, moment):
+                suspected.append((one, suspicion.range))
+                found[(one.organization_id, suspicion.range)] = suspicion
+        if not suspected:
+            return set()
+        if found:
+            await self._begin(conn, found, moment)
+        met = []
+        for one, range in suspected:
+            hold = self._standing.get(one.organization_id, {}).get(range)
+            if hold is not None:
+                met.append((one.organization_id, one.id, one.to, hold))
+        return await holds.meet(conn, met) if met else set()
+
+    def _look(self, one: Outgoing, moment: float) -> Suspicion | None:
+        country = phones.country(one.to)
+        accepted = one.accepted_at.timestamp()
+        self._conversions.sent(one.organization_id, one.to, at=moment)
+        bad = self._conversions.is_bad(one.organization_id, one.to)
+        return self._windows.see(one.organization_id, one.to, country, at=moment, accepted=accepted, unconverted=bad)
+
+    async def _read(self, conn: Connection) -> None:
+        standing: dict[UUID, dict[str, UUID]] = {}
+        for organization_id, range, id in await holds.standing(conn):
+            standing.setdefault(organization_id, {})[range] = id
+        self._standing, self._read_at = standing, asyncio.get_running_loop().time()
+
+    async def _begin(self, conn: Connection, found: dict[tuple[UUID, str], Suspicion], moment: float) -> None:
+        """Hold what is suspicious, unless the organization knows those people, or has long sent to that country."""
+        begun: list[Found] = []
+        for (organization_id, range), suspicion in found.items():
+            if suspicion.kind == "country":
+                if await holds.used_to(conn, organization_id, range):
+                    self._windows.known(organization_id, range)
+                    continue
+            elif suspicion.kind == "block":
+                members = self._windows.members(organization_id, range)
+                if await holds.acquainted(conn, organization_id, members):
+                    self._vouch(organization_id, range, moment)
+                    continue
+            begun.append(Found(organization_id, range, suspicion.kind, suspicion.rules, suspicion.score))
+        if not begun:
+            return
+        made = await holds.begin(conn, begun)
+        for one in begun:
+            id = made.get((one.organization_id, one.range))
+            if id is None:
+                # It is safe, was released, or another worker was faster.
+                self._vouch(one.organization_id, one.range, moment, seconds=FRESH)
+            else:
+                self._standing.setdefault(one.organization_id, {})[one.range] = id
+
+    def _vouch(self, organization_id: UUID, range: str, moment: float, *, seconds: float = VOUCHED) -> None:
+        if len(self._vouched) >= MOST_VOUCHED:
+            self._vouched.clear()
+        self._vouched[(organization_id, range)] = moment + seconds
+
+    def _is_vouched(self, organization_id: UUID, range: str, moment: float) -> bool:
+        until = self._vouched.get((organization_id, range))
+        return until is not None and until > moment
+
+
+def _range(held: dict[str, UUID], to: str) -> str | None:
+    """The held range that a number belongs to."""
+    for range in (to[1:-4], to[1:], phones.country(to)):
+        if range in held:
+            return range
+    return None

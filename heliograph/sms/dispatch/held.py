@@ -1,0 +1,79 @@
+"""Messages that the guard holds, past their time: they end as expired, and so whoever sent them is told.
+
+The rule nobody may break: what is held ends only by its own deadline, by whoever sent it, or by an operator.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Who
+from heliograph.base.database.pool import Connection
+from heliograph.base.retry import SUBMIT_HORIZON
+from heliograph.guard import holds
+from heliograph.queue import leases
+from heliograph.queue.leases import GUARDED
+from heliograph.sms.accepting import withdrawal
+from heliograph.sms.accepting.withdrawal import Unsent
+from heliograph.sms.status import Move, move_many
+
+#: An SQL condition: there is anything to look at.
+ANY = f"EXISTS (SELECT FROM queue WHERE kind = 'sms' AND line = '{GUARDED}')"
+#: A one-time code that was held for so long is of no use any more.
+CODES = timedelta(minutes=10)
+#: Messages of one step.
+STEP = 1000
+
+PAST = """
+SELECT q.organization_id, q.id, now() AS at
+  FROM queue q CROSS JOIN LATERAL (
+       SELECT accepted_at, expires_at, send_at, class FROM messages
+        WHERE organization_id = q.organization_id AND id = q.id LIMIT 1) m
+ CROSS JOIN LATERAL (
+       SELECT held_at FROM guard_held WHERE organization_id = q.organization_id AND message_id = q.id LIMIT 1) d
+ WHERE q.kind = 'sms' AND q.line = $1
+   AND least(coalesce(m.expires_at, greatest(m.send_at, m.accepted_at) + $2::interval),
+             CASE m.class WHEN 'otp' THEN d.held_at + $4::interval END) <= now()
+ ORDER BY q.id LIMIT $3
+"""
+SEGMENTS = "SELECT id, segments FROM messages WHERE organization_id = $1 AND id = ANY ($2) ORDER BY id"
+
+
+async def expire(conn: Connection) -> int:
+    """End what is held and past its deadline; returns how many. In the caller's transaction."""
+    rows = await conn.fetch(PAST, GUARDED, timedelta(seconds=SUBMIT_HORIZON), STEP, CODES)
+    if not rows:
+        return 0
+    gone = await leases.withdraw(conn, "sms", [row["id"] for row in rows], only="untried")
+    moves = [
+        Move(row["organization_id"], row["id"], "expired", row["at"], "expired", unsent=True)
+        for row in rows
+        if row["id"] in gone
+    ]
+    await move_many(conn, moves)
+    return len(moves)
+
+
+async def withdraw(conn: Connection, hold_id: UUID, *, at: datetime, by: Who) -> int:
+    """Cancel what is held for a range, and refund it; returns how many. Raises NotFound."""
+    gone = 0
+    one = await holds.get(conn, hold_id)
+    while ids := await holds.waiting(conn, one, limit=STEP):
+        async with conn.transaction():
+            segments = await conn.fetch(SEGMENTS, one.organization_id, ids)
+            unsent = [Unsent(one.organization_id, row["id"], row["segments"]) for row in segments]
+            done = await withdrawal.withdraw(conn, unsent, at=at, reason="withdrawn by the operator")
+            await audit.record(
+                conn,
+                by,
+                "guard.withdrawn",
+                object_id=one.id,
+                organization_id=one.organization_id,
+                after={"messages": len(done)},
+            )
+        gone += len(done)
+        if not done:
+            break
+    return gone

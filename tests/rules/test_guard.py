@@ -1,0 +1,245 @@
+"""The guard in a worker and at the door: what is suspicious waits, is seen, is let go or taken out, and nothing else is
+touched."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from heliograph import erasure
+from heliograph.base.actor import Actor
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.process.settings import Settings
+from heliograph.guard import holds
+from heliograph.guard.book import ChallengeRequired, DestinationSuspicious
+from heliograph.queue.leases import BULK, GUARDED
+from heliograph.sms import checks, timeline
+from heliograph.sms.accepting.accept import Acceptor
+from heliograph.sms.dispatch import held
+from tests.rules.dispatching import Bench
+from tests.rules.factories import message, organization, send, status_of
+
+#: A block of ten thousand, and one far from it.
+BLOCK, ELSEWHERE = "25884123", "25886765"
+
+
+async def one(pool: Pool, policy: str | None = "hold", safe: tuple[str, ...] = ()) -> Actor:
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        await holds.configure(conn, actor.organization_id, policy=policy, safe=safe)
+    return actor
+
+
+async def attack(pool: Pool, actor: Actor, count: int, *, first: int = 0, **values: Any) -> list[UUID]:
+    """Messages to consecutive numbers."""
+    return [await message(pool, actor, to=f"+{BLOCK}{first + n:04}", **values) for n in range(count)]
+
+
+async def waiting(pool: Pool) -> set[UUID]:
+    return {row["id"] for row in await pool.fetch("SELECT id FROM queue WHERE line = $1", GUARDED)}
+
+
+async def listed(pool: Pool) -> list[holds.Hold]:
+    async with pool.acquire() as conn:
+        return await holds.list_all(conn)
+
+
+async def test_a_sequence_is_held_and_others_go_out(pool: Pool) -> None:
+    bench, actor = Bench(pool), await one(pool)
+    ids = await attack(pool, actor, 12)
+    honest = [await message(pool, actor, to=f"+{ELSEWHERE}{n * 1111:04}") for n in range(4)]
+    await bench.round(4)
+    (hold,) = await listed(pool)
+    assert (hold.range, hold.kind, hold.policy) == (BLOCK, "block", "hold")
+    assert {"neighbours", "thousand_full"} <= set(hold.rules)
+    assert hold.until - hold.begun_at == timedelta(minutes=15)
+    stopped = await waiting(pool)
+    assert stopped == set(ids[4:]), "the first four were not enough to tell"
+    assert (hold.met, hold.waiting) == (8, 8)
+    assert [await status_of(pool, id) for id in honest] == ["sent"] * 4
+    assert {await status_of(pool, id) for id in stopped} == {"accepted"}
+    # Whoever comes next meets the same hold, in another worker too.
+    bench.restart()
+    (later,) = await attack(pool, actor, 1, first=700)
+    await bench.round(2)
+    assert later in await waiting(pool)
+    assert len(await listed(pool)) == 1
+
+
+async def test_it_is_seen_with_its_reason(pool: Pool) -> None:
+    bench, actor = Bench(pool), await one(pool)
+    ids = await attack(pool, actor, 6)
+    await bench.round(2)
+    async with pool.acquire() as conn:
+        told = await timeline.of_message(conn, id=ids[-1])
+        (entry,) = [entry for entry in told.entries if entry.what == "held"]
+        assert "numbers of one block" in entry.detail["because"]
+        assert entry.detail["range"] == BLOCK
+        warned = [check for check in await checks.look(conn, Settings()) if check.check == "guard"]
+        assert [check.state for check in warned] == ["warning"]
+
+
+async def test_what_is_released_goes_out_and_its_range_is_left_alone(pool: Pool) -> None:
+    bench, actor = Bench(pool), await one(pool)
+    ids = await attack(pool, actor, 8)
+    await bench.round(2)
+    (hold,) = await listed(pool)
+    async with pool.acquire() as conn:
+        released, queued = await holds.release(conn, hold.id)
+        assert (released.waiting, queued, released.released_at is not None) == (0, 4, True)
+        with pytest.raises(NotFound):
+            await holds.release(conn, UUID(int=5))
+    bench.restart()
+    ids += await attack(pool, actor, 5, first=500)
+    await bench.round(4)
+    assert {await status_of(pool, id) for id in ids} == {"sent"}
+    assert len(await listed(pool)) == 1
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'guard.released'") == 1
+    async with pool.acquire() as conn:
+        told = [entry.what for entry in (await timeline.of_message(conn, id=ids[7])).entries]
+        assert told.index("held") < told.index("released")
+
+
+async def test_what_is_withdrawn_is_canceled_and_costs_nothing(pool: Pool) -> None:
+    bench, actor = Bench(pool), await one(pool)
+    ids = await attack(pool, actor, 9)
+    await bench.round(2)
+    used = await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", actor.organization_id)
+    (hold,) = await listed(pool)
+    async with pool.acquire() as conn:
+        assert await held.withdraw(conn, hold.id, at=clock.now(), by=actor.who) == 5
+        assert (await holds.get(conn, hold.id)).waiting == 0
+    assert [await status_of(pool, id) for id in ids] == ["sent"] * 4 + ["canceled"] * 5
+    left = await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", actor.organization_id)
+    assert left == used - 5
+
+
+async def test_what_is_held_past_its_deadline_expires(pool: Pool) -> None:
+    bench, actor = Bench(pool), await one(pool)
+    ids = await attack(pool, actor, 8)
+    await bench.round(2)
+    stopped = await waiting(pool)
+    async with pool.acquire() as conn, conn.transaction():
+        assert await held.expire(conn) == 0
+        past = ids[-1]
+        await conn.execute("UPDATE messages SET expires_at = now() - interval '1 second' WHERE id = $1", past)
+        assert await held.expire(conn) == 1
+        assert await conn.fetchval(f"SELECT {held.ANY}")
+        code = ids[-2]
+        await conn.execute("UPDATE messages SET class = 'otp' WHERE id = $1", code)
+        assert await held.expire(conn) == 0
+        await conn.execute("UPDATE guard_held SET held_at = held_at - interval '10 minutes'")
+        assert await held.expire(conn) == 1
+    assert [await status_of(pool, id) for id in (past, code)] == ["expired", "expired"]
+    assert await waiting(pool) == stopped - {past, code}
+
+
+async def test_a_new_organization_is_only_watched(pool: Pool) -> None:
+    bench, actor = Bench(pool), await one(pool, policy=None)
+    ids = await attack(pool, actor, 8)
+    await bench.round(2)
+    assert {await status_of(pool, id) for id in ids} == {"sent"}
+    (hold,) = await listed(pool)
+    assert (hold.policy, hold.met, hold.waiting) == ("monitor", 4, 0)
+    await pool.execute("UPDATE organizations SET created_at = now() - interval '15 days'")
+    async with pool.acquire() as conn:
+        rules = await holds.rules_of(conn, actor.organization_id)
+        assert (rules.policy, rules.by_default) == ("hold", True)
+    (later,) = await attack(pool, actor, 1, first=300)
+    await bench.round(2)
+    assert await waiting(pool) == {later}
+
+
+async def test_whom_the_organization_knows_is_never_held(pool: Pool) -> None:
+    bench, actor = Bench(pool), await one(pool)
+    for n in range(12):
+        await pool.execute(
+            "INSERT INTO contacts (organization_id, id, name, phone, created_at, updated_at)"
+            " VALUES ($1, gen_random_uuid(), 'X', $2, now(), now())",
+            actor.organization_id,
+            f"+{BLOCK}{n:04}",
+        )
+    ids = await attack(pool, actor, 12)
+    await bench.round(2)
+    assert {await status_of(pool, id) for id in ids} == {"sent"}
+    assert await listed(pool) == []
+    # Strangers in the same block are too many now; the contacts among them still get theirs.
+    strangers = await attack(pool, actor, 40, first=5000)
+    bench.restart()
+    ids = await attack(pool, actor, 3)
+    await bench.round(4)
+    assert {await status_of(pool, id) for id in ids} == {"sent"}
+    assert await waiting(pool) < set(strangers)
+    assert len(await waiting(pool)) > 30
+
+
+async def test_safe_ranges_campaigns_and_repetitions_of_one_message(pool: Pool) -> None:
+    bench = Bench(pool)
+    safe = await one(pool, safe=("+2588412",))
+    ids = await attack(pool, safe, 12)
+    lists = await one(pool)
+    ids += [await message(pool, lists, to=f"+{BLOCK}{n:04}", lane=BULK) for n in range(12)]
+    await bench.round(3)
+    assert {await status_of(pool, id) for id in ids} == {"sent"}
+    assert await listed(pool) == []
+    async with pool.acquire() as conn:
+        for wrong in ("258", "25884x", "2588412345678901"):
+            with pytest.raises(Invalid):
+                await holds.configure(conn, safe.organization_id, safe=[wrong])
+        with pytest.raises(Invalid):
+            await holds.configure(conn, safe.organization_id, policy="forget")
+        kept = await holds.configure(conn, safe.organization_id, policy="refuse")
+        assert (kept.policy, kept.safe) == ("refuse", ["2588412"])
+
+
+async def test_a_range_that_comes_back_is_held_for_longer(pool: Pool) -> None:
+    actor = await one(pool)
+    found = [holds.Found(actor.organization_id, BLOCK, "block", ("thousand_full",), 70)]
+    async with pool.acquire() as conn:
+        for minutes in (15, 30, 60, 120, 240, 480, 720, 720):
+            assert len(await holds.begin(conn, found)) == 1
+            assert await holds.begin(conn, found) == {}, "it is held already"
+            hold = (await holds.list_all(conn))[0]
+            assert hold.until - hold.begun_at == timedelta(minutes=minutes)
+            await conn.execute("UPDATE guard_holds SET until = now()")
+
+
+async def test_who_chose_so_is_refused_at_the_door(pool: Pool) -> None:
+    for policy, refusal in (("refuse", DestinationSuspicious), ("ask", ChallengeRequired)):
+        actor = await one(pool, policy=policy)
+        other = await one(pool, policy="hold")
+        async with pool.acquire() as conn:
+            for organization_id in (actor.organization_id, other.organization_id):
+                found = [holds.Found(organization_id, BLOCK, "block", ("thousand_full",), 70)]
+                await holds.begin(conn, found)
+            (hold,) = [one for one in await holds.list_all(conn) if one.organization_id == actor.organization_id]
+        acceptor = Acceptor(pool)
+        await acceptor._suspicious.read()
+        used = await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", actor.organization_id)
+        with pytest.raises(refusal) as refused:
+            await acceptor.accept(send(actor, to=f"+{BLOCK}9999", key_name="k"))
+        assert refused.value.status == 403
+        assert refused.value.details == {"until": clock.iso(hold.until)}
+        assert await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", actor.organization_id) == used
+        assert (await acceptor.accept(send(actor, to=f"+{ELSEWHERE}9999", key_name="k"))).status == 202
+        assert (await acceptor.accept(send(other, to=f"+{BLOCK}9999"))).status == 202
+        async with pool.acquire() as conn:
+            await holds.configure(conn, actor.organization_id, safe=[BLOCK])
+        assert (await acceptor.accept(send(actor, to=f"+{BLOCK}9998"))).status == 202
+        await acceptor.drain()
+
+
+async def test_an_erased_person_is_in_no_hold(pool: Pool) -> None:
+    actor = await one(pool, safe=(f"{BLOCK}0001", f"{BLOCK}0002"))
+    async with pool.acquire() as conn:
+        found = [holds.Found(actor.organization_id, f"{BLOCK}000{n}", "number", ("same_number",), 70) for n in (3, 4)]
+        await holds.begin(conn, found)
+        await erasure.erase(conn, actor, address=f"+{BLOCK}0001")
+        await erasure.erase(conn, actor, address=f"+{BLOCK}0003")
+        assert (await holds.rules_of(conn, actor.organization_id)).safe == [f"{BLOCK}0002"]
+        assert [one.range for one in await holds.list_all(conn)] == [f"{BLOCK}0004"]
