@@ -16,7 +16,10 @@ from heliograph.base.database import clock, migrate, roles
 from heliograph.base.database import url as database_url
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
+from heliograph.base.network import smtp
+from heliograph.base.network.smtp import Unsent
 from heliograph.base.process.settings import Settings
+from heliograph.mail.work import sender_of
 from heliograph.queue import holds as queue_holds
 from heliograph.sms import checks as sms
 from heliograph.whatsapp import checks as whatsapp
@@ -51,7 +54,7 @@ async def examine(conn: Connection, settings: Settings) -> list[Check]:
     else:
         checks.append(Check("migrations", "ok", "none pending"))
     try:
-        for look in (_roles, _partitions, _workers, *CHANNELS, _queue, _backups):
+        for look in (_roles, _partitions, _workers, *CHANNELS, _queue, _backups, _mail):
             checks += await look(conn, settings)
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
         return checks  # the tables are not there yet, and that was said
@@ -95,6 +98,24 @@ def _clock() -> Check:
         detail = f"this machine's is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the database's"
         return Check("clocks", "failed", detail, SET_CLOCKS)
     return Check("clocks", "ok", f"{abs(ahead) * 1000:.0f} ms apart")
+
+
+async def _mail(conn: Connection, settings: Settings) -> list[Check]:
+    """Whether the mail server lets this service in; no mail is sent."""
+    sender = sender_of(settings)
+    if sender is None:
+        return [Check("mail", "ok", "no server is set: invitations and new passwords are links to hand on")]
+    server = smtp.parse(settings.smtp_url)
+    where = f"{server.host}:{server.port}"
+    try:
+        await sender.greet()
+    except Unsent as error:
+        detail = f"{where}: {smtp.REASONS[error.reason]}" + (f" ({error.said})" if error.said else "")
+        remedy = "Check HELIOGRAPH_SMTP_URL; `heliograph mail test ADDRESS` tries it with a mail. Mails wait meanwhile."
+        return [Check("mail", "warning", detail, remedy)]
+    finally:
+        sender.close()
+    return [Check("mail", "ok", f"{where} lets this service in")]
 
 
 async def _roles(conn: Connection, settings: Settings) -> list[Check]:

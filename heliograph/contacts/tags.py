@@ -18,13 +18,22 @@ from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import time_of, uuid7
 
 #: Contacts of a tag that are counted for a list, and for a tag alone.
 COUNTED, COUNTED_ALONE = 1_000, 100_000
 #: Contacts that one step changes: some 100 ms.
 STEP = 2_000
+#: Changes of an organization that are not finished. They go one after the other, so more would only wait, and each is a
+#: row that is kept for a week.
+MOST_OPEN = 20
+
+
+class TooManyTagChanges(Refusal):
+    """Twenty changes of tags are being made. Wait until one is done."""
+
+    code, status = "too_many_tag_changes", 409
 
 
 class Tag(msgspec.Struct, frozen=True):
@@ -96,6 +105,9 @@ async def one(conn: Connection, actor: Actor, *, name: str, counted: int = COUNT
     return Tag(name, min(row["contacts"], counted), row["contacts"] > counted, time_of(row["newest"]))
 
 
+# The row lock comes first: two people must not both begin the last change that there is room for.
+LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
+OPEN_COUNT = "SELECT count(*) FROM tag_changes WHERE organization_id = $1 AND mode = $2 AND finished_at IS NULL"
 BEGIN = """
 INSERT INTO tag_changes (organization_id, mode, id, tag, becomes) VALUES ($1, $2, $3, $4, $5)
 """
@@ -105,11 +117,15 @@ STARTED = "organization_id, mode, id, tag, becomes"
 async def begin(conn: Connection, actor: Actor, *, tag: str, becomes: str | None) -> UUID:
     """Have a tag renamed, merged into one that is there, or with None removed; both in the form of `records.tag`.
 
-    Runs in the caller's transaction, with its first step: of few contacts that is all. Raises Invalid, NotFound.
+    Runs in the caller's transaction, with its first step: of few contacts that is all. Raises Invalid, NotFound,
+    TooManyTagChanges.
     """
     if becomes == tag:
         raise Invalid(("becomes", "same", "This is its name already."))
     found = await one(conn, actor, name=tag, counted=1)
+    await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
+    if await conn.fetchval(OPEN_COUNT, actor.organization_id, actor.mode) >= MOST_OPEN:
+        raise TooManyTagChanges
     id = uuid7()
     await conn.execute(BEGIN, actor.organization_id, actor.mode, id, found.name, becomes)
     await audit.record(conn, actor, "tag.changed", object_id=id, name=tag, before={"tag": tag}, after={"tag": becomes})

@@ -18,6 +18,7 @@ from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound, Refusal
+from heliograph.mail import outbox
 from heliograph.people import roles
 from heliograph.people.roles import RoleRequired
 
@@ -81,8 +82,16 @@ REMOVE = "DELETE FROM memberships WHERE organization_id = $1 AND user_id = $2"
 END_SESSIONS = "DELETE FROM sessions WHERE organization_id = $1 AND user_id = $2"
 
 
+# Nobody joins by the word of somebody who may not give it any more. $3: only those to become this.
+END_INVITATIONS = """
+DELETE FROM invitations WHERE organization_id = $1 AND invited_by = $2 AND ($3::text IS NULL OR role = $3)
+RETURNING id, email
+"""
+
+
 async def change_role(conn: Connection, actor: Actor, *, user_id: UUID, role: str) -> None:
-    """Give a member another role. Raises NotFound, LastOwner, Invalid, and RoleRequired as `_demand` says."""
+    """Give a member another role; invitations of theirs that it does not let them make end. Raises NotFound,
+    LastOwner, Invalid, and RoleRequired as `_demand` says."""
     roles.checked(role)
     async with conn.transaction():
         known = await _known(conn, actor, user_id)
@@ -93,6 +102,11 @@ async def change_role(conn: Connection, actor: Actor, *, user_id: UUID, role: st
         if known != role:
             before, after = {"role": known}, {"role": role}
             await audit.record(conn, actor, "member.role_changed", object_id=user_id, before=before, after=after)
+            held = roles.ROLES[role].permissions
+            if roles.TEAM_CHANGE not in held:
+                await _end_invitations(conn, actor, user_id)
+            elif roles.OWNERS not in held:
+                await _end_invitations(conn, actor, user_id, role="owner")
 
 
 async def keys_of(conn: Connection, actor: Actor, *, user_id: UUID) -> list[ApiKey]:
@@ -111,8 +125,9 @@ async def keys_of(conn: Connection, actor: Actor, *, user_id: UUID) -> list[ApiK
 
 
 async def remove(conn: Connection, actor: Actor, *, user_id: UUID, revokes_keys: bool = False) -> int:
-    """End a membership, and the sessions in it. Keys that the person made stay, unless `revokes_keys`; returns how many
-    were revoked. Raises NotFound, LastOwner, and RoleRequired as `_demand` says; anybody may leave."""
+    """End a membership, the sessions in it, and invitations that the person made. Keys that they made stay, unless
+    `revokes_keys`; returns how many were revoked. Raises NotFound, LastOwner, and RoleRequired as `_demand` says;
+    anybody may leave."""
     async with conn.transaction():
         known = await _known(conn, actor, user_id)
         if user_id != actor.user_id:
@@ -122,10 +137,17 @@ async def remove(conn: Connection, actor: Actor, *, user_id: UUID, revokes_keys:
         await conn.execute(REMOVE, actor.organization_id, user_id)
         await conn.execute(END_SESSIONS, actor.organization_id, user_id)
         await audit.record(conn, actor, "member.removed", object_id=user_id, before={"role": known})
+        await _end_invitations(conn, actor, user_id)
         keys = await keys_of(conn, actor, user_id=user_id) if revokes_keys else []
         for one in keys:
             await api_keys.revoke(conn, msgspec.structs.replace(actor, mode=one.mode), id=one.id)
     return len(keys)
+
+
+async def _end_invitations(conn: Connection, actor: Actor, user_id: UUID, *, role: str | None = None) -> None:
+    for row in await conn.fetch(END_INVITATIONS, actor.organization_id, user_id, role):
+        await outbox.drop(conn, subject_id=row["id"])
+        await audit.record(conn, actor, "invitation.withdrawn", object_id=row["id"], name=row["email"])
 
 
 async def role_of(conn: Connection, actor: Actor, *, user_id: UUID) -> str | None:

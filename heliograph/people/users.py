@@ -111,6 +111,8 @@ async def list_everywhere(conn: Connection, *, organization_id: UUID | None, lim
 
 
 REMOVE = "DELETE FROM users WHERE id = $1 RETURNING email"
+# Nobody joins by the word of somebody who is gone.
+END_INVITATIONS = "DELETE FROM invitations WHERE invited_by = $1"
 
 
 async def remove(conn: Connection, by: Actor | Who, *, id: UUID) -> None:
@@ -118,6 +120,7 @@ async def remove(conn: Connection, by: Actor | Who, *, id: UUID) -> None:
     async with conn.transaction():
         email = await conn.fetchval(REMOVE, id)
         if email is not None:
+            await conn.execute(END_INVITATIONS, id)
             await outbox.drop(conn, subject_id=id)
             await audit.record(conn, by, "user.removed", object_id=id, name=email)
 

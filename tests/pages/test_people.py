@@ -14,7 +14,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.consent import optouts
 from heliograph.consent.optouts import OptOut
-from heliograph.contacts import marked, records
+from heliograph.contacts import marked, records, tags
 from heliograph.contacts.records import Entry
 
 from .conftest import Browser, Page, Tenant, make_person, make_tenant
@@ -262,3 +262,33 @@ async def test_files_take_turns_and_leave_pages_a_connection(
         assert (await other_browser.get("/contacts")).status == 200
     go_on.set()
     assert {(one.status, one.text.count("keyword,stop")) for one in await asyncio.gather(*files)} == {(200, 5)}
+
+
+async def test_changes_of_tags_that_wait_are_few(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add(pool, tenant, *people(2, "a", "b"))
+    await pool.execute(
+        "INSERT INTO tag_changes (organization_id, mode, id, tag) SELECT $1, 'live', gen_random_uuid(), 'x'"
+        " FROM generate_series(1, $2::int)",
+        tenant.id,
+        tags.MOST_OPEN,
+    )
+    edit = await owner.get("/contacts/tags/edit?tag=a")
+    for action, typed in (("rename", {"becomes": "c"}), ("remove", {})):
+        page = await owner.submit(edit, f"/contacts/tags/{action}", **typed)
+        assert "Twenty changes of tags are being made." in page.words
+    await pool.execute("UPDATE tag_changes SET finished_at = now()")
+    page = await owner.submit(await owner.get("/contacts/tags/edit?tag=a"), "/contacts/tags/rename", becomes="c")
+    assert "2 people changed." in page.words
+
+
+async def test_words_for_stop_are_for_those_who_answer_for_the_organization(
+    pool: Pool, tenant: Tenant, browser: Browser
+) -> None:
+    await make_person(pool, tenant, "rui@example.com", "sender")
+    await browser.sign_in("rui@example.com")
+    assert "Words and replies" not in (await browser.get("/contacts/opt-outs")).words
+    assert (await browser.get("/contacts/opt-outs/words")).status == 403
+    form = (await browser.get("/account")).form("/account")
+    assert (await browser.post("/contacts/opt-outs/words", form | {"opt_out_words": "HELLO"})).status == 403

@@ -9,7 +9,7 @@ import pytest
 from heliograph.accounts import organizations
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
-from heliograph.people import invitations, memberships
+from heliograph.people import invitations, memberships, users
 from heliograph.people.memberships import LastOwner
 
 from .conftest import PASSWORD, Browser, Page, Tenant, make_person
@@ -184,3 +184,26 @@ async def test_an_account_is_not_made_over_plain_http(owner: Browser, other_brow
         "/invitation/accept", form, Host="heliograph.example", Origin="http://heliograph.example"
     )
     assert (page.status, "Signing in needs https here" in page.words) == (403, True)
+
+
+@pytest.mark.parametrize("act", ["removed", "demoted", "gone"])
+async def test_nobody_joins_by_the_word_of_somebody_who_may_not_give_it_any_more(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser, act: str
+) -> None:
+    rui = await make_person(pool, tenant, "rui@example.com", "admin")
+    await other_browser.sign_in("rui@example.com")
+    theirs = await invite(other_browser, "eva@example.com")
+    ours = await invite(owner, "ivo@example.com")
+    async with pool.acquire() as conn:
+        if act == "removed":
+            await memberships.remove(conn, tenant.actor, user_id=rui.id)
+        elif act == "demoted":
+            await memberships.change_role(conn, tenant.actor, user_id=rui.id, role="sender")
+        else:
+            await users.remove(conn, tenant.actor, id=rui.id)
+    for link, status in ((theirs, 422), (ours, 200)):
+        page = await owner.submit(await owner.get("/invitation"), "/invitation", link=link)
+        assert page.status == status, page.words
+    if act != "gone":
+        told = await pool.fetch("SELECT object_name FROM audit_log WHERE action = 'invitation.withdrawn'")
+        assert told == [("eva@example.com",)]

@@ -27,6 +27,7 @@ SHOWN_RULES = {
     "sms/accepting/sender_ids.py": {"SenderIdAlreadyExists", "SenderIdNotApproved", "TooManyPending"},
     "campaigns/plan.py": {"CampaignAudienceEmpty", "CampaignNotCancelable", "CampaignNotPausable"},
     "contacts/imports/drafts.py": {"ImportMoved"},
+    "contacts/tags.py": {"TooManyTagChanges"},
     "contacts/records.py": {"ContactAlreadyExists"},
     "consent/optouts.py": {"NotYoursToLift"},
     "webhooks/endpoints.py": {"TooManyEndpoints", "EndpointDisabled"},

@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
+from heliograph import doctor
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.network import smtp
@@ -338,3 +339,25 @@ def test_a_name_in_braces_is_a_name() -> None:
     letter = texts.invitation("en", to="a@example.com", organization="{link}", inviter="{0}", note="{x}", link="L")
     assert letter.subject == "Invitation to {link}"
     assert "{0} invites you to {link}" in letter.text
+
+
+async def test_doctor_says_whether_the_mail_server_lets_this_service_in(
+    pool: Pool, mailbox: Mailbox, database_url: str
+) -> None:
+    async def said(configured: Settings) -> tuple[str, str]:
+        async with pool.acquire() as conn:
+            (check,) = [one for one in await doctor.examine(conn, configured) if one.check == "mail"]
+        return check.state, check.detail
+
+    assert await said(settings(mailbox.port, smtp_url="", database_url=database_url)) == (
+        "ok",
+        "no server is set: invitations and new passwords are links to hand on",
+    )
+    where = f"127.0.0.1:{mailbox.port}"
+    assert await said(settings(mailbox.port, database_url=database_url)) == ("ok", f"{where} lets this service in")
+    assert not [line for line, _ in mailbox.heard if line.startswith("MAIL")], "no mail is sent"
+    mailbox.answers["EHLO"] = mailbox.answers["HELO"] = "554 go away"
+    status, detail = await said(settings(mailbox.port, database_url=database_url))
+    assert (status, detail.startswith(f"{where}: ")) == ("warning", True)
+    status, detail = await said(settings(1, database_url=database_url))
+    assert (status, "127.0.0.1:1: " in detail) == ("warning", True)

@@ -7,12 +7,14 @@ in no text that comes from here; and no server, however slow, keeps a thread for
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import re
 import smtplib
 import socket
 import ssl
 import urllib.parse
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from email.headerregistry import Address
 from email.message import EmailMessage
@@ -143,6 +145,17 @@ class Sender:
         finally:
             client.abort()
 
+    async def greet(self) -> None:
+        """Connect and sign in, as for a mail, and leave again. Raises Unsent."""
+        client = _Client(self._server, self._sender.domain)
+        running = asyncio.get_running_loop().run_in_executor(self._threads, client.greet)
+        try:
+            await asyncio.wait_for(running, PATIENCE)
+        except TimeoutError:
+            raise Unsent("slow") from None
+        finally:
+            client.abort()
+
     def close(self) -> None:
         """Take no more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -171,16 +184,30 @@ class _Client:
         self._is_over = False
 
     def deliver(self, message: EmailMessage, sender: str, to: str) -> str:
-        try:
-            smtp = self._connected()
-            if self._server.password:
-                smtp.login(self._server.user, self._server.password)
+        with self._told():
+            smtp = self._signed_in()
             for said, (code, text) in (("sender", smtp.mail(sender)), ("refused", smtp.rcpt(to))):
                 _demand(code, text, said)
             code, text = smtp.data(message.as_bytes())
             _demand(code, text, "refused")
             self._leave(smtp)
             return f"{code} {text.decode('utf-8', 'replace')}"[:LONGEST_SAID]
+
+    def greet(self) -> None:
+        with self._told():
+            self._leave(self._signed_in())
+
+    def _signed_in(self) -> smtplib.SMTP:
+        smtp = self._connected()
+        if self._server.password:
+            smtp.login(self._server.user, self._server.password)
+        return smtp
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """What goes wrong, as Unsent; the connection is closed in any case."""
+        try:
+            yield
         except Unsent:
             raise
         except smtplib.SMTPAuthenticationError as error:

@@ -16,6 +16,7 @@ from heliograph.consent.optouts import NotYoursToLift, OptOut
 from heliograph.dashboard.audience import lists, words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
+from heliograph.people import policy
 from heliograph.people.roles import CONTENT
 from heliograph.sms.accepting import encoding
 from heliograph.sms.received import replies
@@ -119,14 +120,13 @@ async def change_words(request: Request) -> Answer:
         return Shown(template="audience/opt_out_words.html", values=_words(wanted, typed))
 
     async def work(conn: Connection) -> str:
-        changed = await organizations.configure(
+        changed = await policy.configure(
             conn,
-            id=organization_id,
+            request.acting("live"),
             opt_out_words=listed,
             stop_reply=chosen["stop_reply"],
             start_reply=chosen["start_reply"],
             help_reply=chosen["help_reply"],
-            by=request.who,
         )
         return str(changed.id)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph.dashboard.audience import campaign_new, campaigns, imports, opt_outs, people, tags
 from heliograph.pages.routes import Route, alike, get, post, shared, table, upload
-from heliograph.people.roles import EXPORT
+from heliograph.people.roles import EXPORT, SETTINGS
 
 READ, WRITE = "contacts:read", "contacts:write"
 SEE, SEND = "campaigns:read", "campaigns:write"
@@ -33,8 +33,8 @@ ROUTES: tuple[Route, ...] = (
     shared("POST", "/contacts/opt-outs/add", opt_outs.add, WRITE),
     shared("POST", "/contacts/opt-outs/lift", opt_outs.lift, WRITE),
     shared("POST", "/contacts/opt-outs/export", opt_outs.export, WRITE, EXPORT),
-    shared("GET", "/contacts/opt-outs/words", opt_outs.show_words, WRITE),
-    shared("POST", "/contacts/opt-outs/words", opt_outs.change_words, WRITE),
+    shared("GET", "/contacts/opt-outs/words", opt_outs.show_words, WRITE, SETTINGS),
+    shared("POST", "/contacts/opt-outs/words", opt_outs.change_words, WRITE, SETTINGS),
     get("/contacts/imports", imports.show_list, WRITE),
     get("/contacts/import", imports.show_upload, WRITE),
     upload("/contacts/import", imports.upload, WRITE),

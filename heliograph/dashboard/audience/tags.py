@@ -6,6 +6,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.campaigns import plan
 from heliograph.contacts import records, tags
+from heliograph.contacts.tags import TooManyTagChanges
 from heliograph.dashboard.audience import lists, words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
@@ -54,6 +55,8 @@ async def rename(request: Request) -> Answer:
         message = words.CONTACT_FORM["same" if one["issue"] == "same" else "tag"]
         wrong = Invalid(("becomes", one["issue"], message))
         return refused("audience/tag_edit.html", wrong, await _values(request, name, becomes))
+    except TooManyTagChanges as busy:
+        return Elsewhere(location=request.to("/contacts/tags"), notice=request.text(busy.message))
     return await _begun(request, id)
 
 
@@ -64,7 +67,11 @@ async def remove(request: Request) -> Answer:
     async def work(conn: Connection) -> str:
         return str(await tags.begin(conn, request.actor, tag=name, becomes=None))
 
-    return await _begun(request, await request.once(work))
+    try:
+        id = await request.once(work)
+    except TooManyTagChanges as busy:
+        return Elsewhere(location=request.to("/contacts/tags"), notice=request.text(busy.message))
+    return await _begun(request, id)
 
 
 async def _begun(request: Request, id: str) -> Answer:
