@@ -12,7 +12,7 @@ import functools
 import gc
 import resource
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 
 import uvloop
@@ -38,6 +38,7 @@ from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock, pulse
 from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.process import crash, signals
+from heliograph.base.process.measures import Gauge
 from heliograph.base.process.settings import Settings
 from heliograph.dashboard import places
 from heliograph.dashboard.table import TABLE
@@ -47,6 +48,7 @@ from heliograph.http.server.exchange import Service
 from heliograph.http.server.registry import Registry, limits_of
 from heliograph.http.server.server import Server, listen
 from heliograph.http.static import Page
+from heliograph.metrics.exporting import Exporter, exported
 from heliograph.pages.application import Pages
 from heliograph.pages.requests import Services as PageServices
 from heliograph.people import factors
@@ -163,7 +165,11 @@ async def serve(
     takers = (services.acceptor, services.whatsapp, intake, suppliers)
     announcers = [asyncio.create_task(announce(pool, one.stored)) for one in takers]
     try:
-        with signals.stopping(stop) if own_process else contextlib.nullcontext():
+        async with contextlib.AsyncExitStack() as running:
+            running.enter_context(signals.stopping(stop) if own_process else contextlib.nullcontext())
+            await running.enter_async_context(
+                exported(settings.metrics_listen, Exporter(parts=lambda: _gauges(server)))
+            )
             await server.start(listening)
             if own_process:
                 _tune(settings)
@@ -196,6 +202,10 @@ async def serve(
 def run(settings: Settings, *, host: str, port: int) -> None:
     """A whole web process: serve on uvloop until told to stop."""
     uvloop.run(serve(settings, host=host, port=port))
+
+
+def _gauges(server: Server) -> Iterable[Gauge]:
+    yield Gauge("heliograph_connections", "Open connections of clients", server.connections)
 
 
 def _pages(services: Services, reads: Pool) -> Pages:

@@ -14,7 +14,8 @@ import asyncio
 import gc
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from uuid import UUID
 
 import structlog
@@ -25,12 +26,15 @@ from heliograph.base.database import clock, pulse
 from heliograph.base.database.pool import Connection, Pool, is_down, open_pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process import crash
+from heliograph.base.process.measures import Gauge
 from heliograph.base.process.settings import Settings
 from heliograph.campaigns import audience
 from heliograph.campaigns.work import CampaignWork
 from heliograph.consent.importing import OptOutImports
 from heliograph.contacts.work import ContactWork
 from heliograph.mail.work import MailWork
+from heliograph.metrics import database
+from heliograph.metrics.exporting import Exporter, exported
 from heliograph.overview.exports import jobs
 from heliograph.overview.exports.work import ExportWork
 from heliograph.people.mailing import forgotten
@@ -106,6 +110,11 @@ class Worker:
         on_ready()
         await self._stopping.wait()
         await self._end(tasks)
+
+    def gauges(self) -> Iterable[Gauge]:
+        """What its parts hold now."""
+        for part in self._parts:
+            yield from part.gauges()
 
     def stop(self) -> None:
         """Begin the orderly shutdown; a second call ends the process at once."""
@@ -228,8 +237,10 @@ async def work(settings: Settings, *, stop: asyncio.Event, on_ready: Callable[[]
             worker.stop()
 
         watcher = asyncio.create_task(watch())
+        exporter = Exporter(parts=worker.gauges, database=partial(database.read, pool))
         try:
-            await worker.run(on_ready=on_ready)
+            async with exported(settings.metrics_listen, exporter):
+                await worker.run(on_ready=on_ready)
         finally:
             watcher.cancel()
     finally:

@@ -22,12 +22,14 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate
+from time import monotonic
 from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
 
 from heliograph.base.database.pool import Connection
+from heliograph.base.process import measures
 from heliograph.base.retry import LOOK, look_pause
 from heliograph.queue.leases import Lease
 from heliograph.queue.turns import MORE, Ask, Turns
@@ -217,11 +219,14 @@ class Backlog:
         turns, more, token = self._turns[kind], MORE, uuid4()
         while asks := turns.ask(free, more=more):
             self._open.get(conn, []).append((turns, asks))
+            began = monotonic()
             try:
                 rows = await ask(token, kind, *_columns(asks))
             except BaseException:
                 turns.give_back(asks)
                 raise
+            measures.CLAIM_SECONDS.observe(monotonic() - began, kind)
+            measures.CLAIMED.add(kind, by=len(rows))
             found = [Lease(kind, token, *row) for row in rows]
             turns.took(asks, _ends(found))
             if found:

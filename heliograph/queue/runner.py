@@ -15,6 +15,7 @@ import structlog
 
 from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.network.connecting import Connector
+from heliograph.base.process import measures
 
 log = structlog.get_logger()
 
@@ -51,6 +52,7 @@ async def loop(
                 log.warning("database unavailable", loop=name, error=type(error).__name__)
             else:
                 log.exception("loop failed", loop=name)
+            measures.FAILURES.add(name)
             await asyncio.sleep(AFTER_FAILURE)
             continue
         await _wait(wake, poll)

@@ -7,11 +7,12 @@ whoever claims it next.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 
 from heliograph.base.database.pool import Connection
+from heliograph.base.process.measures import Gauge
 
 #: Seconds after which a loop runs even if nobody woke it.
 UNASKED = 60.0
@@ -68,6 +69,10 @@ class Work:
 
     def background(self) -> Sequence[Awaitable[None]]:
         """Tasks that run until they are cancelled at the worker's end."""
+        return ()
+
+    def gauges(self) -> Iterable[Gauge]:
+        """What it holds now, for metrics. Called from another thread: reads, and changes nothing."""
         return ()
 
     def queued(self) -> None:

@@ -15,6 +15,7 @@ import structlog
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.base.process import measures
 from heliograph.requests import blanking
 
 log = structlog.get_logger(__name__)
@@ -126,6 +127,8 @@ class Log:
         self._clear()
         if not counts:
             return
+        for (_, _, operation, status, code), count in counts.items():
+            measures.REQUESTS.add(operation, str(status), code, by=count)
         if left_out:
             log.info("requests not logged one by one", requests=left_out)
         try:

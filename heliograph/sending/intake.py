@@ -52,10 +52,11 @@ class Intake(Generic[Item]):
     """
 
     def __init__(
-        self, store: Callable[[list[Item]], Awaitable[list[Answer | BaseException]]], *, limit: int = 512
+        self, store: Callable[[list[Item]], Awaitable[list[Answer | BaseException]]], *, name: str, limit: int = 512
     ) -> None:
+        """`name`: under which batches are measured."""
         self._store = store
-        self._batcher: Batcher[Item, Answer] = Batcher(self._commit, limit=limit, indivisible=is_down)
+        self._batcher: Batcher[Item, Answer] = Batcher(self._commit, name=name, limit=limit, indivisible=is_down)
 
     async def put(self, item: Item) -> Answer:
         """The answer to the item, once it is committed. Raises its refusal, and Unavailable.

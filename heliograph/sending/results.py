@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -20,6 +21,7 @@ import structlog
 
 from heliograph.base.database.batching import Batcher
 from heliograph.base.database.pool import Connection, Pool, despite_deadlocks, is_down
+from heliograph.base.process import measures
 from heliograph.base.process.crash import crash_point
 from heliograph.queue import leases
 from heliograph.queue.leases import Postponed
@@ -126,9 +128,15 @@ class Results(Generic[Report]):
         #: Called for answers that are recorded, or never will be: then with the reason.
         self.landed: Callable[[Sequence[Any], BaseException | None], object] = lambda answered, error: None
         self._answers: Batcher[Answered, None] = Batcher(
-            self._record, limit=limit, indivisible=is_down, settled=self._settled
+            self._record,
+            name=f"{writer.kind} answers",
+            limit=limit,
+            indivisible=is_down,
+            settled=self._settled,
         )
-        self._reports: Batcher[_Reported[Report], None] = Batcher(self._store, limit=limit, indivisible=is_down)
+        self._reports: Batcher[_Reported[Report], None] = Batcher(
+            self._store, name=f"{writer.kind} reports", limit=limit, indivisible=is_down
+        )
         #: Answers that came, and how many of them are recorded, or never will be: they are in their order.
         self._came = self._done = 0
         #: Set when there are more of the latter.
@@ -172,6 +180,8 @@ class Results(Generic[Report]):
         while True:
             try:
                 await despite_deadlocks(partial(self._write, answered, [], self.writing))
+                for verdict, count in Counter(one.outcome.verdict for one in answered).items():
+                    measures.ATTEMPTS.add(self._writer.kind, str(verdict), by=count)
                 return [None] * len(answered)
             except Exception as error:
                 if not is_down(error):
@@ -201,6 +211,7 @@ class Results(Generic[Report]):
             await despite_deadlocks(partial(self._write, [], reports, None))
         except Ahead:
             await despite_deadlocks(partial(self._write, [], reports, self.writing))
+        measures.REPORTS.add(self._writer.kind, by=len(reports))
         return [None] * len(reported)
 
     async def _write(self, answered: list[Answered], reports: list[Report], turn: asyncio.Lock | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from uuid import UUID
@@ -11,6 +11,7 @@ from uuid import UUID
 import structlog
 
 from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.process.measures import Gauge
 from heliograph.base.process.settings import Settings
 from heliograph.networks.learned import Notes
 from heliograph.queue.backlog import Backlog
@@ -33,6 +34,8 @@ from heliograph.suppliers.contract import Account, Outcome, Receipt, Submission
 from heliograph.webhooks.recording.handover import Deliveries
 
 log = structlog.get_logger()
+
+WAITING = "Answers and reports that are not committed yet"
 
 
 class SmsWork(Work):
@@ -119,6 +122,16 @@ class SmsWork(Work):
             SharedTimer("quiet", parts.close_quiet, 60.0),
             SharedTimer("silent", self._close_silent, 60.0),
         )
+
+    def gauges(self) -> Iterable[Gauge]:
+        yield Gauge("heliograph_results_waiting", WAITING, self._results.waiting, {"channel": "sms"})
+        for id, account in list(self._suppliers.accounts().items()):
+            if id == test_mode.SUPPLIER:
+                continue
+            supplier, health = {"supplier": account.supplier.name}, account.connector.health()
+            yield Gauge("heliograph_supplier_sessions", "Sessions bound by this worker", health.sessions, supplier)
+            yield Gauge("heliograph_supplier_in_flight", "Segments without an answer", health.in_flight, supplier)
+            yield Gauge("heliograph_supplier_circuit_open", "Whether it is avoided", account.breaker.open, supplier)
 
     def background(self) -> Sequence[Awaitable[None]]:
         return (announce(self._pool, self._channel.passed_on),)

@@ -13,7 +13,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
 from typing import Generic, TypeVar
+
+from heliograph.base.process import measures
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -34,11 +37,14 @@ class Batcher(Generic[Item, Result]):
         self,
         work: Callable[[list[Item]], Awaitable[Sequence[Result | BaseException]]],
         *,
+        name: str = "",
         limit: int = 512,
         indivisible: Callable[[BaseException], bool] = lambda error: False,
         settled: Callable[[Sequence[Item], BaseException | None], object] = lambda items, error: None,
     ) -> None:
-        """`settled`: gets items that came by `add`, and what their batch failed with, or each of them for itself."""
+        """`name`: under which batches are measured; "" for those that nobody wants to know of. `settled`: gets items
+        that came by `add`, and what their batch failed with, or each of them for itself."""
+        self._name = name
         self._settled = settled
         self._work = work
         self._limit = limit
@@ -76,7 +82,11 @@ class Batcher(Generic[Item, Result]):
         try:
             while self._waiting:
                 batch = [self._waiting.popleft() for _ in range(min(self._limit, len(self._waiting)))]
+                began = monotonic()
                 await self._settle(batch)
+                if self._name:
+                    measures.BATCH_ITEMS.observe(len(batch), self._name)
+                    measures.BATCH_SECONDS.observe(monotonic() - began, self._name)
         finally:
             self._runner = None
 
@@ -84,6 +94,7 @@ class Batcher(Generic[Item, Result]):
         try:
             results = await self._work([item for item, _ in batch])
         except Exception as error:
+            measures.BATCH_FAILURES.add(self._name)
             indivisible = self._indivisible(error)
             if indivisible and isinstance(error, TimeoutError):
                 batch = [*batch, *self._waiting]

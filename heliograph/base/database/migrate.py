@@ -226,6 +226,11 @@ def day_name(table: str, day: date) -> str:
     return f"{table}_{day:%Y_%m_%d}"
 
 
+def day_of(name: str) -> date:
+    """The day of a daily partition, by its name."""
+    return datetime.strptime(name[-10:], "%Y_%m_%d").replace(tzinfo=UTC).date()
+
+
 async def _make_partitions(
     connection: Connection, wanted: Sequence[tuple[str, str, date | UUID, date | UUID]]
 ) -> list[str]:

@@ -18,6 +18,7 @@ import structlog
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.network.connecting import Raw
+from heliograph.base.process import measures
 
 log = structlog.get_logger()
 
@@ -60,6 +61,7 @@ async def watch(pool: Pool) -> None:
                 if not is_down(error):
                     log.exception("pulse failed")
                 log.warning("database is away", error=type(error).__name__)
+            measures.DATABASE_AWAY.add(by=not is_away)
             is_away = True
             pool.leave()
         finally:

@@ -78,6 +78,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             " restoring any point in time"
         ),
     ] = ""
+    metrics_listen: Annotated[
+        str,
+        (
+            "Address and port for Prometheus, such as `127.0.0.1:9464`; each process takes the next free port from it"
+            " on; if empty, there are no metrics"
+        ),
+    ] = ""
     database_pool: Annotated[int, "Database connections per process, plus one that monitors them"] = 8
     database_patience_seconds: Annotated[float, "How long a request waits for the database before it gets 503"] = 2.0
     log_level: Annotated[str, "debug, info, warning or error"] = "info"
@@ -181,6 +188,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if self.proxy_says not in PROXIES_SAY:
             raise SettingsError(f"HELIOGRAPH_PROXY_SAYS must be one of {', '.join(PROXIES_SAY)}")
         self._check_mail()
+        _, _, port = self.metrics_listen.rpartition(":")
+        if self.metrics_listen and not (port.isdigit() and port.isascii() and int(port) < 65_500):
+            raise SettingsError("HELIOGRAPH_METRICS_LISTEN must be an address and a port, such as 127.0.0.1:9464")
         try:
             retry.webhook(self.webhook_schedule)
         except ValueError as error:

@@ -49,6 +49,11 @@ class Server:
         self._listening: list[asyncio.Server] = []
         self._sweep: asyncio.Task[None] | None = None
 
+    @property
+    def connections(self) -> int:
+        """Those that are open."""
+        return len(self._service.registry.connections)
+
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Accept connections from these bound sockets."""
         loop = asyncio.get_running_loop()

@@ -123,7 +123,7 @@ class Acceptor:
         self._keys_kept = keys_kept
         self._senders = SenderBook(pool)
         self._suspicious = Book(pool)
-        self._intake: Intake[_Item] = Intake(self._store, limit=limit)
+        self._intake: Intake[_Item] = Intake(self._store, name="sms accept", limit=limit)
         #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
         self.stored = asyncio.Event()
 

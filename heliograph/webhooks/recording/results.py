@@ -7,6 +7,7 @@ whose lease was lost is still recorded, but its queue row belongs to the new hol
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from uuid import UUID
@@ -17,6 +18,7 @@ import structlog
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM
 from heliograph.base.database.pool import Connection, Pool, is_down
+from heliograph.base.process import measures
 from heliograph.base.process.crash import crash_point
 from heliograph.queue import leases
 from heliograph.queue.leases import Lease, Postponed
@@ -151,6 +153,9 @@ class Record:
                     crash_point("webhook.before_commit")
                     disabled = await self._write(items)
                     crash_point("webhook.after_commit")
+                counted = Counter(item.attempt.result for item in items if item.attempt is not None)
+                for result, count in counted.items():
+                    measures.WEBHOOK_ATTEMPTS.add(result, by=count)
                 break
             except Exception as error:
                 if is_down(error):

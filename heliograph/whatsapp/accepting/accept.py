@@ -136,7 +136,7 @@ class Acceptor:
         self._numbers = NumberBook(pool)
         self._templates = TemplateBook(pool)
         self._rates = RateBook(pool)
-        self._intake: Intake[_Item] = Intake(self._store, limit=limit)
+        self._intake: Intake[_Item] = Intake(self._store, name="whatsapp accept", limit=limit)
         #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
         self.stored = asyncio.Event()
 

@@ -1,0 +1,74 @@
+"""What a process counts about itself, for its metrics: counters and histograms, in memory.
+
+They are plain dictionaries that only this process's event loop changes, so that counting costs a tenth of a microsecond
+and nothing has to be imported for it; `heliograph.metrics` shows them. On the way of a message they are changed once a
+batch, never once a message.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+
+Labels = tuple[str, ...]
+
+
+class Counter:
+    """A number that only grows, for each combination of labels. The name follows Prometheus's conventions, without
+    `_total`."""
+
+    def __init__(self, name: str, help: str, labels: Sequence[str] = ()) -> None:
+        self.name, self.help, self.labels = name, help, tuple(labels)
+        self.values: dict[Labels, float] = {}
+
+    def add(self, *labels: str, by: float = 1) -> None:
+        """Count `by` more. Labels in their order."""
+        self.values[labels] = self.values.get(labels, 0) + by
+
+
+class Histogram:
+    """How many observations were at most each bound, and their sum, for each combination of labels."""
+
+    def __init__(self, name: str, help: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
+        self.name, self.help, self.labels, self.bounds = name, help, tuple(labels), tuple(bounds)
+        #: Counts by bound, the last one for what is above all of them; and the sum.
+        self.values: dict[Labels, tuple[list[int], list[float]]] = {}
+
+    def observe(self, value: float, *labels: str) -> None:
+        """Note one observation. Labels in their order."""
+        try:
+            counts, total = self.values[labels]
+        except KeyError:
+            counts, total = self.values.setdefault(labels, ([0] * (len(self.bounds) + 1), [0.0]))
+        counts[bisect_left(self.bounds, value)] += 1
+        total[0] += value
+
+
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+REQUESTS = Counter(
+    "heliograph_requests", "Requests with a valid key, and of the dashboard", ("operation", "status", "code")
+)
+BATCH_ITEMS = Histogram("heliograph_batch_items", "Items that were committed together", ("batch",), _SIZES)
+BATCH_SECONDS = Histogram("heliograph_batch_seconds", "Duration of a batch, its commit included", ("batch",), _SECONDS)
+BATCH_FAILURES = Counter("heliograph_batch_failures", "Batches that failed, and were halved or given up", ("batch",))
+CLAIM_SECONDS = Histogram("heliograph_claim_seconds", "Duration of a claim of queued work", ("kind",), _SECONDS)
+CLAIMED = Counter("heliograph_claimed", "Rows claimed from the queue", ("kind",))
+ATTEMPTS = Counter("heliograph_attempts", "Attempts to hand a message over, by outcome", ("channel", "outcome"))
+REPORTS = Counter("heliograph_reports", "Receipts and statuses recorded", ("channel",))
+WEBHOOK_ATTEMPTS = Counter("heliograph_webhook_attempts", "Webhook attempts, by result", ("result",))
+DATABASE_AWAY = Counter("heliograph_database_outages", "Times at which the database stopped answering")
+FAILURES = Counter("heliograph_step_failures", "Steps of loops and timers that failed, to be run again", ("step",))
+
+COUNTERS = (REQUESTS, BATCH_FAILURES, CLAIMED, ATTEMPTS, REPORTS, WEBHOOK_ATTEMPTS, DATABASE_AWAY, FAILURES)
+HISTOGRAMS = (BATCH_ITEMS, BATCH_SECONDS, CLAIM_SECONDS)
+
+
+class Gauge:
+    """One value at this moment, for a scrape."""
+
+    __slots__ = ("help", "labels", "name", "value")
+
+    def __init__(self, name: str, help: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        self.name, self.help, self.value, self.labels = name, help, value, dict(labels or {})

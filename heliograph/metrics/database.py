@@ -1,0 +1,87 @@
+"""What no process knows alone: queue, holds, campaigns, snapshots, partitions, retention, backups.
+
+Every worker asks once every 15 s, in one read-only transaction of bounded statements: counts stop at `MOST`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heliograph.base.database import migrate
+from heliograph.base.database.pool import RANGED, Connection, Pool
+from heliograph.base.process.measures import Gauge
+from heliograph.queue import holds
+
+#: Rows that are counted of a kind of work.
+MOST = 100_000
+KINDS = (*holds.OUTGOING, "reply")
+QUEUED = f"""
+SELECT kind, (SELECT count(*) FROM (SELECT FROM queue q WHERE q.kind = asked.kind LIMIT {MOST}) counted)
+  FROM unnest($1::text[]) AS asked (kind)
+"""
+OF_SUPPLIERS = f"""
+SELECT s.name, (SELECT count(*) FROM (SELECT FROM queue q WHERE q.kind = 'sms' AND q.line = s.id LIMIT {MOST}) counted)
+  FROM suppliers s WHERE s.state <> 'removed' ORDER BY s.name LIMIT 200
+"""
+UNKNOWN = f"SELECT count(*) FROM (SELECT FROM queue WHERE begun_at < now() - interval '1 minute' LIMIT {MOST}) counted"
+HELD = "SELECT kind, count(*) FROM queue_holds GROUP BY kind"
+CAMPAIGNS = """
+SELECT status, count(*) FROM campaigns
+ WHERE status IN ('scheduled', 'staging', 'running', 'paused') GROUP BY status
+"""
+REST = f"""
+SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {MOST}) waiting) AS whatsapp_callbacks,
+       (SELECT count(*) FROM (SELECT FROM supplier_callbacks LIMIT {MOST}) waiting) AS supplier_callbacks,
+       (SELECT count(*) FROM workers WHERE seen_at > now() - interval '15 seconds') AS workers,
+       (SELECT coalesce(extract(epoch FROM max(now() - next_at)), 0) FROM timers WHERE name = 'forget') AS retention,
+       (SELECT coalesce(extract(epoch FROM now() - max(taken_at)), -1) FROM backups) AS backup,
+       (SELECT coalesce(extract(epoch FROM max(now() - xact_start)), 0) FROM pg_stat_activity
+         WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()) AS snapshot,
+       (SELECT coalesce(max(n_dead_tup), 0) FROM pg_stat_user_tables WHERE relname = 'queue') AS dead,
+       (SELECT pg_database_size(current_database())) AS bytes,
+       (SELECT max(relname::text) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'send\\_keys\\_2%') AS last_day
+"""
+
+
+async def read(pool: Pool) -> Sequence[Gauge]:
+    """What the database says now. Raises what asyncpg raises."""
+    async with pool.acquire() as conn, conn.transaction(readonly=True):
+        await conn.execute(RANGED)
+        return await _read(conn)
+
+
+async def _read(conn: Connection) -> list[Gauge]:
+    found = [Gauge("heliograph_database_up", "Whether the database answers", 1)]
+    for kind, count in await conn.fetch(QUEUED, list(KINDS)):
+        found.append(
+            Gauge("heliograph_queue_rows", f"Work in the queue, counted up to {MOST:,}", count, {"kind": kind})
+        )
+    for kind in holds.OUTGOING:
+        age = await holds.late(conn, kind, without=())
+        found.append(Gauge("heliograph_queue_oldest_seconds", "How long the oldest is overdue", age, {"kind": kind}))
+    for name, count in await conn.fetch(OF_SUPPLIERS):
+        found.append(
+            Gauge("heliograph_supplier_queue_rows", "SMS waiting in a supplier's line", count, {"supplier": name})
+        )
+    for kind, count in await conn.fetch(HELD):
+        found.append(Gauge("heliograph_holds", "Holds of operators", count, {"kind": kind}))
+    for status, count in await conn.fetch(CAMPAIGNS):
+        found.append(Gauge("heliograph_campaigns", "Campaigns that have not ended", count, {"status": status}))
+    row = await conn.fetchrow(REST)
+    assert row is not None
+    waiting = "Callbacks stored and not processed yet"
+    today = await conn.fetchval("SELECT (now() AT TIME ZONE 'utc')::date")
+    ahead = -1 if row["last_day"] is None else (migrate.day_of(row["last_day"]) - today).days
+    return [
+        *found,
+        Gauge("heliograph_unknown_attempts", "Attempts under way for over a minute", await conn.fetchval(UNKNOWN)),
+        Gauge("heliograph_callbacks_waiting", waiting, row["whatsapp_callbacks"], {"channel": "whatsapp"}),
+        Gauge("heliograph_callbacks_waiting", waiting, row["supplier_callbacks"], {"channel": "sms"}),
+        Gauge("heliograph_workers", "Workers seen in the last 15 s", row["workers"]),
+        Gauge("heliograph_retention_overdue_seconds", "How long retention is overdue", max(row["retention"], 0)),
+        Gauge("heliograph_backup_age_seconds", "Since the last backup; -1: there was none", row["backup"]),
+        Gauge("heliograph_oldest_snapshot_seconds", "Age of the oldest open snapshot", row["snapshot"]),
+        Gauge("heliograph_queue_dead_rows", "Rows of the queue that vacuum has not removed yet", row["dead"]),
+        Gauge("heliograph_database_bytes", "Size of the database", row["bytes"]),
+        Gauge("heliograph_partitions_ahead_days", "Days for which partitions exist", ahead),
+    ]

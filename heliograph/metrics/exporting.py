@@ -1,0 +1,132 @@
+"""Serving metrics: a port of each process's own, in Prometheus's text format, by `prometheus-client`.
+
+The server is a thread of that library, so a scrape never waits for the event loop, nor the loop for a scrape: it reads
+what the loop wrote down. The rule nobody may break: nothing here can end the process; without metrics messages go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from heliograph.base.process import measures
+from heliograph.base.process.measures import Gauge
+
+log = structlog.get_logger()
+
+#: Ports that are tried, from the one in the settings on: processes of one machine share a setting.
+PORTS = 32
+#: Seconds between two readings of what the database says, and between two looks at how late the loop is.
+DATABASE_EVERY, LAG_EVERY = 15.0, 0.25
+
+
+class Exporter(Collector):
+    """The metrics of one process."""
+
+    def __init__(
+        self,
+        *,
+        parts: Callable[[], Iterable[Gauge]] = lambda: (),
+        database: Callable[[], Awaitable[Sequence[Gauge]]] | None = None,
+    ) -> None:
+        """`parts`: what the process holds now, from the scraping thread. `database`: what the database says, asked on
+        the event loop every 15 s."""
+        self._parts = parts
+        self._database = database
+        self._said: Sequence[Gauge] = ()
+        self._lag = 0.0
+
+    def collect(self) -> Iterator[Any]:
+        """All families; called by the library in its own thread."""
+        for counter in measures.COUNTERS:
+            family = CounterMetricFamily(counter.name, counter.help, labels=counter.labels)
+            for labels, count in list(counter.values.items()):
+                family.add_metric(labels, count)
+            yield family
+        for histogram in measures.HISTOGRAMS:
+            spread = HistogramMetricFamily(histogram.name, histogram.help, labels=histogram.labels)
+            for labels, (counts, total) in list(histogram.values.items()):
+                spread.add_metric(labels, _cumulative(histogram.bounds, list(counts)), total[0])
+            yield spread
+        lag, self._lag = self._lag, 0.0
+        gauges = [Gauge("heliograph_event_loop_lag_seconds", "The loop's longest delay since the last scrape", lag)]
+        with contextlib.suppress(RuntimeError):  # the loop changed it at this moment: the next scrape has it
+            gauges += self._parts()
+        gauges += self._said
+        found: dict[str, GaugeMetricFamily] = {}
+        for one in gauges:
+            if one.name not in found:
+                found[one.name] = GaugeMetricFamily(one.name, one.help, labels=list(one.labels))
+            found[one.name].add_metric(list(one.labels.values()), one.value)
+        yield from found.values()
+
+    async def run(self) -> None:
+        """Watch the loop, and ask the database, until cancelled."""
+        loop = asyncio.get_running_loop()
+        ask_at = loop.time()
+        while True:
+            planned = loop.time() + LAG_EVERY
+            await asyncio.sleep(LAG_EVERY)
+            self._lag = max(self._lag, loop.time() - planned)
+            if self._database is not None and loop.time() >= ask_at:
+                ask_at = loop.time() + DATABASE_EVERY
+                try:
+                    self._said = await self._database()
+                except Exception as error:
+                    # What was true before the outage would look like the present.
+                    self._said = ()
+                    log.info("metrics not read from the database", error=type(error).__name__)
+
+
+@contextlib.asynccontextmanager
+async def exported(listen: str, exporter: Exporter) -> Any:
+    """Serve metrics at `host:port`, or at one of the following ports if it is taken; "" serves nothing."""
+    if not listen:
+        yield None
+        return
+    host, _, port = listen.rpartition(":")
+    registry = CollectorRegistry()
+    registry.register(exporter)
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    server, thread, bound = _started(host.strip("[]"), int(port), registry)
+    log.info("metrics", url=f"http://{host}:{bound}/metrics")
+    running = asyncio.create_task(exporter.run())
+    try:
+        yield bound
+    finally:
+        running.cancel()
+        # `shutdown` waits for the thread's next look.
+        await asyncio.to_thread(server.shutdown)
+        server.server_close()
+        thread.join()
+
+
+def _started(host: str, port: int, registry: CollectorRegistry) -> tuple[Any, threading.Thread, int]:
+    """Raises OSError if no port is free."""
+    last: OSError | None = None
+    for candidate in range(port, port + PORTS) if port else (0,):
+        try:
+            server, thread = start_http_server(candidate, host, registry)
+        except OSError as error:
+            last = error
+        else:
+            return server, thread, int(server.server_port)
+    assert last is not None
+    raise last
+
+
+def _cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    total, buckets = 0, []
+    for bound, count in zip((*bounds, float("inf")), counts, strict=True):
+        total += count
+        buckets.append(("+Inf" if bound == float("inf") else repr(float(bound)), float(total)))
+    return buckets

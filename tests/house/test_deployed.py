@@ -1,0 +1,94 @@
+"""Alerts, the board and the runbook know the metrics that there are, and each other."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from heliograph.base.database.pool import Pool
+from heliograph.base.process import measures
+from heliograph.base.process.measures import Gauge
+from heliograph.metrics import database
+from heliograph.metrics.exporting import Exporter
+from tests.house.project import ROOT
+
+RULES = ROOT / "deploy" / "prometheus" / "heliograph.rules.yml"
+BOARD = ROOT / "deploy" / "grafana" / "heliograph.json"
+RUNBOOK = ROOT / "docs" / "runbook.md"
+_METRIC = re.compile(r"\bheliograph_[a-z_]+\b")
+#: What parts of a process and the server of HTTP yield: see `Work.gauges` and `serve._gauges`.
+OF_PARTS = re.compile(r'Gauge\(\s*"(heliograph_[a-z_]+)"')
+
+
+async def exported(pool: Pool) -> set[str]:
+    """The names of all samples that API and worker can show."""
+    for counter in measures.COUNTERS:
+        counter.add(*("x" for _ in counter.labels), by=0)
+    for histogram in measures.HISTOGRAMS:
+        histogram.observe(1, *("x" for _ in histogram.labels))
+    said = await database.read(pool)
+
+    async def again() -> list[Gauge]:
+        return list(said)
+
+    exporter = Exporter(database=again)
+    exporter._said = said
+    registry = CollectorRegistry()
+    registry.register(exporter)
+    text = generate_latest(registry).decode()
+    names = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+    for path in (ROOT / "heliograph").rglob("*.py"):
+        names |= set(OF_PARTS.findall(path.read_text()))
+    return names
+
+
+async def test_alerts_and_board_ask_for_metrics_that_exist(pool: Pool) -> None:
+    names = await exported(pool)
+    expressions = re.findall(r"expr: >?\n?(.*?)(?=\n +(?:for|labels):)", RULES.read_text(), re.DOTALL)
+    assert len(expressions) > 15
+    for text in (*expressions, BOARD.read_text()):
+        assert set(_METRIC.findall(text)) - {"heliograph"} <= names, text
+
+
+async def test_the_board_shows_every_metric(pool: Pool) -> None:
+    shown = set(_METRIC.findall(BOARD.read_text())) | set(_METRIC.findall(RULES.read_text()))
+    shown = {re.sub(r"_(bucket|sum|count|total)$", "", name) for name in shown}
+    names = {re.sub(r"_(bucket|sum|count|total|created)$", "", name) for name in await exported(pool)}
+    # Those say nothing that others do not.
+    implied = {
+        "heliograph_database_up",
+        "heliograph_claimed",
+        "heliograph_batch_failures",
+        "heliograph_results_waiting",
+    }
+    assert names - shown - implied == set()
+
+
+def test_each_alert_has_its_section_in_the_runbook() -> None:
+    alerts = re.findall(r"- alert: (\w+)", RULES.read_text())
+    sections = re.findall(r"^## (\w+)$", RUNBOOK.read_text(), re.MULTILINE)
+    assert alerts == sections
+    links = re.findall(r"runbook: docs/runbook\.md#(\w+)", RULES.read_text())
+    assert links == [alert.lower() for alert in alerts]
+
+
+def test_the_board_is_one() -> None:
+    board = json.loads(BOARD.read_text())
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"]) > 20
+    assert all(panel["targets"] for panel in board["panels"])
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not here (Debian: prometheus)")
+def test_promtool_accepts_the_rules() -> None:
+    configuration = RULES.parent / "prometheus.yml"
+    for arguments in (["rules", str(RULES)], ["config", str(configuration)]):
+        done = subprocess.run(["promtool", "check", *arguments], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert Path(configuration).exists()
