@@ -29,6 +29,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.embedded.server import Embedded
 from heliograph.base.process.settings import Settings, from_environment
 from heliograph.serve import serve
+from heliograph.simulators.aggregators.simulator import Aggregator
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 from heliograph.sms.accepting import sender_ids
@@ -164,6 +165,7 @@ class Installation:
         self.smsc = smsc
         #: All suppliers that messages may have gone to.
         self.smscs = [smsc]
+        self.aggregators: list[Aggregator] = []
         self.receiver = receiver
         self.environment = environment(**(QUICKLY | dict(settings) | {"HELIOGRAPH_DATABASE_URL": url}))
         #: For what runs in this process.

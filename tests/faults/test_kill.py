@@ -1,18 +1,27 @@
-"""kill -9 of random victims under load: nothing that was answered is lost, and nothing is done twice."""
+"""kill -9 of random victims under load: nothing that was answered is lost, and nothing is done twice, whoever carries
+the messages: suppliers over SMPP and over HTTP share them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import asyncpg
+import msgspec
 import pytest
 
 from heliograph.base.database.migrate import migrate
+from heliograph.simulators.aggregators.simulator import Aggregator, Options
+from heliograph.sms.callbacks import addresses
+from heliograph.sms.dispatch import suppliers
 from tests.embedded import Start
 from tests.judge import judge, settled
 from tests.load import Load
-from tests.processes import LONG, WINDOW, installation, kill
+from tests.processes import LONG, WINDOW, Installation, installation, kill
+from tests.suppliers.test_http_whole_way import ACCOUNTS, SECRET
 
 KILLS = 500 if LONG else 12
 #: Seconds between two kills, on average.
@@ -20,6 +29,47 @@ EVERY = 1.5
 WORKERS = 2
 #: The sessions of a worker that was killed are free again after some seconds, so there are some for the next ones.
 SESSIONS = 12
+#: Suppliers over HTTP besides the one over SMPP: one that takes our reference as its id, one that gives an id of its
+#: own and is told nothing of ours, and one that gives none.
+PROFILES = ("infobip", "africastalking", "plain")
+
+
+@contextlib.asynccontextmanager
+async def aggregators(made: Installation) -> AsyncIterator[None]:
+    """Simulated suppliers over HTTP, which get as much as the one over SMPP."""
+    made.environment["HELIOGRAPH_PUBLIC_URL"] = made.base_url
+    settings = msgspec.structs.replace(made.settings, public_url=made.base_url)
+    key = suppliers.seal_key(settings)
+    async with contextlib.AsyncExitStack() as stack:
+        conn = await asyncpg.connect(made.url)
+        stack.push_async_callback(conn.close)
+        for profile in PROFILES:
+            # Numbers choose nothing. A callback that finds nobody is made again until somebody is there.
+            options = Options(
+                profile=profile,
+                secret=SECRET,
+                latency=0.02,
+                receipt_delay=0.05,
+                redeliver_after=0.5,
+                redeliveries=1000,
+                always="delivered",
+            )
+            supplier = Aggregator(options)
+            await supplier.start()
+            stack.push_async_callback(supplier.stop)
+            kind, values, secrets = ACCOUNTS[profile]
+            id = await suppliers.add(
+                conn,
+                key,
+                name=profile,
+                kind=kind,
+                settings={"base_url": supplier.base_url, "window": WINDOW, **values},
+                secret=msgspec.json.encode({"secret": SECRET} | secrets).decode(),
+                sessions=SESSIONS,
+            )
+            supplier.options = msgspec.structs.replace(options, callback=addresses.address(settings, id))
+            made.aggregators.append(supplier)
+        yield
 
 
 @pytest.mark.lasts(24)
@@ -37,7 +87,7 @@ async def test_random_kills_lose_nothing_and_double_nothing(
     victims = ["api", "worker", "postgres", *chance.choices(["api", "worker", "postgres"], k=KILLS - 3)]
     chance.shuffle(victims)
     print(f"seed {seed}: {' '.join(victims)}")
-    async with installation(server.url, tmp_path, sessions=SESSIONS) as made:
+    async with installation(server.url, tmp_path, sessions=SESSIONS) as made, aggregators(made):
         api = await made.api()
         workers = [await made.worker() for _ in range(WORKERS)]
         async with Load(made.base_url, made.key) as load:
@@ -54,6 +104,8 @@ async def test_random_kills_lose_nothing_and_double_nothing(
                 else:
                     await kill(server)
         await settled(server.url, within=120)
-        print(await judge(made, load.ledger, in_flight=KILLS * WINDOW * SESSIONS), f"unanswered: {load.unanswered}")
+        print(await judge(made, load.ledger, in_flight=KILLS * WINDOW * SESSIONS * 4), f"unanswered: {load.unanswered}")
+        carried = [len(one.taken) for one in made.aggregators] + [len(made.smsc.received)]
+        assert min(carried) > 0, carried
         assert not made.complaints
         assert {program.status for program in (api, *workers)} == {None}, "nothing ended by itself"
