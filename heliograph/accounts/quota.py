@@ -127,8 +127,8 @@ REFUND = """
 WITH due AS MATERIALIZED (
     SELECT asked.*, paid.campaign_id, paid.country, paid.sender,
            row_number() OVER (PARTITION BY asked.organization_id ORDER BY asked.id) AS so_far
-      FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[])
-           AS asked (organization_id, id, message_id, segments)
+      FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[], $5::text[])
+           AS asked (organization_id, id, message_id, segments, reason)
      CROSS JOIN LATERAL (
            SELECT campaign_id, mode, country, sender FROM messages
             WHERE organization_id = asked.organization_id AND id = asked.message_id LIMIT 1) paid
@@ -150,28 +150,35 @@ WITH due AS MATERIALIZED (
 )
 INSERT INTO usage_ledger (organization_id, id, type, channel, quantity, balance_after, segments, message_id,
                           campaign_id, reason, created_at)
-SELECT organization_id, id, 'refund', 'sms', 1, before + so_far, segments, message_id, campaign_id, $5, $6
+SELECT organization_id, id, 'refund', 'sms', 1, before + so_far, segments, message_id, campaign_id, reason, $6
   FROM due JOIN credited USING (organization_id)
 RETURNING message_id
 """
 
 
-async def refund_many(conn: Connection, messages: Sequence[tuple[UUID, UUID, int]], reason: str) -> set[UUID]:
+async def refund_many(
+    conn: Connection, messages: Sequence[tuple[UUID, UUID, int]], reason: str | Sequence[str]
+) -> set[UUID]:
     """Give back what these messages cost: (organization, message, segments) each. Returns those that were refunded.
 
-    Runs in the caller's transaction, which also makes sure that the messages are never sent: the balance rows stay
-    locked until it ends. A message that cost nothing (a test key's) or was refunded before is left out.
+    `reason`: of all of them, or of each; the organization can read it. Runs in the caller's transaction, which also
+    makes sure that the messages are never sent, or never again: the balance rows stay locked until it ends. A message
+    that cost nothing (a test key's) or was refunded before is left out.
     """
-    asked = {message_id: (organization_id, segments) for organization_id, message_id, segments in messages}
-    organizations = [organization_id for organization_id, _ in asked.values()]
+    reasons = [reason] * len(messages) if isinstance(reason, str) else reason
+    asked = {
+        message_id: (organization_id, segments, why)
+        for (organization_id, message_id, segments), why in zip(messages, reasons, strict=True)
+    }
+    organizations = [organization_id for organization_id, _, _ in asked.values()]
     await conn.execute(LOCK, list(set(organizations)))
     rows = await conn.fetch(
         REFUND,
         organizations,
         [uuid7() for _ in asked],
         list(asked),
-        [segments for _, segments in asked.values()],
-        reason,
+        [segments for _, segments, _ in asked.values()],
+        [why for _, _, why in asked.values()],
         clock.now(),
     )
     return {row["message_id"] for row in rows}

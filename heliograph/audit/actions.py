@@ -15,6 +15,7 @@ ACTIONS = {
     "organization.plan_changed": "Plan changed",
     "organization.period_begun": "New period of the plan begun",
     "quota.changed": "Quota granted or adjusted",
+    "refunds.changed": "Refund policy changed",
     "wallet.changed": "Wallet topped up or adjusted",
     "wallet.alert_changed": "Low-balance alert changed",
     "rates.imported": "Rates imported",

@@ -334,6 +334,11 @@ CREATE TABLE usage_ledger (
 CREATE UNIQUE INDEX usage_ledger_refunds ON usage_ledger (organization_id, message_id) WHERE type = 'refund';
 COMMENT ON TABLE usage_ledger IS 'tenant: what changed a quota other than messages; append-only. See usage_entries';
 
+CREATE TABLE refunded_classes (
+    class text PRIMARY KEY CHECK (class IN ('refused', 'undelivered', 'failed', 'expired', 'rejected', 'unknown'))
+);
+COMMENT ON TABLE refunded_classes IS 'reference: classes of failures whose messages are refunded besides what never left us. See sms/refunds.py';
+
 CREATE TABLE usage_months (
     organization_id uuid NOT NULL,
     month           date NOT NULL,

@@ -21,6 +21,7 @@ from heliograph import traffic
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
+from heliograph.sms import refunds
 from heliograph.suppliers.contract import ReceiptState
 from heliograph.webhooks.recording import events
 from heliograph.why import words
@@ -154,8 +155,8 @@ async def move_many(
     """Move messages to their new states where the table above allows it, and record the events this raises.
 
     Several moves of one message are in the order in which they happened; a message that was sent and has already ended
-    takes one step. `announce_sent`: who wants `message.sent`. `handover`: of a worker that delivers what it records.
-    Runs in the caller's transaction.
+    takes one step. What failed is refunded by its class (`refunds.py`). `announce_sent`: who wants `message.sent`.
+    `handover`: of a worker that delivers what it records. Runs in the caller's transaction.
     """
     if not moves:
         return Moved(set(), 0, set())
@@ -201,7 +202,9 @@ async def move_many(
         ]
     moved.update(row["id"] for row in rows)
     noted = {row["receipt"] for row in rows}
-    return Moved(moved, deliveries + await events.record(conn, raised, handover=handover), noted)
+    deliveries += await events.record(conn, raised, handover=handover)
+    await refunds.give_back(conn, rows)
+    return Moved(moved, deliveries, noted)
 
 
 def _change(row: asyncpg.Record) -> traffic.Change:

@@ -19,7 +19,17 @@ from tests.house import calls
 
 #: Tables of settings, rights, keys, senders, money, campaigns and people.
 AUDITED = (
-    *("organizations", "api_keys", "sender_ids", "suppliers", "queue_holds", "quotas", "wallets", "whatsapp_rates"),
+    *(
+        "organizations",
+        "api_keys",
+        "sender_ids",
+        "suppliers",
+        "queue_holds",
+        "quotas",
+        "refunded_classes",
+        "wallets",
+        "whatsapp_rates",
+    ),
     *("tariffs", "tariff_rates"),
     *("campaigns", "contacts", "contact_imports", "opt_outs", "webhook_endpoints", "webhook_replays"),
     *("users", "memberships", "invitations", "sign_in_links", "sessions", "recovery_codes", "passkeys"),
@@ -206,6 +216,7 @@ COMMANDS = {
     "quota grant": "quota.changed",
     "quota adjust": "quota.changed",
     "quota show": READS,
+    "quota refunds": "refunds.changed",
     "usage months": READS,
     "usage month": "usage.exported",
     "contacts import": "contacts.imported",

@@ -21,8 +21,9 @@ from heliograph.cli.terminal.console import (
     shell,
     show,
 )
+from heliograph.sms import refunds
 
-app = group("Grant, adjust and show the message quota of an organization.")
+app = group("Grant, adjust and show the message quota of an organization, and say what is refunded.")
 
 
 @app.command("grant", context_settings={"ignore_unknown_options": True})
@@ -86,6 +87,39 @@ def show_(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None
         return await quota.get(conn, (await organization(conn, org)).id)
 
     _show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("refunds")
+def refunds_(
+    pairs: Annotated[
+        list[str] | None, typer.Argument(metavar="CLASS=yes|no", help="A class of failures, and whether to refund it.")
+    ] = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show, or change, which failures give an organization its message back.
+
+    unsent: it was never handed to a supplier, which is always refunded. refused: every supplier that was asked refused
+    it. undelivered, failed, expired, rejected: according to a receipt. unknown: no receipt came. It holds for all
+    organizations, and for messages that fail from now on; a message that is delivered after its refund stays refunded.
+
+    \b
+    Examples:
+      heliograph quota refunds
+      heliograph quota refunds refused=yes unknown=no
+    """
+    changes: dict[str, bool] = {}
+    for pair in pairs or ():
+        name, _, value = pair.partition("=")
+        if value not in ("yes", "no"):
+            raise typer.BadParameter(f"{pair!r} is not CLASS=yes or CLASS=no")
+        changes[name] = value == "yes"
+
+    async def work(conn: Connection) -> dict[str, bool]:
+        return await refunds.change_policy(conn, changes, by=shell()) if changes else await refunds.policy(conn)
+
+    found = on_database(work, settings_of(data_dir))
+    show([{"class": name, "refunded": one} for name, one in found.items()], json, ("class", "refunded"))
 
 
 def _show(found: Quota, json: bool) -> None:

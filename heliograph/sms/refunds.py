@@ -1,0 +1,92 @@
+"""What a message that failed gives back: always what never left us, anything else as the installation says.
+
+The rule nobody may break: a refund is made in the commit that ends the message, and once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import asyncpg
+
+from heliograph.accounts import quota
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+
+#: Nobody was handed it, or whoever was asked put it off: always refunded.
+UNSENT = "unsent"
+#: Class of failures → what the ledger says of its refund, which customers read.
+REASONS: Mapping[str, str] = {
+    UNSENT: "not sent",
+    # Every supplier that was asked said no.
+    "refused": "refused",
+    # As receipts say.
+    "undelivered": "not delivered",
+    "failed": "failed",
+    "expired": "expired",
+    "rejected": "rejected",
+    # No receipt came, or it was never known whether a supplier has it.
+    "unknown": "outcome unknown",
+}
+#: Classes about which the installation decides.
+CHOICES = tuple(name for name in REASONS if name != UNSENT)
+
+CHOSEN = "SELECT class FROM refunded_classes"
+
+
+async def give_back(conn: Connection, rows: Iterable[asyncpg.Record]) -> None:
+    """Refund those of these messages that have just failed, by their class. Runs in the caller's transaction,
+    after its moves: balances are what others wait for."""
+    failed = [(row, name) for row in rows if (name := class_of(row)) is not None]
+    if not failed:
+        return
+    chosen = {UNSENT}
+    if any(name != UNSENT for _, name in failed):
+        chosen.update(row["class"] for row in await conn.fetch(CHOSEN))
+    due = [(row, name) for row, name in failed if name in chosen]
+    if due:
+        messages = [(row["organization_id"], row["id"], row["segments"]) for row, _ in due]
+        await quota.refund_many(conn, messages, [REASONS[name] for _, name in due])
+
+
+def class_of(row: asyncpg.Record) -> str | None:
+    """The class of a message's failure; None: it has not failed, or costs nothing."""
+    status = row["status"]
+    if row["mode"] != "live" or status not in REASONS:
+        return None
+    if row["sent_at"] is not None or status == "unknown":
+        return str(status)
+    return "refused" if row["failure_code"] == "rejected" else UNSENT
+
+
+# -- what the installation says ----------------------------------------------------------------------------------------
+
+LOCK = "SELECT class FROM refunded_classes ORDER BY class FOR UPDATE"
+INSERT = "INSERT INTO refunded_classes (class) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING"
+DELETE = "DELETE FROM refunded_classes WHERE class = ANY ($1)"
+
+
+async def policy(conn: Connection) -> dict[str, bool]:
+    """Which classes of failures are refunded."""
+    chosen = {row["class"] for row in await conn.fetch(CHOSEN)}
+    return {name: name == UNSENT or name in chosen for name in REASONS}
+
+
+async def change_policy(conn: Connection, changes: Mapping[str, bool], *, by: Who = SYSTEM) -> dict[str, bool]:
+    """Choose for some classes; it holds for messages that fail from now on. Raises Invalid, which names the class."""
+    for name, is_refunded in changes.items():
+        if name == UNSENT and not is_refunded:
+            raise Invalid((name, "enum", "what never left us is always refunded"))
+        if name not in REASONS:
+            raise Invalid((name, "enum", f"there are {', '.join(REASONS)}"))
+    async with conn.transaction():
+        await conn.execute(LOCK)
+        before = await policy(conn)
+        after = {**before, **changes}
+        await conn.execute(INSERT, [name for name in CHOICES if after[name]])
+        await conn.execute(DELETE, [name for name in CHOICES if not after[name]])
+        if after != before:
+            await audit.record(conn, by, "refunds.changed", object_id="refunds", before=before, after=after)
+    return after

@@ -1,0 +1,134 @@
+"""What a failed message gives back: what never left us always, anything else as the installation says, and once."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from heliograph.base.actor import Actor
+from heliograph.base.database.clock import now
+from heliograph.base.database.pool import Pool
+from heliograph.base.errors import Invalid
+from heliograph.sms import refunds
+from heliograph.sms.accepting.accept import Acceptor
+from heliograph.sms.status import NO_RECEIPT, OUTCOME_UNKNOWN, Move, move_many
+from heliograph.suppliers.contract import Outcome, ReceiptState, Verdict
+from tests.rules.dispatching import Bench
+from tests.rules.factories import accepted, check_ledger, organization, receipt, send, supplier
+
+#: Class → how a message comes to it: its moves.
+ENDS = {
+    "unsent": [("expired", "expired", True)],
+    "refused": [("rejected", "rejected", True)],
+    "undelivered": [("sent", None, False), ("undelivered", "undelivered", False)],
+    "failed": [("sent", None, False), ("failed", "failed", False)],
+    "expired": [("sent", None, False), ("expired", "expired", False)],
+    "rejected": [("sent", None, False), ("rejected", "rejected", False)],
+    "unknown": [("sent", None, False), ("unknown", NO_RECEIPT, False)],
+}
+
+
+async def accept(pool: Pool, actor: Actor, mode: str = "live") -> UUID:
+    answer = await Acceptor(pool).accept(send(msgspec.structs.replace(actor, mode=mode)))
+    return UUID(msgspec.json.decode(answer.body)["message"]["id"])
+
+
+async def end(pool: Pool, actor: Actor, id: UUID, name: str) -> None:
+    async with pool.acquire() as conn, conn.transaction():
+        for status, code, unsent in ENDS[name]:
+            await move_many(conn, [Move(actor.organization_id, id, status, now(), code, unsent=unsent)])
+
+
+async def refunded(pool: Pool, actor: Actor) -> dict[UUID, str]:
+    """Message → the reason in the ledger. Checks that the balance agrees."""
+    await check_ledger(pool, [actor.organization_id])
+    rows = await pool.fetch(
+        "SELECT message_id, reason FROM usage_ledger WHERE organization_id = $1 AND type = 'refund'",
+        actor.organization_id,
+    )
+    return {row["message_id"]: row["reason"] for row in rows}
+
+
+async def test_every_class_gives_back_what_is_chosen(pool: Pool) -> None:
+    actor = await organization(pool, quota=100)
+    for chosen in ((), ("refused", "unknown"), refunds.CHOICES):
+        async with pool.acquire() as conn:
+            await refunds.change_policy(conn, {name: name in chosen for name in refunds.CHOICES})
+        ids = {name: await accept(pool, actor) for name in ENDS}
+        before = await refunded(pool, actor)
+        for name, id in ids.items():
+            await end(pool, actor, id, name)
+        found = {id: reason for id, reason in (await refunded(pool, actor)).items() if id not in before}
+        assert found == {ids[name]: refunds.REASONS[name] for name in ("unsent", *chosen)}
+
+
+async def test_a_message_of_a_test_key_costs_nothing_and_gives_nothing_back(pool: Pool) -> None:
+    actor = await organization(pool, quota=100)
+    await end(pool, actor, await accept(pool, actor, "test"), "unsent")
+    assert await refunded(pool, actor) == {}
+
+
+async def test_a_message_that_arrives_after_all_is_refunded_once(pool: Pool) -> None:
+    actor = await organization(pool, quota=100)
+    async with pool.acquire() as conn:
+        await refunds.change_policy(conn, {"expired": True})
+    id = await accept(pool, actor)
+    await end(pool, actor, id, "expired")
+    async with pool.acquire() as conn, conn.transaction():
+        await move_many(conn, [Move(actor.organization_id, id, "delivered", now())])
+    assert await refunded(pool, actor) == {id: "expired"}
+
+
+async def test_a_batch_of_several_organizations_is_refunded_together(pool: Pool) -> None:
+    actors = [await organization(pool, quota=10) for _ in range(3)]
+    ids = [(actor, await accept(pool, actor)) for actor in actors for _ in range(2)]
+    moves = [Move(actor.organization_id, id, "expired", now(), "expired", unsent=True) for actor, id in ids]
+    async with pool.acquire() as conn, conn.transaction():
+        await move_many(conn, moves)
+    for actor in actors:
+        assert len(await refunded(pool, actor)) == 2
+
+
+async def test_what_suppliers_say_decides_the_class(pool: Pool) -> None:
+    """From answers and receipts, through the dispatcher: the classes are those that it makes."""
+    actor = await organization(pool, quota=100)
+    async with pool.acquire() as conn:
+        await refunds.change_policy(conn, dict.fromkeys(refunds.CHOICES, True))
+    bench = Bench(pool, supplier("main"))
+    bench.only.script = lambda one: Outcome(Verdict.REFUSED)
+    refused = await accept(pool, actor)
+    await bench.round()
+    bench.only.script = lambda one: accepted(str(one.message_id))
+    lost, got = await accept(pool, actor), await accept(pool, actor)
+    await bench.round()
+    await bench.receive(bench.only_id, receipt(str(lost), state=ReceiptState.UNDELIVERED), receipt(str(got)))
+    unsent = await accept(pool, actor)
+    await pool.execute("UPDATE messages SET expires_at = now() - interval '1 second' WHERE id = $1", unsent)
+    await bench.round()
+    assert await refunded(pool, actor) == {refused: "refused", lost: "not delivered", unsent: "not sent"}
+
+
+async def test_whether_it_was_sent_may_be_unknown(pool: Pool) -> None:
+    actor = await organization(pool, quota=100)
+    async with pool.acquire() as conn:
+        await refunds.change_policy(conn, {"unknown": True})
+    id = await accept(pool, actor)
+    async with pool.acquire() as conn, conn.transaction():
+        await move_many(conn, [Move(actor.organization_id, id, "unknown", now(), OUTCOME_UNKNOWN, unsent=True)])
+    assert await refunded(pool, actor) == {id: "outcome unknown"}
+
+
+async def test_the_policy_is_shown_changed_and_recorded(pool: Pool) -> None:
+    async with pool.acquire() as conn:
+        assert await refunds.policy(conn) == {name: name == "unsent" for name in refunds.REASONS}
+        after = await refunds.change_policy(conn, {"refused": True, "unsent": True})
+        assert await refunds.policy(conn) == after
+        await refunds.change_policy(conn, {"refused": True})  # nothing new
+        for wrong in ({"unsent": False}, {"nonsense": True}):
+            with pytest.raises(Invalid):
+                await refunds.change_policy(conn, wrong)
+    rows = await pool.fetch("SELECT before, after FROM audit_log WHERE action = 'refunds.changed'")
+    assert len(rows) == 1
+    assert "refused" in rows[0]["after"]
