@@ -21,7 +21,7 @@ import asyncpg
 import msgspec
 import structlog
 
-from heliograph import requests
+from heliograph import notices, requests
 from heliograph.base.database import clock
 from heliograph.base.database.migrate import make_days, make_partitions
 from heliograph.base.database.pool import RANGED, Connection, is_open
@@ -182,6 +182,7 @@ SHARED = Rules(
         Deletion("messages that the guard met", DELETE_GUARD_HELD, lambda at: at.now - WEBHOOKS),
         Deletion("holds of the guard", DELETE_GUARD_HOLDS, lambda at: at.now - WEBHOOKS),
         Deletion("counts of requests", DELETE_REQUEST_COUNTS, lambda at: at.now - timedelta(days=requests.DAYS)),
+        Deletion("notices", notices.FORGET, lambda at: at.now - timedelta(days=notices.DAYS)),
         Deletion("sessions", sessions.FORGET, lambda at: at.now),
         Deletion("links to sign in", links.FORGET, lambda at: at.now),
         Deletion("mails", outbox.FORGET, lambda at: at.now - outbox.KEPT),

@@ -35,6 +35,7 @@ from heliograph.contacts.work import ContactWork
 from heliograph.mail.work import MailWork
 from heliograph.metrics import database
 from heliograph.metrics.exporting import Exporter, exported
+from heliograph.notices import standing
 from heliograph.overview.exports import jobs
 from heliograph.overview.exports.work import ExportWork
 from heliograph.people.mailing import forgotten
@@ -132,6 +133,7 @@ class Worker:
             SharedTimer(traffic.TIMER, _fold, traffic.EVERY, in_steps=True),
             SharedTimer("forget", self._forget, 3600.0, in_steps=True),
             SharedTimer("plans", self._renew_plans, 30.0, in_steps=True),
+            SharedTimer(standing.TIMER, standing.look, standing.EVERY),
             *(one for part in self._parts for one in part.timers()),
         ]
 

@@ -22,6 +22,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph import notices
 from heliograph.audit import recording as audit
 from heliograph.base import naming
 from heliograph.base.actor import SYSTEM, Actor, Who
@@ -30,6 +31,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import audience, standstill
+from heliograph.notices import Notice
 from heliograph.webhooks.recording import events
 
 MAX_NAME = 200
@@ -366,6 +368,11 @@ async def move(
             organization_id=organization_id,
             before=before,
             after=after,
+        )
+    if status in ("completed", "failed") or (status == "paused" and reason != BY_REQUEST and was != "paused"):
+        facts = {} if reason is None else {"reason": reason}
+        await notices.record(
+            conn, Notice(organization_id, f"campaign.{status}", str(id), moved.name, row["mode"], facts)
         )
     if status == "completed":
         await events.record(conn, [_completed(moved, row)])

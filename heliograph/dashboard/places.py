@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from heliograph import __version__
+from heliograph.notices.kinds import KINDS
 from heliograph.pages import cookies
 from heliograph.pages.requests import Request
 from heliograph.people import roles
@@ -94,7 +95,11 @@ def frame(request: Request) -> dict[str, Any]:
         for label, path, scope in ACTIONS
         if scope is None or request.may(scope)
     ]
+    # Of those that are counted, the ones that the reader's role is told of.
+    known = [KINDS[name] for name in (request.session.unread if request.session else ()) if name in KINDS]
+    unread = [one for one in known if request.may(one.scope, one.permission, mode="live")]
     return {
+        "unread": len(unread),
         "palette": reached,
         "rail": [(heading, places) for heading, places in groups if places],
         "shortcuts": "off" if request.cookies.get(cookies.KEYS) == "off" else "on",

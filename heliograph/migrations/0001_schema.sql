@@ -153,6 +153,34 @@ COMMENT ON COLUMN audit_log.before IS 'of what changed, as JSON; secrets are bla
 COMMENT ON COLUMN audit_log.count IS 'of failed authentications: how many of one address in one minute';
 
 
+-- What needs somebody's eye: the bell.
+
+CREATE TABLE notices (
+    organization_id uuid NOT NULL,
+    id              uuid NOT NULL,
+    mode            text NOT NULL CHECK (mode IN ('live', 'test')),
+    kind            text NOT NULL,
+    object          text NOT NULL,
+    name            text NOT NULL,
+    facts           text NOT NULL,
+    created_at      timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (organization_id, id)
+);
+CREATE INDEX notices_by_object ON notices (organization_id, kind, object, created_at);
+CREATE INDEX notices_age ON notices USING brin (created_at) WITH (autosummarize = on);
+COMMENT ON TABLE notices IS 'tenant: what the bell rang for, told by whatever made it happen, kept for 90 days';
+COMMENT ON COLUMN notices.object IS 'what it is about: an id, or what stands for one where there is one of an organization';
+COMMENT ON COLUMN notices.facts IS 'what is said of it, by its kind, as JSON';
+
+CREATE TABLE notice_reads (
+    organization_id uuid NOT NULL,
+    user_id         uuid NOT NULL,
+    read_to         uuid NOT NULL,
+    PRIMARY KEY (organization_id, user_id)
+);
+COMMENT ON TABLE notice_reads IS 'tenant: how far a person has read the notices of an organization; it goes with their membership';
+
+
 -- -- People -----------------------------------------------------------------------------------------------------------
 
 CREATE TABLE users (

@@ -77,7 +77,10 @@ SELECT count(*) FROM memberships WHERE organization_id = $1 AND role = 'owner' A
 """
 ROLE = "SELECT role FROM memberships WHERE organization_id = $1 AND user_id = $2"
 CHANGE = "UPDATE memberships SET role = $3 WHERE organization_id = $1 AND user_id = $2"
-REMOVE = "DELETE FROM memberships WHERE organization_id = $1 AND user_id = $2"
+REMOVE = """
+WITH read AS (DELETE FROM notice_reads WHERE organization_id = $1 AND user_id = $2)
+DELETE FROM memberships WHERE organization_id = $1 AND user_id = $2
+"""
 # Sessions in this organization end; those in another one continue.
 END_SESSIONS = "DELETE FROM sessions WHERE organization_id = $1 AND user_id = $2"
 

@@ -26,6 +26,8 @@ IDLE = timedelta(hours=12)
 LONGEST = timedelta(days=30)
 #: How long after entering the password dangerous actions are allowed.
 PROVED = timedelta(minutes=10)
+#: Unread notices that are counted; a bell that shows as many has more to tell.
+UNREAD = 20
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -56,6 +58,8 @@ class Known(msgspec.Struct, frozen=True):
     created_at: datetime
     seen_at: datetime
     ends_at: datetime
+    #: Kinds of the latest notices that the person has not read, at most UNREAD.
+    unread: list[str]
     #: Whether the person authenticated within PROVED, by signing in or since.
     is_proved: bool
 
@@ -125,6 +129,12 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
        o.allowed_countries, coalesce(o.factor_required, false) AS factor_required, coalesce(o.reveals, true) AS reveals,
        o.time_zone AS organization_zone, s.created_at, s.seen_at, s.ends_at,
        s.proved_at > now() - $2::interval AS is_proved,
+       ARRAY(SELECT kind FROM notices
+              WHERE organization_id = m.organization_id
+                AND id > coalesce((SELECT read_to FROM notice_reads
+                                    WHERE organization_id = m.organization_id AND user_id = s.user_id LIMIT 1),
+                                  '00000000-0000-0000-0000-000000000000')
+              ORDER BY id DESC LIMIT $3) AS unread,
        ARRAY(SELECT other.organization_id FROM memberships other WHERE other.user_id = s.user_id
               ORDER BY other.created_at, other.organization_id) AS ids,
        ARRAY(SELECT named.name FROM memberships other CROSS JOIN LATERAL (
@@ -144,7 +154,7 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
 async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> dict[bytes, Known]:
     """The session of each token's SHA-256, without unknown and ended ones."""
     found = {}
-    for row in await conn.fetch(AUTHENTICATE, list(hashes), PROVED):
+    for row in await conn.fetch(AUTHENTICATE, list(hashes), PROVED, UNREAD):
         values = {name: row[name] for name in Known.__struct_fields__ if name != "organizations"}
         found[row["token_hash"]] = Known(organizations=list(zip(row["ids"], row["names"], strict=True)), **values)
     return found

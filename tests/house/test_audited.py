@@ -351,6 +351,7 @@ SUBMITTED = {
     "/invitation": READS,
     "/invitation/accept": "member.added",
     "/checklist/dismiss": OWN,
+    "/notices/read": OWN,
     "/messages/cancel": WORK,
     "/messages/export": "messages.exported",
     "/messages/{id}/cancel": WORK,

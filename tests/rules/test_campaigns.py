@@ -280,6 +280,8 @@ async def test_it_waits_for_quota_and_goes_on_by_itself(pool: Pool) -> None:
     found = await get(pool, actor, made.id)
     assert (found.status, found.status_reason) == ("paused", plan.QUOTA)
     assert found.counts == counts(queued=3, pending=7)
+    told = await pool.fetch("SELECT kind, object, name, facts FROM notices")
+    assert told == [("campaign.paused", str(made.id), made.name, '{"reason":"quota_exceeded"}')]
     async with pool.acquire() as conn:
         await quota.grant(conn, actor.organization_id, amount=6, reason="more")
     await pool.execute("UPDATE campaigns SET step_at = now()")

@@ -90,6 +90,8 @@ async def test_reasons(pool: Pool) -> None:
         other = await sender_ids.review(conn, actor, id=id, status="rejected", reason="better said")
     assert other.rejection_reason == "better said"
     assert await pool.fetchval("SELECT count(*) FROM events") == 1
+    told = await pool.fetch("SELECT kind, name, facts FROM notices")
+    assert told == [("sender.rejected", "ACME", f'{{"reason":"{"x" * 500}"}}')]
 
 
 async def test_fifty_may_wait_and_no_more_whoever_asks_at_once(pool: Pool) -> None:

@@ -156,6 +156,7 @@ async def test_the_end_of_the_schedule_ends_the_delivery(pool: Pool) -> None:
     assert [(attempt["attempt"], attempt["result"]) for attempt in tried] == [(n, "refused") for n in (1, 2, 3)]
     row = await row_of(pool, id)
     assert (row["consecutive_failures"], row["status"]) == (3, "active")
+    assert await pool.fetch("SELECT kind, object, name FROM notices") == [("webhook.failing", str(id), receiver.url)]
     assert row["failing_since"] is not None
 
 
@@ -236,6 +237,10 @@ async def test_an_endpoint_that_only_failed_for_days_is_disabled(pool: Pool, rec
     row = await row_of(pool, id)
     assert (row["status"], row["disabled_reason"], row["consecutive_failures"]) == ("disabled", "failing", 10)
     assert (await row_of(pool, young))["status"] == "active"
+    # The other one has been failing all the time, which was said when it began.
+    assert await pool.fetch("SELECT kind, object, facts FROM notices") == [
+        ("webhook.disabled", str(id), '{"reason":"failing"}')
+    ]
     assert await pool.fetchval("SELECT array_agg(line) FROM queue") == [young]
 
 

@@ -131,6 +131,8 @@ async def test_customers_hear_once_of_what_they_see(pool: Pool) -> None:
         ("approved", "marketing"),
         ("rejected", "marketing"),
     ]
+    kinds = await pool.fetch("SELECT kind, object FROM notices ORDER BY id")
+    assert kinds == [("template.paused", str(id)), ("template.rejected", str(id))]
     last = told[-1][1]["template"]
     assert last.pop("updatedAt")
     assert last == {

@@ -18,6 +18,7 @@ import asyncpg
 import msgspec
 import structlog
 
+from heliograph import notices
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor, Who
 from heliograph.base.database.pool import Connection, Pool, is_down, plan_by_key
@@ -30,6 +31,7 @@ from heliograph.contacts.imports.drafts import Draft
 from heliograph.contacts.imports.spool import Spool
 from heliograph.contacts.imports.survey import Numbers, Survey, look
 from heliograph.contacts.sheets import Reader
+from heliograph.notices import Notice
 
 log = structlog.get_logger()
 
@@ -206,6 +208,11 @@ class Runner:
             told = {"state": "finished", "rows": ended.rows, "created": ended.created, "updated": ended.updated}
             told["rejected"] = ended.rejected
             await audit.record(conn, actor, "contacts.imported", object_id=draft.id, name=draft.file, after=told)
+            facts = {"created": ended.created, "updated": ended.updated, "rejected": ended.rejected}
+            await notices.record(
+                conn,
+                Notice(actor.organization_id, "import.finished", str(draft.id), draft.file, actor.mode, facts),
+            )
 
     async def _undo(self, conn: Connection, actor: Actor, draft: Draft) -> bool:
         if draft.kind == "contacts":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard.organization import audit, exports, senders, settings, team
+from heliograph.dashboard.organization import audit, exports, notices, senders, settings, team
 from heliograph.pages.routes import Route, get, post, shared
 from heliograph.people.roles import AUDIT, OWNERS, SETTINGS, TEAM, TEAM_CHANGE
 
@@ -24,6 +24,8 @@ ROUTES: tuple[Route, ...] = (
     get("/exports", exports.show, "account:read"),
     post("/exports/{id}/file", exports.fetch, "account:read"),
     post("/exports/{id}/stop", exports.stop, "account:read"),
+    get("/notices", notices.show, "account:read"),
+    post("/notices/read", notices.read, "account:read"),
     get("/settings", settings.show, permission=SETTINGS),
     post("/settings/general", settings.change_general, permission=SETTINGS),
     post("/settings/messages", settings.change_messages, permission=SETTINGS),

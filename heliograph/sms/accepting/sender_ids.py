@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph import notices
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
@@ -21,6 +22,7 @@ from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.base.loading_cache import LoadingCache
+from heliograph.notices import Notice
 from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.events import Event
 
@@ -300,6 +302,11 @@ async def review(conn: Connection, actor: Actor, *, id: UUID, status: str, reaso
         sender = SenderId(*row.values())
         changed: dict[str, object] = {"status": status, "rejection_reason": reason, "is_default": sender.is_default}
         await _record(conn, actor, "sender_id.reviewed", sender, {"status": before[id]}, changed)
+        if before[id] != status:
+            facts = {} if reason is None else {"reason": reason}
+            await notices.record(
+                conn, Notice(actor.organization_id, f"sender.{status}", str(id), sender.value, facts=facts)
+            )
         kind = EVENTS.get(status)
         if kind is not None and before[id] != status:
             data = msgspec.json.encode({"senderId": shown(sender)}).decode()

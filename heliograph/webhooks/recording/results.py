@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
+import asyncpg
 import msgspec
 import structlog
 
+from heliograph import notices
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.process import measures
 from heliograph.base.process.crash import crash_point
+from heliograph.notices import Notice
 from heliograph.queue import leases
 from heliograph.queue.leases import Lease, Postponed
 from heliograph.webhooks import endpoints
@@ -37,6 +40,9 @@ RETRY = 0.5
 CALM = 1.0
 #: Beyond this many endpoints, all are forgotten; each is then written once more.
 REMEMBERED = 10_000
+
+#: Failures in a row of an endpoint that are told of.
+NOTICED = 3
 
 _COLUMNS = "organization_id, event_id, endpoint_id, attempt, started_at, duration_ms, status, result, detail"
 #: What of a row that was stored goes into the roll-ups.
@@ -100,7 +106,7 @@ UPDATE webhook_endpoints e
        AS told (organization_id, id, succeeded, failures, gone)
  WHERE e.organization_id = ANY ($1) AND e.id = ANY ($2)  -- else all endpoints might be gone through
    AND e.organization_id = told.organization_id AND e.id = told.id AND e.status = 'active'
-RETURNING e.id, e.disabled_reason, e.organization_id
+RETURNING e.id, e.disabled_reason, e.organization_id, e.consecutive_failures, e.mode, e.url
 """
 
 
@@ -226,7 +232,8 @@ class Record:
             endpoints.GONE,
             endpoints.FAILING,
         )
-        disabled = {id: reason for id, reason, _ in rows if reason is not None}
+        disabled = {row["id"]: row["disabled_reason"] for row in rows if row["disabled_reason"] is not None}
+        await notices.record_many(conn, list(self._noticed(rows, standings)))
         if disabled:
             await endpoints.forget_queued(conn, list(disabled))
             told = [
@@ -237,11 +244,25 @@ class Record:
                     before={"status": "active"},
                     after={"status": "disabled", "disabled_reason": reason},
                 )
-                for id, reason, organization_id in rows
+                for id, reason, organization_id, *_ in rows
                 if reason is not None
             ]
             await audit.record_many(conn, SYSTEM, told)
         return disabled
+
+    def _noticed(
+        self, rows: Iterable[asyncpg.Record], standings: dict[tuple[UUID, UUID], _Standing]
+    ) -> Iterable[Notice]:
+        """What the bell rings for: an endpoint that was disabled, or failed for the NOTICED-th time in a row."""
+        for row in rows:
+            key = (row["organization_id"], row["id"])
+            kind, facts = "webhook.disabled", {"reason": row["disabled_reason"]}
+            if row["disabled_reason"] is None:
+                one, failed = standings[key], row["consecutive_failures"]
+                if failed < NOTICED or (not one.succeeded and failed - one.failures >= NOTICED):
+                    continue
+                kind, facts = "webhook.failing", {}
+            yield Notice(key[0], kind, str(key[1]), row["url"], row["mode"], facts)
 
     def _news(self, standings: dict[tuple[UUID, UUID], _Standing], now: float) -> dict[tuple[UUID, UUID], _Standing]:
         """Drop successes of healthy endpoints: a busy one's row would be rewritten with every batch."""

@@ -16,6 +16,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph import notices
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
@@ -23,6 +24,7 @@ from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.base.loading_cache import LoadingCache
+from heliograph.notices import Notice
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import AccountItem, CapabilityItem, NumberItem, Tier
 from heliograph.suppliers.whatsapp_cloud.objects import CloudNumber
 from heliograph.webhooks.recording import events
@@ -148,6 +150,10 @@ async def of_account(conn: Connection, organization_id: UUID, account_id: UUID) 
     return {row["id"]: shown(row) for row in await conn.fetch(OF_ACCOUNT, organization_id, account_id)}
 
 
+#: Ratings of a number's quality that are told of when it gets them.
+FALLEN = ("yellow", "red")
+
+
 async def announce(
     conn: Connection,
     organization_id: UUID,
@@ -160,14 +166,19 @@ async def announce(
     transaction); returns the deliveries queued."""
     at = at or clock.now()
     now = await of_account(conn, organization_id, account_id)
-    raised = []
+    raised, told = [], []
     for id in sorted(before.keys() | now.keys()):
         new = now.get(id) or {**before[id], "connectionStatus": "disconnected"}
         # The time of the last check is not a change.
         old = {**before.get(id, {}), "lastCheckedAt": new["lastCheckedAt"]}
+        if new["qualityRating"] in FALLEN and old.get("qualityRating") not in (None, new["qualityRating"]):
+            facts = {"rating": str(new["qualityRating"])}
+            name = str(new["displayPhoneNumber"])
+            told.append(Notice(organization_id, "number.quality", str(id), name, facts=facts))
         if new != old:
             data = msgspec.json.encode({"phoneNumber": new}).decode()
             raised.append(Event(organization_id, uuid7(), "whatsapp.phone_number.updated", str(uuid7()), data, at))
+    await notices.record_many(conn, told)
     return await events.record(conn, raised)
 
 

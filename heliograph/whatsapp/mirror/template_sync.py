@@ -18,6 +18,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph import notices
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database import clock
@@ -25,6 +26,7 @@ from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
+from heliograph.notices import Notice
 from heliograph.suppliers.whatsapp_cloud.bodies import layout
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import TemplateItem
 from heliograph.suppliers.whatsapp_cloud.objects import CloudTemplate
@@ -150,6 +152,9 @@ async def hold(
         row["reread_at"] = at + timedelta(seconds=AGAIN)
         return await events.record(conn, await _write(conn, organization_id, [(found, row)], at))
 
+
+#: Statuses in which a template can no longer be sent, which are told of.
+TOLD = ("rejected", "paused", "disabled")
 
 INSERT = """
 INSERT INTO whatsapp_templates (organization_id, account_id, id, graph_id, name, language, category, status,
@@ -439,7 +444,7 @@ async def _write(conn: Connection, organization_id: UUID, pairs: Sequence[_Pair]
 
     A template that they do not see may change as it likes.
     """
-    stored, raised = [], []
+    stored, raised, told = [], [], []
     for old, row in pairs:
         if all(row[name] == old[name] for name in row):
             continue
@@ -448,9 +453,12 @@ async def _write(conn: Connection, organization_id: UUID, pairs: Sequence[_Pair]
             row["updated_at"] = at
             if not row["disabled_locally"]:
                 raised.append(_event(organization_id, row, at))
+                if row["status"] != old["status"] and row["status"] in TOLD:
+                    told.append(Notice(organization_id, f"template.{row['status']}", str(row["id"]), row["name"]))
         stored.append((organization_id, row["id"], *(row[name] for name in _WRITTEN)))
     if stored:
         await conn.executemany(WRITE, stored)
+        await notices.record_many(conn, told)
     return raised
 
 

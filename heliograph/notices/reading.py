@@ -1,0 +1,67 @@
+"""What an organization was told, and how far each person has read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+
+#: Days for which they are kept.
+DAYS = 90
+
+
+class Noticed(msgspec.Struct, frozen=True):
+    """A notice as it is read."""
+
+    id: UUID
+    mode: str
+    kind: str
+    object: str
+    name: str
+    facts: Mapping[str, str | int]
+    created_at: datetime
+    is_new: bool
+
+
+LIST = """
+SELECT n.id, n.mode, n.kind, n.object, n.name, n.facts, n.created_at,
+       n.id > coalesce((SELECT read_to FROM notice_reads WHERE organization_id = $1 AND user_id = $2 LIMIT 1),
+                       '00000000-0000-0000-0000-000000000000') AS is_new
+  FROM notices n
+ WHERE n.organization_id = $1 AND n.id < $3 AND n.kind || '' = ANY ($4)
+ ORDER BY n.id DESC LIMIT $5
+"""
+LAST = UUID(int=2**128 - 1)
+
+
+async def list_page(
+    conn: Connection, actor: Actor, *, user_id: UUID, kinds: Collection[str], after: UUID | None = None, limit: int = 50
+) -> list[Noticed]:
+    """Notices of these kinds older than `after`, newest first: up to `limit` + 1. `user_id`: for whom some are new."""
+    rows = await conn.fetch(LIST, actor.organization_id, user_id, after or LAST, list(kinds), limit + 1)
+    return [
+        Noticed(**{**row, "facts": msgspec.json.decode(row["facts"], type=dict[str, str | int])})
+        for row in map(dict, rows)
+    ]
+
+
+READ = """
+INSERT INTO notice_reads AS known (organization_id, user_id, read_to) VALUES ($1, $2, $3)
+ON CONFLICT (organization_id, user_id) DO UPDATE SET read_to = greatest(known.read_to, excluded.read_to)
+"""
+
+
+async def read(conn: Connection, actor: Actor, *, user_id: UUID, up_to: UUID) -> None:
+    """The person has read what is not newer than this one."""
+    await conn.execute(READ, actor.organization_id, user_id, up_to)
+
+
+FORGET = """
+DELETE FROM notices WHERE (organization_id, id) IN (
+    SELECT organization_id, id FROM notices WHERE created_at < $1 LIMIT $2)
+"""

@@ -1,0 +1,63 @@
+"""Ringing the bell, in the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.ids import uuid7
+from heliograph.notices.kinds import KINDS
+
+#: Of one cause nothing is said again for this long.
+QUIET = timedelta(hours=1)
+#: Characters of a name that are kept.
+LONGEST = 200
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """Something that needs an eye. `object`: the id of what it is about; `name`: what people call that; `facts`: as
+    `kinds` says."""
+
+    organization_id: UUID
+    kind: str
+    object: str
+    name: str = ""
+    mode: str = "live"
+    facts: Mapping[str, str | int] = {}
+
+
+RECORD = """
+INSERT INTO notices (organization_id, id, mode, kind, object, name, facts)
+SELECT item.* FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
+                   AS item (organization_id, id, mode, kind, object, name, facts)
+ WHERE NOT EXISTS (SELECT FROM notices known
+                    WHERE known.organization_id = item.organization_id AND known.kind = item.kind
+                      AND known.object = item.object AND known.created_at > now() - $8::interval)
+"""
+
+
+async def record_many(conn: Connection, notices: Sequence[Notice], *, quiet: timedelta = QUIET) -> None:
+    """Tell of these, but for what was told within `quiet`."""
+    if not notices:
+        return
+    assert all(one.kind in KINDS for one in notices), notices
+    await conn.execute(
+        RECORD,
+        [one.organization_id for one in notices],
+        [uuid7() for _ in notices],
+        [one.mode for one in notices],
+        [one.kind for one in notices],
+        [one.object for one in notices],
+        [one.name[:LONGEST] for one in notices],
+        [msgspec.json.encode(one.facts).decode() for one in notices],
+        quiet,
+    )
+
+
+async def record(conn: Connection, notice: Notice) -> None:
+    """Tell of one thing."""
+    await record_many(conn, [notice])

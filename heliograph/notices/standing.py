@@ -1,0 +1,57 @@
+"""What nobody does, and what comes by itself: quotas and wallets that run low, keys that end. Looked for every five
+minutes, for all organizations at once.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection
+from heliograph.notices.recording import Notice, record_many
+
+#: Seconds.
+TIMER, EVERY = "notices", 300.0
+#: For how long the same is not said again: a quota refilled and used up once more within it rings once.
+QUIET = timedelta(days=7)
+#: A key that ends within this time is told of, once.
+SOON, ONCE = timedelta(days=7), timedelta(days=30)
+
+QUOTAS = """
+SELECT q.organization_id, q.total, q.total - q.used AS remaining,
+       CASE WHEN q.used >= q.total THEN 100 WHEN q.used >= 0.95 * q.total THEN 95 ELSE 80 END AS share
+  FROM quotas q CROSS JOIN LATERAL (SELECT state FROM organizations WHERE id = q.organization_id LIMIT 1) o
+ WHERE q.total > 0 AND q.used >= 0.8 * q.total AND o.state <> 'closed'
+"""
+KEYS = """
+SELECT organization_id, id, name, mode, expires_at FROM api_keys
+ WHERE status = 'active' AND expires_at > now() AND expires_at <= now() + $1::interval
+"""
+WALLETS = "SELECT organization_id FROM wallets WHERE alert_below IS NOT NULL AND available < alert_below"
+
+
+async def look(conn: Connection) -> None:
+    """Tell of quotas that are used by 80, 95 or 100 %, of wallets below their alert, and of keys that end."""
+    low = [
+        Notice(
+            row["organization_id"],
+            "quota.used",
+            str(row["share"]),
+            facts={"left": row["remaining"], "total": row["total"]},
+        )
+        for row in await conn.fetch(QUOTAS)
+    ]
+    low += [Notice(row["organization_id"], "wallet.low", "wallet") for row in await conn.fetch(WALLETS)]
+    await record_many(conn, low, quiet=QUIET)
+    ending = [
+        Notice(
+            row["organization_id"],
+            "key.ending",
+            str(row["id"]),
+            row["name"],
+            row["mode"],
+            {"until": iso(row["expires_at"])},
+        )
+        for row in await conn.fetch(KEYS, SOON)
+    ]
+    await record_many(conn, ending, quiet=ONCE)

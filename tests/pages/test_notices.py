@@ -1,0 +1,102 @@
+"""The bell on every page, and its page: each kind in words, for those who see what it is about."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from heliograph import notices
+from heliograph.base.database.pool import Pool
+from heliograph.notices import Notice
+from heliograph.notices.kinds import KINDS
+
+from .conftest import Browser, Tenant, make_person, make_tenant
+
+FACTS: dict[str, dict[str, str | int]] = {
+    "campaign.paused": {"reason": "quota_exceeded"},
+    "webhook.disabled": {"reason": "failing"},
+    "import.finished": {"created": 1200, "updated": 3, "rejected": 2},
+    "sender.rejected": {"reason": "Not your name."},
+    "number.quality": {"rating": "red"},
+    "quota.used": {"left": 5, "total": 1000},
+    "key.ending": {"until": "2027-01-02T03:04:05.000Z"},
+}
+OBJECTS = {"quota.used": "95", "wallet.low": "wallet"}
+
+
+@pytest.fixture(autouse=True)
+async def quiet(pool: Pool, tenant: Tenant) -> None:
+    """Its sender was approved, which is said."""
+    assert await pool.fetchval("DELETE FROM notices RETURNING kind") == "sender.approved"
+
+
+async def tell(pool: Pool, tenant: Tenant, *kinds: str, name: str = "Spring <b>sale</b>") -> None:
+    id = "0198c8f5-0000-7000-8000-000000000001"
+    told = [Notice(tenant.id, kind, OBJECTS.get(kind, id), name, facts=FACTS.get(kind, {})) for kind in kinds]
+    async with pool.acquire() as conn:
+        await notices.record_many(conn, told)
+
+
+def bell(text: str) -> str:
+    """What the bell says to who cannot see it."""
+    found = re.search(r'class="button quiet bell".*?<span class="unseen">(.*?)</span>', text, re.S)
+    assert found, text[:2000]
+    return found[1]
+
+
+async def test_the_bell_counts_until_it_is_read(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    page = await owner.get("/notices")
+    assert ("Nothing yet" in page.words, bell(page.text)) == (True, "Notifications")
+    await tell(pool, tenant, "campaign.completed", "quota.used")
+    await tell(pool, await make_tenant(pool), "webhook.disabled")
+    # A session is known for half a second; who signs in anew need not wait for it.
+    owner.session.cookie_jar.clear()
+    await owner.sign_in("ana@example.com")
+    page = await owner.get("/messages")
+    assert bell(page.text) == "Notifications: 2 new"
+    page = await owner.get("/notices")
+    assert "The campaign “Spring <b>sale</b>” is finished." in page.words
+    assert "95 % of the quota is used. new 5 of 1,000 messages are left." in page.words
+    assert page.text.count('<li class="new">') == 2
+    assert "disabled" not in page.words
+    page = await owner.submit(page, "/notices/read")
+    assert (page.path, page.text.count('<li class="new">'), bell(page.text)) == ("/notices", 0, "Notifications")
+    assert "is finished" in page.words
+
+
+@pytest.mark.parametrize("language", ["en", "pt"])
+async def test_every_kind_has_its_words(pool: Pool, tenant: Tenant, owner: Browser, language: str) -> None:
+    await tell(pool, tenant, *KINDS, name="X")
+    await pool.execute("UPDATE users SET language = $1", language)
+    owner.session.cookie_jar.clear()
+    await owner.sign_in("ana@example.com")
+    page = await owner.get("/notices")
+    rows = re.findall(r'<li class="new"><a href="([^"]+)">(.+?)</a>', page.text)
+    assert len(rows) == len({said for _, said in rows}) == len(KINDS)
+    for where in {link for link, _ in rows if "0198c8f5" not in link}:
+        assert (await owner.get(where.replace("&amp;", "&"))).status == 200, where
+    assert ("1,200 new, 3 changed, 2 rejected." in page.words) == (language == "en")
+    assert "reason" not in page.words
+
+
+async def test_nobody_is_told_what_they_do_not_see(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await make_person(pool, tenant, "eva@example.com", "billing")
+    await tell(pool, tenant, "campaign.completed", "webhook.disabled", "quota.used")
+    page = await other_browser.sign_in("eva@example.com")
+    assert bell(page.text) == "Notifications: 1 new"
+    page = await other_browser.get("/notices")
+    assert ("95 % of the quota" in page.words, "campaign" in page.words, "endpoint" in page.words) == (
+        True,
+        False,
+        False,
+    )
+
+
+async def test_what_is_no_id_is_refused(owner: Browser, pool: Pool, tenant: Tenant) -> None:
+    await tell(pool, tenant, "quota.used")
+    page = await owner.get("/notices")
+    refused = await owner.submit(page, "/notices/read", up_to="x")
+    assert refused.status == 400

@@ -1,0 +1,114 @@
+"""The bell: one cause rings once, what stands is looked for, and what is old is forgotten."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+
+import pytest
+
+from heliograph import notices, retention
+from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
+from heliograph.notices import DAYS, Notice, reading, standing
+from heliograph.notices.recording import QUIET
+from tests.rules.factories import organization
+
+KINDS = "SELECT kind, object FROM notices ORDER BY id"
+
+
+async def tell(pool: Pool, *told: Notice) -> None:
+    async with pool.acquire() as conn:
+        await notices.record_many(conn, told)
+
+
+async def look(pool: Pool) -> list[tuple[str, str]]:
+    async with pool.acquire() as conn:
+        await standing.look(conn)
+    return [tuple(row) for row in await pool.fetch(KINDS)]
+
+
+async def test_one_cause_rings_once_within_an_hour(pool: Pool) -> None:
+    actor, other = await organization(pool), await organization(pool)
+    one = Notice(actor.organization_id, "webhook.failing", "a", "https://example.com")
+    for _ in range(2):
+        await tell(pool, one, Notice(actor.organization_id, "webhook.failing", "b"))
+    await tell(pool, Notice(actor.organization_id, "webhook.disabled", "a"))
+    await tell(pool, Notice(other.organization_id, "webhook.failing", "a"))
+    assert [row["object"] for row in await pool.fetch(KINDS)] == ["a", "b", "a", "a"]
+    await pool.execute("UPDATE notices SET created_at = created_at - $1::interval", QUIET)
+    await tell(pool, one)
+    assert await pool.fetchval("SELECT count(*) FROM notices") == 5
+
+
+async def test_each_reads_for_themselves_and_only_their_kinds(pool: Pool) -> None:
+    actor, other = await organization(pool), await organization(pool)
+    first, second = uuid.uuid4(), uuid.uuid4()
+    for number in range(3):
+        await tell(pool, Notice(actor.organization_id, "campaign.completed", str(number), facts={"reason": "x"}))
+    await tell(pool, Notice(actor.organization_id, "quota.used", "80"))
+    await tell(pool, Notice(other.organization_id, "campaign.completed", "theirs"))
+    async with pool.acquire() as conn:
+
+        async def page(user_id: uuid.UUID, after: uuid.UUID | None = None) -> list[reading.Noticed]:
+            kinds = ["campaign.completed"]
+            return await reading.list_page(conn, actor, user_id=user_id, kinds=kinds, after=after, limit=2)
+
+        found = await page(first)
+        assert [(one.object, one.is_new, dict(one.facts)) for one in found] == [
+            (object, True, {"reason": "x"}) for object in ("2", "1", "0")
+        ]
+        assert [one.object for one in await page(first, found[1].id)] == ["0"]
+        await reading.read(conn, actor, user_id=first, up_to=found[1].id)
+        assert [one.is_new for one in await page(first)] == [True, False, False]
+        # Nothing that was read becomes unread.
+        await reading.read(conn, actor, user_id=first, up_to=found[2].id)
+        assert [one.is_new for one in await page(first)] == [True, False, False]
+        assert [one.is_new for one in await page(second)] == [True] * 3
+
+
+@pytest.mark.parametrize(("used", "share"), [(79, None), (80, "80"), (94, "80"), (95, "95"), (99, "95"), (100, "100")])
+async def test_quotas_ring_at_three_levels(pool: Pool, used: int, share: str | None) -> None:
+    await organization(pool, quota=100)
+    await pool.execute("UPDATE quotas SET used = $1", used)
+    for _ in range(2):
+        assert await look(pool) == ([] if share is None else [("quota.used", share)])
+    assert await pool.fetchval("SELECT facts FROM notices") == (share and f'{{"left":{100 - used},"total":100}}')
+
+
+async def test_wallets_and_keys_ring_once(pool: Pool) -> None:
+    actor = await organization(pool)
+    await pool.execute(
+        "INSERT INTO wallets (organization_id, currency, available, total, alert_below, updated_at)"
+        " VALUES ($1, 'USD', 5, 5, 5, now())",
+        actor.organization_id,
+    )
+    soon, later, gone = (uuid.uuid4() for _ in range(3))
+    for id, within, status in ((soon, 6, "active"), (later, 8, "active"), (gone, 6, "revoked")):
+        await pool.execute(
+            "INSERT INTO api_keys (id, organization_id, name, mode, scopes, status, prefix, last4, secret_hash,"
+            " created_at, expires_at) VALUES ($1, $2, 'shop', 'test', '{}', $3, 'x', 'x',"
+            " sha256($1::uuid::text::bytea), now(), now() + make_interval(days => $4))",
+            id,
+            actor.organization_id,
+            status,
+            within,
+        )
+    assert await look(pool) == [("key.ending", str(soon))]
+    await pool.execute("UPDATE wallets SET available = 4, total = 4")
+    for _ in range(2):
+        assert await look(pool) == [("key.ending", str(soon)), ("wallet.low", "wallet")]
+    assert await pool.fetchval("SELECT mode FROM notices WHERE kind = 'key.ending'") == "test"
+
+
+async def test_what_is_old_is_forgotten(pool: Pool) -> None:
+    actor = await organization(pool)
+    await tell(
+        pool, Notice(actor.organization_id, "quota.used", "80"), Notice(actor.organization_id, "wallet.low", "w")
+    )
+    await pool.execute(
+        "UPDATE notices SET created_at = now() - $1::interval WHERE kind = 'quota.used'", timedelta(days=DAYS, hours=1)
+    )
+    async with pool.acquire() as conn:
+        await retention.forget(conn, Settings(secret_key="a secret key for tests, long enough"))
+    assert [row["kind"] for row in await pool.fetch(KINDS)] == ["wallet.low"]
