@@ -2048,7 +2048,7 @@ CREATE TABLE queue (
     parts           smallint NOT NULL DEFAULT 1,
     since           timestamptz,
     PRIMARY KEY (id, line)
-) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000);
 CREATE INDEX queue_place ON queue (kind, line, lane, organization_id, (coalesce(since, due_at)));
 CREATE INDEX queue_due ON queue (due_at);

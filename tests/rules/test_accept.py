@@ -64,11 +64,21 @@ async def attempt(acceptor: Acceptor, one: accept.Send) -> Answer | Refusal:
         return refusal
 
 
+#: An organization's keys were made so much earlier; $2: and stand under that day.
+PAST = """
+UPDATE send_keys SET created_at = created_at - $1::interval,
+       made_on = CASE WHEN $2 THEN ((created_at - $1::interval) AT TIME ZONE 'UTC')::date ELSE made_on END
+ WHERE organization_id = $3
+"""
+
+
 # -- one alone and one of many -----------------------------------------------------------------------------------------
 
 
-async def test_one_alone_is_stored_and_answered_as_one_of_many(acceptor: Acceptor, pool: Pool) -> None:
+@pytest.mark.parametrize("kept", [72, 1])
+async def test_one_alone_is_stored_and_answered_as_one_of_many(pool: Pool, kept: int) -> None:
     """`sms_accept_one` and `sms_accept`: the same sends of two organizations, of which one's never come alone."""
+    acceptor = Acceptor(pool, keys_kept=timedelta(hours=kept))
     alone, among, others = [await organization(pool, quota=quota) for quota in (12, 12, 100)]
     key = uuid7()
     varieties: list[dict[str, Any]] = [
@@ -79,7 +89,7 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(acceptor: Accepto
         {"mode": "test"},
         {"by": Who("person", PERSON)},
         {"by": Who("person", PERSON), "key_name": "of a person"},
-        {"key_name": "past"},  # its earlier use does not count any more, and stands in the way
+        {"key_name": "past"},  # its earlier use does not count any more; kept for an hour, it stands in the way
         {"to": OPTED_OUT},
         {"to": OPTED_OUT, "key_name": "opted out"},
         {"sender_name": "NOBODY"},
@@ -94,7 +104,7 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(acceptor: Accepto
     for actor in (alone, among):
         await within_one_minute(pool)
         await attempt(acceptor, send(actor, key_name="past"))
-        await pool.execute("UPDATE send_keys SET created_at = created_at - interval '73 hours'")
+        await pool.execute(PAST, timedelta(hours=kept + 1), kept >= 24, actor.organization_id)
         await opt_out(pool, actor.organization_id, OPTED_OUT)
         told[actor.organization_id] = []
         for n, variety in enumerate(map(dict, varieties)):

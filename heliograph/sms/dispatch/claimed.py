@@ -83,8 +83,8 @@ SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.guarantee, m.accep
                       WHERE organization_id = item.organization_id AND id = m.sender_id LIMIT 1) s ON true
   LEFT JOIN LATERAL (SELECT since FROM opted_out_since(item.organization_id, m.recipient)
                       WHERE (SELECT count(*) FROM automatic_replies
-                              WHERE organization_id = item.organization_id AND recipient = m.recipient
-                                AND message_id = item.id) = 0 LIMIT 1) silence ON true
+                              WHERE since IS NOT NULL AND organization_id = item.organization_id
+                                AND recipient = m.recipient AND message_id = item.id) = 0 LIMIT 1) silence ON true
   LEFT JOIN LATERAL (
        SELECT attempt, target_id, state, started_at, reference, coalesce(continues, attempt) AS series, parts,
               doubtful, min(started_at) OVER (PARTITION BY coalesce(continues, attempt)) AS series_at,
