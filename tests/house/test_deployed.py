@@ -7,14 +7,17 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from heliograph.base.database.pool import Pool
-from heliograph.base.process import measures
+from heliograph.base.process import measures, settings
 from heliograph.base.process.measures import Gauge
+from heliograph.cli import app
 from heliograph.metrics import database
 from heliograph.metrics.exporting import Exporter
 from tests.house.project import ROOT
@@ -92,3 +95,33 @@ def test_promtool_accepts_the_rules() -> None:
         done = subprocess.run(["promtool", "check", *arguments], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
     assert Path(configuration).exists()
+
+
+UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_units_start_commands_that_exist(unit: Path) -> None:
+    (command,) = re.findall(r"^ExecStart=\S+ -m heliograph (.*)$", unit.read_text(), re.MULTILINE)
+    words = command.split()
+    parsed: Any = typer.main.get_command(app)
+    while hasattr(parsed, "list_commands"):
+        parsed = parsed.get_command(None, words.pop(0))
+    known = {option for parameter in parsed.params for option in parameter.opts}
+    assert {word for word in words if word.startswith("--")} <= known
+
+
+def test_credentials_of_units_are_secrets_that_are_read() -> None:
+    named = {name for unit in UNITS for name in re.findall(r"LoadCredential=heliograph_(\w+):", unit.read_text())}
+    assert named <= set(settings.SECRETS)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_systemd_accepts_the_units(unit: Path, tmp_path: Path) -> None:
+    # The program and the account of the real place are not on this machine.
+    text = re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", unit.read_text(), flags=re.MULTILINE)
+    (tmp_path / unit.name).write_text(text.replace("User=heliograph", "User=root"))
+    done = subprocess.run(["systemd-analyze", "verify", str(tmp_path / unit.name)], capture_output=True, text=True)
+    said = [line for line in done.stderr.splitlines() if unit.name in line]
+    assert said == [], done.stderr

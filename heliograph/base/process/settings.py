@@ -23,6 +23,9 @@ PROXIES_SAY = ("x-forwarded-for", "forwarded", "proxy-protocol")
 #: What `heliograph up` uses until the operator sets one; any other command refuses to start with it.
 DEFAULT_SECRET_KEY = "insecure-default-for-heliograph-up-only"  # noqa: S105
 
+#: Settings that may stand in a file instead, which `HELIOGRAPH_…_FILE` names, or in a credential of systemd.
+SECRETS = ("secret_key", "database_url", "owner_database_url", "smtp_url")
+
 #: The shortest retention of the audit log.
 LEAST_AUDIT_MONTHS = 13
 #: Different characters that a secret must have.
@@ -244,6 +247,7 @@ def demand_secret_key(settings: Settings) -> None:
 def unknown_names(environment: Mapping[str, str] = os.environ) -> dict[str, str | None]:
     """Variables that look like settings but are not, each with the setting of the most similar name, if any."""
     known = {f"HELIOGRAPH_{name.upper()}" for name in Settings.__struct_fields__} | OTHERS
+    known |= {f"HELIOGRAPH_{name.upper()}_FILE" for name in SECRETS}
     strange = sorted(name for name in environment if name.startswith("HELIOGRAPH_") and name not in known)
     return {name: next(iter(get_close_matches(name, sorted(known), n=1, cutoff=0.8)), None) for name in strange}
 
@@ -262,6 +266,27 @@ def _demand_sense(name: str, kind: type, value: Any) -> None:
         raise SettingsError(f"{variable} must be more than 0")
 
 
+def _kept(name: str, environment: Mapping[str, str]) -> str | None:
+    """A secret from the file that `HELIOGRAPH_…_FILE` names, or from systemd's credential of that name. Raises
+    SettingsError."""
+    variable = f"HELIOGRAPH_{name.upper()}_FILE"
+    path = environment.get(variable)
+    if path is None and (credentials := environment.get("CREDENTIALS_DIRECTORY")):
+        path = os.path.join(credentials, f"heliograph_{name}")
+        if not os.path.exists(path):
+            return None
+    if path is None:
+        return None
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise SettingsError(
+            f"{path}, which {variable} or a credential of systemd names, cannot be read: {reason}"
+        ) from None
+
+
 def from_environment(environment: Mapping[str, str] = os.environ, **overrides: object) -> Settings:
     """Settings from `HELIOGRAPH_*` variables; `overrides` (from a command line) win. Raises SettingsError."""
     hints = get_type_hints(Settings, include_extras=True)
@@ -269,6 +294,8 @@ def from_environment(environment: Mapping[str, str] = os.environ, **overrides: o
     for name, hint in hints.items():
         kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
         text = environment.get(f"HELIOGRAPH_{name.upper()}")
+        if text is None and name in SECRETS:
+            text = _kept(name, environment)
         if text is None:
             continue
         try:

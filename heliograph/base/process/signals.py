@@ -9,6 +9,8 @@ import contextlib
 import signal
 from collections.abc import Iterator
 
+from heliograph.base.process import supervised
+
 KINDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -21,6 +23,7 @@ def stopping(stop: asyncio.Event | None = None) -> Iterator[asyncio.Event]:
 
     def asked() -> None:
         stop.set()
+        supervised.tell(supervised.STOPPING)
         for kind in kinds:
             loop.remove_signal_handler(kind)
             signal.signal(kind, signal.SIG_DFL)

@@ -8,6 +8,7 @@ import structlog
 import typer
 import uvloop
 
+from heliograph.base.process import supervised
 from heliograph.base.process.settings import Settings
 from heliograph.cli.terminal.console import DataDir, Json, Problem, show
 from heliograph.cli.terminal.process import begin, prepared
@@ -35,11 +36,13 @@ def command(
 async def _serve(settings: Settings, host: str, port: int, json: bool) -> None:
     def ready(base_url: str) -> None:
         log.info("api listens", base_url=base_url)
+        supervised.tell(supervised.READY)
         if json:
             show({"base_url": base_url}, json)
 
     await prepared(settings)
     try:
-        await serve(settings, host=host, port=port, on_ready=ready)
+        async with supervised.watched():
+            await serve(settings, host=host, port=port, on_ready=ready)
     except OSError as error:
         raise Problem(f"cannot listen on {host}:{port}: {error.strerror or error}") from None

@@ -7,6 +7,7 @@ import os
 import structlog
 import uvloop
 
+from heliograph.base.process import supervised
 from heliograph.base.process.settings import Settings
 from heliograph.base.process.signals import stopping
 from heliograph.cli.terminal.console import DataDir, Json, show
@@ -30,9 +31,11 @@ def command(json: Json = False, data_dir: DataDir = None) -> None:
 async def _work(settings: Settings, json: bool) -> None:
     def ready() -> None:
         log.info("worker ready", pid=os.getpid())
+        supervised.tell(supervised.READY)
         if json:
             show({"ready": True, "pid": os.getpid()}, json)
 
     await prepared(settings)
     with stopping() as stop:
-        await work(settings, stop=stop, on_ready=ready)
+        async with supervised.watched():
+            await work(settings, stop=stop, on_ready=ready)
