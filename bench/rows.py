@@ -147,8 +147,8 @@ def _under_way(
     submission = Submission(row["id"], 1, recipient[1:], "BENCH", (TEXT.encode(),), "gsm7", 1)
     at = row["begun_at"]
     message = ClaimedMessage(
-        lease, "accepted", "live", recipient, "BENCH", "gsm7", "at_least_once", at, None, TEXT, "active", "approved",
-        False, at, 0, None, None, None, None, 0, None, 1, None, None, None, None,
+        lease, "accepted", "live", recipient, "BENCH", "gsm7", "transactional", "at_least_once", at, None, TEXT,
+        "active", "approved", False, at, 0, None, None, None, None, 0, None, 1, None, None, None, None,
     )  # fmt: skip
     attempt = Attempt(lease, 1, supplier, submission, message, reference=1)
     id = f"{number * 7919 % 1_000_000_007:010d}"

@@ -56,6 +56,9 @@ ACTIONS = {
     "backup.taken": "Backup taken",
     "backup.restored": "Backup restored",
     "supplier.tested": "Supplier tested",
+    "route.added": "Route added",
+    "route.changed": "Route changed, paused or resumed",
+    "route.removed": "Route removed",
     "queue.held": "Work held",
     "queue.released": "Held work released",
     "queue.withdrawn": "Work withdrawn",
@@ -100,4 +103,4 @@ ACTIONS = {
 }
 
 #: Objects that belong to the installation: no entry of an organization is about them.
-OF_INSTALLATION = frozenset({"supplier", "rates", "whatsapp_app"})
+OF_INSTALLATION = frozenset({"supplier", "route", "rates", "whatsapp_app"})

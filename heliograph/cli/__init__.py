@@ -36,6 +36,7 @@ ROOMS = {
     "supplier": "carriage",
     "rates": "money",
     "prices": "money",
+    "route": "carriage",
     "quota": "organization",
     "usage": "organization",
     "contacts": "organization",

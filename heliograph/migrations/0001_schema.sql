@@ -768,6 +768,38 @@ COMMENT ON TABLE suppliers IS 'reference: accounts that carry messages. kind: se
 COMMENT ON COLUMN suppliers.simulated IS 'a simulator: takes live messages only while there is no other supplier';
 COMMENT ON COLUMN suppliers.parts IS 'whose receipts decide a message of several parts';
 
+CREATE TABLE routes (
+    id              uuid PRIMARY KEY,
+    name            text NOT NULL CONSTRAINT routes_name UNIQUE,
+    state           text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'paused')),
+    prefix          text CHECK (prefix ~ '^[1-9][0-9]{0,14}$'),
+    country         text,
+    network         text CHECK (network ~ '^[0-9]{3}-[0-9]{2,3}$'),
+    organization_id uuid CONSTRAINT routes_organization REFERENCES organizations,
+    sender          text,
+    class           text CHECK (class IN ('otp', 'transactional', 'marketing')),
+    priority        smallint NOT NULL DEFAULT 10,
+    adaptive        boolean NOT NULL DEFAULT false,
+    note            text NOT NULL DEFAULT '',
+    created_at      timestamptz NOT NULL,
+    changed_at      timestamptz NOT NULL,
+    CONSTRAINT routes_destination CHECK (num_nonnulls(prefix, country, network) <= 1)
+);
+COMMENT ON TABLE routes IS 'reference: which messages go to which suppliers; where none fits, the suppliers'' own settings decide';
+COMMENT ON COLUMN routes.prefix IS 'E.164 digits. This, a country (ISO region), a network (MCC-MNC), or none of them: anywhere';
+COMMENT ON COLUMN routes.organization_id IS 'only messages of this organization; sender and class likewise';
+COMMENT ON COLUMN routes.adaptive IS 'measured quality and prices may reorder its suppliers';
+COMMENT ON COLUMN routes.changed_at IS 'also when its suppliers changed: workers read all again when it does';
+
+CREATE TABLE route_suppliers (
+    route_id    uuid NOT NULL CONSTRAINT route_suppliers_route REFERENCES routes,
+    supplier_id uuid NOT NULL CONSTRAINT route_suppliers_supplier REFERENCES suppliers,
+    priority    smallint NOT NULL DEFAULT 10,
+    weight      smallint NOT NULL DEFAULT 1 CHECK (weight > 0),
+    PRIMARY KEY (route_id, supplier_id)
+);
+COMMENT ON TABLE route_suppliers IS 'reference: who carries a route''s messages: by priority, those of equal priority by weight';
+
 CREATE TABLE supplier_sessions (
     supplier_id uuid NOT NULL CONSTRAINT supplier_sessions_supplier REFERENCES suppliers,
     slot        smallint NOT NULL,

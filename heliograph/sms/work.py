@@ -74,7 +74,12 @@ class SmsWork(Work):
             backlog=backlog,
         )
         self._channel = SmsChannel(
-            pool, self._suppliers.accounts, grace=grace, patience=settings.supplier_patience_seconds, backlog=backlog
+            pool,
+            self._suppliers.accounts,
+            grace=grace,
+            patience=settings.supplier_patience_seconds,
+            backlog=backlog,
+            routes=self._suppliers.routes,
         )
         self._callbacks = CallbackProcessing(
             pool,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
 from heliograph.base.database.pool import Pool
+from heliograph.routes.lookup import Route
 from heliograph.sending.attempts import OF_MESSAGE
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
@@ -30,13 +32,16 @@ class Bench:
         patience: float = 15.0,
         claim_limit: int = 500,
         lease_seconds: float = 60.0,
+        routes: Sequence[Route] = (),
     ) -> None:
         self.pool = pool
         #: What the circuit breakers take for the time.
         self.now = 1000.0
         self.accounts: dict[UUID, PooledSupplier] = {}
         self.connectors: dict[UUID, Scripted] = {}
-        self._make = lambda: SmsChannel(pool, lambda: self.accounts, grace=grace, patience=patience)
+        self._make = lambda: SmsChannel(
+            pool, lambda: self.accounts, grace=grace, patience=patience, routes=lambda: routes
+        )
         self._claim_limit, self._lease_seconds = claim_limit, lease_seconds
         self.channel = self._make()
         self.results: Results[ReceivedReceipt] = Results(pool, self.channel)

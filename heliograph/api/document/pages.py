@@ -37,6 +37,7 @@ _FIRST = (
     "guard.md",
     "settings.md",
     "adding-a-supplier.md",
+    "routing.md",
 )
 
 

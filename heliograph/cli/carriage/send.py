@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID, uuid4
 
 import typer
@@ -37,6 +37,10 @@ def command(
         str | None, typer.Option("--from", metavar="NAME", help="Sender ID. Defaults to the organization's default.")
     ] = None,
     reference: Annotated[str | None, typer.Option(help="Your own reference, returned in responses and events.")] = None,
+    traffic_class: Annotated[
+        Literal["otp", "transactional", "marketing"] | None,
+        typer.Option("--class", help="What the message is. Defaults to transactional."),
+    ] = None,
     idempotency_key: Annotated[
         str | None,
         typer.Option(
@@ -64,7 +68,7 @@ def command(
         raise typer.BadParameter("must begin with + and the country code: +258841234567", param_hint="--to")
     idempotency_key = idempotency_key or str(uuid4())
     say(f"idempotency key: {idempotency_key}")
-    body = {"to": to, "message": message, "senderName": sender, "clientReference": reference}
+    body = {"to": to, "message": message, "senderName": sender, "clientReference": reference, "class": traffic_class}
     status, headers, answer = ask(
         "POST",
         address(url, data_dir),

@@ -20,6 +20,7 @@ from heliograph.base.database.pool import Connection, Pool
 from heliograph.guard.judging import Judge, Outgoing
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import GUARDED, PARKED, SINGLE, UNROUTED, Lease, Postponed
+from heliograph.routes.lookup import Route
 from heliograph.sending.attempts import MOST_ATTEMPTS, Attempt
 from heliograph.sending.channel import End, Found, Step
 from heliograph.sending.results import Answered
@@ -57,17 +58,18 @@ class SmsChannel:
         grace: float,
         patience: float = 15.0,
         backlog: Backlog | None = None,
+        routes: Callable[[], Sequence[Route]] = tuple,
     ) -> None:
         """`accounts`: the suppliers of this worker now. `grace`: seconds an unknown outcome waits for its receipt.
         `patience`: seconds that a message waits for a supplier that is slow before the next one is asked. `backlog`:
-        the worker's; None: its own."""
+        the worker's; None: its own. `routes`: those in force."""
         self._backlog = backlog or Backlog(cycle=0.0)
         self.grace = grace
         self.is_full = False
         #: Set when another round may be worth it: new work, room that came free, a new supplier.
         self.wake = asyncio.Event()
         self._accounts = accounts
-        self._selection = Selection(accounts, patience=patience)
+        self._selection = Selection(accounts, patience=patience, routes=routes)
         self._judge = Judge()
         self._subscriptions = Subscriptions(pool)
         #: Live messages that the suppliers can take in this round.

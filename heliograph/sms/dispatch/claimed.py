@@ -28,6 +28,7 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     recipient: str
     sender: str
     encoding: str
+    traffic_class: str
     guarantee: str
     accepted_at: datetime
     expires_at: datetime | None
@@ -70,7 +71,7 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
 # Attempts are looked at only for rows that have one. LIMIT keeps each look-up a look-up:
 # a plan made while a table is empty could otherwise read all of it once for a batch, and still do so when it is full.
 DUE = """
-SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.guarantee, m.accepted_at, m.expires_at, m.body,
+SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.class, m.guarantee, m.accepted_at, m.expires_at, m.body,
        o.state AS organization_state, s.status AS sender_status, silence.since IS NOT NULL AS opted_out, now() AS at,
        coalesce(a.attempt, 0) AS attempt, a.target_id AS attempt_supplier, a.state AS attempt_state, a.started_at,
        a.reference, coalesce(a.series, 0) AS series, a.series_at, coalesce(a.parts, 1) AS parts, a.doubtful,

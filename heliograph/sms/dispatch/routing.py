@@ -1,7 +1,6 @@
-"""Which supplier carries a message, and when a supplier is avoided for a while. Pure, apart from loading the table.
+"""Suppliers as their rows say, and when one is avoided for a while. Pure, apart from loading the table.
 
-A candidate is active, covers the destination and is usable now. The lowest priority number wins; among equals, a
-weighted random choice, derived from the message's id so that all its tries choose alike. A failing supplier is skipped
+Who may carry a message, and in which order, is looked up in `routes/lookup.py`. A failing supplier is skipped
 (a circuit breaker) and probed with single messages until one succeeds.
 
 The rule nobody may break: routing never sends a message elsewhere while its last attempt may have reached somebody.
@@ -9,9 +8,8 @@ The rule nobody may break: routing never sends a message elsewhere while its las
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict, deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -108,32 +106,6 @@ def overlap(one: Supplier, other: Supplier) -> bool:
     if not one.prefixes or not other.prefixes:
         return True
     return any(a.startswith(b) or b.startswith(a) for a in one.prefixes for b in other.prefixes)
-
-
-def choose(
-    suppliers: Iterable[Supplier],
-    recipient: str,
-    message_id: UUID,
-    *,
-    avoid: Container[UUID] = (),
-) -> Supplier | None:
-    """The supplier for a message among those given; None if none covers the destination.
-
-    `avoid`: those that did not accept it the last time, chosen only if there is no other.
-    """
-    candidates = [one for one in suppliers if covers(one, recipient)]
-    others = [one for one in candidates if one.id not in avoid] or candidates
-    if len(others) < 2:
-        return others[0] if others else None
-    best = min(one.priority for one in others)
-    return max((one for one in others if one.priority == best), key=lambda one: _draw(message_id, one))
-
-
-def _draw(message_id: UUID, supplier: Supplier) -> float:
-    """Weighted rendezvous hashing: each supplier wins in proportion to its weight, and the rest keep their messages
-    when one goes away."""
-    digest = hashlib.blake2b(message_id.bytes + supplier.id.bytes, digest_size=8).digest()
-    return float((int.from_bytes(digest, "big") / 2**64) ** (1 / supplier.weight))
 
 
 class Breaker:

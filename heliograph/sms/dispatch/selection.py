@@ -9,7 +9,7 @@ The rule nobody may break: a supplier gets no more than its capacity, and one th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -18,12 +18,13 @@ import structlog
 
 from heliograph.base.retry import HOLD
 from heliograph.queue.leases import SINGLE, Postponed
+from heliograph.routes.lookup import Candidates, Route, Table
 from heliograph.sending.attempts import Attempt
 from heliograph.sending.channel import End, Step
 from heliograph.sms.accepting import encoding
 from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.claimed import ClaimedMessage
-from heliograph.sms.dispatch.routing import Supplier, choose, covers, holds_back, overlap, serving
+from heliograph.sms.dispatch.routing import Supplier, holds_back, overlap, serving
 from heliograph.sms.dispatch.supplier_pool import PooledSupplier
 from heliograph.sms.status import Move
 from heliograph.suppliers.contract import Submission
@@ -46,7 +47,7 @@ NEW = 32
 REFERENCES = 20_000
 
 
-class Route(msgspec.Struct, frozen=True, gc=False):
+class Chosen(msgspec.Struct, frozen=True, gc=False):
     """The chosen supplier for a message."""
 
     account: PooledSupplier
@@ -57,10 +58,22 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 class Selection:
     """The suppliers of this worker in the current round, and the choice among them."""
 
-    def __init__(self, accounts: Callable[[], Mapping[UUID, PooledSupplier]], *, patience: float) -> None:
+    def __init__(
+        self,
+        accounts: Callable[[], Mapping[UUID, PooledSupplier]],
+        *,
+        patience: float,
+        routes: Callable[[], Sequence[Route]] = tuple,
+    ) -> None:
         """`accounts`: the suppliers of this worker now. `patience`: seconds that a message waits for a supplier that is
-        slow before the next one is asked."""
+        slow before the next one is asked. `routes`: those in force; the same object while nothing has changed."""
         self._accounts = accounts
+        self._routes = routes
+        #: What `_table` was compiled from.
+        self._compiled: tuple[list[Supplier], Sequence[Route]] = [], ()
+        self._table = Table([])
+        #: What a message may be given to in this round: usable here, or at another worker.
+        self._known: dict[UUID, Supplier] = {}
         self._patience = patience
         self._references: OrderedDict[tuple[str, str], int] = OrderedDict()
         #: Suppliers that take live messages in this round, usable or not.
@@ -83,6 +96,9 @@ class Selection:
         # Once a round, and not for each message in it.
         self._serving = serving(one.supplier for id, one in self._accounts().items() if id != test_mode.SUPPLIER)
         serve = {one.id for one in self._serving} | {test_mode.SUPPLIER}
+        routes = self._routes()
+        if self._compiled[1] is not routes or self._compiled[0] != self._serving:
+            self._table, self._compiled = Table(self._serving, routes), (self._serving, routes)
         for id, account in self._accounts().items():
             account.room, account.probe = 0, False
             supplier = account.supplier
@@ -102,7 +118,10 @@ class Selection:
                 total += account.room
                 self.usable.append(account.supplier)
         self.left_to_others = 0
-        return total - self._leave_alone_what_stalls()
+        total -= self._leave_alone_what_stalls()
+        # Only a worker that can use a supplier leaves work to others: otherwise it would be in nobody's way here.
+        self._known = {one.id: one for one in self.usable + self.elsewhere} if self.usable else {}
+        return total
 
     def _leave_alone_what_stalls(self) -> int:
         """Open the circuits of suppliers that only put messages off or do not answer, if another one could carry them
@@ -127,32 +146,21 @@ class Selection:
         if due.mode == "test":
             supplier: Supplier | None = accounts[test_mode.SUPPLIER].supplier
         else:
-            refused = due.refused or ()
-            suppliers = self._serving
-            covering = [one for one in suppliers if covers(one, due.recipient)]
-            others = [one for one in covering if one.id not in refused]
-            if refused:
-                # A message that a held supplier could carry waits for the operator, unless it has refused it.
-                others = [one for one in others if one.state == "active"]
-            if suppliers and not others:
-                # A supplier that refused it is not tried twice.
-                end = ("rejected", due.at, "rejected") if covering else ("failed", due.at, "destination_unreachable")
-                return End(Move(lease.organization_id, lease.id, *end, unsent=True))
-            # Only a worker that can use a supplier leaves work to others: otherwise it would be in nobody's way here.
-            known = self.usable + self.elsewhere if self.usable else []
-            usable = [
-                one
-                for one in known
-                if one.id not in refused and not (one.holds and holds_back(one, lease.organization_id, lease.id))
-            ]
-            supplier = self._begun_at(due, usable) or choose(
-                usable, due.recipient, lease.id, avoid=self._avoided(due, usable)
-            )
+            found = self._candidates(due)
+            others: Iterable[UUID] = found.order(lease.id)
+            if due.refused:
+                # A supplier that refused it is not tried twice; and a message that a held supplier could carry waits
+                # for the operator, unless it has refused it.
+                active = {id for id, one in accounts.items() if one.supplier.state == "active"}
+                others = [id for id in others if id in active and id not in due.refused]
+            if self._serving and (not found.suppliers or not others):
+                covered = ("rejected", due.at, "rejected"), ("failed", due.at, "destination_unreachable")
+                return End(Move(lease.organization_id, lease.id, *covered[not found.suppliers], unsent=True))
+            supplier = self._begun_at(due, self._known) or self._choose(due, found)
             if supplier is None:
                 # Nobody can carry it now. It waits in the line of one that would, out of the way of others; if there is
                 # nothing to be in the way of, it stays where it is.
-                supplier = choose(others, due.recipient, lease.id) if self.usable else None
-                line = supplier.id if supplier else lease.line
+                line = next(iter(others), lease.line) if self.usable else lease.line
                 # It stays due: a worker with a session may be about to look, and must not find nothing each time.
                 return Postponed(lease, 0.0 if line == lease.line else HOLD, line, counts=False)
         assert supplier is not None
@@ -162,8 +170,7 @@ class Selection:
             if supplier in self.elsewhere:
                 self.left_to_others += 1
             elif due.mode == "live" and waited > self._patience_of(due) and self._overflows(due, account):
-                free = [one for one in usable if accounts[one.id].room > 0]
-                other = choose(free, due.recipient, lease.id, avoid=self._avoided(due, free))
+                other = self._choose(due, found, with_room=True)
                 if other is not None:
                     self.overflow = REROUTE
                     return self._out(due, accounts[other.id])
@@ -195,32 +202,49 @@ class Selection:
         waited = (due.at - due.busy_since).total_seconds() if due.busy_since is not None else 0.0
         return due.lease.tries >= PATIENCE or waited > self._patience_of(due)
 
-    def _avoided(self, due: ClaimedMessage, usable: list[Supplier]) -> set[UUID]:
-        """The suppliers to skip if there are others: one that is only full for the moment is waited for."""
-        accounts = self._accounts()
-        avoided = {one.id for one in usable if accounts[one.id].senders.avoided(due.sender)}
-        if due.attempt_supplier is not None and self._put_off(due):
-            avoided.add(due.attempt_supplier)
-        return avoided
+    def _candidates(self, due: ClaimedMessage) -> Candidates:
+        return self._table.candidates(
+            due.recipient,
+            organization_id=due.lease.organization_id,
+            sender=due.sender,
+            traffic_class=due.traffic_class,
+        )
 
-    def _begun_at(self, due: ClaimedMessage, usable: list[Supplier]) -> Supplier | None:
+    def _choose(self, due: ClaimedMessage, found: Candidates, *, with_room: bool = False) -> Supplier | None:
+        """The first of the candidates that may be given the message now. One that put it off, or that refuses its
+        sender, is taken only if there is no other; one that is only full for the moment is waited for."""
+        accounts, lease = self._accounts(), due.lease
+        put_off = due.attempt_supplier if due.attempt_supplier is not None and self._put_off(due) else None
+        last: Supplier | None = None
+        for id in found.order(lease.id):
+            one = self._known.get(id)
+            if one is None or (due.refused and id in due.refused) or (with_room and accounts[id].room <= 0):
+                continue
+            if one.holds and holds_back(one, lease.organization_id, lease.id):
+                continue
+            if id != put_off and not accounts[id].senders.avoided(due.sender):
+                return one
+            last = last or one
+        return last
+
+    def _begun_at(self, due: ClaimedMessage, usable: Mapping[UUID, Supplier]) -> Supplier | None:
         """Who has, or may have, some segments of a long message, if the others may follow there."""
-        if due.parts == 1 or due.series_at is None or self._put_off(due):
+        if due.parts == 1 or due.series_at is None or due.attempt_supplier is None or self._put_off(due):
             return None
         if due.attempt_state not in ("busy", "unknown") or due.at - due.series_at > CONTINUED:
             return None
+        one = usable.get(due.attempt_supplier)
+        if one is None or one.id in (due.refused or ()) or holds_back(one, due.lease.organization_id, due.lease.id):
+            return None
         # If its settings have changed since, it may get the message in other segments than before.
-        return next(
-            (one for one in usable if one.id == due.attempt_supplier and one.changed_at < due.series_at),
-            None,
-        )
+        return one if one.changed_at < due.series_at else None
 
     def _out(self, due: ClaimedMessage, account: PooledSupplier) -> Attempt[ClaimedMessage]:
         # The encoding chosen at accept is repeated: nothing is replaced that was not replaced then.
         replaced = due.encoding == "gsm7"
         encoded = encoding.encode(due.body or "", smart=replaced, accents=replaced)
         attempt = due.lease.attempt + 1
-        continues = self._begun_at(due, [account.supplier]) is not None
+        continues = self._begun_at(due, {account.supplier.id: account.supplier}) is not None
         validity = None
         if due.expires_at is not None:
             validity = max(1, int((due.expires_at - due.at).total_seconds()))
@@ -246,7 +270,7 @@ class Selection:
             target_id=account.supplier.id,
             submission=submission,
             message=due,
-            context=Route(account, account.breaker.openings),
+            context=Chosen(account, account.breaker.openings),
             reference=submission.reference,
             continues=due.series if continues else None,
             parts=account.connector.parts(submission),

@@ -22,6 +22,8 @@ import structlog
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog
+from heliograph.routes import rules
+from heliograph.routes.lookup import Route
 from heliograph.sms.dispatch import routing, test_mode
 from heliograph.sms.dispatch.routing import Breaker, Senders, Supplier
 from heliograph.suppliers.contract import (
@@ -176,6 +178,8 @@ class SupplierPool:
         self._on_receipts = on_receipts
         self._on_inbound = on_inbound
         self._accounts: dict[UUID, PooledSupplier] = {}
+        self._routes: tuple[Route, ...] = ()
+        self._routes_version = ""
         #: The last reported state of the sessions, with their slots.
         self._told: tuple[Any, ...] | None = None
         #: Connectors being closed, by supplier.
@@ -194,6 +198,10 @@ class SupplierPool:
         """Active and paused suppliers by id, and the one of test keys."""
         return self._accounts
 
+    def routes(self) -> tuple[Route, ...]:
+        """The routes in force: the same object until one changes."""
+        return self._routes
+
     def policies(self) -> dict[UUID, str]:
         """Which parts' receipts decide a message of several parts, by supplier."""
         return {id: account.supplier.parts for id, account in self._accounts.items()}
@@ -206,6 +214,8 @@ class SupplierPool:
                 wanted = {supplier.id: supplier for supplier in await routing.load(conn)}
                 workers = max(1, await conn.fetchval(WORKERS, WORKER_ALIVE))
                 slots = await conn.fetch(SLOTS, self._worker_id)
+                if (version := await rules.version(conn)) != self._routes_version:
+                    self._routes, self._routes_version = await rules.active(conn), version
             for id in [id for id in self._accounts if id != test_mode.SUPPLIER]:
                 supplier = wanted.get(id)
                 known = self._accounts[id].supplier

@@ -1,0 +1,314 @@
+"""`heliograph route`: which messages go to which suppliers. Workers follow a change within a second."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+import typer
+
+from heliograph.accounts import organizations
+from heliograph.base import phones
+from heliograph.base.database.pool import Connection
+from heliograph.base.ids import uuid7
+from heliograph.cli.terminal.console import DataDir, Json, Org, as_plain, group, on_database, only, settings_of, show
+from heliograph.cli.terminal.console import shell as who
+from heliograph.routes import rules
+from heliograph.routes.lookup import Choice, Route
+from heliograph.routes.rules import StoredRoute
+from heliograph.sms.dispatch import explaining, routing
+
+app = group("Add, list, change, pause, resume and remove routes, which choose suppliers, and explain their choice.")
+
+COLUMNS = ("name", "state", "destination", "organization", "sender", "class", "priority", "suppliers", "note")
+Which = Annotated[str, typer.Argument(metavar="ROUTE", help="Route, by name or id.")]
+Class = Literal["otp", "transactional", "marketing"]
+
+Prefix = Annotated[
+    str | None, typer.Option(metavar="DIGITS", help="Numbers with this prefix (25884, no +). The longest one wins.")
+]
+Country = Annotated[str | None, typer.Option(metavar="ISO", help="Numbers of this country, such as MZ.")]
+Network = Annotated[str | None, typer.Option(metavar="MCC-MNC", help="Numbers of this network, such as 643-04.")]
+Sender = Annotated[str | None, typer.Option(metavar="NAME", help="Only messages from this sender.")]
+TrafficClass = Annotated[Class | None, typer.Option("--class", help="Only messages of this class.")]
+Note = Annotated[str | None, typer.Option(help="A note for operators.")]
+Suppliers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--supplier",
+        metavar="NAME[:PRIORITY[:WEIGHT]]",
+        help=(
+            "A supplier of the route. Repeatable: they are tried in this order, unless priorities are given; those of "
+            "equal priority share by weight."
+        ),
+    ),
+]
+#: For `set`: what takes a condition away.
+ANY = "any"
+
+
+@app.command("add")
+def add(
+    name: Annotated[str, typer.Argument(help="Your name for the route.")],
+    supplier: Suppliers = None,
+    prefix: Prefix = None,
+    country: Country = None,
+    network: Network = None,
+    sender: Sender = None,
+    traffic_class: TrafficClass = None,
+    priority: Annotated[
+        int, typer.Option(min=0, max=1000, help="Among routes of one destination, the lowest number wins.")
+    ] = 10,
+    adaptive: Annotated[
+        bool, typer.Option("--adaptive", help="Let measured quality and prices reorder its suppliers.")
+    ] = False,
+    note: Note = None,
+    org: Annotated[
+        str | None, typer.Option(metavar="ORG", help="Only messages of this organization, by name or id.")
+    ] = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Add a route. Without a destination it is for every number.
+
+    \b
+    Examples:
+      heliograph route add mozambique --prefix 258 --supplier main --supplier backup
+      heliograph route add codes --country MZ --class otp --supplier main --supplier backup:20
+      heliograph route add shared --supplier main:10:3 --supplier backup:10:1 --org Acme
+    """
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        wanted = Route(
+            id=uuid7(),
+            name=name,
+            prefix=prefix,
+            country=country,
+            network=network,
+            organization_id=await only(conn, org),
+            sender=sender,
+            traffic_class=traffic_class,
+            priority=priority,
+            adaptive=adaptive,
+            choices=await _choices(conn, supplier or []),
+        )
+        made = await rules.add(conn, wanted, note=note or "", by=who())
+        return await _find(conn, made.id)
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("list")
+def list_(json: Json = False, data_dir: DataDir = None) -> None:
+    """List routes, the most specific destinations first.
+
+    \b
+    Example:
+      heliograph route list
+    """
+    show(on_database(_all, settings_of(data_dir)), json, COLUMNS)
+
+
+@app.command("set")
+def set_(
+    which: Which,
+    supplier: Suppliers = None,
+    name: Annotated[str | None, typer.Option(help="New name.")] = None,
+    prefix: Prefix = None,
+    country: Country = None,
+    network: Network = None,
+    sender: Sender = None,
+    traffic_class: Annotated[
+        Literal["otp", "transactional", "marketing", "any"] | None,
+        typer.Option("--class", help="Only messages of this class; any: of all classes."),
+    ] = None,
+    priority: Annotated[int | None, typer.Option(min=0, max=1000, help="New priority.")] = None,
+    adaptive: Annotated[
+        bool | None, typer.Option("--adaptive/--fixed", help="Whether measured quality and prices reorder it.")
+    ] = None,
+    note: Note = None,
+    org: Annotated[
+        str | None, typer.Option(metavar="ORG", help="Only messages of this organization; any: of all of them.")
+    ] = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Change a route. A destination takes the place of the one it had; `any` takes a condition away; suppliers that are
+    given take the place of all it had.
+
+    \b
+    Examples:
+      heliograph route set mozambique --supplier backup --supplier main
+      heliograph route set codes --network 643-04 --class any
+    """
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        async with conn.transaction():
+            before = await rules.lock(conn, route=which)
+            wanted: dict[str, Any] = {}
+            if prefix is not None or country is not None or network is not None:
+                wanted |= {"prefix": _given(prefix), "country": _given(country), "network": _given(network)}
+            if org is not None:
+                wanted["organization_id"] = None if org == ANY else await only(conn, org)
+            if sender is not None:
+                wanted["sender"] = _given(sender)
+            if traffic_class is not None:
+                wanted["traffic_class"] = _given(traffic_class)
+            if supplier:
+                wanted["choices"] = await _choices(conn, supplier)
+            plain = {"name": name, "priority": priority, "adaptive": adaptive}
+            wanted |= {field: value for field, value in plain.items() if value is not None}
+            after = msgspec.structs.replace(before.route, **wanted)
+            await rules.change(conn, before, after, note=note, by=who())
+        return await _find(conn, after.id)
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("pause")
+def pause(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Pause a route: the next one that fits decides.
+
+    \b
+    Example:
+      heliograph route pause mozambique
+    """
+    _set_state(which, "paused", json, data_dir)
+
+
+@app.command("resume")
+def resume(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Resume a paused route.
+
+    \b
+    Example:
+      heliograph route resume mozambique
+    """
+    _set_state(which, "active", json, data_dir)
+
+
+@app.command("remove")
+def remove(
+    which: Which,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Remove a route. Messages that wait are routed by those that are left.
+
+    \b
+    Example:
+      heliograph route remove mozambique --yes
+    """
+    if not yes:
+        typer.confirm(f"Remove route {which}?", abort=True, err=True)
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        async with conn.transaction():
+            before = await rules.lock(conn, route=which)
+            shown = await _find(conn, before.route.id)
+            await rules.remove(conn, before, by=who())
+        return shown | {"state": "removed"}
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("explain")
+def explain(
+    to: Annotated[str, typer.Argument(metavar="NUMBER", help="Recipient, with country code: +258841234567.")],
+    sender: Annotated[str, typer.Option(metavar="NAME", help="The sender.")] = "",
+    traffic_class: Annotated[Class, typer.Option("--class", help="Class of the message.")] = "transactional",
+    network: Network = None,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Say which supplier a message would go to now, and why.
+
+    \b
+    Example:
+      heliograph route explain +258841234567 --org Acme --sender BAKERY --class otp
+    """
+    number = phones.parse(to)
+    if number is None:
+        raise typer.BadParameter("must be a phone number with country code", param_hint="NUMBER")
+
+    async def work(conn: Connection) -> explaining.Explanation:
+        found = await organizations.find(conn, reference=org)
+        return await explaining.explain(
+            conn,
+            number,
+            organization_id=found.id,
+            organization=found.name,
+            sender=sender,
+            traffic_class=traffic_class,
+            network=network,
+        )
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+def _given(value: str | None) -> str | None:
+    return None if value == ANY else value
+
+
+def _set_state(which: str, state: str, json: bool, data_dir: DataDir) -> None:
+    async def work(conn: Connection) -> dict[str, Any]:
+        async with conn.transaction():
+            before = await rules.lock(conn, route=which)
+            await rules.set_state(conn, before, state, by=who())
+        return await _find(conn, before.route.id)
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+async def _names(conn: Connection) -> dict[UUID, str]:
+    return {one.id: one.name for one in await routing.load(conn)}
+
+
+async def _choices(conn: Connection, given: list[str]) -> tuple[Choice, ...]:
+    """Suppliers as `--supplier` names them. Raises typer.BadParameter."""
+    known = {name: id for id, name in (await _names(conn)).items()}
+    chosen = []
+    for place, one in enumerate(given, 1):
+        name, *numbers = one.split(":")
+        if name not in known:
+            raise typer.BadParameter(f"there is no supplier {name!r}", param_hint="--supplier")
+        if len(numbers) > 2 or not all(number.isascii() and number.isdigit() for number in numbers):
+            raise typer.BadParameter(f"{one!r} is not NAME[:PRIORITY[:WEIGHT]]", param_hint="--supplier")
+        chosen.append(Choice(known[name], *map(int, numbers)) if numbers else Choice(known[name], place * 10))
+    return tuple(chosen)
+
+
+async def _all(conn: Connection) -> list[dict[str, Any]]:
+    names = await _names(conn)
+    found = sorted(await rules.load(conn), key=lambda one: explaining.place(one.route))
+    return [_shown(one, names) for one in found]
+
+
+async def _find(conn: Connection, id: UUID) -> dict[str, Any]:
+    return next(one for one in await _all(conn) if one["id"] == str(id))
+
+
+def _shown(one: StoredRoute, names: dict[UUID, str]) -> dict[str, Any]:
+    route = one.route
+    where = next((value for value in (route.network, route.prefix, route.country) if value is not None), ANY)
+    chosen = sorted(route.choices, key=lambda choice: (choice.priority, -choice.weight))
+    return {
+        "id": str(route.id),
+        "name": route.name,
+        "state": one.state,
+        "destination": where,
+        "prefix": route.prefix,
+        "country": route.country,
+        "network": route.network,
+        "organization": one.organization,
+        "sender": route.sender,
+        "class": route.traffic_class,
+        "priority": route.priority,
+        "adaptive": route.adaptive,
+        "suppliers": [f"{names.get(two.supplier_id, '(removed)')}:{two.priority}:{two.weight}" for two in chosen],
+        "note": one.note,
+        "changed_at": as_plain(one.changed_at),
+    }

@@ -1,0 +1,324 @@
+"""The compiled look-up: a number, who sends, as whom and what, to suppliers in order. Pure.
+
+Of the routes that fit a message, the most specific destination wins: a network that is known for certain, then the
+longest prefix, a network guessed from the number's range, a country, anything. Among those of one destination the
+lowest priority wins, then the one with more conditions, then the older one. Its suppliers are tried by priority, and
+those of equal priority by weight. A supplier's own prefixes limit what it is asked to carry, in a route as without one.
+
+The rule nobody may break: the same message and tables give the same order, on every worker and at every try.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from math import log
+from typing import Literal, Protocol
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base import phones
+
+#: What decided about the destination, most specific first.
+Matched = Literal["network", "prefix", "range", "country", "any", "suppliers"]
+_LEVELS: dict[str, int] = {"network": 0, "prefix": 1, "range": 2, "country": 3, "any": 4}
+#: How many answers are remembered for one prefix.
+MEMO = 4_096
+_BITS = 2**64 - 1
+#: 2^128 divided by the golden ratio, odd: ids that follow each other spread evenly.
+_GOLDEN = 0x9E3779B97F4A7C15F39CC0605CEDC835
+
+
+class Carrier(Protocol):
+    """What the look-up needs of a supplier."""
+
+    @property
+    def id(self) -> UUID:
+        """Its id."""
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """E.164 digits that it carries to; empty: everywhere."""
+
+    @property
+    def priority(self) -> int:
+        """Without a route: the lowest number is asked first."""
+
+    @property
+    def weight(self) -> int:
+        """Without a route: its share among those of equal priority."""
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """A supplier of a route."""
+
+    supplier_id: UUID
+    priority: int = 10
+    weight: int = 1
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule: to where, from whom and what, and who carries it. None: whatever it is."""
+
+    id: UUID
+    name: str
+    #: E.164 digits; at most one of the three.
+    prefix: str | None = None
+    #: ISO region.
+    country: str | None = None
+    #: MCC-MNC, such as "643-04".
+    network: str | None = None
+    organization_id: UUID | None = None
+    #: Case does not matter.
+    sender: str | None = None
+    traffic_class: str | None = None
+    priority: int = 10
+    #: Measured quality and prices may reorder its suppliers.
+    adaptive: bool = False
+    choices: tuple[Choice, ...] = ()
+
+    @property
+    def conditions(self) -> int:
+        """How many of organization, sender and class it asks for."""
+        return sum(one is not None for one in (self.organization_id, self.sender, self.traffic_class))
+
+
+#: Suppliers of an adaptive route in the order that is best now: (choices, country, network, class) -> choices.
+Rank = Callable[[tuple[Choice, ...], str, str | None, str], tuple[Choice, ...]]
+
+
+class Candidates(msgspec.Struct, frozen=True):
+    """The suppliers for a message, and the route that named them; None: their own settings did."""
+
+    route: Route | None
+    matched: Matched
+    #: Those of equal priority, lowest first.
+    groups: tuple[Group, ...]
+    #: All of them; empty: nobody carries there.
+    suppliers: tuple[UUID, ...]
+
+    def order(self, message_id: UUID) -> Iterable[UUID]:
+        """The suppliers in the order in which they are asked for this message.
+
+        Among those of equal priority each is first in proportion to its weight. The messages of one that cannot be used
+        are shared out among the rest, who keep their own.
+        """
+        return self.suppliers if len(self.groups) == len(self.suppliers) else self._drawn(message_id)
+
+    def first(self, message_id: UUID) -> UUID | None:
+        """The first of `order`; None: there is none."""
+        if not self.groups:
+            return None
+        group = self.groups[0]
+        return group.first(message_id).supplier_id if len(group.choices) > 1 else group.choices[0].supplier_id
+
+    def _drawn(self, message_id: UUID) -> Iterator[UUID]:
+        for group in self.groups:
+            first = group.first(message_id)
+            yield first.supplier_id
+            # Rarely needed: the first cannot be used.
+            rest = [one for one in group.choices if one is not first]
+            for one in sorted(rest, key=lambda one: _draw(message_id, one), reverse=True):
+                yield one.supplier_id
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Suppliers of equal priority."""
+
+    choices: tuple[Choice, ...]
+    #: The sum of weights up to each of them.
+    ends: tuple[int, ...]
+
+    def first(self, message_id: UUID) -> Choice:
+        """Whose turn it is: one multiplication and one search, however many they are."""
+        return self.choices[bisect_right(self.ends, (message_id.int * _GOLDEN >> 64 & _BITS) % self.ends[-1])]
+
+
+def _mixed(value: int) -> int:
+    """64 bits that depend on all of these: the finalizer of MurmurHash3."""
+    value = (value ^ value >> 33) * 0xFF51AFD7ED558CCD & _BITS
+    value = (value ^ value >> 33) * 0xC4CEB9FE1A85EC53 & _BITS
+    return value ^ value >> 33
+
+
+def _draw(message_id: UUID, choice: Choice) -> float:
+    # Weighted rendezvous hashing.
+    pair = _mixed(message_id.int & _BITS ^ message_id.int >> 64) ^ choice.supplier_id.int
+    return log((_mixed(pair & _BITS ^ pair >> 64) + 1) / 2**64) / choice.weight
+
+
+class _Node:
+    """What begins with one prefix, and with no longer one that any rule names."""
+
+    def __init__(
+        self, routes: list[tuple[Matched, Route]], networks: Iterable[Route], carriers: Sequence[Carrier]
+    ) -> None:
+        self.routes = routes
+        #: Who carries there, in any route.
+        self.carriers = carriers
+        self.carrier_ids = {one.id for one in carriers}
+        fitting = [route for _, route in routes] + list(networks)
+        #: Which parts of a message decide anything here: the others are no part of the memo's key.
+        self.asks_organization = any(route.organization_id for route in fitting)
+        self.asks_sender = any(route.sender for route in fitting)
+        self.asks_class = any(route.traffic_class for route in fitting)
+        self.is_adaptive = any(route.adaptive for route in fitting)
+        self.memo: dict[object, Candidates] = {}
+        #: The one answer, where nothing but the number decides.
+        self.only: Candidates | None = None
+
+
+class Table:
+    """Suppliers and routes, compiled. Immutable but for what it remembers."""
+
+    def __init__(self, carriers: Sequence[Carrier], routes: Sequence[Route] = (), *, rank: Rank | None = None) -> None:
+        """`carriers`: those that take messages. `rank`: what reorders the suppliers of adaptive routes; its answers are
+        remembered, so that new measurements need a new table."""
+        self._rank = rank
+        self._networks: dict[str, list[Route]] = defaultdict(list)
+        by_prefix: dict[str, list[tuple[Matched, Route]]] = defaultdict(list)
+        codes: dict[str, list[str]] = defaultdict(list)
+        for code, region in phones.REGIONS.items():
+            codes[region].append(code)
+        for route in routes:
+            if route.network is not None:
+                self._networks[route.network].append(route)
+            elif route.prefix is not None:
+                by_prefix[route.prefix].append(("prefix", route))
+            elif route.country is not None:
+                for code in codes[route.country]:
+                    by_prefix[code].append(("country", route))
+            else:
+                by_prefix[""].append(("any", route))
+        known = {"", *by_prefix, *(prefix for one in carriers for prefix in one.prefixes)}
+        every = [route for some in self._networks.values() for route in some]
+        self._nodes: dict[str, _Node] = {}
+        for prefix in known:
+            heads = [prefix[:end] for end in range(len(prefix) + 1)]
+            fitting = [one for head in heads for one in by_prefix.get(head, ())]
+            able = [one for one in carriers if not one.prefixes or prefix.startswith(one.prefixes)]
+            self._nodes[prefix] = _Node(fitting, every, able)
+        self._any = self._nodes[""]
+        #: Where a number is cut, its `+` included, longest first.
+        self._ends = sorted({len(prefix) + 1 for prefix in known if prefix}, reverse=True)
+
+    def candidates(
+        self,
+        recipient: str,
+        *,
+        organization_id: UUID,
+        sender: str,
+        traffic_class: str,
+        network: str | None = None,
+        is_certain: bool = False,
+    ) -> Candidates:
+        """Who carries a message to `recipient` (E.164 with `+`).
+
+        `network`: MCC-MNC of the number, if it is known; `is_certain`: by a receipt or a look-up that is still fresh,
+        and not merely from the range that the number is in.
+        """
+        node = self._any
+        nodes = self._nodes
+        for end in self._ends:
+            found = nodes.get(recipient[1:end])
+            if found is not None:
+                node = found
+                break
+        if network is not None and network not in self._networks and not node.is_adaptive:
+            network = None
+        if network is None and node.only is not None:
+            return node.only
+        key = (
+            organization_id if node.asks_organization else None,
+            sender if node.asks_sender else None,
+            traffic_class if node.asks_class or node.is_adaptive else None,
+            network,
+            is_certain,
+            phones.calling_code(recipient) if node.is_adaptive else None,
+        )
+        answer = node.memo.get(key)
+        if answer is None:
+            answer = self._resolve(node, recipient, organization_id, sender, traffic_class, network, is_certain)
+            if len(node.memo) >= MEMO:
+                node.memo.clear()
+            node.memo[key] = answer
+            if key == (None, None, None, None, is_certain, None) and not node.is_adaptive:
+                node.only = answer
+        return answer
+
+    def fitting(
+        self,
+        recipient: str,
+        *,
+        organization_id: UUID,
+        sender: str,
+        traffic_class: str,
+        network: str | None = None,
+        is_certain: bool = False,
+    ) -> list[tuple[Matched, Route]]:
+        """The routes that fit a message, in the order in which they win: the first whose suppliers carry there
+        names the candidates."""
+        ends = (recipient[1:end] for end in self._ends)
+        node = next((self._nodes[head] for head in ends if head in self._nodes), self._any)
+        return self._fitting(node, organization_id, sender, traffic_class, network, is_certain)
+
+    def _fitting(
+        self,
+        node: _Node,
+        organization_id: UUID,
+        sender: str,
+        traffic_class: str,
+        network: str | None,
+        is_certain: bool,
+    ) -> list[tuple[Matched, Route]]:
+        level: Matched = "network" if is_certain else "range"
+        found = node.routes + [(level, route) for route in self._networks.get(network or "", ())]
+        spelled = sender.casefold()
+        fits = [
+            (matched, route)
+            for matched, route in found
+            if route.organization_id in (None, organization_id)
+            and route.traffic_class in (None, traffic_class)
+            and (route.sender is None or route.sender.casefold() == spelled)
+        ]
+        return sorted(fits, key=_specific)
+
+    def _resolve(
+        self,
+        node: _Node,
+        recipient: str,
+        organization_id: UUID,
+        sender: str,
+        traffic_class: str,
+        network: str | None,
+        is_certain: bool,
+    ) -> Candidates:
+        for matched, route in self._fitting(node, organization_id, sender, traffic_class, network, is_certain):
+            choices = tuple(one for one in route.choices if one.supplier_id in node.carrier_ids)
+            if choices and route.adaptive and self._rank is not None:
+                choices = self._rank(choices, phones.country(recipient), network, traffic_class)
+            if choices:
+                return _candidates(route, matched, choices)
+        own = tuple(Choice(one.id, one.priority, one.weight) for one in node.carriers)
+        return _candidates(None, "suppliers", own)
+
+
+def _specific(one: tuple[Matched, Route]) -> tuple[int, int, int, int, UUID]:
+    matched, route = one
+    return (_LEVELS[matched], -len(route.prefix or ""), route.priority, -route.conditions, route.id)
+
+
+def _candidates(route: Route | None, matched: Matched, choices: tuple[Choice, ...]) -> Candidates:
+    groups: dict[int, list[Choice]] = defaultdict(list)
+    for choice in choices:
+        groups[choice.priority].append(choice)
+    ordered = [sorted(groups[priority], key=lambda one: one.supplier_id) for priority in sorted(groups)]
+    return Candidates(
+        route,
+        matched,
+        tuple(Group(tuple(group), tuple(accumulate(one.weight for one in group))) for group in ordered),
+        tuple(one.supplier_id for group in ordered for one in group),
+    )

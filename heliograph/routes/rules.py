@@ -1,0 +1,260 @@
+"""The tables `routes` and `route_suppliers`: what operators add, change, pause, resume and remove. Workers follow
+within a second.
+
+The rule nobody may break: a change and its entry in the audit log are one commit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base import phones
+from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid7
+from heliograph.routes.lookup import Choice, Route
+
+#: What a message may be.
+CLASSES = ("otp", "transactional", "marketing")
+MAX_NAME, MAX_NOTE = 64, 500
+_is_prefix = re.compile(r"[1-9][0-9]{0,14}").fullmatch
+_is_network = re.compile(r"[0-9]{3}-[0-9]{2,3}").fullmatch
+
+
+class StoredRoute(msgspec.Struct, frozen=True, kw_only=True):
+    """A route as its row says."""
+
+    route: Route
+    state: str
+    #: Name of its organization; None: it is for all.
+    organization: str | None
+    note: str
+    changed_at: datetime
+
+
+LOAD = """
+SELECT r.id, r.name, r.state, r.prefix, r.country, r.network, r.organization_id, r.sender, r.class, r.priority,
+       r.adaptive, r.note, r.changed_at,
+       (SELECT o.name FROM organizations o WHERE o.id = r.organization_id) AS organization,
+       (SELECT array_agg(c.supplier_id ORDER BY c.supplier_id) FROM route_suppliers c WHERE c.route_id = r.id) AS ids,
+       (SELECT array_agg(c.priority ORDER BY c.supplier_id) FROM route_suppliers c WHERE c.route_id = r.id) AS places,
+       (SELECT array_agg(c.weight ORDER BY c.supplier_id) FROM route_suppliers c WHERE c.route_id = r.id) AS weights
+  FROM routes r ORDER BY r.name
+"""
+
+
+async def load(conn: Connection) -> list[StoredRoute]:
+    """All routes, by name."""
+    return [_stored(row) for row in await conn.fetch(LOAD)]
+
+
+async def active(conn: Connection) -> tuple[Route, ...]:
+    """The routes that are in force."""
+    return tuple(one.route for one in await load(conn) if one.state == "active")
+
+
+# A sum, so that a change that commits behind a later one is noticed as well.
+VERSION = "SELECT count(*) || ' ' || coalesce(sum(hashtextextended(id::text || changed_at, 0)), 0) FROM routes"
+
+
+async def version(conn: Connection) -> str:
+    """What differs after each change of any route."""
+    said: str = await conn.fetchval(VERSION)
+    return said
+
+
+INSERT = """
+INSERT INTO routes (id, name, prefix, country, network, organization_id, sender, class, priority, adaptive, note,
+                    created_at, changed_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, now(), clock_timestamp())
+"""
+CHOOSE = """
+INSERT INTO route_suppliers (route_id, supplier_id, priority, weight)
+SELECT $1, supplier_id, priority, weight
+  FROM unnest($2::uuid[], $3::smallint[], $4::smallint[]) AS given (supplier_id, priority, weight)
+"""
+
+
+async def add(conn: Connection, route: Route, *, note: str = "", by: Who = SYSTEM) -> Route:
+    """Add a route, whose id is made here. Raises Invalid."""
+    check(route, note)
+    made = msgspec.structs.replace(route, id=uuid7())
+    try:
+        async with conn.transaction():
+            await conn.execute(INSERT, *_values(made, note))
+            await _choose(conn, made)
+            await audit.record(conn, by, "route.added", object_id=made.id, name=made.name, after=_told(made, note))
+    except asyncpg.UniqueViolationError:
+        raise _taken(made.name) from None
+    return made
+
+
+LOCK = "SELECT id FROM routes WHERE name = $1 OR id::text = $1 FOR UPDATE"
+
+
+async def lock(conn: Connection, *, route: str) -> StoredRoute:
+    """The route with this name or id, locked until the end of the transaction. Raises NotFound."""
+    id: UUID | None = await conn.fetchval(LOCK, route)
+    if id is None:
+        raise NotFound("There is no such route.", resource="route", id=route)
+    return next(one for one in await load(conn) if one.route.id == id)
+
+
+CHANGE = """
+UPDATE routes SET name = $2, prefix = $3, country = $4, network = $5, organization_id = $6, sender = $7, class = $8,
+       priority = $9, adaptive = $10, note = $11, changed_at = clock_timestamp()
+ WHERE id = $1
+"""
+FORGET = "DELETE FROM route_suppliers WHERE route_id = $1"
+
+
+async def change(
+    conn: Connection, before: StoredRoute, after: Route, *, note: str | None = None, by: Who = SYSTEM
+) -> None:
+    """Change a route that `lock` returned. `note`: None: unchanged. Raises Invalid."""
+    said = before.note if note is None else note
+    check(after, said)
+    try:
+        async with conn.transaction():
+            await conn.execute(CHANGE, *_values(after, said))
+            await conn.execute(FORGET, after.id)
+            await _choose(conn, after)
+            await audit.record(
+                conn,
+                by,
+                "route.changed",
+                object_id=after.id,
+                name=after.name,
+                before=_told(before.route, before.note),
+                after=_told(after, said),
+            )
+    except asyncpg.UniqueViolationError:
+        raise _taken(after.name) from None
+
+
+STATE = "UPDATE routes SET state = $2, changed_at = clock_timestamp() WHERE id = $1"
+
+
+async def set_state(conn: Connection, before: StoredRoute, state: str, *, by: Who = SYSTEM) -> None:
+    """Pause ("paused") or resume ("active") a route that `lock` returned. A paused one decides nothing."""
+    async with conn.transaction():
+        await conn.execute(STATE, before.route.id, state)
+        await audit.record(
+            conn,
+            by,
+            "route.changed",
+            object_id=before.route.id,
+            name=before.route.name,
+            before={"state": before.state},
+            after={"state": state},
+        )
+
+
+REMOVE = "DELETE FROM routes WHERE id = $1"
+
+
+async def remove(conn: Connection, before: StoredRoute, *, by: Who = SYSTEM) -> None:
+    """Delete a route that `lock` returned. What it explained keeps its words."""
+    async with conn.transaction():
+        await conn.execute(FORGET, before.route.id)
+        await conn.execute(REMOVE, before.route.id)
+        told = _told(before.route, before.note)
+        await audit.record(
+            conn, by, "route.removed", object_id=before.route.id, name=before.route.name, before=told, after=None
+        )
+
+
+def check(route: Route, note: str = "") -> None:
+    """Raises Invalid with all that is wrong."""
+    wrong: list[tuple[str, str, str]] = []
+    if not 1 <= len(route.name.strip()) <= MAX_NAME:
+        wrong.append(("name", "length", f"`name` must have 1 to {MAX_NAME} characters"))
+    if len(note) > MAX_NOTE:
+        wrong.append(("note", "length", f"`note` may have up to {MAX_NOTE} characters"))
+    if route.prefix is not None and not _is_prefix(route.prefix):
+        wrong.append(("prefix", "pattern", f"a prefix is 1 to 15 digits without +, not {route.prefix!r}"))
+    if route.country is not None and route.country not in phones.REGIONS.values():
+        wrong.append(("country", "unknown", f"{route.country!r} is no country with a calling code of its own"))
+    if route.network is not None and not _is_network(route.network):
+        wrong.append(("network", "pattern", f"a network is MCC-MNC, such as 643-04, not {route.network!r}"))
+    if sum(one is not None for one in (route.prefix, route.country, route.network)) > 1:
+        wrong.append(("prefix", "several", "a route has one destination: a prefix, a country or a network"))
+    if route.traffic_class is not None and route.traffic_class not in CLASSES:
+        wrong.append(("class", "enum", f"a class is one of {', '.join(CLASSES)}"))
+    if not route.choices:
+        wrong.append(("supplier", "required", "a route needs a supplier"))
+    if len({one.supplier_id for one in route.choices}) < len(route.choices):
+        wrong.append(("supplier", "twice", "a supplier is in this route twice"))
+    if not 0 <= route.priority <= 1000 or any(not 0 <= one.priority <= 1000 for one in route.choices):
+        wrong.append(("priority", "range", "a priority is 0 to 1000"))
+    if any(not 1 <= one.weight <= 1000 for one in route.choices):
+        wrong.append(("weight", "range", "a weight is 1 to 1000"))
+    if wrong:
+        raise Invalid(*wrong)
+
+
+def _taken(name: str) -> Invalid:
+    return Invalid(("name", "taken", f"there is already a route {name!r}"))
+
+
+async def _choose(conn: Connection, route: Route) -> None:
+    await conn.execute(
+        CHOOSE,
+        route.id,
+        [one.supplier_id for one in route.choices],
+        [one.priority for one in route.choices],
+        [one.weight for one in route.choices],
+    )
+
+
+def _values(route: Route, note: str) -> Sequence[Any]:
+    return (
+        route.id,
+        route.name,
+        route.prefix,
+        route.country,
+        route.network,
+        route.organization_id,
+        route.sender,
+        route.traffic_class,
+        route.priority,
+        route.adaptive,
+        note,
+    )
+
+
+def _told(route: Route, note: str) -> dict[str, Any]:
+    told = msgspec.to_builtins(route) | {"note": note}
+    return {("class" if name == "traffic_class" else name): value for name, value in told.items() if name != "id"}
+
+
+def _stored(row: asyncpg.Record) -> StoredRoute:
+    choices = zip(row["ids"] or (), row["places"] or (), row["weights"] or (), strict=True)
+    return StoredRoute(
+        route=Route(
+            id=row["id"],
+            name=row["name"],
+            prefix=row["prefix"],
+            country=row["country"],
+            network=row["network"],
+            organization_id=row["organization_id"],
+            sender=row["sender"],
+            traffic_class=row["class"],
+            priority=row["priority"],
+            adaptive=row["adaptive"],
+            choices=tuple(Choice(*one) for one in choices),
+        ),
+        state=row["state"],
+        organization=row["organization"],
+        note=row["note"],
+        changed_at=row["changed_at"],
+    )

@@ -1,0 +1,84 @@
+"""`heliograph route` as an operator uses it, beside a worker and a supplier."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+from heliograph.base.database.pool import Pool
+from tests.journeys.test_cli import Cli
+from tests.load import Client
+from tests.processes import SECRET_KEY, installation, until_true
+from tests.rules.factories import status_of
+
+TO = "+258841230001"
+
+
+async def test_a_route_decides_is_explained_and_is_taken_back(pool: Pool, database_url: str, tmp_path: Path) -> None:
+    cli = Cli(HELIOGRAPH_DATABASE_URL=database_url, HELIOGRAPH_SECRET_KEY=SECRET_KEY)
+    async with (
+        installation(database_url, tmp_path) as made,
+        made.serving(),
+        made.working(),
+        Client(made.base_url, made.key) as client,
+    ):
+        (name,) = [one["name"] for one in (await cli("supplier", "list", "--json")).data]
+        other = ("--host", "127.0.0.1", "--port", "9", "--no-tls", "--system-id", "x", "--password", "x")
+        cheap = await cli("supplier", "add", "smpp", "cheap", "--priority", "1", *other)
+        assert cheap.status == 0, cheap.err
+        without = (await cli("route", "explain", TO, "--json")).data
+        assert without["route"] is None
+        assert without["decision"].startswith("no route: the suppliers' own prefixes, priorities and weights")
+
+        added = await cli(
+            *("route", "add", "codes", "--prefix", "258", "--class", "otp", "--org", "acme", "--json"),
+            *("--supplier", "cheap", "--supplier", name, "--note", "while cheap is tried"),
+        )
+        assert added.status == 0, added.err
+        assert (added.data["destination"], added.data["organization"], added.data["class"]) == ("258", "Acme", "otp")
+        assert added.data["suppliers"] == ["cheap:10:1", f"{name}:20:1"]
+        again = await cli("route", "add", "codes", "--supplier", name)
+        assert (again.status, "already a route" in again.err) == (1, True), again.err
+
+        says = (await cli("route", "explain", TO, "--class", "otp", "--json")).data
+        assert says["decision"].startswith(
+            f"prefix 258, organization Acme, class otp (route codes): {name}; cheap skip"
+        )
+        assert (says["route"], says["suppliers"]) == ("codes", [name])
+        assert (await cli("route", "explain", TO, "--json")).data["route"] is None
+
+        changed = await cli("route", "set", "codes", "--class", "any", "--country", "MZ", "--supplier", name, "--json")
+        assert changed.data | {"prefix": None, "country": "MZ", "class": None, "note": "while cheap is tried"} == (
+            changed.data
+        )
+        id = await client.send(TO)
+        await until_true(lambda: _is(pool, id, "delivered"))
+        assert (await cli("route", "pause", "codes", "--json")).data["state"] == "paused"
+        assert (await cli("route", "explain", TO, "--json")).data["route"] is None
+        assert (await cli("route", "resume", "codes", "--json")).data["state"] == "active"
+        listed = await cli("route", "list")
+        assert ("codes" in listed.out, "MZ" in listed.out) == (True, True)
+        assert (await cli("route", "remove", "codes", "--yes", "--json")).data["state"] == "removed"
+        assert (await cli("route", "list", "--json")).data == []
+        acts = [one["action"] for one in (await cli("audit", "list", "--json")).data]
+        assert [one for one in reversed(acts) if one.startswith("route.")] == [
+            *("route.added", "route.changed", "route.changed", "route.changed", "route.removed")
+        ]
+    for wrong, word in (
+        (("add", "x", "--supplier", "nobody"), "no supplier 'nobody'"),
+        (("add", "x"), "needs a supplier"),
+        (("add", "x", "--supplier", name, "--prefix", "+258"), "digits without +"),
+        (("add", "x", "--supplier", name, "--prefix", "258", "--country", "MZ"), "one destination"),
+        (("add", "x", "--supplier", name, "--network", "64304"), "MCC-MNC"),
+        (("add", "x", "--supplier", name, "--country", "XX"), "no country"),
+        (("add", "x", "--supplier", f"{name}:1:0"), "a weight is"),
+        (("add", "x", "--supplier", f"{name}:high"), "NAME[:PRIORITY[:WEIGHT]]"),
+        (("pause", "x"), "no such route"),
+        (("explain", "84"), "country code"),
+    ):
+        refused = await cli("route", *wrong)
+        assert (refused.status in (1, 2), word in " ".join(refused.err.split())) == (True, True), (wrong, refused.err)
+
+
+async def _is(pool: Pool, id: str, status: str) -> bool:
+    return await status_of(pool, UUID(id)) == status
