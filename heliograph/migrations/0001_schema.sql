@@ -800,6 +800,13 @@ CREATE TABLE route_suppliers (
 );
 COMMENT ON TABLE route_suppliers IS 'reference: who carries a route''s messages: by priority, those of equal priority by weight';
 
+CREATE TABLE route_decisions (
+    id      bigint PRIMARY KEY,
+    said    text NOT NULL,
+    used_on date NOT NULL
+);
+COMMENT ON TABLE route_decisions IS 'control: why messages went to a supplier, in words, each once: what queue and attempts name. id: the digest of the words; used_on: the last day on which an attempt named it';
+
 CREATE TABLE supplier_sessions (
     supplier_id uuid NOT NULL CONSTRAINT supplier_sessions_supplier REFERENCES suppliers,
     slot        smallint NOT NULL,
@@ -2078,6 +2085,7 @@ CREATE TABLE queue (
     reference       integer,
     continues       smallint,
     parts           smallint NOT NULL DEFAULT 1,
+    decision        bigint,
     since           timestamptz,
     PRIMARY KEY (id, line)
 ) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
@@ -2105,6 +2113,7 @@ CREATE TABLE attempts (
     continues           smallint,
     parts               smallint NOT NULL DEFAULT 1,
     doubtful            smallint[],
+    decision            bigint,
     code                text NOT NULL DEFAULT '',
     detail              text NOT NULL DEFAULT '',
     supplier_message_id text,
@@ -2119,6 +2128,7 @@ CREATE TABLE attempts_rest PARTITION OF attempts DEFAULT;
 COMMENT ON TABLE attempts IS 'tenant: how each try to hand a message over ended. One that is under way stands in its queue row';
 COMMENT ON COLUMN attempts.target_id IS 'the supplier, or the WhatsApp number, that it was handed to';
 COMMENT ON COLUMN attempts.continues IS 'the first attempt of the series that this one completes: a long message of which the supplier has some segments is completed under the same reference, and its segments are booked under that attempt; NULL: it begins one';
+COMMENT ON COLUMN attempts.decision IS 'why its supplier was chosen: see route_decisions';
 COMMENT ON COLUMN attempts.parts IS 'segments that the whole message has in this supplier''s form';
 COMMENT ON COLUMN attempts.supplier_message_id IS 'of an SMS of one part: the supplier''s id, as receipts are matched by it; those of several parts are in sms_parts. Ids come again (wrap, restart)';
 COMMENT ON COLUMN attempts.recipient_suffix IS 'end of the recipient''s number, which a receipt with this id has to have too';

@@ -58,6 +58,8 @@ class Attempt(msgspec.Struct, Generic[Message], frozen=True, gc=False):
     continues: int | None = None
     #: Segments of the whole message.
     parts: int = 1
+    #: What says why this target was chosen (`routes/decisions.py`).
+    decision: int | None = None
 
     @property
     def begun_at(self) -> datetime:
@@ -89,10 +91,12 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
 # The rows have been locked since they were picked, so they have not moved.
 BEGIN = """
 UPDATE queue SET attempt = item.attempt, begun_at = now(), target_id = item.target_id, reference = item.reference,
-                 continues = item.continues, parts = item.parts, claims = least(queue.claims, 9999) + 1,
-                 lease_token = item.token, lease_until = now() + make_interval(secs => $8)
-  FROM unnest($1::tid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::integer[], $6::smallint[], $7::smallint[])
-       AS item (place, token, attempt, target_id, reference, continues, parts)
+                 continues = item.continues, parts = item.parts, decision = item.decision,
+                 claims = least(queue.claims, 9999) + 1, lease_token = item.token,
+                 lease_until = now() + make_interval(secs => $9)
+  FROM unnest($1::tid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::integer[], $6::smallint[], $7::smallint[],
+              $8::bigint[])
+       AS item (place, token, attempt, target_id, reference, continues, parts, decision)
  WHERE queue.ctid = item.place AND queue.attempt < item.attempt
 """
 
@@ -109,6 +113,7 @@ async def begin(conn: Connection, attempts: Sequence[Attempt[Message]], *, secon
         [one.reference for one in attempts],
         [one.continues for one in attempts],
         [one.parts for one in attempts],
+        [one.decision for one in attempts],
         seconds,
     )
     if done != f"UPDATE {len(attempts)}":
@@ -118,8 +123,9 @@ async def begin(conn: Connection, attempts: Sequence[Attempt[Message]], *, secon
 # An answer may be on its way on another connection: then that one counts.
 MARK_UNKNOWN = f"""
 INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at, reference,
-                      continues, parts, detail)
-SELECT organization_id, id, attempt, target_id, 'unknown', begun_at, now(), reference, continues, parts, '{LOST}'
+                      continues, parts, decision, detail)
+SELECT organization_id, id, attempt, target_id, 'unknown', begun_at, now(), reference, continues, parts,
+       (SELECT decision FROM queue WHERE queue.id = lost.id AND queue.attempt = lost.attempt LIMIT 1), '{LOST}'
   FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::timestamptz[], $6::integer[], $7::smallint[],
               $8::smallint[])
        AS lost (organization_id, id, attempt, target_id, begun_at, reference, continues, parts)
@@ -146,13 +152,15 @@ async def mark_unknown(conn: Connection, lost: Sequence[Lease]) -> None:
 
 END = """
 INSERT INTO attempts AS known (organization_id, message_id, attempt, target_id, state, started_at, ended_at, reference,
-                               continues, parts, code, detail, doubtful, supplier_message_id, recipient_suffix)
-SELECT organization_id, id, attempt, target_id, state, begun_at, now(), reference, continues, parts, code, detail,
-       doubtful::smallint[], supplier_message_id, recipient_suffix
+                               continues, parts, decision, code, detail, doubtful, supplier_message_id,
+                               recipient_suffix)
+SELECT organization_id, id, attempt, target_id, state, begun_at, now(), reference, continues, parts, decision, code,
+       detail, doubtful::smallint[], supplier_message_id, recipient_suffix
   FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::text[], $6::timestamptz[], $7::integer[],
-              $8::smallint[], $9::smallint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[])
+              $8::smallint[], $9::smallint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[],
+              $15::bigint[])
        AS item (organization_id, id, attempt, target_id, state, begun_at, reference, continues, parts, code, detail,
-                doubtful, supplier_message_id, recipient_suffix)
+                doubtful, supplier_message_id, recipient_suffix, decision)
 ON CONFLICT (organization_id, message_id, attempt) DO UPDATE
    SET state = CASE known.state WHEN 'accepted' THEN 'accepted' ELSE excluded.state END,
        ended_at = excluded.ended_at, code = excluded.code, detail = excluded.detail, doubtful = excluded.doubtful,
@@ -184,6 +192,7 @@ async def end(conn: Connection, ended: Sequence[Ended]) -> set[tuple[UUID, int]]
         [f"{{{','.join(map(str, one.doubtful))}}}" if one.doubtful else None for one in ordered],
         [one.supplier_message_id for one in ordered],
         [one.recipient_suffix for one in ordered],
+        [one.attempt.decision for one in ordered],
     )
     taken = {(row["message_id"], row["attempt"]) for row in rows if row["state"] == "accepted"}
     return taken - {(one.attempt.lease.id, one.attempt.number) for one in ordered if one.state == "accepted"}
@@ -196,11 +205,11 @@ WITH bound AS (
     SELECT * FROM unnest($1::uuid[], $2::uuid[]) AS bound (organization_id, id)
 ), under_way AS (
     INSERT INTO attempts AS known (organization_id, message_id, attempt, target_id, state, started_at, ended_at,
-                                   reference, continues, parts, detail)
+                                   reference, continues, parts, decision, detail)
     SELECT bound.organization_id, bound.id, q.attempt, q.target_id, 'accepted', q.begun_at, now(), q.reference,
-           q.continues, q.parts, $4
+           q.continues, q.parts, q.decision, $4
       FROM bound CROSS JOIN LATERAL (
-           SELECT attempt, target_id, begun_at, reference, continues, parts FROM queue
+           SELECT attempt, target_id, begun_at, reference, continues, parts, decision FROM queue
             WHERE id = bound.id AND kind || '' = $3 AND begun_at IS NOT NULL LIMIT 1) q
     ON CONFLICT (organization_id, message_id, attempt) DO UPDATE
        SET state = 'accepted', detail = excluded.detail WHERE known.state = 'unknown'
@@ -223,10 +232,10 @@ async def mark_taken(conn: Connection, kind: str, messages: Sequence[tuple[UUID,
 
 #: All attempts of a message ($1 organization, $2 id), with the one that is under way.
 OF_MESSAGE = """
-SELECT attempt, target_id, state, started_at, ended_at, reference, code, detail FROM attempts
+SELECT attempt, target_id, state, started_at, ended_at, reference, code, detail, decision FROM attempts
  WHERE organization_id = $1 AND message_id = $2
 UNION ALL
-SELECT attempt, target_id, 'open', begun_at, NULL, reference, '', '' FROM queue
+SELECT attempt, target_id, 'open', begun_at, NULL, reference, '', '', decision FROM queue
  WHERE organization_id = $1 AND id = $2 AND begun_at IS NOT NULL
    AND NOT EXISTS (SELECT FROM attempts WHERE organization_id = $1 AND message_id = $2 AND attempt = queue.attempt)
 """

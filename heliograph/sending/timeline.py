@@ -140,7 +140,9 @@ def _states(row: asyncpg.Record, states: Iterable[tuple[str, str | None]]) -> It
 def _attempts(rows: Iterable[asyncpg.Record]) -> Iterable[Entry]:
     for row in rows:
         which = known({"attempt": row["attempt"], "supplier": row.get("supplier")})
-        yield Entry(row["started_at"], "attempt", known(which | {"reference": row["reference"]}))
+        yield Entry(
+            row["started_at"], "attempt", known(which | {"reference": row["reference"], "because": row.get("because")})
+        )
         if row["ended_at"]:
             answer = {"state": row["state"], "code": row["code"], "detail": row["detail"]}
             yield Entry(row["ended_at"], "answer", known(which | answer))

@@ -31,6 +31,12 @@ WITH due AS MATERIALIZED (
 DELETE FROM queue USING due WHERE queue.id = due.id
 """
 
+# A day more than the attempts that name them: a worker stores the day anew when it names them again.
+DELETE_DECISIONS = """
+DELETE FROM route_decisions WHERE id IN (
+    SELECT id FROM route_decisions WHERE used_on < $1::timestamptz::date - 1 LIMIT $2)
+"""
+
 
 async def _close(conn: Connection, *, partition: str, month: date) -> None:
     await usage.close(conn, source=partition)
@@ -57,6 +63,7 @@ RULES = Rules(
     deletions=(
         Deletion("parts of received messages", DELETE_INBOUND, lambda at: at.text, "id"),
         Deletion("automatic replies", DELETE_REPLIES, lambda at: at.text),
+        Deletion("decisions of routes", DELETE_DECISIONS, lambda at: at.metadata - timedelta(days=31)),
         Deletion("callbacks of suppliers", DELETE_SUPPLIER_CALLBACKS, lambda at: at.text, "id"),
     ),
 )

@@ -20,8 +20,9 @@ from heliograph.webhooks.timeline import Entry, known
 ATTEMPTS = f"""
 SELECT a.attempt, a.state, a.reference, a.started_at, a.ended_at, a.code, a.detail,
        coalesce(s.name, CASE WHEN a.target_id = '{test_mode.SUPPLIER}' THEN 'test' ELSE a.target_id::text END)
-           AS supplier
+           AS supplier, d.said AS because
   FROM ({attempts.OF_MESSAGE}) a LEFT JOIN suppliers s ON s.id = a.target_id
+       LEFT JOIN route_decisions d ON d.id = a.decision
 """
 PARTS = """
 SELECT p.attempt, p.part, p.parts, p.id_key, p.state, p.created_at, s.name FROM (

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from uuid import UUID
+
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.routes.lookup import Choice, Route
-from tests.rules.dispatching import Bench
+from heliograph.sms import retention, timeline
+from heliograph.suppliers.contract import Outcome, Verdict
+from tests.rules.dispatching import Bench, attempts
 from tests.rules.factories import message, organization, supplier
 
 
@@ -25,3 +31,56 @@ async def test_a_route_chooses_and_what_it_does_not_name_is_not_asked(pool: Pool
     await bench.round()
     assert await pool.fetchval("SELECT line FROM queue WHERE id = $1", later) == second.id
     assert len(bench.connectors[first.id].submitted) == 1
+
+
+async def because(pool: Pool, id: UUID) -> list[str | None]:
+    """What is said of each attempt of a message."""
+    async with pool.acquire() as conn:
+        told = await timeline.of_message(conn, id=id)
+    return [entry.detail.get("because") for entry in told.entries if entry.what == "attempt"]
+
+
+async def test_why_a_supplier_was_chosen_is_kept_in_the_words_of_that_moment(pool: Pool) -> None:
+    organization_id = await organization(pool)
+    async with pool.acquire() as conn:
+        await conn.execute("DELETE FROM route_decisions")
+    main, backup = supplier("main", id=uuid7()), supplier("backup", id=uuid7())
+    routes = [Route(id=uuid7(), name="mz", prefix="258", choices=(Choice(main.id, 1), Choice(backup.id, 2)))]
+    bench = Bench(pool, main, backup, routes=routes)
+    bench.connectors[main.id].script = lambda _: Outcome(Verdict.REFUSED, code="0x0A", failover=True)
+    id = await message(pool, organization_id)
+    await bench.round(2)
+    assert await attempts(pool, id) == [(1, "refused"), (2, "accepted")]
+    first = "prefix 258 (route mz): main before backup"
+    second = "prefix 258 (route mz): backup; main skipped: it refused the message"
+    assert await because(pool, id) == [first, second]
+    bench.accounts[main.id].breaker.trip()
+    other = await message(pool, organization_id)
+    await bench.round()
+    (said,) = await because(pool, other)
+    assert said is not None
+    assert re.fullmatch(r"prefix 258 \(route mz\): backup; main skipped: circuit open since \d\d:\d\d UTC", said)
+    # Many messages, the same words.
+    more = [await message(pool, organization_id) for _ in range(3)]
+    await bench.round()
+    assert {tuple(await because(pool, one)) for one in more} <= {(said,), tuple(await because(pool, more[0]))}
+    assert await pool.fetchval("SELECT count(*) FROM route_decisions") <= 4
+
+
+async def test_one_that_is_lost_keeps_its_reason_and_old_words_go(pool: Pool) -> None:
+    main = supplier("main", id=uuid7())
+    bench = Bench(pool, main)
+    bench.connectors[main.id].script = lambda _: None
+    id = await message(pool, await organization(pool))
+    await bench.round()
+    said = "no route: the suppliers' own prefixes, priorities and weights: main"
+    assert await because(pool, id) == [said]
+    await bench.later(seconds=61)
+    bench.restart()
+    await bench.round()
+    assert (await attempts(pool, id), await because(pool, id)) == ([(1, "unknown")], [said])
+    async with pool.acquire() as conn:
+        await conn.execute("INSERT INTO route_decisions VALUES (7, '', now()::date - 9), (8, '', now()::date - 1)")
+        await conn.execute(retention.DELETE_DECISIONS, clock.now(), 100)
+        left = {row["id"] for row in await conn.fetch("SELECT id FROM route_decisions")}
+    assert (7 in left, 8 in left) == (False, True)

@@ -173,7 +173,9 @@ class SmsChannel:
         return (await move_many(conn, moves)).deliveries
 
     async def begun(self, conn: Connection, attempts: Sequence[Attempt[ClaimedMessage]]) -> None:
-        """Nothing else is to be written."""
+        """Why each goes where it goes."""
+        decided = {one.decision for one in attempts}
+        await self._selection.decisions.store(conn, decided, at=attempts[0].message.at)
 
     def submit(self, attempt: Attempt[ClaimedMessage]) -> None:
         # The supplier may be gone by now; then its connector answers that nothing was sent.
@@ -182,6 +184,7 @@ class SmsChannel:
         account.connector.submit(attempt.submission)
 
     def after_round(self, picked: Collection[Lease]) -> bool:
+        self._selection.decisions.committed()
         self._passes_on = self._selection.left_to_others * 2 > len(picked)
         if self._selection.left_to_others:
             self.passed_on.set()

@@ -133,6 +133,8 @@ class Breaker:
         self._since = self._asked = clock()
         self._put_off = -self.WINDOW
         self.open = False
+        #: When it opened, by `clock`.
+        self._opened = 0.0
         #: How often it has opened.
         self.openings = 0
 
@@ -170,8 +172,13 @@ class Breaker:
     def trip(self) -> None:
         """Open the circuit."""
         self.open = True
+        self._opened = self._clock()
         self.openings += 1
         self._next_probe = self._clock() + self.PROBE
+
+    def open_for(self) -> float:
+        """Seconds since it opened."""
+        return self._clock() - self._opened
 
     def asked(self) -> None:
         """A message goes out."""

@@ -18,6 +18,7 @@ import structlog
 
 from heliograph.base.retry import HOLD
 from heliograph.queue.leases import SINGLE, Postponed
+from heliograph.routes.decisions import Decisions
 from heliograph.routes.lookup import Candidates, Route, Table
 from heliograph.sending.attempts import Attempt
 from heliograph.sending.channel import End, Step
@@ -72,6 +73,8 @@ class Selection:
         #: What `_table` was compiled from.
         self._compiled: tuple[list[Supplier], Sequence[Route]] = [], ()
         self._table = Table([])
+        #: Why messages go where they go.
+        self.decisions = Decisions(lambda: {id: one.supplier.name for id, one in accounts().items()})
         #: What a message may be given to in this round: usable here, or at another worker.
         self._known: dict[UUID, Supplier] = {}
         self._patience = patience
@@ -156,7 +159,11 @@ class Selection:
             if self._serving and (not found.suppliers or not others):
                 covered = ("rejected", due.at, "rejected"), ("failed", due.at, "destination_unreachable")
                 return End(Move(lease.organization_id, lease.id, *covered[not found.suppliers], unsent=True))
-            supplier = self._begun_at(due, self._known) or self._choose(due, found)
+            supplier = self._begun_at(due, self._known)
+            decision = None
+            if supplier is None:
+                supplier, skipped = self._choose(due, found)
+                decision = self.decisions.number(found, skipped) if supplier else None
             if supplier is None:
                 # Nobody can carry it now. It waits in the line of one that would, out of the way of others; if there is
                 # nothing to be in the way of, it stays where it is.
@@ -170,14 +177,14 @@ class Selection:
             if supplier in self.elsewhere:
                 self.left_to_others += 1
             elif due.mode == "live" and waited > self._patience_of(due) and self._overflows(due, account):
-                other = self._choose(due, found, with_room=True)
+                other, skipped = self._choose(due, found, with_room=True)
                 if other is not None:
                     self.overflow = REROUTE
-                    return self._out(due, accounts[other.id])
+                    return self._out(due, accounts[other.id], self.decisions.number(found, skipped))
             self.parked.add(supplier.id)
             # It keeps its due time, so that it is known how long it has waited.
             return Postponed(lease, -waited, supplier.id, counts=False)
-        return self._out(due, account)
+        return self._out(due, account, None if due.mode == "test" else decision)
 
     def _overflows(self, due: ClaimedMessage, account: PooledSupplier) -> bool:
         """True if a message that has waited too long for its supplier may go to the next one. Only short-lived messages
@@ -210,22 +217,46 @@ class Selection:
             traffic_class=due.traffic_class,
         )
 
-    def _choose(self, due: ClaimedMessage, found: Candidates, *, with_room: bool = False) -> Supplier | None:
-        """The first of the candidates that may be given the message now. One that put it off, or that refuses its
-        sender, is taken only if there is no other; one that is only full for the moment is waited for."""
+    def _choose(
+        self, due: ClaimedMessage, found: Candidates, *, with_room: bool = False
+    ) -> tuple[Supplier | None, tuple[tuple[UUID, str], ...]]:
+        """The first of the candidates that may be given the message now, and why those before it may not. One that put
+        it off, or that refuses its sender, is taken only if there is no other; one that is only full for the moment is
+        waited for."""
         accounts, lease = self._accounts(), due.lease
         put_off = due.attempt_supplier if due.attempt_supplier is not None and self._put_off(due) else None
         last: Supplier | None = None
+        skipped: list[tuple[UUID, str]] = []
         for id in found.order(lease.id):
             one = self._known.get(id)
-            if one is None or (due.refused and id in due.refused) or (with_room and accounts[id].room <= 0):
-                continue
-            if one.holds and holds_back(one, lease.organization_id, lease.id):
-                continue
-            if id != put_off and not accounts[id].senders.avoided(due.sender):
-                return one
-            last = last or one
-        return last
+            if due.refused and id in due.refused:
+                skipped.append((id, "it refused the message"))
+            elif one is None:
+                skipped.append((id, self._unusable(due, id)))
+            elif with_room and accounts[id].room <= 0:
+                skipped.append((id, "full, and slow for too long"))
+            elif one.holds and holds_back(one, lease.organization_id, lease.id):
+                skipped.append((id, "held by an operator"))
+            elif id == put_off:
+                last = last or one
+                skipped.append((id, "it put the message off"))
+            elif accounts[id].senders.avoided(due.sender):
+                last = last or one
+                skipped.append((id, "it refuses the sender"))
+            else:
+                return one, tuple(skipped)
+        return last, tuple((id, why) for id, why in skipped if last is None or id != last.id)
+
+    def _unusable(self, due: ClaimedMessage, id: UUID) -> str:
+        account = self._accounts().get(id)
+        if account is None or account.supplier.state != "active":
+            return "paused" if account is not None else "removed"
+        if account.supplier.held:
+            return "held by an operator"
+        if account.breaker.open:
+            since = due.at - timedelta(seconds=account.breaker.open_for())
+            return f"circuit open since {since:%H:%M} UTC"
+        return "no session"
 
     def _begun_at(self, due: ClaimedMessage, usable: Mapping[UUID, Supplier]) -> Supplier | None:
         """Who has, or may have, some segments of a long message, if the others may follow there."""
@@ -239,7 +270,7 @@ class Selection:
         # If its settings have changed since, it may get the message in other segments than before.
         return one if one.changed_at < due.series_at else None
 
-    def _out(self, due: ClaimedMessage, account: PooledSupplier) -> Attempt[ClaimedMessage]:
+    def _out(self, due: ClaimedMessage, account: PooledSupplier, decision: int | None) -> Attempt[ClaimedMessage]:
         # The encoding chosen at accept is repeated: nothing is replaced that was not replaced then.
         replaced = due.encoding == "gsm7"
         encoded = encoding.encode(due.body or "", smart=replaced, accents=replaced)
@@ -274,6 +305,7 @@ class Selection:
             reference=submission.reference,
             continues=due.series if continues else None,
             parts=account.connector.parts(submission),
+            decision=decision,
         )
 
     def _reference(self, due: ClaimedMessage, segments: int) -> int:

@@ -1,0 +1,73 @@
+"""Why a message went to a supplier: kept with its attempt as a number of eight bytes, and once in words.
+
+Few decisions differ: the words of each are one row of `route_decisions`, under their own digest, and an attempt names
+it. The rule nobody may break: what an attempt names is committed with the attempt, in the words of that moment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime
+from uuid import UUID
+
+from heliograph.base.database.pool import Connection
+from heliograph.routes import words
+from heliograph.routes.lookup import Candidates
+
+#: How many decisions a worker remembers; with more, it begins anew.
+MOST = 10_000
+
+
+class Decisions:
+    """The decisions of one worker."""
+
+    def __init__(self, names: Callable[[], Mapping[UUID, str]]) -> None:
+        """`names`: of suppliers now."""
+        self._names = names
+        #: Candidates are kept with what was made of them: as long as they are, no others can have their identity.
+        self._made: dict[tuple[int, tuple[tuple[UUID, str], ...]], tuple[Candidates, int]] = {}
+        self._words: dict[int, str] = {}
+        #: On which day each was stored last, and what a transaction that may still fail has stored.
+        self._stored: dict[int, date] = {}
+        self._storing: dict[int, date] = {}
+
+    def number(self, found: Candidates, skipped: tuple[tuple[UUID, str], ...] = ()) -> int:
+        """What stands for this decision. `skipped`: the candidates that were not asked, each with the reason."""
+        known = self._made.get((id(found), skipped))
+        if known is not None:
+            return known[1]
+        if len(self._made) >= MOST:
+            self._made.clear()
+            self._words.clear()
+            self._stored.clear()
+        said = words.explained(found, names=self._names(), skipped=dict(skipped))
+        number = int.from_bytes(hashlib.blake2b(said.encode(), digest_size=8).digest(), "big", signed=True)
+        self._made[id(found), skipped] = (found, number)
+        self._words[number] = said
+        return number
+
+    async def store(self, conn: Connection, numbers: Iterable[int | None], *, at: datetime) -> None:
+        """Store the words of those that are not stored yet, or were last on an earlier day, in the transaction that
+        begins their attempts. `at`: now, by the database's clock."""
+        today = at.date()
+        due = sorted({one for one in numbers if one is not None and self._stored.get(one) != today})
+        due = [one for one in due if one in self._words]
+        if due:
+            await conn.execute(STORE, due, [self._words[one] for one in due], today)
+            self._storing = dict.fromkeys(due, today)
+
+    def committed(self) -> None:
+        """The transaction of the last `store` is committed."""
+        if self._storing:
+            self._stored |= self._storing
+            self._storing = {}
+
+
+# In one order, so that two workers that store the same ones cannot deadlock.
+STORE = """
+INSERT INTO route_decisions AS known (id, said, used_on)
+SELECT id, said, $3 FROM unnest($1::bigint[], $2::text[]) AS item (id, said) ORDER BY id
+ON CONFLICT (id) DO UPDATE SET used_on = greatest(known.used_on, excluded.used_on)
+ WHERE known.used_on < excluded.used_on
+"""
