@@ -16,6 +16,7 @@ import pytest
 
 from heliograph.accounts.organizations import DestinationNotAllowed, OrganizationSuspended
 from heliograph.accounts.requests import Answer, IdempotencyConflict, OverLimit, RateUnit
+from heliograph.base.actor import Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.errors import Invalid, Refusal, Unavailable
@@ -33,6 +34,7 @@ from heliograph.whatsapp.mirror.templates import (
 from heliograph.whatsapp.money.wallet import WalletInsufficientFunds
 from tests.rules import factories, whatsapp_factories
 from tests.rules.factories import TO
+from tests.rules.test_limits import within_one_minute
 from tests.rules.whatsapp_factories import Made, check_wallets, made
 
 SHIPPED = TemplateSend("order_shipped", "en", "utility", ("Ana", "7"))
@@ -87,6 +89,95 @@ async def stored(pool: Pool) -> int:
 
 
 # ── One message ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_one_alone_is_stored_and_answered_as_one_of_many(acceptor: Acceptor, pool: Pool) -> None:
+    """`whatsapp_accept_one` and `whatsapp_accept`: the same sends of two organizations, of which one's never come
+    alone."""
+    alone, among, others = [await made(pool, balance=balance) for balance in (250_000, 250_000, 10_000_000)]
+    key, campaign = uuid7(), uuid7()
+    varieties: list[dict[str, Any]] = [
+        {},
+        {"key_name": "k", "client_reference": "a"},
+        {"key_name": "k", "client_reference": "a"},  # a replay
+        {"key_name": "k", "content": CODE},
+        {"mode": "test"},
+        {"mode": "test", "key_name": "of a test", "content": TextReply("free")},
+        {"by": Who("person", PERSON), "key_name": "of a person"},
+        {"key_name": "past"},  # its earlier use does not count any more, and stands in the way
+        {"to": OPTED_OUT},
+        {"to": OPTED_OUT, "key_name": "opted out"},
+        {"content": msgspec.structs.replace(SHIPPED, name="nothing_like_it")},
+        {"content": msgspec.structs.replace(SHIPPED, category="marketing")},
+        {"content": msgspec.structs.replace(SHIPPED, parameters=("Ana",))},
+        {"content": TextReply("closed"), "key_name": "closed"},
+        {"content": TextReply("open", preview_url=True), "to": OPEN, "key_name": "open"},
+        {"content": CODE, "to": FREE},
+        {"content": CODE, "to": "+258843334444", "lane": 1, "campaign_id": campaign},
+        {"send_at": clock.now() + timedelta(hours=1), "key_name": "later"},
+        *({"key_name": f"n{n}", "to": f"+25884555{n:04d}"} for n in range(24)),  # past the wallet, then past the limit
+    ]
+    told: dict[UUID, list[Any]] = {}
+    await attempt(acceptor, send(others))
+    for one in (alone, among):
+        await within_one_minute(pool)
+        await attempt(acceptor, send(one, key_name="past"))
+        await pool.execute("UPDATE send_keys SET created_at = created_at - interval '73 hours'")
+        said_stop = "INSERT INTO opt_outs VALUES ($1, $2, '2026-01-02T03:04:05Z', 'test')"
+        await pool.execute(said_stop, one.organization_id, OPTED_OUT)
+        await whatsapp_factories.conversation(pool, one, to=OPEN)
+        await whatsapp_factories.conversation(pool, one, to=FREE, free=timedelta(hours=1))
+        told[one.organization_id] = []
+        for n, variety in enumerate(map(dict, varieties)):
+            unit = RateUnit(key, 39)
+            who = msgspec.structs.replace(one.actor, mode=variety.pop("mode", "live"), by=variety.pop("by", None))
+            batch = [attempt(acceptor, send(one, actor=who, rate_unit=unit, **variety))]
+            if one is among:
+                batch.append(attempt(acceptor, send(others, key_name=f"{n}")))
+            said = (await asyncio.gather(*batch, return_exceptions=True))[0]
+            told[one.organization_id].append((_without_ids(said), unit.used, unit.window_start is not None))
+    assert told[alone.organization_id] == told[among.organization_id]
+    for refused in (WalletInsufficientFunds, OverLimit, RecipientOptedOut, WindowClosed, IdempotencyConflict):
+        assert any(repr(refused) in said for said, _, _ in told[alone.organization_id])
+    by_person = "SELECT count(*) FROM whatsapp_messages WHERE organization_id = $1 AND person_id = $2"
+    assert await pool.fetchval(by_person, alone.organization_id, PERSON) == 1
+    for rows in STORED:
+        single, many = [await pool.fetch(rows, one.organization_id) for one in (alone, among)]
+        assert single == many, rows
+        assert single
+    await check_wallets(pool, [alone.organization_id, among.organization_id])
+
+
+OPTED_OUT, OPEN, FREE = "+258841112222", "+258841113333", "+258841114444"
+PERSON = uuid7()
+#: What an organization has, without what is its own: every other column, also those that are yet to come.
+STORED = (
+    "SELECT to_jsonb(m) - '{organization_id,id,number_id,conversation_id,template_id,campaign_id,accepted_at,"
+    "deadline_at}'::text[], m.deadline_at - q.due_at, q.kind, q.line = m.number_id, q.lane, q.tries, q.claims,"
+    " q.due_at > m.accepted_at, to_jsonb(c) - '{organization_id,id,number_id,opened_at,expires_at,free_until,"
+    "last_inbound_at,created_at}'::text[], m.template_id IS NULL, m.campaign_id IS NULL"
+    " FROM whatsapp_messages m JOIN queue q USING (organization_id, id)"
+    " JOIN whatsapp_conversations c ON c.organization_id = m.organization_id AND c.id = m.conversation_id"
+    " WHERE m.organization_id = $1 ORDER BY m.id",
+    "SELECT movement, key, available, reserved, consumed, id = message_id FROM wallet_movements"
+    " WHERE organization_id = $1 ORDER BY id",
+    "SELECT k.key_hash, k.request_hash, k.made_on, m.content FROM send_keys k"
+    " JOIN whatsapp_messages m ON m.organization_id = k.organization_id AND m.id = k.message_id"
+    " WHERE k.organization_id = $1 ORDER BY k.key_hash",
+    "SELECT to_jsonb(d) - '{organization_id,batch,sender}'::text[] FROM traffic_deltas d"
+    " WHERE organization_id = $1 ORDER BY batch",
+    "SELECT available, reserved, consumed, total, currency FROM wallets WHERE organization_id = $1",
+    "SELECT bucket, taken FROM rate_windows WHERE organization_id = $1",
+)
+
+
+def _without_ids(said: Any) -> str:
+    """What was answered, for the same of another organization."""
+    if not isinstance(said, Answer):
+        return repr((type(said), getattr(said, "fields", None), getattr(said, "details", None), str(said)))
+    body = msgspec.json.decode(said.body)
+    del body["message"]["id"]
+    return repr((body, said.replayed))
 
 
 async def test_a_202_is_message_content_reservation_queue_row_and_record(acceptor: Acceptor, pool: Pool) -> None:

@@ -1,8 +1,8 @@
 """Accepting WhatsApp messages: the promise behind a 202.
 
-What arrives while one batch is being committed goes into the next (`sending/intake.py`). One call of
-`whatsapp_accept` (accept.sql) stores message, conversation, queue row, reservation and idempotency record of
-a whole batch in one commit, and only then does anybody get an answer.
+What arrives while one batch is being committed goes into the next (`sending/intake.py`). One call of `whatsapp_accept`
+(accept.sql), or of `whatsapp_accept_one` for a batch of one, stores message, conversation, queue row, reservation and
+idempotency record of a whole batch in one commit, and only then does anybody get an answer.
 
 The rule nobody may break: nothing is answered before it is committed, a bad message never fails its batch, and what is
 accepted was covered by the wallet. Template, window and opt-out are checked again when the message is sent.
@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-import asyncpg
 import msgspec
 
 from heliograph.accounts.organizations import DestinationNotAllowed, forbidden
@@ -124,6 +123,15 @@ SELECT used, window_start, at, verdict, price, available, since, expires, messag
             FROM unnest($20::interval[], $21::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),
     $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35)
 """
+# A batch of one, which is what a client that sends one after the other makes.
+ACCEPT_ONE = """
+SELECT used, window_start, at, verdict, price, available, since, expires, message, reference
+  FROM whatsapp_accept_one(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
+    $14, $15, $16, $17, $18, $19, coalesce($21, date_trunc('milliseconds', now())) + $20,
+    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)
+"""
+#: What says how an item of a batch was decided; the first is NULL where it was stored as a matter of course.
+DECIDED = ("verdict", "price", "available", "since", "expires", "message", "reference")
 
 
 class Acceptor:
@@ -196,7 +204,54 @@ class Acceptor:
             raise
         return _Item(send, send.id or uuid7(), number, template, category, country, price, refusal)
 
+    async def _store_one(self, item: _Item) -> Answer | BaseException:
+        send, template, unit = item.send, item.template, item.send.rate_unit
+        async with self._kept.use() as conn:
+            row = await conn.fetchrow(
+                ACCEPT_ONE,
+                self._keys_kept,
+                self._margin,
+                send.actor.organization_id,
+                item.id,
+                item.refusal is None,
+                send.actor.mode == "live",
+                send.key_hash,
+                send.request_hash,
+                send.to,
+                send.number_id,
+                uuid7(),
+                "text" if isinstance(send.content, TextReply) else "template",
+                template.id if template else None,
+                template.name if template else None,
+                template.language if template else None,
+                item.category,
+                send.client_reference,
+                send.campaign_id,
+                send.request_id,
+                lifetime(item.category, template.ttl_seconds if template else None),
+                send.send_at,
+                send.lane,
+                content_of(send.content),
+                item.number.currency if item.number else None,
+                item.price,
+                item.country,
+                BUCKET,
+                unit.key_id if unit else None,
+                unit.limit if unit else None,
+                send.actor.key_id,
+                send.actor.user_id,
+            )
+        assert row is not None
+        self.stored.set()
+        if unit is not None:
+            unit.used, unit.window_start, unit.at = row["used"], row["window_start"], row["at"]
+        if row["verdict"] is None:
+            return Answer(202, _body(item.id, send.client_reference), False)
+        return _answer(item, *(row[name] for name in DECIDED))
+
     async def _store(self, items: list[_Item]) -> list[Answer | BaseException]:
+        if len(items) == 1:
+            return [await self._store_one(items[0])]
         sends = [item.send for item in items]
         windows = windows_of([(send.actor.organization_id, send.rate_unit) for send in sends])
         async with self._kept.use() as conn:
@@ -239,7 +294,7 @@ class Acceptor:
         return [
             Answer(202, _body(item.id, item.send.client_reference), False)
             if row["verdict"] is None
-            else _answer(item, row, n)
+            else _answer(item, *(row[name] and row[name][n] for name in DECIDED))
             for n, item in enumerate(items)
         ]
 
@@ -281,31 +336,41 @@ def _problem(index: int | None, text: str) -> tuple[str, str, str]:
     return field, "format", f"`{field}`: {text}"
 
 
-def _answer(item: _Item, row: asyncpg.Record, n: int) -> Answer | BaseException:
-    """The answer to the nth item of a batch that was not stored as a whole."""
-    match row["verdict"][n]:
+def _answer(
+    item: _Item,
+    verdict: str,
+    price: int | None,
+    available: int | None,
+    since: datetime | None,
+    expires: datetime | None,
+    message: UUID | None,
+    reference: str | None,
+) -> Answer | BaseException:
+    """The answer to an item of a batch that was not stored as a whole."""
+    match verdict:
         case "stored":
             return Answer(202, _body(item.id, item.send.client_reference), False)
         case "replayed":
-            reference = row["reference"][n]
-            return Answer(202, _body(row["message"][n], reference), True)
+            assert message is not None
+            return Answer(202, _body(message, reference), True)
         case "conflict":
             return IdempotencyConflict()
         case "opted_out":
-            return RecipientOptedOut(since=iso(row["since"][n]))
+            assert since is not None
+            return RecipientOptedOut(since=iso(since))
         case "closed":
-            return WindowClosed(serviceWindowExpiresAt=iso(row["expires"][n]) if row["expires"][n] else None)
+            return WindowClosed(serviceWindowExpiresAt=iso(expires) if expires else None)
         case "funds":
             assert item.number is not None
             return WalletInsufficientFunds(
-                available=decimal(row["available"][n]), required=decimal(row["price"][n]), currency=item.number.currency
+                available=decimal(available or 0), required=decimal(price or 0), currency=item.number.currency
             )
         case "limited":
             return OverLimit()
     assert item.refusal is not None
     # An opt-out takes precedence over problems with the number.
-    if item.refusal.status == 409 and row["since"][n] is not None:
-        return RecipientOptedOut(since=iso(row["since"][n]))
+    if item.refusal.status == 409 and since is not None:
+        return RecipientOptedOut(since=iso(since))
     return item.refusal
 
 
