@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
-from uuid import UUID
-
 from heliograph.base.checks import LATE, Check
 from heliograph.base.crypto import Unsealable
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
 from heliograph.queue.leases import GUARDED
 from heliograph.sms.dispatch import routing, suppliers
+from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.received import inbound
-from heliograph.sms.reports import diagnosis
+from heliograph.sms.reports import diagnosis, remedies
 
 
 async def look(conn: Connection, settings: Settings) -> list[Check]:
@@ -50,22 +48,28 @@ async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
         else:
             remedy = "Start a worker if none is running; otherwise check the address, system_id and password."
             checks.append(Check(name, "failed", f"no session bound{(': ' + error if error else '')}", remedy))
-    return checks + await _receipts(conn, {one.id: one.name for one in found})
+    return checks + await _receipts(conn, settings, found)
 
 
-async def _receipts(conn: Connection, names: dict[UUID, str]) -> list[Check]:
-    """Receipts that match nothing, or have unknown states."""
-    checks = []
+async def _receipts(conn: Connection, settings: Settings, found: list[Supplier]) -> list[Check]:
+    """Receipts that match nothing, do not come, or have unknown states."""
+    checks = await remedies.check(conn, settings, found)
+    known = {one.id: one for one in found}
     for advice in await diagnosis.advise(conn):
-        settings = " and ".join(f"{name}={base}" for name, base in advice.settings.items())
-        detail = f"{advice.looked} match no message; {advice.fitting} of them would match with {settings}"
+        wanted = " and ".join(f"{name}={base}" for name, base in advice.settings.items())
+        detail = f"{advice.looked} match no message; {advice.fitting} of them would match with {wanted}"
         checks.append(Check(f"receipts of {advice.supplier}", "failed", detail, f"`{advice.command}`"))
     for id, words in (await diagnosis.words(conn)).items():
-        if id in names:
+        if id in known:
             said = ", ".join(f"{one.word} ({one.count})" for one in words[:10])
-            command = f"heliograph supplier set {shlex.quote(names[id])} final_states.WORD=undelivered"
-            remedy = f"If one of them is a final state: `{command}`."
-            checks.append(Check(f"receipts of {names[id]}", "warning", f"unknown states: {said}", remedy))
+            setting = remedies.state_setting(known[id])
+            if setting is None:
+                remedy = "No setting says what they mean: the file of this kind of supplier has to be extended."
+            else:
+                remedy = (
+                    f"If one of them is a final state: {remedies.change(known[id], f'{setting}.WORD=undelivered')}."
+                )
+            checks.append(Check(f"receipts of {known[id].name}", "warning", f"unknown states: {said}", remedy))
     return checks
 
 

@@ -34,6 +34,8 @@ SAMPLE, MINUTES = 200, 15
 WAITING_MOST, DAYS = 20_000, 4
 #: How many distinct words are kept per supplier, and in memory before they are stored.
 WORDS, PENDING = 100, 1000
+#: Settings that say what states mean, of accounts over SMPP and of those over HTTP that are configuration alone.
+STATES = ("final_states", "receipt_states")
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -226,10 +228,13 @@ class Words:
 
 async def words(conn: Connection) -> dict[UUID, list[Word]]:
     """Words of the last seven days by supplier, most frequent first, except those that its settings explain."""
-    explained = {one.id: set(one.settings.get("final_states", ())) for one in await routing.load(conn)}
+    explained = {
+        one.id: {word.casefold() for name in STATES for word in one.settings.get(name, ())}
+        for one in await routing.load(conn)
+    }
     found: dict[UUID, list[Word]] = {}
     for row in await conn.fetch(LISTED):
-        if row["word"] not in explained.get(row["supplier_id"], ()):
+        if row["word"].casefold() not in explained.get(row["supplier_id"], ()):
             found.setdefault(row["supplier_id"], []).append(
                 Word(row["word"], row["count"], row["first_at"], row["last_at"])
             )

@@ -1,0 +1,150 @@
+"""What of a supplier's reports does not fit, and the setting that cures it, for every kind of supplier.
+
+`diagnosis.py` finds ids in another number base, and unknown states; this finds receipts whose recipient does not fit,
+suppliers that report nothing, and answers that nobody can read. The rule nobody may break: as there, it changes
+nothing, and costs a bounded number of look-ups and sums.
+"""
+
+from __future__ import annotations
+
+import shlex
+from datetime import timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.checks import Check
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.base.process.settings import Settings
+from heliograph.sms.callbacks import addresses
+from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.reports.diagnosis import MINUTES, SAMPLE
+from heliograph.sms.reports.keys import look
+from heliograph.suppliers import kinds
+from heliograph.traffic import reconciliation
+from heliograph.traffic.reconciliation import Line, Query
+
+#: A supplier is judged by at least so many messages: of the last day, without the last hour, whose receipts may
+#: come; sums are by the hour, so one more is left out.
+ENOUGH, DAY, YOUNG = 20, timedelta(hours=24), timedelta(hours=1)
+#: Share of answers that nobody could read, from which on it is no accident.
+UNREAD = 0.5
+
+# Receipts that fit nothing, and whether their id alone fits: in attempts or parts of the days that receipts are looked
+# for in. $2 to $5 as in `receipts.FIND`.
+BY_ID = f"""
+SELECT count(*)::int AS looked, count(*) FILTER (WHERE known.found)::int AS fitting
+  FROM (SELECT keys FROM receipts
+         WHERE supplier_id = $1 AND message_id IS NULL AND received_at > now() - interval '{MINUTES} minutes'
+           AND received_at < now() - interval '2 seconds' AND cardinality(keys) > 0 AND recipient <> ''
+         ORDER BY received_at DESC LIMIT {SAMPLE}) one
+ CROSS JOIN LATERAL (
+       SELECT EXISTS (SELECT FROM attempts WHERE supplier_message_id = one.keys[1] AND target_id = $1
+                         AND message_id >= $2 AND message_id < $3)
+           OR EXISTS (SELECT FROM sms_parts WHERE id_key = one.keys[1] AND supplier_id = $1
+                         AND answered_on >= $4 AND answered_on < $5) AS found) known
+"""
+
+
+class Fitting(msgspec.Struct, frozen=True):
+    """Receipts that were looked at, and how many of them fit a message by their id alone."""
+
+    looked: int
+    fitting: int
+
+
+async def by_id_alone(conn: Connection, supplier_id: UUID) -> Fitting:
+    """Whether unmatched receipts name known ids, so that it is their recipient that does not fit."""
+    row = await conn.fetchrow(BY_ID, supplier_id, *look(clock.now()))
+    return Fitting(row["looked"], row["fitting"]) if row is not None else Fitting(0, 0)
+
+
+async def check(conn: Connection, settings: Settings, suppliers: list[Supplier]) -> list[Check]:
+    """What to do about each active supplier whose reports do not fit, or do not come."""
+    now = clock.now()
+    sums = {
+        one.supplier_id: one
+        for one in await reconciliation.read(conn, Query(date_from=now - DAY, date_to=now - 2 * YOUNG, by=()))
+    }
+    recent = {
+        one.supplier_id: one
+        for one in await reconciliation.read(conn, Query(date_from=now - YOUNG, date_to=now + YOUNG, by=()))
+    }
+    checks = []
+    for one in suppliers:
+        if one.state != "active":
+            continue
+        fitting = await by_id_alone(conn, one.id)
+        if fitting.fitting * 2 >= max(fitting.looked, 1):
+            checks.append(_recipients(one, fitting))
+        elif not fitting.looked and _is_silent(sums.get(one.id)):
+            checks.append(_silent(one, sums[one.id], settings))
+        if _is_unread(recent.get(one.id)):
+            checks.append(_unread(one, recent[one.id]))
+    return checks
+
+
+def state_setting(supplier: Supplier) -> str | None:
+    """The setting that says what a state in its receipts means; None: only its file does."""
+    if supplier.kind == kinds.SMPP:
+        return "final_states"
+    return "receipt_states" if supplier.kind == kinds.GENERIC else None
+
+
+def change(supplier: Supplier, *pairs: str) -> str:
+    """The command that changes these settings."""
+    return f"`heliograph supplier set {shlex.quote(supplier.name)} {' '.join(pairs)}`"
+
+
+def _is_silent(line: Line | None) -> bool:
+    return line is not None and line["accepted"] >= ENOUGH and not line.matched and not line["orphaned"]
+
+
+def _is_unread(line: Line | None) -> bool:
+    return line is not None and line["unknown"] >= ENOUGH and line["unknown"] >= UNREAD * line.submitted
+
+
+def _recipients(one: Supplier, found: Fitting) -> Check:
+    detail = f"{found.fitting} of {found.looked} receipts that match nothing name a known id and another recipient"
+    if one.kind == kinds.GENERIC:
+        remedy = f"Match them by the id alone: {change(one, 'receipt_recipient_at=')}."
+    else:
+        remedy = "The supplier rewrites numbers in receipts, or reuses ids: ask it to report the number as it was sent."
+    return Check(f"receipts of {one.name}", "failed", detail, remedy)
+
+
+def _silent(one: Supplier, line: Line, settings: Settings) -> Check:
+    detail = f"none for any of {line['accepted']:,} messages of the last day"
+    return Check(f"receipts of {one.name}", "warning", detail, _cure_of_silence(one, settings))
+
+
+def _cure_of_silence(one: Supplier, settings: Settings) -> str:
+    if one.kind == kinds.SMPP:
+        if one.settings.get("registered_delivery", 1) == 0:
+            return f"They are not asked for: {change(one, 'registered_delivery=1')}."
+        return f"Ask the supplier to enable them; if it sends them to receivers only: {change(one, 'bind=pair')}."
+    if not settings.public_url:
+        return "Set HELIOGRAPH_PUBLIC_URL, so that the supplier is told where to report."
+    if one.kind == kinds.GENERIC and not one.settings.get("receipt_state_at"):
+        return f"Say where a receipt has its state: {change(one, 'receipt_state_at=/status')}, for instance."
+    address = f"{addresses.PREFIX}{one.id}/…/{addresses.RECEIPTS}"
+    return (
+        f"Give the supplier the address of `heliograph supplier show {shlex.quote(one.name)}` ({address}), and check "
+        "that it can reach it; the log names callbacks that hold nothing known."
+    )
+
+
+def _unread(one: Supplier, line: Line) -> Check:
+    detail = f"{line['unknown']:,} of {line.submitted:,} answers of the last hour did not come, or could not be read"
+    if one.kind == kinds.GENERIC:
+        remedy = (
+            f"`heliograph supplier test {shlex.quote(one.name)} --to NUMBER` shows an answer: correct code_at, id_at "
+            "and codes."
+        )
+    else:
+        remedy = (
+            f"`heliograph supplier test {shlex.quote(one.name)} --to NUMBER` shows an answer; if it is only slow: "
+            f"{change(one, 'response_seconds=60')}."
+        )
+    return Check(f"answers of {one.name}", "failed", detail, remedy)
