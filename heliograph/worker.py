@@ -20,7 +20,7 @@ from uuid import UUID
 
 import structlog
 
-from heliograph import retention, traffic
+from heliograph import retention, short_retention, traffic
 from heliograph.accounts import plans
 from heliograph.base.database import clock, pulse
 from heliograph.base.database.pool import Connection, Pool, is_down, open_pool
@@ -206,6 +206,7 @@ class Worker:
         steps = [
             retention.Step("recipients of campaigns", _forget_recipients),
             retention.Step("exports", jobs.forget),
+            retention.Step("texts that are kept for a shorter time", short_retention.forget),
         ]
         if not await retention.forget(conn, self._settings, also=steps):
             await timers.hasten(conn, "forget")

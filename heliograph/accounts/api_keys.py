@@ -450,7 +450,8 @@ async def list_all(conn: Connection, actor: Actor) -> list[ApiKey]:
 
 AUTHENTICATE = """
 SELECT k.secret_hash, k.id AS key_id, k.mode, k.scopes, k.allowed_ips,
-       o.id AS organization_id, o.state, o.smart_encoding, o.replace_accents, o.allowed_countries
+       o.id AS organization_id, o.state, o.smart_encoding, o.replace_accents, o.guarantee,
+       o.validity_seconds, o.allowed_countries
   FROM api_keys k JOIN organizations o ON o.id = k.organization_id
  WHERE k.secret_hash = ANY($1) AND k.status = 'active' AND (k.expires_at IS NULL OR k.expires_at > now())
 """
@@ -552,6 +553,8 @@ def _who(row: Any) -> Known:
         state=row["state"],
         smart_encoding=row["smart_encoding"],
         replace_accents=row["replace_accents"],
+        guarantee=row["guarantee"],
+        validity_seconds=row["validity_seconds"],
         allowed_countries=None if countries is None else frozenset(countries),
     )
     return Known(actor, _networks(row["allowed_ips"]))

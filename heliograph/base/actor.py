@@ -43,6 +43,9 @@ class Actor(msgspec.Struct, frozen=True):
     smart_encoding: bool = False
     #: Accents are left out where that makes a text fit GSM-7; look-alikes are then replaced as well.
     replace_accents: bool = False
+    #: Of sends that name none: what becomes of an attempt of unknown outcome, and how long it is worth delivering.
+    guarantee: str = "at_least_once"
+    validity_seconds: int | None = None
     #: ISO regions that may be sent to; None: all.
     allowed_countries: frozenset[str] | None = None
     #: Who it is, if more is known than the key.

@@ -35,6 +35,9 @@ CREATE TABLE organizations (
     factor_required   boolean NOT NULL DEFAULT false,
     session_hours     integer CHECK (session_hours BETWEEN 1 AND 720),
     reveals           boolean NOT NULL DEFAULT true,
+    guarantee         text NOT NULL DEFAULT 'at_least_once' CHECK (guarantee IN ('at_least_once', 'at_most_once')),
+    validity_seconds  integer CHECK (validity_seconds BETWEEN 60 AND 259200),
+    text_days         integer CHECK (text_days BETWEEN 1 AND 3650),
     plan              text,
     allowance         bigint CHECK (allowance >= 0),
     period_anchor     timestamptz,
@@ -54,6 +57,8 @@ COMMENT ON COLUMN organizations.stop_reply IS 'what STOP is answered with; NULL:
 COMMENT ON COLUMN organizations.time_zone IS 'IANA name; of members who chose none; NULL: UTC';
 COMMENT ON COLUMN organizations.factor_required IS 'members without a second factor see nothing of it';
 COMMENT ON COLUMN organizations.session_hours IS 'a session that was not used for so long ends; NULL: only by its own rules';
+COMMENT ON COLUMN organizations.guarantee IS 'of sends that name none. The same for validity_seconds; NULL: the retry schedule''s';
+COMMENT ON COLUMN organizations.text_days IS 'texts are erased after so many days, if that is before the installation erases them; NULL: with those of all';
 COMMENT ON COLUMN organizations.reveals IS 'whoever sees no texts and whole numbers may see those of one message at a time, which is recorded';
 COMMENT ON COLUMN organizations.allowance IS 'quota of each period; NULL: the plan does not touch the quota';
 COMMENT ON COLUMN organizations.period_anchor IS 'the n-th period begins n × period_months after it, so that one that began on the 31st comes back to the 31st after a shorter month';

@@ -158,6 +158,8 @@ class Request:
             state=person.state or "active",
             smart_encoding=person.smart_encoding,
             replace_accents=person.replace_accents,
+            guarantee=person.guarantee,
+            validity_seconds=person.validity_seconds,
             allowed_countries=None if countries is None else frozenset(countries),
             by=self.who,
         )

@@ -34,6 +34,11 @@ MAIL_REASONS: Mapping[str, str] = {
     "late": "It could not go out in time.",
     "unreadable": "It could not go out in time.",
 }
+#: What becomes of an attempt whose outcome is unknown.
+GUARANTEES = (
+    ("at_least_once", "Send again: it may arrive twice", "For codes and reminders, which must arrive."),
+    ("at_most_once", "Do not send again: it may not arrive", "For what must not be read twice."),
+)
 #: What a file holds, and how far it is.
 EXPORT_KINDS: Mapping[str, str] = {
     "messages": "Messages",

@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from heliograph.accounts import organizations
+from heliograph.accounts import organizations, send_defaults
 from heliograph.accounts.organizations import Organization
+from heliograph.accounts.send_defaults import SendDefaults
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
@@ -45,6 +46,13 @@ async def configure(conn: Connection, actor: Actor, **changes: Any) -> Organizat
         if not person.has_totp:
             raise Invalid(("factor_required", "own", "Turn on a second factor of your own first."))
     return await organizations.configure(conn, id=actor.organization_id, by=actor.who, **changes)
+
+
+async def change_defaults(conn: Connection, actor: Actor, **changes: Any) -> SendDefaults:
+    """Change what sends mean that do not say it, and how long texts are kept: as `send_defaults.change` has it. Raises
+    Invalid, RoleRequired."""
+    await memberships.demand(conn, actor, roles.SETTINGS)
+    return await send_defaults.change(conn, organization_id=actor.organization_id, by=actor.who, **changes)
 
 
 STOPS = """

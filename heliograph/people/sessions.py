@@ -47,6 +47,8 @@ class Known(msgspec.Struct, frozen=True):
     state: str | None
     smart_encoding: bool
     replace_accents: bool
+    guarantee: str
+    validity_seconds: int | None
     allowed_countries: list[str] | None
     #: What the organization demands: a second factor, and whether single messages may be revealed; and its zone.
     factor_required: bool
@@ -126,6 +128,7 @@ AUTHENTICATE = """
 SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, u.password IS NOT NULL AS has_password,
        u.totp IS NOT NULL AS has_totp, m.organization_id, m.role, o.name AS organization, o.state,
        coalesce(o.smart_encoding, false) AS smart_encoding, coalesce(o.replace_accents, false) AS replace_accents,
+       coalesce(o.guarantee, 'at_least_once') AS guarantee, o.validity_seconds,
        o.allowed_countries, coalesce(o.factor_required, false) AS factor_required, coalesce(o.reveals, true) AS reveals,
        o.time_zone AS organization_zone, s.created_at, s.seen_at, s.ends_at,
        s.proved_at > now() - $2::interval AS is_proved,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pyotp
 import pytest
 
-from heliograph.accounts import api_keys, organizations
+from heliograph.accounts import api_keys, organizations, send_defaults
 from heliograph.base.database.pool import Pool
 from heliograph.people import policy, sessions
 from heliograph.people.roles import RoleRequired
+from tests.api.conftest import Api
 from tests.journeys.test_cli import Cli
 
 from .conftest import Browser, Tenant, make_person
@@ -161,3 +163,46 @@ async def test_keys_go_with_who_made_them(pool: Pool, tenant: Tenant, owner: Bro
     assert "Rui is no member any more. 1 key was revoked." in page.words
     states = dict(await pool.fetch("SELECT id, status FROM api_keys"))
     assert states == {key.id: "revoked", tenant.key_id: "active"}
+
+
+async def test_what_a_send_means_that_says_nothing(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    page = await owner.submit(
+        await owner.get("/settings"), "/settings/defaults", guarantee="at_most_once", validity="3600", text_days="7"
+    )
+    assert "The settings are saved." in page.words
+    chosen = page.form("/settings/defaults")
+    assert (chosen["validity"], chosen["text_days"]) == ("3600", "7")
+    assert 'value="at_most_once" checked' in page.text
+    # Of the three, the second says both itself.
+    form = (await owner.get("/send")).form("/send") | {"to": "+258841234567", "message": "Olá"}
+    await owner.post("/send", form)
+    form = (await owner.get("/send")).form("/send") | {"to": "+258841234567", "message": "Olá"}
+    await owner.post("/send", form | {"guarantee": "at_least_once", "validity": "86400"})
+    async with pool.acquire() as conn:
+        await send_defaults.change(conn, organization_id=tenant.id, guarantee="at_least_once", validity_seconds=None)
+    rows = await pool.fetch("SELECT guarantee, expires_at - accepted_at FROM messages ORDER BY id")
+    assert [tuple(row) for row in rows] == [
+        ("at_most_once", timedelta(hours=1)),
+        ("at_least_once", timedelta(days=1)),
+    ], "what was accepted before keeps what it was accepted with"
+    before, after = await pool.fetchrow(
+        "SELECT before, after FROM audit_log WHERE action = 'organization.configured' ORDER BY at LIMIT 1"
+    )
+    assert ('"at_least_once"' in before, '"at_most_once"' in after, '"text_days":7' in after.replace(" ", "")) == (
+        True,
+        True,
+        True,
+    )
+    for typed in ({"validity": "5"}, {"text_days": "x"}, {"guarantee": "maybe"}, {"text_days": "99999"}):
+        page = await owner.submit(await owner.get("/settings"), "/settings/defaults", **typed)
+        assert page.status == 422, typed
+
+
+async def test_a_repetition_is_one_whatever_the_default_is_now(api: Api, pool: Pool, tenant: Tenant) -> None:
+    headers = tenant.headers | {"Idempotency-Key": "one"}
+    body = {"to": "+258841234567", "message": "Olá"}
+    _, _, first = await api.ask("POST", "/sms/send", json=body, headers=headers)
+    async with pool.acquire() as conn:
+        await send_defaults.change(conn, organization_id=tenant.id, guarantee="at_most_once", validity_seconds=60)
+    status, _, second = await api.ask("POST", "/sms/send", json=body, headers=headers)
+    assert (status, second) == (202, first)

@@ -12,6 +12,7 @@ from heliograph.accounts.organizations import Organization
 from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
+from heliograph.cli.organization import send_defaults
 from heliograph.cli.terminal.console import (
     DataDir,
     Json,
@@ -222,6 +223,9 @@ async def _whole(conn: Connection, which: str) -> dict[str, object]:
     found = await organization(conn, which)
     balance = await quota.get(conn, found.id)
     return as_plain(found) | {"quota": as_plain(balance) | {"remaining": balance.remaining}}
+
+
+app.command("defaults")(send_defaults.defaults)
 
 
 @app.command("configure")

@@ -29,6 +29,7 @@ ROUTES: tuple[Route, ...] = (
     get("/settings", settings.show, permission=SETTINGS),
     post("/settings/general", settings.change_general, permission=SETTINGS),
     post("/settings/messages", settings.change_messages, permission=SETTINGS),
+    post("/settings/defaults", settings.change_defaults, permission=SETTINGS),
     post("/settings/security", settings.change_security, permission=SETTINGS, is_proved=True),
     get("/settings/close", settings.show_close, permission=OWNERS),
     post("/settings/close", settings.close, permission=OWNERS, is_proved=True),

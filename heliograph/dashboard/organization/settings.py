@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from heliograph.accounts import organizations
+from heliograph.accounts import organizations, send_defaults
 from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
@@ -20,6 +20,9 @@ from heliograph.people.policy import MANY
 
 #: Hours without use after which a session may end, as they are offered; none: the usual rule.
 SESSION_HOURS = (1, 4, 8, 24, 72, 168, 720)
+#: Seconds for which messages may be worth delivering, and days for which texts may be kept, as they are offered.
+VALIDITIES = (300, 3_600, 21_600, 86_400, 172_800, 259_200)
+TEXT_DAYS = (1, 3, 7, 14, 30, 60, 90)
 #: What stands for all countries. An empty field is a slip, which must not open the world.
 EVERYWHERE = "any"
 
@@ -62,6 +65,30 @@ async def change_messages(request: Request) -> Answer:
         )
 
     return await _changed(request, work)
+
+
+async def change_defaults(request: Request) -> Answer:
+    """What sends mean that do not say it, and how long texts are kept."""
+    form = request.form
+
+    async def work(conn: Connection, actor: Actor) -> None:
+        await policy.change_defaults(
+            conn,
+            actor,
+            guarantee=form.get("guarantee") or None,
+            validity_seconds=_chosen("validity", form.get("validity", "")),
+            text_days=_chosen("text_days", form.get("text_days", "")),
+        )
+
+    return await _changed(request, work)
+
+
+def _chosen(field: str, text: str) -> int | None:
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise Invalid((field, "enum", "Choose one of those that are offered."))
+    return int(text)
 
 
 async def change_security(request: Request) -> Answer:
@@ -125,8 +152,11 @@ def _in_words(refusal: Invalid) -> Invalid:
 async def _values(request: Request) -> dict[str, Any]:
     async with request.reading() as conn:
         known = await organizations.get(conn, id=request.acting("live").organization_id)
+        defaults = await send_defaults.get(conn, organization_id=known.id)
     form = request.form
     speech = request.speech
+    kept = request.services.settings.text_retention_days
+    days = {one for one in TEXT_DAYS if one < kept} | ({defaults.text_days} if defaults.text_days else set())
     regions = sorted(set(phones.REGIONS.values()) - {"001"}, key=speech.country)
     encoding = "accents" if known.replace_accents else "smart" if known.smart_encoding else "off"
     return {
@@ -143,6 +173,13 @@ async def _values(request: Request) -> dict[str, Any]:
         ),
         "factor_required": form.get("factor_required") == "yes" if "_security" in form else known.factor_required,
         "reveals": form.get("reveals") == "yes" if "_security" in form else known.reveals,
+        "guarantee": form.get("guarantee", defaults.guarantee),
+        "guarantees": [(name, request.text(said), request.text(more)) for name, said, more in words.GUARANTEES],
+        "validity": form.get("validity", str(defaults.validity_seconds or "")),
+        "validities": [(str(one), speech.lasted(one)) for one in VALIDITIES],
+        "text_days": form.get("text_days", str(defaults.text_days or "")),
+        "kept_days": kept,
+        "days": [(str(one), speech.lasted(86_400 * one)) for one in sorted(days)],
         "hours": form.get("session_hours", str(known.session_hours or "")),
         "session_hours": [(str(one), speech.lasted(3600 * one)) for one in SESSION_HOURS],
     }

@@ -33,7 +33,7 @@ def of_sms(request: Request, send: Send, *, sender: str | None) -> list[Snippet]
             ("clientReference", send.client_reference),
             ("sendAt", None if send.send_at is None else iso(send.send_at)),
             ("validitySeconds", send.validity_seconds),
-            ("deliveryGuarantee", None if send.guarantee == "at_least_once" else send.guarantee),
+            ("deliveryGuarantee", send.guarantee),
         )
         if value is not None
     }

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from heliograph.accounts import idempotency, organizations
+from heliograph.accounts.send_defaults import GUARANTEES
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
@@ -19,7 +20,6 @@ from heliograph.sms.accepting.accept import MAX_REFERENCE, MAX_TEXT, VALIDITY, S
 
 #: Validities that are offered, in seconds.
 VALIDITIES = (300, 3_600, 21_600, 86_400, 172_800, 259_200)
-GUARANTEES = ("at_least_once", "at_most_once")
 #: What the last four digits of a number make of a message in test mode.
 OUTCOMES = ("0000", "0001", "0002", "0003", "0004", "0005", "0006", "0007")
 #: Characters of what may be typed as a recipient.
@@ -125,7 +125,7 @@ async def read(request: Request, conn: Connection, given: Typed) -> Send:
         request_hash=idempotency.request_hash([str(request.person.user_id), msgspec.to_builtins(given), number]),
         send_at=at,
         validity_seconds=validity,
-        guarantee=given.guarantee or GUARANTEES[0],
+        guarantee=given.guarantee or None,
     )
 
 

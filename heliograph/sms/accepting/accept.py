@@ -70,7 +70,8 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     request_hash: bytes | None = None
     send_at: datetime | None = None
     validity_seconds: int | None = None
-    guarantee: str = "at_least_once"
+    #: None: the organization's.
+    guarantee: str | None = None
     #: One of `TRAFFIC_CLASSES`.
     traffic_class: str = "transactional"
     campaign_id: UUID | None = None
@@ -186,7 +187,7 @@ class Acceptor:
                 send.campaign_id,
                 item.encoding,
                 item.segments,
-                send.guarantee,
+                send.guarantee or send.actor.guarantee,
                 send.request_id,
                 life(send) if fits else None,
                 send.send_at if fits else None,
@@ -230,7 +231,7 @@ class Acceptor:
                 [send.campaign_id for send in sends],
                 [item.encoding for item in items],
                 [item.segments for item in items],
-                [send.guarantee for send in sends],
+                [send.guarantee or send.actor.guarantee for send in sends],
                 [send.request_id for send in sends],
                 [None if item.refusal else life(item.send) for item in items],
                 [None if item.refusal else item.send.send_at for item in items],
@@ -271,8 +272,9 @@ def unfit(send: Send, segments: int) -> Invalid | None:
 def life(send: Send) -> timedelta | None:
     """From when a message is due until it is no longer worth delivering; None: the horizon of the retry schedule, from
     acceptance."""
-    if send.validity_seconds is not None:
-        return timedelta(seconds=send.validity_seconds)
+    seconds = send.validity_seconds or send.actor.validity_seconds
+    if seconds is not None:
+        return timedelta(seconds=seconds)
     return timedelta(seconds=SUBMIT_HORIZON) if send.send_at else None
 
 

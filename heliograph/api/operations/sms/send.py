@@ -218,7 +218,8 @@ def _send(call: Call, body: SendSms) -> Send:
     to = phones.parse(body.to)
     if to is None:
         raise Invalid(("to", "pattern", "`to` must be a phone number with country code: `+258841234567`"))
-    # Two spellings of one number are the same payload, and so is a default that is said.
+    # Two spellings of one number are the same payload, and so is a default that is said. The organization's own default
+    # is no part of it: it may change between a request and its repetition.
     guarantee = body.delivery_guarantee or "at_least_once"
     traffic_class = body.traffic_class or "transactional"
     canonical = msgspec.structs.replace(body, to=to, delivery_guarantee=guarantee, traffic_class=traffic_class)
@@ -234,7 +235,7 @@ def _send(call: Call, body: SendSms) -> Send:
         request_hash=request_hash(canonical),
         send_at=body.send_at,
         validity_seconds=None if body.validity_seconds is None else int(body.validity_seconds),
-        guarantee=guarantee,
+        guarantee=body.delivery_guarantee,
         traffic_class=traffic_class,
         rate_unit=call.rate_unit,
     )

@@ -1,0 +1,91 @@
+"""What an organization's sends mean where they do not say it, and how long it keeps texts.
+
+The rule nobody may break: a default is looked up when a message is accepted, and stands in its row from then on; what
+was accepted before keeps what it was accepted with.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+
+GUARANTEES = ("at_least_once", "at_most_once")
+#: Seconds for which a message may be worth delivering, and days for which texts may be kept.
+VALIDITY, TEXT_DAYS = (60, 259_200), (1, 3_650)
+
+
+class SendDefaults(msgspec.Struct, frozen=True):
+    """What a send means that does not say it."""
+
+    #: What becomes of an attempt whose outcome is unknown, one of GUARANTEES: it is made again, or not.
+    guarantee: str
+    #: None: the horizon of the retry schedule.
+    validity_seconds: int | None
+    #: Texts are erased after so many days; None, and what is longer than the installation's time: with that.
+    text_days: int | None
+
+
+GET = "SELECT guarantee, validity_seconds, text_days FROM organizations WHERE id = $1"
+
+
+async def get(conn: Connection, *, organization_id: UUID) -> SendDefaults:
+    """An organization's. Raises NotFound."""
+    row = await conn.fetchrow(GET, organization_id)
+    if row is None:
+        raise NotFound(resource="organization", id=str(organization_id))
+    return SendDefaults(*row.values())
+
+
+LOCK = "SELECT name, guarantee, validity_seconds, text_days FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
+CHANGE = "UPDATE organizations SET guarantee = $2, validity_seconds = $3, text_days = $4 WHERE id = $1"
+
+
+async def change(
+    conn: Connection,
+    *,
+    organization_id: UUID,
+    guarantee: str | None = None,
+    validity_seconds: int | msgspec.UnsetType | None = msgspec.UNSET,
+    text_days: int | msgspec.UnsetType | None = msgspec.UNSET,
+    by: Who = SYSTEM,
+) -> SendDefaults:
+    """Change what is given; None restores the installation's. Every process knows within a second. Raises Invalid,
+    NotFound."""
+    if guarantee is not None and guarantee not in GUARANTEES:
+        raise Invalid(("guarantee", "enum", f"`guarantee` must be one of {', '.join(GUARANTEES)}"))
+    for name, value, (least, most) in (
+        ("validity_seconds", validity_seconds, VALIDITY),
+        ("text_days", text_days, TEXT_DAYS),
+    ):
+        if isinstance(value, int) and not least <= value <= most:
+            raise Invalid((name, "range", f"`{name}` must be from {least} to {most}"))
+    async with conn.transaction():
+        row = await conn.fetchrow(LOCK, organization_id)
+        if row is None:
+            raise NotFound(resource="organization", id=str(organization_id))
+        name, *known = row.values()
+        before = SendDefaults(*known)
+        after = SendDefaults(
+            guarantee or before.guarantee,
+            before.validity_seconds if validity_seconds is msgspec.UNSET else validity_seconds,
+            before.text_days if text_days is msgspec.UNSET else text_days,
+        )
+        await conn.execute(CHANGE, organization_id, *msgspec.structs.astuple(after))
+        if after != before:
+            await audit.record(
+                conn,
+                by,
+                "organization.configured",
+                object_id=organization_id,
+                name=name,
+                organization_id=organization_id,
+                before=before,
+                after=after,
+            )
+    return after

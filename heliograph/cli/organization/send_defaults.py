@@ -1,0 +1,67 @@
+"""`heliograph org defaults`: what an organization's sends mean that do not say it, and how long it keeps texts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from heliograph.accounts import send_defaults
+from heliograph.accounts.send_defaults import SendDefaults
+from heliograph.base.database.pool import Connection
+from heliograph.cli.terminal.console import DataDir, Json, on_database, organization, settings_of, shell, show
+
+Which = Annotated[str, typer.Argument(metavar="ORG", help="Organization, by id or name.")]
+
+
+def defaults(
+    which: Which,
+    guarantee: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHICH",
+            show_default=False,
+            help="For attempts of unknown outcome: at_least_once sends again, at_most_once does not.",
+        ),
+    ] = None,
+    validity: Annotated[
+        int | None,
+        typer.Option(
+            metavar="SECONDS",
+            show_default=False,
+            help="Seconds for which a message is worth delivering, 60 to 259200; 0 restores the usual time.",
+        ),
+    ] = None,
+    text_days: Annotated[
+        int | None,
+        typer.Option(
+            metavar="DAYS",
+            show_default=False,
+            help="Erase texts after so many days, if that is sooner than HELIOGRAPH_TEXT_RETENTION_DAYS; 0: with that.",
+        ),
+    ] = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show, or change, what an organization's sends mean that do not say it, and how long it keeps texts.
+
+    \b
+    Examples:
+      heliograph org defaults "Acme Lda"
+      heliograph org defaults "Acme Lda" --guarantee at_most_once --validity 3600
+      heliograph org defaults "Acme Lda" --text-days 7
+    """
+
+    async def work(conn: Connection) -> SendDefaults:
+        found = await organization(conn, which)
+        return await send_defaults.change(
+            conn,
+            organization_id=found.id,
+            guarantee=guarantee,
+            validity_seconds=msgspec.UNSET if validity is None else validity or None,
+            text_days=msgspec.UNSET if text_days is None else text_days or None,
+            by=shell(),
+        )
+
+    show(on_database(work, settings_of(data_dir)), json)
