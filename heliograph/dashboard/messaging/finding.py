@@ -9,13 +9,13 @@ import msgspec
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
-from heliograph.overview import messages, requests
+from heliograph.overview import finding, messages, requests
 from heliograph.overview.messages import Filters
 from heliograph.pages.answers import Answer, Elsewhere
 from heliograph.pages.pieces import ranges
 from heliograph.pages.pieces.ranges import Range
 from heliograph.pages.requests import Request
-from heliograph.people.roles import DEVELOP
+from heliograph.people.roles import DEVELOP, TEAM
 from heliograph.why.words import entries
 
 #: An id in any of its spellings has so many hexadecimal digits.
@@ -28,6 +28,20 @@ _SPACING = str.maketrans("", "", " \u00a0().-/")
 FIELDS = ("q", "channel", "status", "sender", "country", "reason", "key", "by", "campaign")
 #: Reasons for which a message may have failed, in either channel.
 REASONS = tuple(dict.fromkeys((*entries()["sms_failure"], *entries()["whatsapp_failure"])))
+
+
+#: Where things are that have a page, and who sees it: (path, scope, permission). Of an event, its message.
+THINGS: dict[str, tuple[str, str | None, str | None]] = {
+    "campaign": ("/campaigns/{id}", "campaigns:read", None),
+    "endpoint": ("/webhooks/{id}", "webhooks:read", None),
+    "event": ("/messages/{id}", "webhooks:read", DEVELOP),
+    "contact": ("/contacts/{id}", "contacts:read", None),
+    "import": ("/contacts/imports/{id}", "contacts:write", None),
+    "template": ("/templates/{id}", "whatsapp:read", None),
+    "key": ("/keys", "api_keys:read", None),
+    "sender": ("/senders", "sender_ids:read", None),
+    "person": ("/team", None, TEAM),
+}
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -97,7 +111,8 @@ def _searched(request: Request, text: str, problems: dict[str, str]) -> tuple[st
 
 
 async def go(request: Request) -> Answer:
-    """What somebody pasted: an id of a message or request, a phone number, a reference, an error's code."""
+    """What somebody pasted: an id of any kind, the name of something, both ends of a key, an e-mail address, a
+    phone number, a reference, an error's code."""
     text = (request.parameters.get("anything", "").strip() or request.query.get("q", "").strip())[:LONGEST]
     id = _id(text)
     for mode in (request.mode, "test" if request.mode == "live" else "live"):
@@ -115,16 +130,25 @@ async def go(request: Request) -> Answer:
 
 
 async def _place(conn: Connection, request: Request, id: UUID | None, text: str) -> str | None:
-    """Where a message or a request of the mode is."""
+    """Where a message, a thing or a request of the mode is."""
     if id is not None:
         try:
             await messages.get(conn, request.actor, id=id)
             return f"/messages/{id}"
         except NotFound:
             pass
-    if not text or not request.may("webhooks:read", DEVELOP):
+    if not text:
         return None
     if id is None and (phones.parse(text.translate(_SPACING)) is not None or text in entries()["error"]):
+        return None
+    kinds = [kind for kind, (_, scope, permission) in THINGS.items() if request.may(scope, permission)]
+    if id is not None:
+        thing = await finding.by_id(conn, request.actor, id=id, kinds=kinds)
+    else:
+        thing = await finding.by_name(conn, request.actor, name=text, kinds=kinds)
+    if thing is not None:
+        return THINGS[thing.kind][0].format(id=thing.id)
+    if not request.may("webhooks:read", DEVELOP):
         return None
     asked = await requests.find(conn, request.actor, request_id=text)
     if asked is None:
