@@ -9,7 +9,7 @@ from uuid import UUID
 from heliograph import traffic
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
-from heliograph.dashboard.messaging.home import LATEST
+from heliograph.dashboard.messaging.home import LATEST, TRIED
 from heliograph.overview import figures
 from heliograph.sms.status import FAILURES, Move, move_many
 from heliograph.traffic import Point
@@ -74,6 +74,28 @@ async def test_steps_are_ticked_by_what_happened(api: Api, pool: Pool, tenant: T
     assert open_steps((await owner.get("/")).text) == before - 4
     page = await owner.submit(page, "/checklist/dismiss")
     assert "First steps" not in page.words
+
+
+async def test_the_first_message_is_sent_for_who_asks_for_it(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    page = await owner.get("/")
+    before = open_steps(page.text)
+    for said in ("curl -sS", "requests.post(", "await fetch(", "$HELIOGRAPH_API_KEY", TRIED["to"]):
+        assert html.escape(said, quote=False) in page.text, said
+    form = page.form("/send?mode=test")
+    sent = await owner.post("/send?mode=test", form)
+    again = await owner.post("/send?mode=test", form)  # a double click
+    assert (sent.status, sent.path) == (200, again.path)
+    assert sent.path.startswith("/send?sent=")
+    assert await pool.fetch("SELECT mode, recipient FROM messages") == [("test", TRIED["to"])]
+    page = await owner.get("/")
+    assert open_steps(page.text) == before - 1
+    assert ("Send it for me" in page.words, "curl -sS" in page.text) == (False, False)
+    # Who may not send is not asked to.
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    await other_browser.sign_in("vera@example.com")
+    assert "Send it for me" not in (await other_browser.get("/")).words
 
 
 async def test_little_quota_is_said(pool: Pool, tenant: Tenant, owner: Browser) -> None:

@@ -11,6 +11,7 @@ from heliograph.accounts.quota import Quota
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.dashboard.messaging import attention
+from heliograph.dashboard.sending import code
 from heliograph.overview import checklist, figures, messages
 from heliograph.overview.figures import Figures, Picture
 from heliograph.pages import cookies
@@ -30,6 +31,10 @@ LATEST, COUNTRIES = 10, 8
 REASONS = 8
 
 
+#: What the checklist sends: in test mode the last four digits say that it arrives.
+TRIED = {"to": "+258841230000", "message": "Hello from Heliograph"}
+
+
 class Step(msgspec.Struct, frozen=True):
     """A line of the checklist."""
 
@@ -37,6 +42,8 @@ class Step(msgspec.Struct, frozen=True):
     is_done: bool
     link: str = ""
     label: str = ""
+    #: It is done here: by a button that sends TRIED in test mode, or by a program.
+    is_tried: bool = False
 
 
 async def front(request: Request) -> Answer:
@@ -79,6 +86,8 @@ async def front(request: Request) -> Answer:
         "sees_messages": sees_messages,
         "whole": request.may(permission=CONTENT),
         "steps": [] if done is None else _steps(request, done),
+        "tried": TRIED,
+        "snippets": [] if done is None or done.sent else code.snippets(request, "/v1/sms/send", TRIED),
     }
     return Shown(template="messaging/home_live.html" if request.is_fragment else "messaging/home.html", values=values)
 
@@ -199,7 +208,7 @@ def _steps(request: Request, done: checklist.Steps) -> list[Step]:
     text = request.text
     listed = [
         Step(text("Create a test key"), done.key, "/keys/new?mode=test", text("Create")),
-        Step(text("Send a first message with it"), done.sent, "/docs/guide/api.md", text("How")),
+        Step(text("Send a first message with it"), done.sent, "/docs/guide/api.md", text("How"), is_tried=True),
         Step(text("See it delivered"), done.delivered, "/messages?mode=test", text("Look")),
         Step(
             text("Have outcomes sent to your program"),
