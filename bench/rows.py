@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -29,6 +30,7 @@ from heliograph.sending.results import Answered
 from heliograph.sms.accepting.accept import Acceptor, Send
 from heliograph.sms.dispatch.channel import SmsChannel
 from heliograph.sms.dispatch.claimed import ClaimedMessage
+from heliograph.sms.dispatch.selection import Chosen
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import Outcome, Part, Receipt, ReceiptState, Submission, Verdict
 
@@ -139,6 +141,10 @@ async def measure_reports(made: Stage, *, messages: int) -> None:
         raise BenchError(f"{found} of {len(rows)} messages were delivered")
 
 
+#: Whose circuit it was is nobody's question here.
+_CHOSEN = Chosen(cast(Any, None), 0)
+
+
 def _under_way(
     number: int, row: asyncpg.Record, recipient: str, supplier: UUID, token: UUID
 ) -> tuple[Answered, ReceivedReceipt]:
@@ -150,7 +156,7 @@ def _under_way(
         lease, "accepted", "live", recipient, "BENCH", "gsm7", "transactional", "at_least_once", at, None, TEXT,
         "active", "approved", False, at, 0, None, None, None, None, 0, None, 1, None, None, None, None,
     )  # fmt: skip
-    attempt = Attempt(lease, 1, supplier, submission, message, reference=1)
+    attempt = Attempt(lease, 1, supplier, submission, message, context=_CHOSEN, reference=1)
     id = f"{number * 7919 % 1_000_000_007:010d}"
     text = f"id:{id} sub:001 dlvrd:001 submit date:2611220000 done date:2611220000 stat:DELIVRD err:000 text:Dear"
     receipt = Receipt((id,), ReceiptState.DELIVERED, recipient[1:], "BENCH", b"\0" * 40 + text.encode(), "000")

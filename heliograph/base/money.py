@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 #: Millionths of one unit of currency.
 UNIT = 1_000_000
@@ -33,3 +37,23 @@ def decimal(amount: int) -> str:
 def is_currency(text: str) -> bool:
     """Whether it has the form of an ISO 4217 code: "EUR"."""
     return _currency(text) is not None
+
+
+class Charge(msgspec.Struct, frozen=True, gc=False):
+    """What is charged for one message."""
+
+    #: Millionths of `currency`, for all its segments.
+    amount: int
+    currency: str
+    #: "submit": due when a supplier takes it; "delivered": only when it arrives.
+    due: str
+
+
+def columns(charges: Sequence[Charge | None]) -> tuple[list[Any] | None, ...]:
+    """Amounts, currencies and when they are due, as arrays for SQL; three times None where nothing is charged: arrays
+    of nothing would cost as much as others."""
+    if not any(charges):
+        return None, None, None
+    return tuple(
+        [None if one is None else getattr(one, name) for one in charges] for name in ("amount", "currency", "due")
+    )

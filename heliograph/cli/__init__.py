@@ -37,6 +37,7 @@ ROOMS = {
     "rates": "money",
     "prices": "money",
     "route": "carriage",
+    "margin": "money",
     "quota": "organization",
     "usage": "organization",
     "contacts": "organization",

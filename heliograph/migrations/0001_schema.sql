@@ -949,6 +949,7 @@ CREATE TABLE messages (
     sender           text NOT NULL,
     sender_id        uuid NOT NULL,
     supplier_id      uuid,
+    network          text,
     encoding         text NOT NULL CHECK (encoding IN ('gsm7', 'ucs2')),
     segments         smallint NOT NULL,
     class            text NOT NULL DEFAULT 'transactional' CHECK (class IN ('otp', 'transactional', 'marketing')),
@@ -961,6 +962,12 @@ CREATE TABLE messages (
     person_id        uuid,
     request_id       text NOT NULL,
     balance_after    bigint NOT NULL,
+    price            bigint,
+    price_currency   text,
+    price_due        text,
+    cost             bigint,
+    cost_currency    text,
+    cost_due         text,
     accepted_at      timestamptz NOT NULL,
     send_at          timestamptz,
     expires_at       timestamptz,
@@ -984,6 +991,9 @@ CREATE INDEX messages_age ON messages USING brin (accepted_at) WITH (autosummari
 CREATE TABLE messages_rest PARTITION OF messages DEFAULT WITH (fillfactor = 75);
 COMMENT ON TABLE messages IS 'tenant: one row an SMS, and the entry of the usage list that it is';
 COMMENT ON COLUMN messages.supplier_id IS 'who took it, as soon as that is known; what traffic counts it under';
+COMMENT ON COLUMN messages.network IS 'the recipient''s network (MCC-MNC) as it was known when a supplier took it; empty: not known';
+COMMENT ON COLUMN messages.price IS 'millionths that its organization pays, settled when it was accepted; NULL: there was no price. price_due: submit, or delivered: only if it arrives';
+COMMENT ON COLUMN messages.cost IS 'millionths that the supplier who took it charges, settled with the attempt; NULL: not known. cost_due: as price_due';
 COMMENT ON COLUMN messages.previous_status IS 'what its status was before the last move: a move takes it off there in the traffic roll-ups';
 COMMENT ON COLUMN messages.class IS 'traffic class: what its sender says it is (a one-time code, transactional, marketing), by which routes and limits tell messages apart';
 COMMENT ON COLUMN messages.country IS 'ISO region of the calling code; 001: of no country';
@@ -1975,6 +1985,45 @@ COMMENT ON COLUMN reconciliation.country IS 'ISO region of the calling code; 001
 COMMENT ON COLUMN reconciliation.what IS 'see traffic/reconciliation.py';
 COMMENT ON COLUMN reconciliation.to_receipt IS 'of what a receipt ended: how long it took after the answer';
 
+-- What messages cost and what is paid for them, by the day (UTC) in which it became due.
+CREATE TABLE margin_deltas (
+    organization_id uuid NOT NULL,
+    batch           uuid NOT NULL,
+    n               smallint NOT NULL,
+    day             date NOT NULL,
+    supplier_id     uuid NOT NULL,
+    country         text NOT NULL,
+    network         text NOT NULL,
+    price_currency  text NOT NULL,
+    cost_currency   text NOT NULL,
+    messages        bigint NOT NULL,
+    segments        bigint NOT NULL,
+    price           bigint NOT NULL,
+    cost            bigint NOT NULL,
+    PRIMARY KEY (organization_id, batch, n)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+COMMENT ON TABLE margin_deltas IS 'tenant: what commits add to margins, appended by them, folded and deleted every ten seconds';
+COMMENT ON COLUMN margin_deltas.batch IS 'tells commits apart';
+
+CREATE TABLE margins (
+    organization_id uuid NOT NULL,
+    day             date NOT NULL,
+    supplier_id     uuid NOT NULL,
+    country         text NOT NULL,
+    network         text NOT NULL,
+    price_currency  text NOT NULL,
+    cost_currency   text NOT NULL,
+    messages        bigint NOT NULL,
+    segments        bigint NOT NULL,
+    price           bigint NOT NULL,
+    cost            bigint NOT NULL,
+    PRIMARY KEY (organization_id, day, supplier_id, country, network, price_currency, cost_currency)
+) WITH (fillfactor = 70);
+COMMENT ON TABLE margins IS 'tenant: live SMS that suppliers took, by day, with what became due in it. What margin_deltas holds is still to be added. Operators read it, customers never';
+COMMENT ON COLUMN margins.network IS 'MCC-MNC; empty: not known';
+COMMENT ON COLUMN margins.price_currency IS 'empty: there was no price. The same for the cost''s';
+COMMENT ON COLUMN margins.messages IS 'that were handed over in the day; what is due only on delivery may be of another day';
+
 
 -- -- Requests ---------------------------------------------------------------------------------------------------------
 -- What programs asked of the API, and people of the dashboard, and what they were told.
@@ -2123,6 +2172,9 @@ CREATE TABLE attempts (
     detail              text NOT NULL DEFAULT '',
     supplier_message_id text,
     recipient_suffix    text,
+    cost                bigint,
+    cost_currency       text,
+    cost_due            text,
     PRIMARY KEY (organization_id, message_id, attempt)
 ) PARTITION BY RANGE (message_id);
 -- For receipts. The supplier comes last: see receipts.
@@ -2137,6 +2189,7 @@ COMMENT ON COLUMN attempts.decision IS 'why its supplier was chosen: see route_d
 COMMENT ON COLUMN attempts.parts IS 'segments that the whole message has in this supplier''s form';
 COMMENT ON COLUMN attempts.supplier_message_id IS 'of an SMS of one part: the supplier''s id, as receipts are matched by it; those of several parts are in sms_parts. Ids come again (wrap, restart)';
 COMMENT ON COLUMN attempts.recipient_suffix IS 'end of the recipient''s number, which a receipt with this id has to have too';
+COMMENT ON COLUMN attempts.cost IS 'millionths, by the supplier''s rate card when it was handed over; owed if it was accepted. NULL: not known, also of one whose worker ended';
 COMMENT ON COLUMN attempts.doubtful IS 'of an attempt of unknown outcome, segments that were written and not answered; NULL: all it was to send';
 
 CREATE TABLE queue_holds (

@@ -17,7 +17,7 @@ import structlog
 
 from heliograph.base import phones
 from heliograph.base.database import clock
-from heliograph.base.database.pool import Pool
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.networks import learned, plan
 
 log = structlog.get_logger()
@@ -99,25 +99,23 @@ class Directory:
         opened = self._codes[code] = (ranges.lengths, prefixes, None if shared else places[""])
         return opened
 
-    async def refresh(self, pool: Pool) -> None:
+    async def refresh(self, conn: Connection | Pool) -> None:
         """Take up what was learned since the last time; now and then, everything."""
         if self._loaded_at is None or monotonic() - self._loaded_at > WHOLE or len(self._recent) > OVERLAY:
-            await self._load(pool)
+            await self._load(conn)
             return
         assert self._until is not None
-        async with pool.acquire() as conn:
-            news, until = await learned.since(conn, self._until - LATE)
+        news, until = await learned.since(conn, self._until - LATE)
         for one in news:
             self._recent[one.number] = self._kind(one)
         self._until = max(until, self._until)
 
-    async def _load(self, pool: Pool) -> None:
+    async def _load(self, conn: Connection | Pool) -> None:
         begun, at = monotonic(), clock.now()
         numbers, kinds = array("q"), array("H")
         after = 0
         while len(numbers) < MOST:
-            async with pool.acquire() as conn:
-                some = await learned.page(conn, after=after)
+            some = await learned.page(conn, after=after)
             numbers.extend(one.number for one in some)
             kinds.extend(self._kind(one) for one in some)
             if len(some) < learned.STEP:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from heliograph.base import phones
-from heliograph.base.database.pool import Connection
+from heliograph.base.database.pool import Connection, Pool
 
 #: For how long it counts; then the number may have been ported again.
 KEPT = timedelta(days=90)
@@ -99,7 +99,7 @@ SELECT DISTINCT ON (number) number, network, source FROM number_networks
 """
 
 
-async def page(conn: Connection, *, after: int) -> list[Known]:
+async def page(conn: Connection | Pool, *, after: int) -> list[Known]:
     """What is known of numbers after this one, STEP at a time."""
     return [Known(*row) for row in await conn.fetch(PAGE, after, KEPT, STEP)]
 
@@ -109,7 +109,7 @@ SELECT number, network, source, learned_at FROM number_networks WHERE learned_at
 """
 
 
-async def since(conn: Connection, at: datetime) -> tuple[list[Known], datetime]:
+async def since(conn: Connection | Pool, at: datetime) -> tuple[list[Known], datetime]:
     """What was learned after a time, STEP at most, and until when."""
     rows = await conn.fetch(SINCE, at, STEP)
     return [Known(*list(row.values())[:3]) for row in rows], rows[-1]["learned_at"] if rows else at

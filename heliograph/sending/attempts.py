@@ -19,6 +19,7 @@ import msgspec
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.database.text import storable
+from heliograph.base.money import Charge, columns
 from heliograph.queue.leases import Lease
 
 #: The most attempts, of any outcome, for one message. They are counted in 16 bits.
@@ -86,6 +87,8 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     #: What its receipts are matched by: the supplier's id, and the last digits of the recipient's number.
     supplier_message_id: str | None = None
     recipient_suffix: str | None = None
+    #: What its target charges for it, if it was accepted.
+    cost: Charge | None = None
 
 
 # The rows have been locked since they were picked, so they have not moved.
@@ -153,19 +156,20 @@ async def mark_unknown(conn: Connection, lost: Sequence[Lease]) -> None:
 END = """
 INSERT INTO attempts AS known (organization_id, message_id, attempt, target_id, state, started_at, ended_at, reference,
                                continues, parts, decision, code, detail, doubtful, supplier_message_id,
-                               recipient_suffix)
+                               recipient_suffix, cost, cost_currency, cost_due)
 SELECT organization_id, id, attempt, target_id, state, begun_at, now(), reference, continues, parts, decision, code,
-       detail, doubtful::smallint[], supplier_message_id, recipient_suffix
+       detail, doubtful::smallint[], supplier_message_id, recipient_suffix, cost, cost_currency, cost_due
   FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::text[], $6::timestamptz[], $7::integer[],
               $8::smallint[], $9::smallint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[],
-              $15::bigint[])
+              $15::bigint[], $16::bigint[], $17::text[], $18::text[])
        AS item (organization_id, id, attempt, target_id, state, begun_at, reference, continues, parts, code, detail,
-                doubtful, supplier_message_id, recipient_suffix, decision)
+                doubtful, supplier_message_id, recipient_suffix, decision, cost, cost_currency, cost_due)
 ON CONFLICT (organization_id, message_id, attempt) DO UPDATE
    SET state = CASE known.state WHEN 'accepted' THEN 'accepted' ELSE excluded.state END,
        ended_at = excluded.ended_at, code = excluded.code, detail = excluded.detail, doubtful = excluded.doubtful,
        supplier_message_id = coalesce(excluded.supplier_message_id, known.supplier_message_id),
-       recipient_suffix = coalesce(excluded.recipient_suffix, known.recipient_suffix)
+       recipient_suffix = coalesce(excluded.recipient_suffix, known.recipient_suffix),
+       cost = excluded.cost, cost_currency = excluded.cost_currency, cost_due = excluded.cost_due
 RETURNING message_id, attempt, state
 """
 
@@ -193,6 +197,7 @@ async def end(conn: Connection, ended: Sequence[Ended]) -> set[tuple[UUID, int]]
         [one.supplier_message_id for one in ordered],
         [one.recipient_suffix for one in ordered],
         [one.attempt.decision for one in ordered],
+        *columns([one.cost for one in ordered]),
     )
     taken = {(row["message_id"], row["attempt"]) for row in rows if row["state"] == "accepted"}
     return taken - {(one.attempt.lease.id, one.attempt.number) for one in ordered if one.state == "accepted"}
@@ -232,10 +237,11 @@ async def mark_taken(conn: Connection, kind: str, messages: Sequence[tuple[UUID,
 
 #: All attempts of a message ($1 organization, $2 id), with the one that is under way.
 OF_MESSAGE = """
-SELECT attempt, target_id, state, started_at, ended_at, reference, code, detail, decision FROM attempts
+SELECT attempt, target_id, state, started_at, ended_at, reference, code, detail, decision, cost, cost_currency
+  FROM attempts
  WHERE organization_id = $1 AND message_id = $2
 UNION ALL
-SELECT attempt, target_id, 'open', begun_at, NULL, reference, '', '', decision FROM queue
+SELECT attempt, target_id, 'open', begun_at, NULL, reference, '', '', decision, NULL, NULL FROM queue
  WHERE organization_id = $1 AND id = $2 AND begun_at IS NOT NULL
    AND NOT EXISTS (SELECT FROM attempts WHERE organization_id = $1 AND message_id = $2 AND attempt = queue.attempt)
 """

@@ -20,6 +20,7 @@ from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7_floor
+from heliograph.base.money import decimal
 from heliograph.sending import attempts
 from heliograph.webhooks import timeline as webhooks
 from heliograph.webhooks.timeline import Entry, known
@@ -137,6 +138,11 @@ def _states(row: asyncpg.Record, states: Iterable[tuple[str, str | None]]) -> It
             yield Entry(row[column], "status", known({"status": status or row["status"], "failure": failure}))
 
 
+def _cost(row: asyncpg.Record) -> str | None:
+    """What the target charges for an attempt that it accepts."""
+    return None if row["cost"] is None else f"{decimal(row['cost'])} {row['cost_currency']}"
+
+
 def _attempts(rows: Iterable[asyncpg.Record]) -> Iterable[Entry]:
     for row in rows:
         which = known({"attempt": row["attempt"], "supplier": row.get("supplier")})
@@ -144,5 +150,5 @@ def _attempts(rows: Iterable[asyncpg.Record]) -> Iterable[Entry]:
             row["started_at"], "attempt", known(which | {"reference": row["reference"], "because": row.get("because")})
         )
         if row["ended_at"]:
-            answer = {"state": row["state"], "code": row["code"], "detail": row["detail"]}
+            answer = {"state": row["state"], "code": row["code"], "detail": row["detail"], "cost": _cost(row)}
             yield Entry(row["ended_at"], "answer", known(which | answer))

@@ -21,6 +21,8 @@ from heliograph import traffic
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
+from heliograph.base.money import Charge, columns
+from heliograph.prices import margins
 from heliograph.sms import refunds
 from heliograph.suppliers.contract import ReceiptState
 from heliograph.webhooks.recording import events
@@ -65,6 +67,15 @@ NO_RECEIPT, OUTCOME_UNKNOWN = "no_receipt", "outcome_unknown"
 FAILURES = words.told("sms_failure")
 
 
+class Taken(msgspec.Struct, frozen=True, gc=False):
+    """What is known of a message that a supplier took."""
+
+    #: The recipient's network (MCC-MNC); empty: not known.
+    network: str = ""
+    #: What the supplier charges; None: not known.
+    cost: Charge | None = None
+
+
 class Move(msgspec.Struct, frozen=True, gc=False):
     """A message that may reach a state."""
 
@@ -80,6 +91,8 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     was_sent: bool = False
     #: Who took it, if this is what says so.
     supplier_id: UUID | None = None
+    #: With `supplier_id`, of an answer.
+    taken: Taken | None = None
     #: The receipt that says so, if it is to be noted in the message: its fingerprint, the attempt that it speaks of,
     #: the supplier's error code.
     receipt: UUID | None = None
@@ -124,6 +137,10 @@ UPDATE messages m
        ended_at = CASE WHEN v.status IN ('canceled', 'unknown') THEN v.at END,
        failure_code = v.failure_code,
        supplier_id = CASE WHEN m.status IN ('accepted', 'sending') THEN v.supplier_id ELSE m.supplier_id END,
+       network = coalesce(v.network, m.network),
+       cost = coalesce(v.cost, m.cost),
+       cost_currency = coalesce(v.cost_currency, m.cost_currency),
+       cost_due = coalesce(v.cost_due, m.cost_due),
        previous_status = m.status,
        event_id = coalesce(m.event_id, v.event_id),
        receipt = coalesce(m.receipt, v.receipt),
@@ -133,15 +150,17 @@ UPDATE messages m
        receipt_error = CASE WHEN m.receipt IS NULL THEN v.receipt_error ELSE m.receipt_error END,
        receipt_at = CASE WHEN m.receipt IS NOT NULL THEN m.receipt_at WHEN v.receipt IS NOT NULL THEN v.at END
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::text[], $6::uuid[], $7::boolean[],
-              $8::boolean[], $9::uuid[], $10::uuid[], $11::smallint[], $12::text[])
+              $8::boolean[], $9::uuid[], $10::uuid[], $11::smallint[], $12::text[], $13::text[], $14::bigint[],
+              $15::text[], $16::text[])
        AS v (organization_id, id, status, at, failure_code, event_id, unsent, was_sent, supplier_id, receipt,
-             receipt_attempt, receipt_error)
+             receipt_attempt, receipt_error, network, cost, cost_currency, cost_due)
  WHERE m.organization_id = v.organization_id AND m.id = v.id AND {guard("m.status", "v.status")}
    AND (NOT v.unsent OR m.status = 'accepted')
 RETURNING m.organization_id, m.id, m.mode, m.status, m.recipient, m.client_reference, m.segments, m.request_id,
           m.accepted_at, m.sent_at, m.delivered_at, m.failed_at, m.failure_code, v.at, v.event_id,
           m.event_id = v.event_id AS raises, m.country, m.sender, m.supplier_id, m.send_at, m.previous_status,
-          m.receipt, m.expires_at
+          m.receipt, m.expires_at, m.network, m.price, m.price_currency, m.price_due, m.cost, m.cost_currency,
+          m.cost_due
 """
 
 
@@ -171,7 +190,9 @@ async def move_many(
             if any((move.organization_id, mode) in announce_sent for mode in ("live", "test")):
                 sent_first.append(known)
             supplier_id = known.supplier_id or move.supplier_id
-            one_each[move.message_id] = msgspec.structs.replace(move, was_sent=True, supplier_id=supplier_id)
+            one_each[move.message_id] = msgspec.structs.replace(
+                move, was_sent=True, supplier_id=supplier_id, taken=known.taken
+            )
         elif known.unsent and not move.unsent:
             one_each[move.message_id] = move
     moved, deliveries, _ = await move_many(conn, sent_first, announce_sent=announce_sent, handover=handover)
@@ -191,8 +212,11 @@ async def move_many(
         [move.receipt for move in moves],
         [move.receipt_attempt for move in moves],
         [move.receipt_error for move in moves],
+        [move.taken and move.taken.network for move in moves],
+        *columns([None if move.taken is None else move.taken.cost for move in moves]),
     )
     await traffic.record(conn, map(_change, rows))
+    await margins.record(conn, [due for row in rows if (due := _due(row)) is not None])
     raised = [_event(row) for row in rows if row["raises"]]
     if announce_sent:
         raised += [
@@ -235,6 +259,32 @@ def _change(row: asyncpg.Record) -> traffic.Change:
         taken_at=sent,
         receipt=(row["at"] - sent).total_seconds() if is_reported else None,
         is_late=is_reported and (old == "unknown" or row["at"] > late_from),
+    )
+
+
+def _due(row: asyncpg.Record) -> margins.Due | None:
+    """What a live message that moved made due: when a supplier takes it, and when it arrives."""
+    price, cost = row["price"], row["cost"]
+    if (price is None and cost is None) or row["mode"] != "live":
+        return None
+    arrives = row["status"] == "delivered"
+    # A message that had ended without news from a supplier may turn out to have arrived.
+    taken = row["previous_status"] == "accepted" and row["sent_at"] is not None
+    if not taken and not arrives:
+        return None
+    now = {"submit": taken, "delivered": arrives}
+    return margins.Due(
+        organization_id=row["organization_id"],
+        at=row["at"],
+        supplier_id=row["supplier_id"],
+        country=row["country"],
+        network=row["network"] or "",
+        messages=int(taken),
+        segments=row["segments"] if taken else 0,
+        price=price if price is not None and now[row["price_due"]] else 0,
+        price_currency=row["price_currency"] or "",
+        cost=cost if cost is not None and now[row["cost_due"]] else 0,
+        cost_currency=row["cost_currency"] or "",
     )
 
 

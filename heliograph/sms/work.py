@@ -14,6 +14,7 @@ from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.process.measures import Gauge
 from heliograph.base.process.settings import Settings
 from heliograph.networks.learned import Notes
+from heliograph.prices import margins
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.runner import announce
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
@@ -22,6 +23,7 @@ from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
 from heliograph.sms.callbacks import addresses, intake
 from heliograph.sms.callbacks.processing import CallbackProcessing
+from heliograph.sms.charges import Charges
 from heliograph.sms.dispatch import held, suppliers, test_mode
 from heliograph.sms.dispatch.channel import SmsChannel
 from heliograph.sms.dispatch.supplier_pool import SupplierPool
@@ -73,6 +75,7 @@ class SmsWork(Work):
             on_inbound=self._reception.receive,
             backlog=backlog,
         )
+        self._charges = Charges()
         self._channel = SmsChannel(
             pool,
             self._suppliers.accounts,
@@ -80,6 +83,7 @@ class SmsWork(Work):
             patience=settings.supplier_patience_seconds,
             backlog=backlog,
             routes=self._suppliers.routes,
+            charges=self._charges,
         )
         self._callbacks = CallbackProcessing(
             pool,
@@ -120,7 +124,8 @@ class SmsWork(Work):
     def timers(self) -> Sequence[Timer | SharedTimer]:
         return (
             Timer("suppliers", self._refresh, 1.0),
-            Timer("receipt notes", self._store_notes, 5.0),
+            Timer("notes", self._keep_up, 5.0),
+            SharedTimer("margins", margins.fold, 10.0, when=margins.ANY, in_steps=True),
             SharedTimer("receipts", self._sweep_receipts, 1.0, when=waiting.ANY_DUE),
             SharedTimer("receipt ids", self._adviser.look, 20.0),
             SharedTimer("held", held.expire, 5.0, when=held.ANY),
@@ -149,6 +154,7 @@ class SmsWork(Work):
 
     async def begin(self) -> None:
         await self._refresh()
+        await self._charges.refresh(self._pool)
 
     async def stop(self, *, grace: float) -> None:
         await self._suppliers.stop(grace=grace)
@@ -199,10 +205,12 @@ class SmsWork(Work):
         if orphans:
             log.warning("orphaned receipts", count=orphans)
 
-    async def _store_notes(self) -> None:
+    async def _keep_up(self) -> None:
+        """What receipts said, and what suppliers charge."""
         async with self._pool.acquire() as conn:
             await self._words.store(conn)
             await self._networks.store(conn)
+        await self._charges.refresh(self._pool)
 
     async def _close_silent(self, conn: Connection) -> None:
         deadline = timedelta(hours=self._settings.receipt_deadline_hours)

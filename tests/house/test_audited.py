@@ -222,6 +222,7 @@ COMMANDS = {
     "route resume": "route.changed",
     "route remove": "route.removed",
     "route explain": READS,
+    "margin": READS,
     "quota grant": "quota.changed",
     "quota adjust": "quota.changed",
     "quota show": READS,

@@ -90,3 +90,32 @@ async def test_what_makes_no_sense_is_said(pool: Pool, database_url: str, tmp_pa
         assert "Traceback" not in done.output
     file.write_bytes(b"price,currency\n1,\xff\n")
     assert "not in UTF-8" in str((await call(database_url, "prices", "import", "x", str(file))).exception)
+
+
+async def test_margins_by_what_is_asked_for(pool: Pool, database_url: str) -> None:
+    actor = await organization(pool)
+    for day, network, price, cost in (("2026-11-01", "643-04", 50_000, 30_000), ("2026-11-02", "", 70_000, 80_000)):
+        await pool.execute(
+            "INSERT INTO margins SELECT $1, $2::text::date, $3, 'MZ', $4, 'EUR', 'EUR', 2, 3, $5, $6",
+            *(actor.organization_id, day, actor.organization_id, network, price, cost),
+        )
+    days = ("--from", "2026-11-01", "--to", "2026-11-02")
+    (line,) = await data(database_url, "margin", *days, "--by", "country")
+    assert (line["price"], line["cost"], line["margin"], line["margin_percent"]) == (
+        "0.120000",
+        "0.110000",
+        "0.010000",
+        "8.3",
+    )
+    lines = await data(database_url, "margin", "--from", "2026-11-01", "--by", "day,network")
+    assert [(one["day"], one["network"], one["margin"]) for one in lines] == [("2026-11-01", "643-04", "0.020000")]
+    csv = (await call(database_url, "margin", *days, "--csv", "--by", "network")).stdout
+    assert csv.splitlines()[0] == (
+        "network,messages,segments,price,price_currency,cost,cost_currency,margin,margin_percent"
+    )
+    assert csv.splitlines()[1:] == [
+        ",2,3,0.070000,EUR,0.080000,EUR,-0.010000,-14.3",
+        "643-04,2,3,0.050000,EUR,0.030000,EUR,0.020000,40.0",
+    ]
+    for wrong in (("--by", "mood"), ("--from", "yesterday"), ("--from", "2026-11-02", "--to", "2026-11-01")):
+        assert (await call(database_url, "margin", *wrong)).exit_code == 2

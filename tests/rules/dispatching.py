@@ -11,6 +11,7 @@ from heliograph.routes.lookup import Route
 from heliograph.sending.attempts import OF_MESSAGE
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
+from heliograph.sms.charges import Charges
 from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.channel import SmsChannel
 from heliograph.sms.dispatch.claimed import ClaimedMessage
@@ -39,8 +40,14 @@ class Bench:
         self.now = 1000.0
         self.accounts: dict[UUID, PooledSupplier] = {}
         self.connectors: dict[UUID, Scripted] = {}
+        self.charges = Charges()
         self._make = lambda: SmsChannel(
-            pool, lambda: self.accounts, grace=grace, patience=patience, routes=lambda: routes
+            pool,
+            lambda: self.accounts,
+            grace=grace,
+            patience=patience,
+            routes=lambda: routes,
+            charges=self.charges,
         )
         self._claim_limit, self._lease_seconds = claim_limit, lease_seconds
         self.channel = self._make()

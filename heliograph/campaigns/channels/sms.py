@@ -10,9 +10,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from heliograph.accounts.organizations import DestinationNotAllowed
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
+from heliograph.base.money import Charge
 from heliograph.campaigns import plan, template
 from heliograph.campaigns.audience import Recipient
 from heliograph.campaigns.channels.contract import Due, Made, Stop
@@ -21,6 +23,7 @@ from heliograph.queue.holds import Overtaken
 from heliograph.sms.accepting import bulk, sender_ids, withdrawal
 from heliograph.sms.accepting.bulk import Bulk
 from heliograph.sms.accepting.withdrawal import Unsent
+from heliograph.sms.charges import Charges
 
 
 class Wish(plan.Wish, frozen=True, kw_only=True):
@@ -65,6 +68,8 @@ class Text(Made, frozen=True, gc=False):
     text: str
     encoding: str
     segments: int
+    #: What its organization pays for it; None: there is no price.
+    price: Charge | None = None
 
 
 OPEN = """
@@ -98,6 +103,9 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
    AND m.id BETWEEN chunk.first_id AND chunk.last_id AND m.campaign_id = chunk.campaign_id
 """
 
+    def __init__(self) -> None:
+        self._charges = Charges()
+
     async def open(self, conn: Connection, due: Due) -> SmsBatch | Stop:
         """The text and the quota, unless the sender is no longer approved."""
         row = await conn.fetchrow(OPEN, due.organization_id, due.id)
@@ -105,7 +113,8 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
         text, traffic_class, sender_id, sender, status, remaining = row
         if status != "approved":
             return Stop(plan.SENDER, fails=True)
-        return SmsBatch(due, text, traffic_class, sender_id, sender, remaining)
+        await self._charges.refresh(conn)
+        return SmsBatch(due, text, traffic_class, sender_id, sender, remaining, self._charges)
 
     async def unsent(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> list[UUID]:
         """Ids of those of these messages that no supplier has."""
@@ -127,21 +136,43 @@ class SmsBatch:
 
     short = plan.QUOTA
 
-    def __init__(self, due: Due, text: str, traffic_class: str, sender_id: UUID, sender: str, remaining: int) -> None:
+    def __init__(
+        self,
+        due: Due,
+        text: str,
+        traffic_class: str,
+        sender_id: UUID,
+        sender: str,
+        remaining: int,
+        charges: Charges,
+    ) -> None:
         self.budget = remaining
-        self.key = (text, due.smart_encoding, due.replace_accents, due.mode)
         self._due, self._text, self._sender_id, self._sender = due, text, sender_id, sender
         self._class = traffic_class
+        prices = charges.book.price_list(due.organization_id) if due.mode == "live" else None
+        self._charges = None if prices is None else charges
+        #: A price list that is imported anew is another object.
+        self.key = (text, due.smart_encoding, due.replace_accents, due.mode, prices)
         self._cost = int(due.mode == "live")
         self._fill = template.filler(text) if template.places(text) else None
         self._for_all = self._made(text)
 
     def make(self, recipient: Recipient) -> Text | None:
-        """Their text; None: too long with their values."""
-        if self._fill is None:
-            return self._for_all
+        """Their text; None: too long with their values, or nothing is sent there."""
         phone, name, first_name, last_name, _ = recipient
-        return self._made(self._fill((phone, name or "", first_name or "", last_name or "")))
+        if self._fill is None:
+            made = self._for_all
+        else:
+            made = self._made(self._fill((phone, name or "", first_name or "", last_name or "")))
+        if self._charges is None or made is None:
+            return made
+        try:
+            price = self._charges.price(
+                self._due.organization_id, phone, self._sender, made.segments, self._due.at, self._class
+            )
+        except DestinationNotAllowed:
+            return None
+        return made if price is None else Text(made.cost, made.text, made.encoding, made.segments, price)
 
     async def accept(
         self, conn: Connection, ids: Sequence[UUID], recipients: Sequence[str], made: Sequence[Any], due: list[datetime]
@@ -164,6 +195,7 @@ class SmsBatch:
                 segments=[one.segments for one in made],
                 due=due,
                 traffic_class=self._class,
+                prices=[one.price for one in made],
             ),
             at=self._due.at,
         )

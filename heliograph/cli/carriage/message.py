@@ -13,6 +13,7 @@ import typer
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
+from heliograph.base.money import decimal
 from heliograph.cli.terminal.console import (
     DataDir,
     Json,
@@ -169,6 +170,7 @@ def show_(
 
     found = as_plain(on_database(work, settings_of(data_dir)))
     found["why"] = _why(found["message"])
+    found["message"] = _in_units(found["message"])
     if not text:
         del found["text"]
     if json:
@@ -181,6 +183,16 @@ def show_(
     print(table([[one["at"], one["what"], cell(one["detail"])] for one in found["entries"]], ("at", "what", "detail")))
     for one in found["queued"]:
         print(f"\nqueued: {cell(one)}")
+
+
+def _in_units(message: dict[str, Any]) -> dict[str, Any]:
+    """An SMS with its price and its cost in units, and the margin where both are in one currency."""
+    if "cost" not in message or "price" not in message:
+        return message
+    price, cost = message["price"], message["cost"]
+    in_one = None not in (price, cost) and message["price_currency"] == message["cost_currency"]
+    amounts = {name: None if message[name] is None else decimal(message[name]) for name in ("price", "cost")}
+    return message | amounts | {"margin": decimal(price - cost) if in_one else None}
 
 
 def _why(message: dict[str, Any]) -> dict[str, str]:

@@ -32,6 +32,7 @@ from heliograph.base.database.clock import iso, now
 from heliograph.base.database.pool import Kept, Pool, is_down
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
+from heliograph.base.money import Charge, columns
 from heliograph.base.retry import SUBMIT_HORIZON
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.guard.book import Book
@@ -39,6 +40,7 @@ from heliograph.queue.leases import SINGLE
 from heliograph.sending.intake import Intake, outcomes, senders_of
 from heliograph.sms.accepting import encoding
 from heliograph.sms.accepting.sender_ids import SenderBook, SenderId
+from heliograph.sms.charges import CurrentCharges
 
 #: Most segments of one message. Networks deliver longer ones unreliably, and each one is billed.
 MAX_SEGMENTS = 10
@@ -89,6 +91,8 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
     sender: SenderId | None
     encoding: str
     segments: int
+    #: What its organization pays; None: there is no price.
+    price: Charge | None
     #: A refusal found before the batch; the answer unless the idempotency key already has one.
     refusal: Refusal | None
 
@@ -101,13 +105,15 @@ SELECT remaining, used, window_start, at, verdict, since, message, reference
     $16, $17,
     ARRAY(SELECT greatest(due, date_trunc('milliseconds', now())) + life
             FROM unnest($18::interval[], $19::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),
-    $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)
+    $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31,
+    $32, $33, $34)
 """
 # A batch of one, which is what a client that sends one after the other makes.
 ACCEPT_ONE = """
 SELECT remaining, used, window_start, at, verdict, since, message, reference
   FROM sms_accept_one(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
-    $15, $16, $17, greatest($19, date_trunc('milliseconds', now())) + $18, $19, $20, $21, $22, $23, $24, $25, $26, $27)
+    $15, $16, $17, greatest($19, date_trunc('milliseconds', now())) + $18, $19, $20, $21, $22, $23, $24, $25, $26, $27,
+    $28, $29, $30)
 """
 #: What says how an item of a batch was decided; the first is NULL where it was stored as a matter of course.
 DECIDED = ("verdict", "remaining", "since", "message", "reference")
@@ -124,6 +130,7 @@ class Acceptor:
         self._keys_kept = keys_kept
         self._senders = SenderBook(pool)
         self._suspicious = Book(pool)
+        self._charges = CurrentCharges(pool)
         self._intake: Intake[_Item] = Intake(self._store, name="sms accept", limit=limit)
         #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
         self.stored = asyncio.Event()
@@ -148,24 +155,35 @@ class Acceptor:
         """Wait until every batch is committed."""
         await self._intake.drain()
         await self._suspicious.close()
+        await self._charges.close()
         await self._kept.close()
 
     async def _prepare(self, send: Send) -> _Item:
         kind, segments = encoding.count(send.text, smart=send.actor.smart_encoding, accents=send.actor.replace_accents)
         sender: SenderId | None = None
+        price: Charge | None = None
         refusal = unfit(send, segments) or forbidden(send.actor, send.to)
         if refusal is None:
             try:
                 if send.actor.mode == "live" and send.campaign_id is None:
                     refusal = await self._suspicious.refusal(send.actor.organization_id, send.to)
                 sender = await self._senders.resolve(send.actor, sender_id=send.sender_id, sender_name=send.sender_name)
+                if send.actor.mode == "live" and refusal is None:
+                    price = await self._price(send, sender, segments)
             except Refusal as refused:
                 refusal = refused
             except Exception as error:
                 if is_down(error):
                     raise Unavailable from error
                 raise
-        return _Item(send, send.id or uuid7(), sender, kind, segments, refusal)
+        return _Item(send, send.id or uuid7(), sender, kind, segments, price, refusal)
+
+    async def _price(self, send: Send, sender: SenderId, segments: int) -> Charge | None:
+        """What the message costs its organization from now on, whatever its price list becomes."""
+        charges = await self._charges.get()
+        if not charges.book.has_lists:
+            return None
+        return charges.price(send.actor.organization_id, send.to, sender.value, segments, now(), send.traffic_class)
 
     async def _store_one(self, item: _Item) -> Answer | BaseException:
         send, sender, unit, fits = item.send, item.sender, item.send.rate_unit, item.refusal is None
@@ -199,6 +217,7 @@ class Acceptor:
                 send.actor.key_id,
                 send.actor.user_id,
                 send.traffic_class,
+                *(one and one[0] for one in columns([item.price])),
             )
         assert row is not None
         self.stored.set()
@@ -242,6 +261,7 @@ class Acceptor:
                 [send.actor.key_id for send in sends],
                 senders_of([send.actor for send in sends]),
                 [send.traffic_class for send in sends],
+                *columns([item.price for item in items]),
             )
         assert row is not None
         self.stored.set()

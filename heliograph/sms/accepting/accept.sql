@@ -14,6 +14,9 @@
 -- idempotency key already has an outcome, that outcome is the answer. A batch holds a key at most once. An outcome is
 -- kept for p_kept, by the database's clock, whether or not a worker is there to delete it.
 --
+-- p_price: what each item's organization pays, in millionths, with its currency and when it is due; NULL as a whole
+-- where nothing has a price.
+--
 -- p_person: who sent each item on the dashboard; NULL as a whole where nobody did, which is a batch of keys'.
 --
 -- For a batch that is stored as a whole, only the balances (and the state of the rate windows) are returned; verdict
@@ -26,7 +29,8 @@ CREATE OR REPLACE FUNCTION sms_accept(
     p_encoding text[], p_segments smallint[], p_guarantee text[], p_request_id text[], p_expires timestamptz[],
     p_due timestamptz[], p_lane smallint[], p_text text[],
     p_bucket text, p_rate_organization uuid[], p_rate_key uuid[], p_rate_units int[],
-    p_slot int[], p_place int[], p_limit int[], p_key_id uuid[], p_person uuid[], p_class text[]
+    p_slot int[], p_place int[], p_limit int[], p_key_id uuid[], p_person uuid[], p_class text[],
+    p_price bigint[], p_price_currency text[], p_price_due text[]
 ) RETURNS TABLE (
     remaining bigint[], used int[], window_start timestamptz[], at timestamptz,
     verdict text[], since timestamptz[], message uuid[], reference text[]
@@ -112,15 +116,17 @@ BEGIN
     IF true = ANY (v_stored) THEN
         INSERT INTO messages (organization_id, id, mode, status, recipient, sender, sender_id, encoding, segments,
                               class, guarantee, country, body, client_reference, campaign_id, key_id, person_id,
-                              request_id, balance_after, accepted_at, send_at, expires_at)
+                              request_id, balance_after, price, price_currency, price_due, accepted_at, send_at,
+                              expires_at)
         SELECT organization, id, CASE WHEN billed THEN 'live' ELSE 'test' END, 'accepted', recipient, sender, sender_id,
                encoding, segments, class, guarantee, country, said, item.reference, campaign, key_id, person, request_id,
-               left_over, p_at, due, expires
+               left_over, price, price_currency, price_due, p_at, due, expires
           FROM unnest(v_stored, p_organization, p_id, p_billed, p_recipient, p_sender, p_sender_id, p_encoding,
                       p_segments, p_class, p_guarantee, p_country, p_text, p_reference, p_campaign, p_key_id, p_person,
-                      p_request_id, v_left, p_due, p_expires)
+                      p_request_id, v_left, p_price, p_price_currency, p_price_due, p_due, p_expires)
                AS item(stored, organization, id, billed, recipient, sender, sender_id, encoding, segments, class,
-                       guarantee, country, said, reference, campaign, key_id, person, request_id, left_over, due, expires)
+                       guarantee, country, said, reference, campaign, key_id, person, request_id, left_over, price,
+                       price_currency, price_due, due, expires)
          WHERE stored;
 
         INSERT INTO traffic_deltas (organization_id, batch, n, hour, channel, mode, country, sender, supplier_id, status,

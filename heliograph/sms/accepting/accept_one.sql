@@ -10,6 +10,7 @@ CREATE OR REPLACE FUNCTION sms_accept_one(
     p_encoding text, p_segments smallint, p_guarantee text, p_request_id text, p_expires timestamptz,
     p_due timestamptz, p_lane smallint, p_text text,
     p_bucket text, p_rate_key uuid, p_limit int, p_key_id uuid, p_person uuid, p_class text,
+    p_price bigint, p_price_currency text, p_price_due text,
     OUT remaining bigint, OUT used int, OUT window_start timestamptz, OUT at timestamptz,
     OUT verdict text, OUT since timestamptz, OUT message uuid, OUT reference text
 ) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
@@ -59,7 +60,8 @@ BEGIN
                           array_remove(ARRAY[p_rate_key], NULL),
                           array_remove(ARRAY[CASE WHEN p_rate_key IS NOT NULL THEN 0 END], NULL),
                           ARRAY[CASE WHEN p_rate_key IS NOT NULL THEN 1 END], ARRAY[0], ARRAY[NULL::int],
-                          ARRAY[p_key_id], ARRAY[p_person], ARRAY[p_class]) AS many;
+                          ARRAY[p_key_id], ARRAY[p_person], ARRAY[p_class], ARRAY[p_price],
+                          ARRAY[p_price_currency], ARRAY[p_price_due]) AS many;
         RETURN;
     END IF;
 
@@ -83,9 +85,10 @@ BEGIN
     )
     INSERT INTO messages (organization_id, id, mode, status, recipient, sender, sender_id, encoding, segments, class,
                           guarantee, country, body, client_reference, campaign_id, key_id, person_id,
-                          request_id, balance_after, accepted_at, send_at, expires_at)
+                          request_id, balance_after, price, price_currency, price_due, accepted_at, send_at,
+                          expires_at)
     VALUES (p_organization, p_id, v_mode, 'accepted', p_recipient, p_sender, p_sender_id, p_encoding, p_segments,
             p_class, p_guarantee, p_country, p_text, p_reference, p_campaign, p_key_id, p_person, p_request_id,
-            remaining, p_at, p_due, p_expires);
+            remaining, p_price, p_price_currency, p_price_due, p_at, p_due, p_expires);
     at := clock_timestamp();
 END $$;

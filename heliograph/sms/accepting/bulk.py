@@ -18,6 +18,7 @@ import msgspec
 
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
+from heliograph.base.money import Charge, columns
 from heliograph.queue.leases import BULK
 
 
@@ -45,10 +46,13 @@ class Bulk(msgspec.Struct, frozen=True, kw_only=True):
     segments: Sequence[int]
     #: When each is due; empty: at once.
     due: Sequence[datetime]
+    #: What the organization pays for each; empty: there are no prices.
+    prices: Sequence[Charge | None] = ()
 
 
 ACCEPT = """
-SELECT sms_accept_bulk($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+SELECT sms_accept_bulk($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
+    $19, $20, $21)
 """
 
 
@@ -77,5 +81,6 @@ async def accept_bulk(conn: Connection, bulk: Bulk, *, at: datetime) -> int | No
         bulk.segments,
         bulk.due,
         bulk.traffic_class,
+        *columns(bulk.prices),
     )
     return left

@@ -24,6 +24,7 @@ from heliograph.routes.lookup import Route
 from heliograph.sending.attempts import MOST_ATTEMPTS, Attempt
 from heliograph.sending.channel import End, Found, Step
 from heliograph.sending.results import Answered
+from heliograph.sms.charges import Charges
 from heliograph.sms.dispatch import claimed, outcomes, test_mode, uncertain
 from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.dispatch.outcomes import deadline
@@ -59,17 +60,18 @@ class SmsChannel:
         patience: float = 15.0,
         backlog: Backlog | None = None,
         routes: Callable[[], Sequence[Route]] = tuple,
+        charges: Charges | None = None,
     ) -> None:
         """`accounts`: the suppliers of this worker now. `grace`: seconds an unknown outcome waits for its receipt.
         `patience`: seconds that a message waits for a supplier that is slow before the next one is asked. `backlog`:
-        the worker's; None: its own. `routes`: those in force."""
+        the worker's; None: its own. `routes`: those in force. `charges`: what suppliers charge."""
         self._backlog = backlog or Backlog(cycle=0.0)
         self.grace = grace
         self.is_full = False
         #: Set when another round may be worth it: new work, room that came free, a new supplier.
         self.wake = asyncio.Event()
         self._accounts = accounts
-        self._selection = Selection(accounts, patience=patience, routes=routes)
+        self._selection = Selection(accounts, patience=patience, routes=routes, charges=charges)
         self._judge = Judge()
         self._subscriptions = Subscriptions(pool)
         #: Live messages that the suppliers can take in this round.

@@ -29,7 +29,7 @@ from heliograph.sending.results import Answered, Settled, settle
 from heliograph.sms.dispatch import test_mode
 from heliograph.sms.reports import keys, parts, waiting
 from heliograph.sms.reports.keys import PartId
-from heliograph.sms.status import Move
+from heliograph.sms.status import Move, Taken
 from heliograph.suppliers.contract import Outcome, Verdict
 from heliograph.traffic import reconciliation
 
@@ -112,11 +112,15 @@ def _decide(one: Answered, ids: Sequence[PartId], at: datetime, grace: float) ->
     outcome: Outcome = one.outcome
     lease, due, number = one.attempt.lease, one.attempt.message, one.attempt.number
     id, end = (ids[0].id_key, ids[0].recipient_suffix) if ids and ids[0].is_in_attempt(at) else (None, None)
-    ended = Ended(one.attempt, outcome.verdict.value, outcome.code, outcome.detail, outcome.doubtful, id, end)
+    route = one.attempt.context
+    ended = Ended(
+        one.attempt, outcome.verdict.value, outcome.code, outcome.detail, outcome.doubtful, id, end, route.cost
+    )
     message = (lease.organization_id, lease.id)
     match outcome.verdict:
         case Verdict.ACCEPTED:
-            return Settled(ended, Move(*message, "sent", at, supplier_id=one.attempt.target_id))
+            taken = Taken(route.network, route.cost)
+            return Settled(ended, Move(*message, "sent", at, supplier_id=one.attempt.target_id, taken=taken))
         case Verdict.UNKNOWN:
             return Settled(ended, postponed=Postponed(lease, grace, leases.UNROUTED))
         case Verdict.REFUSED if not outcome.failover or due.refused:

@@ -16,6 +16,7 @@ from uuid import UUID
 import msgspec
 import structlog
 
+from heliograph.base.money import Charge
 from heliograph.base.retry import HOLD
 from heliograph.queue.leases import SINGLE, Postponed
 from heliograph.routes.decisions import Decisions
@@ -23,6 +24,7 @@ from heliograph.routes.lookup import Candidates, Route, Table
 from heliograph.sending.attempts import Attempt
 from heliograph.sending.channel import End, Step
 from heliograph.sms.accepting import encoding
+from heliograph.sms.charges import Charges
 from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.dispatch.routing import Supplier, holds_back, overlap, serving
@@ -54,6 +56,10 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
     account: PooledSupplier
     #: How often its circuit had opened by then.
     openings: int
+    #: The recipient's network (MCC-MNC); empty: not known.
+    network: str = ""
+    #: What the supplier charges for it; None: not known.
+    cost: Charge | None = None
 
 
 class Selection:
@@ -65,9 +71,12 @@ class Selection:
         *,
         patience: float,
         routes: Callable[[], Sequence[Route]] = tuple,
+        charges: Charges | None = None,
     ) -> None:
         """`accounts`: the suppliers of this worker now. `patience`: seconds that a message waits for a supplier that is
-        slow before the next one is asked. `routes`: those in force; the same object while nothing has changed."""
+        slow before the next one is asked. `routes`: those in force; the same object while nothing has changed.
+        `charges`: what suppliers charge; None: nobody knows."""
+        self._charges = charges or Charges()
         self._accounts = accounts
         self._routes = routes
         #: What `_table` was compiled from.
@@ -295,16 +304,22 @@ class Selection:
         if account.probe:
             account.probe = False
             account.breaker.begin_probe()
+        parts = account.connector.parts(submission)
+        network, cost = "", None
+        if due.mode == "live":
+            network, cost = self._charges.cost(
+                account.supplier.id, due.recipient, due.sender, parts, due.at, due.traffic_class
+            )
         return Attempt(
             lease=due.lease,
             number=attempt,
             target_id=account.supplier.id,
             submission=submission,
             message=due,
-            context=Chosen(account, account.breaker.openings),
+            context=Chosen(account, account.breaker.openings, network, cost),
             reference=submission.reference,
             continues=due.series if continues else None,
-            parts=account.connector.parts(submission),
+            parts=parts,
             decision=decision,
         )
 

@@ -1,0 +1,85 @@
+"""`heliograph margin`: what customers pay, what suppliers charge, and what is left, by day."""
+
+from __future__ import annotations
+
+import sys
+from datetime import date, timedelta
+from typing import Annotated, Any
+
+import typer
+
+from heliograph.base import csv_files
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.base.money import decimal
+from heliograph.cli.terminal.console import DataDir, Json, OrgOrAll, on_database, only, settings_of, show
+from heliograph.prices import margins
+from heliograph.prices.margins import PARTS, Line
+
+COLUMNS = ("messages", "segments", "price", "price_currency", "cost", "cost_currency", "margin", "margin_percent")
+
+
+def command(
+    first: Annotated[str | None, typer.Option("--from", metavar="DAY", help="First day (UTC). Default: today.")] = None,
+    last: Annotated[str | None, typer.Option("--to", metavar="DAY", help="Last day (UTC). Default: the first.")] = None,
+    by: Annotated[
+        str, typer.Option(metavar="PARTS", help=f"What to tell apart, separated by commas: {', '.join(PARTS)}.")
+    ] = "day,supplier,country",
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    org: OrgOrAll = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show prices, costs and margins of the live SMS that suppliers took, by the day in which they became due.
+
+    Amounts of different currencies are never added. Without a price or a cost, or with both in different currencies,
+    there is no margin.
+
+    \b
+    Examples:
+      heliograph margin --from 2026-11-01 --to 2026-11-30 --by supplier
+      heliograph margin --from 2026-11-01 --to 2026-11-30 --by day,organization,network --csv > november.csv
+    """
+    parts = [one.strip() for one in by.split(",") if one.strip()]
+    if unknown := [one for one in parts if one not in PARTS]:
+        raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(PARTS)}", param_hint="--by")
+
+    async def work(conn: Connection) -> list[Line]:
+        start = clock.now().date() if first is None else _day(first, "--from")
+        end = start if last is None else _day(last, "--to")
+        if end < start:
+            raise typer.BadParameter("is before --from", param_hint="--to")
+        of = await only(conn, org)
+        return await margins.read(conn, first=start, last=end + timedelta(days=1), organization_id=of, by=parts)
+
+    lines = [_plain(one, parts) for one in on_database(work, settings_of(data_dir))]
+    columns = [one for one in PARTS if one in parts] + list(COLUMNS)
+    if csv:
+        writer = csv_files.Writer(sys.stdout, columns)
+        for line in lines:
+            writer.row(["" if line[name] is None else str(line[name]) for name in columns])
+    else:
+        show(lines, json, columns)
+
+
+def _day(text: str, option: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter("must be a day such as 2026-11-30", param_hint=option) from None
+
+
+def _plain(one: Line, parts: list[str]) -> dict[str, Any]:
+    plain = {name: getattr(one, name) for name in PARTS if name in parts}
+    plain |= {"day": one.day.isoformat()} if one.day is not None else {}
+    margin = one.margin
+    return plain | {
+        "messages": one.messages,
+        "segments": one.segments,
+        "price": decimal(one.price) if one.price_currency else None,
+        "price_currency": one.price_currency or None,
+        "cost": decimal(one.cost) if one.cost_currency else None,
+        "cost_currency": one.cost_currency or None,
+        "margin": None if margin is None else decimal(margin),
+        "margin_percent": f"{margin / one.price * 100:.1f}" if margin is not None and one.price else None,
+    }

@@ -1,0 +1,152 @@
+"""Margins: what organizations pay and what suppliers charge, by day, supplier, country and network.
+
+    moves of messages ── deltas, in the same commit ──► margin_deltas ── folded by a timer ──► margins
+
+The rule nobody may break: an amount is added once, in the commit of the move that makes it due, and under its own
+currency. Amounts of two currencies are never added, and no margin is made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.ids import uuid7
+
+#: Stands for a supplier that nobody knows.
+NONE = UUID(int=0)
+#: Deltas of one step, and steps of one round.
+STEP, STEPS = 5000, 20
+#: There is something to fold.
+ANY = "EXISTS (SELECT FROM margin_deltas)"
+
+
+class Due(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What became due by one move of a message. `messages`: 1 if a supplier took it by that. Amounts in millionths;
+    a currency is empty where there is no amount."""
+
+    organization_id: UUID
+    at: datetime
+    supplier_id: UUID | None
+    country: str
+    network: str
+    messages: int
+    segments: int
+    price: int
+    price_currency: str
+    cost: int
+    cost_currency: str
+
+
+APPEND = """
+INSERT INTO margin_deltas (organization_id, batch, n, day, supplier_id, country, network, price_currency,
+                           cost_currency, messages, segments, price, cost)
+SELECT organization_id, $1, n, day, supplier_id, country, network, price_currency, cost_currency, messages, segments,
+       price, cost
+  FROM unnest($2::uuid[], $3::date[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[], $9::bigint[],
+              $10::bigint[], $11::bigint[], $12::bigint[]) WITH ORDINALITY
+       AS item (organization_id, day, supplier_id, country, network, price_currency, cost_currency, messages, segments,
+                price, cost, n)
+"""
+
+
+async def record(conn: Connection, some: Iterable[Due]) -> None:
+    """Append what became due, in the caller's transaction: a row for each combination, not for each message."""
+    sums: dict[tuple[object, ...], list[int]] = {}
+    for one in some:
+        day = one.at.astimezone(UTC).date()
+        key = (
+            *(one.organization_id, day, one.supplier_id or NONE, one.country, one.network),
+            *(one.price_currency, one.cost_currency),
+        )
+        sum_ = sums.setdefault(key, [0, 0, 0, 0])
+        for place, amount in enumerate((one.messages, one.segments, one.price, one.cost)):
+            sum_[place] += amount
+    rows = [(*key, *sum_) for key, sum_ in sums.items() if any(sum_)]
+    if rows:
+        await conn.execute(APPEND, uuid7(), *(list(column) for column in zip(*rows, strict=True)))
+
+
+# In the order of the keys, so that two who fold at once cannot deadlock.
+FOLD = """
+WITH gone AS (
+    DELETE FROM margin_deltas WHERE ctid = ANY (ARRAY(SELECT ctid FROM margin_deltas LIMIT $1 FOR UPDATE SKIP LOCKED))
+    RETURNING *
+), added AS (
+    INSERT INTO margins AS known (organization_id, day, supplier_id, country, network, price_currency, cost_currency,
+                                  messages, segments, price, cost)
+    SELECT organization_id, day, supplier_id, country, network, price_currency, cost_currency, sum(messages)::bigint,
+           sum(segments)::bigint, sum(price)::bigint, sum(cost)::bigint
+      FROM gone GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7
+    ON CONFLICT (organization_id, day, supplier_id, country, network, price_currency, cost_currency) DO UPDATE
+       SET messages = known.messages + excluded.messages, segments = known.segments + excluded.segments,
+           price = known.price + excluded.price, cost = known.cost + excluded.cost
+)
+SELECT count(*) FROM gone
+"""
+
+
+async def fold(conn: Connection) -> int:
+    """Fold accumulated deltas, each step in its own transaction; returns how many there were."""
+    folded = 0
+    for _ in range(STEPS):
+        done: int = await conn.fetchval(FOLD, STEP)
+        folded += done
+        if done < STEP:
+            break
+    return folded
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A sum. What it is not told apart by is None."""
+
+    day: date | None
+    organization: str | None
+    supplier: str | None
+    country: str | None
+    network: str | None
+    messages: int
+    segments: int
+    #: Millionths.
+    price: int
+    price_currency: str
+    cost: int
+    cost_currency: str
+
+    @property
+    def margin(self) -> int | None:
+        """Price less cost; None if they are in two currencies, or one of them is not known."""
+        return self.price - self.cost if self.price_currency == self.cost_currency != "" else None
+
+
+#: What lines can be told apart by.
+PARTS = ("day", "organization", "supplier", "country", "network")
+# For the operators, over all organizations, or one ($3).
+READ = """
+SELECT CASE WHEN 'day' = ANY ($4) THEN m.day END AS day,
+       CASE WHEN 'organization' = ANY ($4) THEN o.name END AS organization,
+       CASE WHEN 'supplier' = ANY ($4) THEN coalesce(s.name, '') END AS supplier,
+       CASE WHEN 'country' = ANY ($4) THEN m.country END AS country,
+       CASE WHEN 'network' = ANY ($4) THEN m.network END AS network,
+       sum(m.messages)::bigint AS messages, sum(m.segments)::bigint AS segments, sum(m.price)::bigint AS price,
+       m.price_currency, sum(m.cost)::bigint AS cost, m.cost_currency
+  FROM (SELECT organization_id, day, supplier_id, country, network, messages, segments, price, price_currency, cost,
+               cost_currency FROM margins
+        UNION ALL
+        SELECT organization_id, day, supplier_id, country, network, messages, segments, price, price_currency, cost,
+               cost_currency FROM margin_deltas) m
+       JOIN organizations o ON o.id = m.organization_id LEFT JOIN suppliers s ON s.id = m.supplier_id
+ WHERE m.day >= $1 AND m.day < $2 AND ($3::uuid IS NULL OR m.organization_id = $3)
+ GROUP BY 1, 2, 3, 4, 5, m.price_currency, m.cost_currency ORDER BY 1, 2, 3, 4, 5, m.price_currency, m.cost_currency
+"""
+
+
+async def read(
+    conn: Connection, *, first: date, last: date, organization_id: UUID | None = None, by: Sequence[str] = PARTS[:4]
+) -> list[Line]:
+    """The sums of the days from `first` until before `last`, told apart by some of PARTS and always by currency."""
+    return [Line(*row) for row in await conn.fetch(READ, first, last, organization_id, list(by))]

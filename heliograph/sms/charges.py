@@ -1,0 +1,111 @@
+"""What an SMS costs and what is paid for it, and the network that it goes to: known in memory, for each process.
+
+The rule nobody may break: no message waits for its price or its cost. What is not known is recorded as not known, and
+counts in no margin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from time import monotonic
+from uuid import UUID
+
+from heliograph.accounts.organizations import DestinationNotAllowed
+from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.money import Charge
+from heliograph.networks.directory import Directory, Place
+from heliograph.prices.book import Book, charge
+from heliograph.prices.tariff import Destination, Found, Tariff, sender_type
+
+#: Seconds after which what changed counts everywhere, about.
+EVERY = 1.0
+
+
+class Charges:
+    """The tariffs and networks that a process holds."""
+
+    def __init__(self) -> None:
+        self.book = Book()
+        self.directory = Directory()
+        self._refreshed_at = float("-inf")
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last `refresh` began."""
+        return monotonic() - self._refreshed_at
+
+    async def refresh(self, conn: Connection | Pool) -> None:
+        """Take up what has changed, if that was not done within EVERY."""
+        if self.age < EVERY:
+            return
+        at = monotonic()
+        await self.book.refresh(conn)
+        # Networks of single numbers matter only where there are rates.
+        if self.book.has_cards or self.book.has_lists:
+            await self.directory.refresh(conn)
+        self._refreshed_at = at
+
+    def rate(
+        self, tariff: Tariff, place: Place, recipient: str, sender: str, at: datetime, message_class: str
+    ) -> Found | None:
+        """The rate of a tariff for a message; None: it has none for that."""
+        to = Destination(recipient[1:], place.country, place.network, place.is_exact)
+        return tariff.find(to, at, message_class=message_class, sender_type=sender_type(sender))
+
+    def cost(
+        self, supplier_id: UUID, recipient: str, sender: str, segments: int, at: datetime, message_class: str
+    ) -> tuple[str, Charge | None]:
+        """The recipient's network, and what a supplier charges for a message of so many segments."""
+        place = self.directory.place(recipient)
+        card = self.book.card(supplier_id)
+        if card is None:
+            return place.network, None
+        return place.network, charge(self.rate(card, place, recipient, sender, at, message_class), segments)
+
+    def price(
+        self, organization_id: UUID, recipient: str, sender: str, segments: int, at: datetime, message_class: str
+    ) -> Charge | None:
+        """What an organization pays for a message of so many segments; None: it has no price list, or none for that.
+        Raises DestinationNotAllowed where its price list says that nothing is sent there."""
+        tariff = self.book.price_list(organization_id)
+        if tariff is None:
+            return None
+        place = self.directory.place(recipient)
+        found = self.rate(tariff, place, recipient, sender, at, message_class)
+        if found is not None and found.rate.rejects:
+            raise DestinationNotAllowed(country=place.country)
+        return charge(found, segments)
+
+
+class CurrentCharges:
+    """The charges of a process that nobody refreshes by a timer: as they were a second ago, or now after a pause."""
+
+    #: Older ones are waited for, seconds.
+    OLDEST = 3.0
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._charges = Charges()
+        self._refreshing: asyncio.Task[None] | None = None
+
+    async def get(self) -> Charges:
+        """The charges; waits only if nobody asked for a while. Raises what the database raises."""
+        age = self._charges.age
+        if age > EVERY:
+            if self._refreshing is None:
+                self._refreshing = asyncio.create_task(self._refresh())
+            if age > self.OLDEST:
+                await asyncio.shield(self._refreshing)
+        return self._charges
+
+    async def close(self) -> None:
+        """Wait for what is under way."""
+        if self._refreshing is not None:
+            await asyncio.wait([self._refreshing])
+
+    async def _refresh(self) -> None:
+        try:
+            await self._charges.refresh(self._pool)
+        finally:
+            self._refreshing = None

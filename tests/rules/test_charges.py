@@ -1,0 +1,283 @@
+"""Prices at acceptance, costs at the attempt, and margins that are what the messages say."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from heliograph.accounts.organizations import DestinationNotAllowed
+from heliograph.base.actor import Actor
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
+from heliograph.base.money import UNIT, Charge
+from heliograph.networks import learned
+from heliograph.networks.learned import RECEIPT, Known
+from heliograph.prices import margins, rows, tariffs
+from heliograph.sms.accepting.accept import Acceptor
+from heliograph.sms.accepting.bulk import Bulk, accept_bulk
+from heliograph.suppliers.contract import Outcome, Part, Receipt, ReceiptState, Submission, Verdict
+from tests.rules.dispatching import Bench
+from tests.rules.factories import accepted, organization, send, supplier
+
+TO, PORTED = "+258841234567", "+258841234568"
+LIST = "country,mcc,mnc,price,currency,bill_on\nMZ,,,0.05,EUR,submit\nMZ,643,03,0.06,EUR,submit\nPT,,,,EUR,\n"
+CARD = "mcc,mnc,prefix,price,currency,bill_on\n643,04,,0.03,EUR,submit\n643,03,,0.04,EUR,delivered\n"
+
+
+async def tariff(pool: Pool, text: str, *, supplier_id: UUID | None = None, name: str = "list") -> None:
+    given = rows.read(text.replace("PT,,,,EUR,", "PT,,,9,EUR,").splitlines(keepends=True))
+    async with pool.acquire() as conn:
+        await tariffs.import_rates(
+            conn, given, kind="cost" if supplier_id else "price", name=name, supplier_id=supplier_id, whole=True
+        )
+
+
+async def default(pool: Pool, text: str = LIST, *, name: str = "list") -> None:
+    await tariff(pool, text, name=name)
+    async with pool.acquire() as conn:
+        await tariffs.make_default(conn, price_list=name)
+
+
+async def charged(pool: Pool, *names: str) -> list[tuple[Any, ...]]:
+    found = await pool.fetch(f"SELECT {', '.join(names)} FROM messages ORDER BY id")
+    return [tuple(row) for row in found]
+
+
+PRICE = ("price", "price_currency", "price_due")
+COST = ("network", "cost", "cost_currency", "cost_due")
+
+
+async def test_a_price_is_settled_when_a_message_is_accepted(pool: Pool) -> None:
+    actor, test = await organization(pool), await organization(pool, mode="test")
+    await default(pool)
+    async with pool.acquire() as conn:
+        await learned.learn(conn, [Known(int(PORTED[1:]), "643-03", RECEIPT)])
+    acceptor = Acceptor(pool)
+    await acceptor.accept(send(actor, to=TO))
+    await acceptor.accept(send(actor, "x" * 200, to=PORTED))
+    await acceptor.accept(send(actor, to="+27821234567"))
+    await acceptor.accept(send(test, to=TO))
+    assert await charged(pool, *PRICE) == [
+        (50_000, "EUR", "submit"),
+        (120_000, "EUR", "submit"),
+        (None, None, None),
+        (None, None, None),
+    ]
+    await acceptor.drain()
+
+
+async def test_a_batch_is_priced_like_each_of_it(pool: Pool) -> None:
+    actor, free = await organization(pool), await organization(pool)
+    await tariff(pool, LIST)
+    async with pool.acquire() as conn:
+        await tariffs.assign(conn, actor, price_list="list")
+    acceptor = Acceptor(pool)
+    answers = await acceptor.accept_many(
+        [send(actor, to=TO, key_name="one"), send(free, to=TO), send(actor, to="+351912345678"), send(actor, to=TO)]
+    )
+    assert [getattr(one, "status", None) for one in answers] == [202, 202, 202, 202]
+    prices = await pool.fetch("SELECT organization_id, recipient, price FROM messages ORDER BY id")
+    assert [(row["organization_id"] == actor.organization_id, row["price"]) for row in prices] == [
+        (True, 50_000),
+        (False, None),
+        (True, 9 * UNIT),
+        (True, 50_000),
+    ]
+    await acceptor.drain()
+
+
+async def test_p10_what_was_accepted_keeps_its_price(pool: Pool) -> None:
+    actor = await organization(pool)
+    await default(pool)
+    acceptor = Acceptor(pool)
+    await acceptor.accept(send(actor, to=TO))
+    await default(pool, LIST.replace("0.05", "0.07"))
+    other = Acceptor(pool)
+    await other.accept(send(actor, to=TO))
+    assert await charged(pool, "price") == [(50_000,), (70_000,)]
+    await acceptor.drain()
+    await other.drain()
+
+
+async def test_an_import_counts_within_seconds_also_where_nobody_asked_for_long(pool: Pool) -> None:
+    actor = await organization(pool)
+    acceptor = Acceptor(pool)
+    await acceptor.accept(send(actor, to=TO))
+    await default(pool)
+    acceptor._charges._charges._refreshed_at -= 3600
+    await acceptor.accept(send(actor, to=TO))
+    assert await charged(pool, "price") == [(None,), (50_000,)]
+    await acceptor.drain()
+
+
+async def test_where_the_price_list_rejects_nothing_is_accepted(pool: Pool) -> None:
+    actor = await organization(pool)
+    await default(pool, "country,price,currency,reject\nMZ,0.05,EUR,yes\nPT,0.05,EUR,\n")
+    acceptor = Acceptor(pool)
+    with pytest.raises(DestinationNotAllowed) as refused:
+        await acceptor.accept(send(actor, to=TO))
+    assert refused.value.details == {"country": "MZ"}
+    await acceptor.accept(send(actor, to="+351912345678"))
+    assert await charged(pool, "price") == [(50_000,)]
+    await acceptor.drain()
+
+
+async def test_messages_of_a_campaign_have_their_prices(pool: Pool) -> None:
+    actor = await organization(pool)
+    sender_id = await pool.fetchval("SELECT id FROM sender_ids WHERE organization_id = $1", actor.organization_id)
+    bulk = Bulk(
+        organization_id=actor.organization_id,
+        mode="live",
+        campaign_id=uuid7(),
+        sender_id=sender_id,
+        sender="ACME",
+        request_id="r",
+        ids=[uuid7() for _ in range(3)],
+        recipients=[TO, PORTED, "+351912345678"],
+        texts=[],
+        text="hello",
+        encodings=["gsm7"] * 3,
+        segments=[1] * 3,
+        due=[],
+        prices=[Charge(5, "EUR", "submit"), None, Charge(7, "USD", "delivered")],
+    )
+    async with pool.acquire() as conn:
+        assert await accept_bulk(conn, bulk, at=clock.now()) is not None
+    assert await charged(pool, *PRICE) == [(5, "EUR", "submit"), (None, None, None), (7, "USD", "delivered")]
+
+
+class Carried:
+    """A supplier with a rate card, an organization with a price list, and a worker."""
+
+    actor: Actor
+    bench: Bench
+    acceptor: Acceptor
+
+
+async def carried(pool: Pool, *, prices: str = LIST, card: str = CARD) -> Carried:
+    made = Carried()
+    made.actor = await organization(pool)
+    row = supplier()
+    await pool.execute(
+        "INSERT INTO suppliers (id, name, kind, settings, secret, created_at, changed_at)"
+        " VALUES ($1, $2, 'smpp', '{}', '', now(), now())",
+        row.id,
+        row.name,
+    )
+    await default(pool, prices)
+    await tariff(pool, card, supplier_id=row.id, name=row.name)
+    made.bench, made.acceptor = Bench(pool, row), Acceptor(pool)
+    await made.bench.charges.refresh(pool)
+    return made
+
+
+async def totals(pool: Pool) -> list[tuple[Any, ...]]:
+    async with pool.acquire() as conn:
+        today = clock.now().date()
+        lines = await margins.read(conn, first=today, last=today + timedelta(days=1), by=["country", "network"])
+    return [(one.network, one.messages, one.segments, one.price, one.cost, one.margin) for one in lines]
+
+
+async def test_a_cost_is_settled_with_the_attempt_and_both_become_due_when_it_is_taken(pool: Pool) -> None:
+    made = await carried(pool)
+    await made.acceptor.accept(send(made.actor, "x" * 200, to=TO))
+    assert await totals(pool) == []
+    await made.bench.round()
+    assert await charged(pool, *COST, "price") == [("643-04", 60_000, "EUR", "submit", 100_000)]
+    row = await pool.fetchrow("SELECT cost, cost_currency, cost_due FROM attempts")
+    assert tuple(row) == (60_000, "EUR", "submit")
+    assert await totals(pool) == [("643-04", 1, 2, 100_000, 60_000, 40_000)]
+    async with pool.acquire() as conn:
+        assert await margins.fold(conn) == 1
+    assert await totals(pool) == [("643-04", 1, 2, 100_000, 60_000, 40_000)]
+    await made.acceptor.drain()
+
+
+def receipt(state: ReceiptState, id: str) -> Receipt:
+    return Receipt((id,), state, PORTED[1:], "ACME", f"{state} {id}".encode())
+
+
+@pytest.mark.parametrize("arrives", [True, False], ids=["delivered", "P9"])
+async def test_p9_what_is_billed_on_delivery_costs_nothing_before(pool: Pool, arrives: bool) -> None:
+    made = await carried(pool)
+    async with pool.acquire() as conn:
+        await learned.learn(conn, [Known(int(PORTED[1:]), "643-03", RECEIPT)])
+    made.bench.charges._refreshed_at = float("-inf")
+    await made.bench.charges.refresh(pool)
+    made.bench.only.script = lambda submission: accepted("k1")
+    await made.acceptor.accept(send(made.actor, to=PORTED))
+    await made.bench.round()
+    assert await totals(pool) == [("643-03", 1, 1, 60_000, 0, 60_000)]
+    state = ReceiptState.DELIVERED if arrives else ReceiptState.UNDELIVERED
+    await made.bench.receive(made.bench.only_id, receipt(state, "k1"))
+    await made.bench.receive(made.bench.only_id, receipt(state, "k1"))
+    cost = 40_000 if arrives else 0
+    assert await totals(pool) == [("643-03", 1, 1, 60_000, cost, 60_000 - cost)]
+    await made.acceptor.drain()
+
+
+async def test_what_no_supplier_took_is_due_from_nobody(pool: Pool) -> None:
+    made = await carried(pool)
+    made.bench.only.script = lambda submission: Outcome(Verdict.REFUSED, code="0x0000000B", total=1)
+    await made.acceptor.accept(send(made.actor, to=TO))
+    await made.bench.round()
+    assert await pool.fetchval("SELECT status FROM messages") == "rejected"
+    assert await totals(pool) == []
+    assert await charged(pool, "cost", "price") == [(None, 50_000)]
+    assert await pool.fetchval("SELECT cost FROM attempts") == 30_000
+    await made.acceptor.drain()
+
+
+async def test_amounts_of_two_currencies_are_not_added(pool: Pool) -> None:
+    made = await carried(pool, card=CARD.replace("EUR", "USD"))
+    await made.acceptor.accept(send(made.actor, to=TO))
+    await made.bench.round()
+    assert await totals(pool) == [("643-04", 1, 1, 50_000, 30_000, None)]
+    await made.acceptor.drain()
+
+
+async def test_a_message_without_any_price_leaves_no_row(pool: Pool) -> None:
+    actor = await organization(pool)
+    bench, acceptor = Bench(pool), Acceptor(pool)
+    await acceptor.accept(send(actor, to=TO))
+    await bench.round()
+    assert await charged(pool, "network", "cost", "price") == [("643-04", None, None)]
+    assert await pool.fetchval("SELECT count(*) FROM margin_deltas") == 0
+    await acceptor.drain()
+
+
+async def test_margins_are_the_sums_of_their_messages(pool: Pool) -> None:
+    made = await carried(pool, prices=LIST.replace("0.05,EUR,submit", "0.05,EUR,delivered"))
+    taken = 0
+
+    def answer(submission: Submission) -> Outcome:
+        nonlocal taken
+        taken += 1
+        if taken % 5 == 0:
+            return Outcome(Verdict.REFUSED, code="0x0000000B", total=1)
+        return Outcome(Verdict.ACCEPTED, (Part(1, f"n{taken}"),))
+
+    made.bench.only.script = answer
+    await made.acceptor.accept_many([send(made.actor, to=f"+2588412345{n:02d}") for n in range(40)])
+    await made.bench.round(2)
+    ids = await pool.fetch("SELECT supplier_message_id AS id FROM attempts WHERE state = 'accepted' ORDER BY 1")
+    received = [
+        Receipt((row["id"],), ReceiptState.DELIVERED if n % 3 else ReceiptState.EXPIRED, "", "", row["id"].encode())
+        for n, row in enumerate(ids)
+    ]
+    await made.bench.receive(made.bench.only_id, *received[:20])
+    await made.bench.receive(made.bench.only_id, *received)
+    expected = await pool.fetchrow(
+        "SELECT count(*) FILTER (WHERE sent_at IS NOT NULL) AS messages,"
+        " sum(price) FILTER (WHERE status = 'delivered')::bigint AS price,"
+        " sum(cost) FILTER (WHERE sent_at IS NOT NULL)::bigint AS cost FROM messages"
+    )
+    assert expected["messages"] == 32
+    assert await totals(pool) == [
+        ("643-04", 32, 32, expected["price"], expected["cost"], expected["price"] - expected["cost"])
+    ]
+    await made.acceptor.drain()
