@@ -801,9 +801,15 @@ CREATE TABLE route_suppliers (
     supplier_id uuid NOT NULL CONSTRAINT route_suppliers_supplier REFERENCES suppliers,
     priority    smallint NOT NULL DEFAULT 10,
     weight      smallint NOT NULL DEFAULT 1 CHECK (weight > 0),
+    points      smallint CHECK (points BETWEEN 1 AND 100),
+    streak      smallint NOT NULL DEFAULT 0,
+    reason      text NOT NULL DEFAULT '',
     PRIMARY KEY (route_id, supplier_id)
 );
 COMMENT ON TABLE route_suppliers IS 'reference: who carries a route''s messages: by priority, those of equal priority by weight';
+COMMENT ON COLUMN route_suppliers.points IS 'its share of an adaptive route, of a hundred, in place of priority and weight; NULL: not measured yet';
+COMMENT ON COLUMN route_suppliers.streak IS 'evaluations in a row in which it was better than the one with most points';
+COMMENT ON COLUMN route_suppliers.reason IS 'what the last evaluation saw of it, for operators';
 
 CREATE TABLE route_decisions (
     id      bigint PRIMARY KEY,

@@ -7,7 +7,7 @@ The rule nobody may break: a change and its entry in the audit log are one commi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -30,6 +30,16 @@ _is_prefix = re.compile(r"[1-9][0-9]{0,14}").fullmatch
 _is_network = re.compile(r"[0-9]{3}-[0-9]{2,3}").fullmatch
 
 
+class Share(msgspec.Struct, frozen=True):
+    """What an adaptive route gives a supplier, of a hundred points, and why."""
+
+    supplier_id: UUID
+    points: int
+    #: Evaluations in a row in which it was better than the one with most points.
+    streak: int
+    reason: str
+
+
 class StoredRoute(msgspec.Struct, frozen=True, kw_only=True):
     """A route as its row says."""
 
@@ -39,6 +49,8 @@ class StoredRoute(msgspec.Struct, frozen=True, kw_only=True):
     organization: str | None
     note: str
     changed_at: datetime
+    #: By supplier; empty: it is not adaptive, or nothing was measured yet.
+    shares: Mapping[UUID, Share] = {}
 
 
 LOAD = """
@@ -47,7 +59,9 @@ SELECT r.id, r.name, r.state, r.prefix, r.country, r.network, r.organization_id,
        (SELECT o.name FROM organizations o WHERE o.id = r.organization_id) AS organization,
        (SELECT array_agg(c.supplier_id ORDER BY c.supplier_id) FROM route_suppliers c WHERE c.route_id = r.id) AS ids,
        (SELECT array_agg(c.priority ORDER BY c.supplier_id) FROM route_suppliers c WHERE c.route_id = r.id) AS places,
-       (SELECT array_agg(c.weight ORDER BY c.supplier_id) FROM route_suppliers c WHERE c.route_id = r.id) AS weights
+       (SELECT array_agg(c.weight ORDER BY c.supplier_id) FROM route_suppliers c WHERE c.route_id = r.id) AS weights,
+       (SELECT json_agg(json_build_array(c.supplier_id, c.points, c.streak, c.reason))::text FROM route_suppliers c
+         WHERE c.route_id = r.id AND r.adaptive AND c.points IS NOT NULL) AS shares
   FROM routes r ORDER BY r.name
 """
 
@@ -58,8 +72,40 @@ async def load(conn: Connection) -> list[StoredRoute]:
 
 
 async def active(conn: Connection) -> tuple[Route, ...]:
-    """The routes that are in force."""
-    return tuple(one.route for one in await load(conn) if one.state == "active")
+    """The routes that are in force; in adaptive ones, shares stand for priorities and weights."""
+    return tuple(_adapted(one) for one in await load(conn) if one.state == "active")
+
+
+def _adapted(one: StoredRoute) -> Route:
+    choices = one.route.choices
+    if not one.shares or any(choice.supplier_id not in one.shares for choice in choices):
+        return one.route
+    return msgspec.structs.replace(
+        one.route, choices=tuple(Choice(two.supplier_id, 0, one.shares[two.supplier_id].points) for two in choices)
+    )
+
+
+# Workers look whether a route has changed, so only where points did.
+SHARE = """
+WITH given AS (
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::smallint[], $5::text[])
+        AS given (route_id, supplier_id, points, streak, reason)
+), moved AS (
+    SELECT DISTINCT known.route_id FROM route_suppliers known JOIN given USING (route_id, supplier_id)
+     WHERE known.points IS DISTINCT FROM given.points
+), told AS (
+    UPDATE routes SET changed_at = clock_timestamp() WHERE id IN (SELECT route_id FROM moved)
+)
+UPDATE route_suppliers known SET points = given.points, streak = given.streak, reason = given.reason
+  FROM given WHERE known.route_id = given.route_id AND known.supplier_id = given.supplier_id
+"""
+
+
+async def store_shares(conn: Connection, shares: Mapping[UUID, Sequence[Share]]) -> None:
+    """Store the shares of routes, by route."""
+    rows = [(route, *msgspec.structs.astuple(one)) for route, some in shares.items() for one in some]
+    if rows:
+        await conn.execute(SHARE, *(list(column) for column in zip(*rows, strict=True)))
 
 
 # A sum, so that a change that commits behind a later one is noticed as well.
@@ -107,6 +153,14 @@ async def lock(conn: Connection, *, route: str) -> StoredRoute:
     if id is None:
         raise NotFound("There is no such route.", resource="route", id=route)
     return next(one for one in await load(conn) if one.route.id == id)
+
+
+async def find(conn: Connection, *, route: str) -> StoredRoute:
+    """The route with this name or id. Raises NotFound."""
+    for one in await load(conn):
+        if route in (one.route.name, str(one.route.id)):
+            return one
+    raise NotFound("There is no such route.", resource="route", id=route)
 
 
 CHANGE = """
@@ -257,4 +311,10 @@ def _stored(row: asyncpg.Record) -> StoredRoute:
         organization=row["organization"],
         note=row["note"],
         changed_at=row["changed_at"],
+        shares={one.supplier_id: one for one in _shares(row["shares"])},
     )
+
+
+def _shares(text: str | None) -> list[Share]:
+    given = msgspec.json.decode(text or "[]", type=list[tuple[UUID, int, int, str]])
+    return [Share(*one) for one in given]

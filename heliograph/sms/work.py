@@ -24,7 +24,7 @@ from heliograph.sending.results import Results
 from heliograph.sms.callbacks import addresses, intake
 from heliograph.sms.callbacks.processing import CallbackProcessing
 from heliograph.sms.charges import Charges
-from heliograph.sms.dispatch import held, suppliers, test_mode
+from heliograph.sms.dispatch import adapting, held, suppliers, test_mode
 from heliograph.sms.dispatch.channel import SmsChannel
 from heliograph.sms.dispatch.supplier_pool import SupplierPool
 from heliograph.sms.received import inbox, replies
@@ -125,6 +125,7 @@ class SmsWork(Work):
         return (
             Timer("suppliers", self._refresh, 1.0),
             Timer("notes", self._keep_up, 5.0),
+            SharedTimer("shares", adapting.step, adapting.EVERY, when=adapting.ANY),
             SharedTimer("margins", margins.fold, 10.0, when=margins.ANY, in_steps=True),
             SharedTimer("receipts", self._sweep_receipts, 1.0, when=waiting.ANY_DUE),
             SharedTimer("receipt ids", self._adviser.look, 20.0),

@@ -110,6 +110,37 @@ def list_(json: Json = False, data_dir: DataDir = None) -> None:
     show(on_database(_all, settings_of(data_dir)), json, COLUMNS)
 
 
+@app.command("show")
+def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Show a route, with the points that an adaptive one gives each supplier now, and why.
+
+    \b
+    Example:
+      heliograph route show codes
+    """
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        names = await _names(conn)
+        one = await rules.find(conn, route=which)
+        shares = sorted(one.shares.values(), key=lambda share: -share.points)
+        return _shown(one, names) | {
+            "shares": [
+                {"supplier": names.get(two.supplier_id, "(removed)"), "points": two.points, "reason": two.reason}
+                for two in shares
+            ]
+        }
+
+    found = on_database(work, settings_of(data_dir))
+    if json:
+        show(found, json)
+        return
+    shares = found.pop("shares")
+    show(found, json)
+    if shares:
+        print()
+        show(shares, json, ("supplier", "points", "reason"))
+
+
 @app.command("set")
 def set_(
     which: Which,

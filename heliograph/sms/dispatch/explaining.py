@@ -41,6 +41,7 @@ async def explain(
     """What would be done with a message to `to` (E.164). `network`: MCC-MNC, taken for certain."""
     known = await routing.load(conn)
     table = Table(routing.serving(known), await rules.active(conn))
+    shares = {one.route.id: one.shares for one in await rules.load(conn)}
     found = table.candidates(
         to,
         organization_id=organization_id,
@@ -60,7 +61,9 @@ async def explain(
     held = await suppliers.sessions(conn)
     skipped = {one.id: why for one in known if (why := _unusable(one, held)) is not None}
     names = {one.id: one.name for one in known}
-    said = words.explained(found, names=names, organization=lambda _: organization, skipped=skipped)
+    seen = shares.get(found.route.id, {}) if found.route else {}
+    facts = {id: one.reason for id, one in seen.items()}
+    said = words.explained(found, names=names, organization=lambda _: organization, skipped=skipped, facts=facts)
     asked = [
         choice.supplier_id
         for group in found.groups

@@ -219,11 +219,14 @@ class Selection:
         return due.lease.tries >= PATIENCE or waited > self._patience_of(due)
 
     def _candidates(self, due: ClaimedMessage) -> Candidates:
+        place = self._charges.directory.place(due.recipient)
         return self._table.candidates(
             due.recipient,
             organization_id=due.lease.organization_id,
             sender=due.sender,
             traffic_class=due.traffic_class,
+            network=place.network or None,
+            is_certain=place.is_exact,
         )
 
     def _choose(

@@ -1,0 +1,162 @@
+"""Shares of adaptive routes: measured from what suppliers reported, priced from their rate cards, moved by one timer.
+
+A route's state stands in `route_suppliers`, so all workers share it; they take shares for weights (`rules.active`). The
+rule nobody may break: what is measured is old enough for its receipts, and messages are never counted, only sums.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base import phones
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.base.histogram import percentile
+from heliograph.networks import plan
+from heliograph.prices.book import Book
+from heliograph.prices.tariff import Destination
+from heliograph.routes import adaptive, rules
+from heliograph.routes.adaptive import BOUNDS, Judged, Measured
+from heliograph.routes.lookup import Route
+from heliograph.routes.rules import Share, StoredRoute
+
+#: Seconds between two evaluations, and when there is something to evaluate.
+EVERY = 300.0
+ANY = "EXISTS (SELECT FROM routes WHERE adaptive AND state = 'active')"
+#: How far back a supplier's own week goes, and how many single hours are read.
+WEEK, HOURS = timedelta(days=7), 3
+#: What is assumed of a message of no class.
+CLASS = "transactional"
+
+# A week by supplier and country, with its last hours one by one.
+MEASURED = """
+SELECT supplier_id, country, CASE WHEN hour >= $3 THEN hour END AS hour, what, sum(count)::bigint AS count,
+       histogram_sum(to_receipt) AS to_receipt
+  FROM reconciliation
+ WHERE day >= ($2::timestamptz AT TIME ZONE 'UTC')::date AND hour >= $2 AND supplier_id = ANY ($1)
+   AND what IN ('accepted', 'delivered')
+ GROUP BY 1, 2, 3, 4
+"""
+
+
+class _Sum(msgspec.Struct):
+    count: int = 0
+    delivered: int = 0
+    to_receipt: list[int] = []
+
+    def add(self, row: asyncpg.Record) -> None:
+        if row["what"] == "accepted":
+            self.count += row["count"]
+            return
+        self.delivered += row["count"]
+        longest = max(len(self.to_receipt), len(row["to_receipt"]))
+        sums = [0] * longest
+        for one in (self.to_receipt, row["to_receipt"]):
+            for place, number in enumerate(one):
+                sums[place] += number
+        self.to_receipt = sums
+
+    def measured(self) -> Measured:
+        # Receipts may be counted an instant before their answer.
+        return Measured(max(self.count, self.delivered), self.delivered, percentile(self.to_receipt, 0.95))
+
+
+async def step(conn: Connection) -> int:
+    """Evaluate every adaptive route, and move its shares; returns how many moved. In the caller's transaction."""
+    routes = [one for one in await rules.load(conn) if one.route.adaptive and one.state == "active"]
+    if not routes:
+        return 0
+    at = clock.now().astimezone(UTC)
+    hour = at.replace(minute=0, second=0, microsecond=0)
+    suppliers = {choice.supplier_id for one in routes for choice in one.route.choices}
+    rows = await conn.fetch(MEASURED, list(suppliers), hour - WEEK, hour - timedelta(hours=HOURS))
+    by_supplier: dict[UUID, list[asyncpg.Record]] = defaultdict(list)
+    for row in rows:
+        by_supplier[row["supplier_id"]].append(row)
+    book = Book()
+    await book.refresh(conn)
+    moved: dict[UUID, list[Share]] = {}
+    for one in routes:
+        shares = _evaluated(one, by_supplier, book, at)
+        if {share.supplier_id: share for share in shares} != one.shares:
+            moved[one.route.id] = shares
+    await rules.store_shares(conn, moved)
+    return len(moved)
+
+
+def country_of(route: Route) -> str | None:
+    """The ISO region that a route is for; None: it is for several."""
+    if route.country is not None:
+        return route.country
+    if route.network is not None:
+        known = plan.networks().get(route.network)
+        return None if known is None else known.country
+    if route.prefix is not None:
+        return next((region for code, region in phones.REGIONS.items() if route.prefix.startswith(code)), None)
+    return None
+
+
+def destination(route: Route) -> Destination:
+    """What a route's messages cost is the rate for this."""
+    country = country_of(route) or ""
+    if route.network is not None:
+        return Destination("", country, route.network, True)
+    if route.prefix is not None:
+        code = next((one for one in phones.REGIONS if route.prefix.startswith(one)), "")
+        return Destination(route.prefix, country, plan.ranges(code).network(route.prefix))
+    code = next((one for one, region in phones.REGIONS.items() if region == country), "")
+    return Destination(code, country)
+
+
+def _evaluated(
+    one: StoredRoute, measured: Mapping[UUID, list[asyncpg.Record]], book: Book, at: datetime
+) -> list[Share]:
+    route, name = one.route, one.route.traffic_class or CLASS
+    bounds = BOUNDS[name]
+    hour = (at - bounds.matures).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
+    ids = [choice.supplier_id for choice in route.choices]
+    rest = adaptive.at_rest([(two.supplier_id, two.priority, two.weight) for two in route.choices], bounds.trickle)
+    prices = _prices(route, name, book, at)
+    country = country_of(route)
+    judged = []
+    for id in ids:
+        last, week = _Sum(), _Sum()
+        for row in measured.get(id, ()):
+            if country is None or row["country"] == country:
+                if row["hour"] is None or row["hour"] < hour:
+                    week.add(row)
+                elif row["hour"] == hour:
+                    last.add(row)
+        known = one.shares.get(id)
+        judged.append(
+            Judged(
+                id,
+                prices.get(id),
+                last.measured(),
+                week.measured(),
+                known.points if known else rest[id],
+                rest[id],
+                known.streak if known else 0,
+            )
+        )
+    outcome = adaptive.evaluate(judged, bounds)
+    return [Share(id, outcome.shares[id], outcome.streaks[id], outcome.reasons[id]) for id in ids]
+
+
+def _prices(route: Route, message_class: str, book: Book, at: datetime) -> dict[UUID, int]:
+    """What suppliers charge for a segment, if they do so in one currency: amounts of two cannot be compared."""
+    found = {}
+    for choice in route.choices:
+        card = book.card(choice.supplier_id)
+        rate = None if card is None else card.find(destination(route), at, message_class=message_class)
+        if rate is not None and not rate.rate.rejects:
+            found[choice.supplier_id] = rate.rate
+    if len({rate.currency for rate in found.values()}) > 1:
+        return {}
+    return {id: rate.price for id, rate in found.items()}

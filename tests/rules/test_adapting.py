@@ -1,0 +1,160 @@
+"""Adaptive routes on a real database: measured from sums, priced from cards, and followed by every worker's table."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
+from heliograph.prices import rows, tariffs
+from heliograph.routes import rules
+from heliograph.routes.lookup import Choice, Route, Table
+from heliograph.sms.dispatch import adapting, explaining, routing
+from tests.rules.factories import organization
+
+DEAR, CHEAP = UUID(int=1), UUID(int=2)
+
+
+async def supplied(pool: Pool, id: UUID, price: str, *, currency: str = "EUR") -> None:
+    await pool.execute(
+        "INSERT INTO suppliers (id, name, kind, settings, secret, created_at, changed_at)"
+        " VALUES ($1, $2, 'smpp', '{}', '', now(), now())",
+        id,
+        "dear" if id == DEAR else "cheap",
+    )
+    given = rows.read(["country,price,currency\n", f"MZ,{price},{currency}\n"])
+    async with pool.acquire() as conn:
+        await tariffs.import_rates(conn, given, kind="cost", name=str(id), supplier_id=id)
+
+
+async def handed(pool: Pool, id: UUID, count: int, delivered: int, *, hours: int = 2, country: str = "MZ") -> None:
+    """So many messages in the full hour that began `hours` or less ago."""
+    for what, number in (("accepted", count), ("delivered", delivered)):
+        await pool.execute(
+            "INSERT INTO reconciliation SELECT (at AT TIME ZONE 'UTC')::date, at, $1, $2, $3, $4, $4, '{}'"
+            " FROM (SELECT date_trunc('hour', now() - $5::interval, 'UTC') AS at) one",
+            *(id, country, what, number, timedelta(hours=hours)),
+        )
+
+
+async def routed(pool: Pool, *, adaptive: bool = True) -> Route:
+    route = Route(
+        id=uuid7(),
+        name="moz",
+        country="MZ",
+        traffic_class="marketing",
+        adaptive=adaptive,
+        choices=(Choice(DEAR, 1, 1), Choice(CHEAP, 2, 1)),
+    )
+    async with pool.acquire() as conn:
+        return await rules.add(conn, route)
+
+
+async def evaluated(pool: Pool, times: int = 1) -> list[dict[UUID, int]]:
+    seen = []
+    for _ in range(times):
+        async with pool.acquire() as conn, conn.transaction():
+            await adapting.step(conn)
+        async with pool.acquire() as conn:
+            (route,) = await rules.active(conn)
+        seen.append({one.supplier_id: one.weight for one in route.choices})
+    return seen
+
+
+async def measured(pool: Pool) -> None:
+    # Marketing is judged an hour after its hour: which of these that is depends on the minute.
+    for hours in (1, 2):
+        await handed(pool, DEAR, 500, 480, hours=hours)
+        await handed(pool, CHEAP, 500, 470, hours=hours)
+
+
+async def test_shares_move_gradually_to_the_cheaper_one(pool: Pool) -> None:
+    await supplied(pool, DEAR, "0.05")
+    await supplied(pool, CHEAP, "0.03")
+    await measured(pool)
+    await routed(pool)
+    async with pool.acquire() as conn:
+        before = await rules.version(conn)
+    seen = await evaluated(pool, 5)
+    assert [one[CHEAP] for one in seen] == [5, 5, 15, 25, 35]
+    assert all(sum(one.values()) == 100 for one in seen)
+    async with pool.acquire() as conn:
+        assert await rules.version(conn) != before
+        stored = await rules.find(conn, route="moz")
+        assert "cheaper 3 of 3 times in a row" in stored.shares[CHEAP].reason
+        # What an operator changes is what was configured, not the shares.
+        assert [one.weight for one in stored.route.choices] == [1, 1]
+
+
+async def test_messages_are_shared_by_these_points_and_why_is_said(pool: Pool) -> None:
+    await supplied(pool, DEAR, "0.05")
+    await supplied(pool, CHEAP, "0.03")
+    await measured(pool)
+    await routed(pool)
+    await evaluated(pool, 8)
+    actor = await organization(pool)
+    await pool.execute(
+        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 hour', true, true FROM suppliers", uuid7()
+    )
+    async with pool.acquire() as conn:
+        table = Table(await routing.load(conn), await rules.active(conn))
+        said = await explaining.explain(
+            conn,
+            "+258841234567",
+            organization_id=actor.organization_id,
+            organization="acme",
+            sender="ACME",
+            traffic_class="marketing",
+        )
+    found = table.candidates(
+        "+258841234567", organization_id=actor.organization_id, sender="ACME", traffic_class="marketing"
+    )
+    ids = [uuid7() for _ in range(2000)]
+    share = sum(found.first(id) == CHEAP for id in ids) / len(ids)
+    assert 0.5 < share < 0.8  # 65 points
+    assert [found.first(id) for id in ids] == [found.first(id) for id in ids]
+    assert "of 500 delivered in the hour" in said.decision
+
+
+async def test_a_route_that_is_not_adaptive_stays_as_it_is(pool: Pool) -> None:
+    await supplied(pool, DEAR, "0.05")
+    await supplied(pool, CHEAP, "0.03")
+    await measured(pool)
+    await routed(pool, adaptive=False)
+    assert await evaluated(pool, 4) == [{DEAR: 1, CHEAP: 1}] * 4
+
+
+async def test_switched_off_a_route_is_as_configured_at_once(pool: Pool) -> None:
+    await supplied(pool, DEAR, "0.05")
+    await supplied(pool, CHEAP, "0.03")
+    await measured(pool)
+    await routed(pool)
+    await evaluated(pool, 4)
+    async with pool.acquire() as conn, conn.transaction():
+        before = await rules.lock(conn, route="moz")
+        await rules.change(conn, before, msgspec.structs.replace(before.route, adaptive=False))
+    assert await evaluated(pool) == [{DEAR: 1, CHEAP: 1}]
+
+
+async def test_prices_of_two_currencies_move_nothing(pool: Pool) -> None:
+    await supplied(pool, DEAR, "0.05")
+    await supplied(pool, CHEAP, "0.03", currency="USD")
+    await measured(pool)
+    await routed(pool)
+    assert [one[CHEAP] for one in await evaluated(pool, 4)] == [5] * 4
+    async with pool.acquire() as conn:
+        stored = await rules.find(conn, route="moz")
+    assert "prices of two suppliers are needed" in stored.shares[CHEAP].reason
+
+
+async def test_another_countrys_messages_prove_nothing(pool: Pool) -> None:
+    await supplied(pool, DEAR, "0.05")
+    await supplied(pool, CHEAP, "0.03")
+    for hours in (1, 2):
+        for id in (DEAR, CHEAP):
+            await handed(pool, id, 500, 480, hours=hours, country="PT")
+    await routed(pool)
+    assert [one[CHEAP] for one in await evaluated(pool, 4)] == [5] * 4
