@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from heliograph.api.operations.sender_ids import SenderId
 from heliograph.api.operations.whatsapp.reads import WhatsAppPhoneNumber, WhatsAppTemplate
-from heliograph.api.shapes.fields import CreatedAt, Time
+from heliograph.api.shapes.fields import CreatedAt, Time, TrafficClass
 from heliograph.webhooks.samples import SUMMARIES
 
 Channel = Literal["sms", "whatsapp"]
@@ -154,6 +154,9 @@ class CompletedCampaign(msgspec.Struct, kw_only=True):
     started_at: Annotated[Time | None, Meta(description="When it started.")]
     completed_at: Annotated[Time | None, Meta(description="When it ended.")]
     created_at: CreatedAt
+    traffic_class: Annotated[TrafficClass | UnsetType, Meta(description="What its messages are (SMS only).")] = (
+        msgspec.field(default=UNSET, name="class")
+    )
     counts: Annotated[CompletedCounts, Meta(description="Recipients by outcome.")]
 
 
