@@ -133,7 +133,7 @@ async def test_it_carries_messages_the_whole_way(
         "+258841230104": "delivered",  # its receipt came before the answer
         "+258841230105": "delivered",  # its receipt came twice
     }
-    async with installation(database_url, tmp_path, HELIOGRAPH_UNCERTAIN_GRACE_SECONDS="2") as made:
+    async with installation(database_url, tmp_path, HELIOGRAPH_UNCERTAIN_GRACE_SECONDS="5") as made:
         environment = made.environment | {"HELIOGRAPH_PUBLIC_URL": made.base_url, "PYTHONPATH": str(tree)}
         settings = msgspec.structs.replace(made.settings, public_url=made.base_url)
         async with pool.acquire() as conn:

@@ -129,3 +129,107 @@ async def test_what_waits_too_long_for_a_request_goes_back(supplier: Aggregator)
     assert verdicts == [Verdict.ACCEPTED, Verdict.BUSY, Verdict.BUSY]
     assert not line.outcomes[some[1].message_id].counts
     await line.connector.stop(grace=1.0)
+
+
+class BatchLine(Line):
+    """A connector that sends several messages a request."""
+
+    def __init__(self, supplier: Aggregator, **settings: Any) -> None:
+        self.outcomes = {}
+        kind = kinds.HTTP[supplier.options.profile]
+        values = {"base_url": supplier.base_url, "batch": 10} | settings
+        values |= {"username": "acme"} if kind.name == "africastalking" else {}
+        self.connector = connect(kind, Account(uuid4(), values, SECRET), self._heard)
+
+
+@pytest.fixture(params=["africastalking", "infobip"])
+async def lister(request: Any) -> Any:
+    made = Aggregator(Options(profile=request.param, secret="s"))
+    await made.start()
+    yield made
+    await made.stop()
+
+
+def _to(n: int, end: str = "") -> str:
+    return f"25884{n:03d}{end or '0106'}"
+
+
+async def test_several_messages_go_in_a_request_and_each_has_its_verdict(lister: Aggregator) -> None:
+    line = BatchLine(lister, window=1)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    assert line.connector.capacity() == 10
+    some = [submission(_to(n)) for n in range(9)]
+    refused = submission(_to(9, "0100"))
+    some.insert(4, refused)
+    assert await line.send(*some) == [Verdict.REFUSED if one is refused else Verdict.ACCEPTED for one in some]
+    assert (lister.requests, len(lister.taken)) == (1, 9)
+    ids = {one.asked.to: (one.id, one.asked.reference) for one in lister.taken}
+    for one in some:
+        if one is not refused:
+            (part,) = line.outcomes[one.message_id].parts
+            assert part.supplier_message_id in ids[one.to]
+    # What does not fit into one request goes into the next; the same recipient never twice into one.
+    more = [submission(_to(n)) for n in range(15)] + [submission(_to(14))]
+    assert await line.send(*more) == [Verdict.ACCEPTED] * 16
+    assert lister.requests == 1 + 3
+    await line.connector.stop(grace=1.0)
+
+
+@pytest.mark.parametrize(
+    ("end", "verdict"), [("0103", Verdict.UNKNOWN), ("0107", Verdict.UNKNOWN), ("0101", Verdict.BUSY)]
+)
+async def test_what_is_said_of_a_request_holds_for_all_its_messages(
+    lister: Aggregator, end: str, verdict: Verdict
+) -> None:
+    """An answer that is lost, or cannot be read, leaves all of them in doubt; a throttle sends none."""
+    line = BatchLine(lister)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    some = [submission(_to(1)), submission(_to(2, end)), submission(_to(3))]
+    assert await line.send(*some) == [verdict] * 3
+    assert lister.requests == 1
+    assert len(lister.taken) == (0 if verdict is Verdict.BUSY else 3)
+    await line.connector.stop(grace=1.0)
+
+
+async def test_nobody_there_is_unreachable_for_all(lister: Aggregator) -> None:
+    with held_port() as port:
+        line = BatchLine(lister, base_url=f"http://127.0.0.1:{port}")
+        await line.connector.start()
+        line.connector.set_sessions(1)
+        assert await line.send(*(submission(_to(n)) for n in range(3))) == [Verdict.UNREACHABLE] * 3
+        await line.connector.stop(grace=0.0)
+
+
+async def test_what_is_open_at_the_end_is_unknown_whole_requests_of_it(lister: Aggregator) -> None:
+    lister.options = msgspec.structs.replace(lister.options, latency=30.0)
+    line = BatchLine(lister, window=1)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    some = [submission(_to(n)) for n in range(12)]
+    for one in some:
+        line.connector.submit(one)
+    await until(lambda: len(lister.taken) == 10)
+    assert line.connector.health().in_flight == 10
+    await line.connector.stop(grace=0.0)
+    await until(lambda: len(line.outcomes) == 12)
+    verdicts = [line.outcomes[one.message_id].verdict for one in some]
+    assert verdicts == [Verdict.UNKNOWN] * 10 + [Verdict.UNREACHABLE] * 2
+
+
+async def test_recipients_that_share_a_request_share_its_text_where_the_supplier_wants_it() -> None:
+    supplier = Aggregator(Options(profile="africastalking", secret="s"))
+    await supplier.start()
+    line = BatchLine(supplier)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    texts = ["a", "a", "b", "a"]
+    some = [msgspec.structs.replace(submission(_to(n)), text=text) for n, text in enumerate(texts)]
+    assert await line.send(*some) == [Verdict.ACCEPTED] * 4
+    assert {one.asked.to: one.asked.text for one in supplier.taken} == {
+        one.to: text for one, text in zip(some, texts, strict=True)
+    }
+    assert supplier.requests == 3
+    await line.connector.stop(grace=1.0)
+    await supplier.stop()

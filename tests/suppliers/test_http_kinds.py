@@ -306,3 +306,57 @@ def test_a_receipt_names_the_network(name: str, values: dict[str, Any], body: by
     callback = Callback("POST", "https://us.example/in/sms/x/y/receipts?ref=r", {}, body)
     (receipt,) = kinds.HTTP[name].receipts(settings(name, **values), callback)
     assert (receipt.recipient, receipt.network) == ("258861234567", "64303")
+
+
+LIST = {
+    "body": '{"key":"{{secret}}","messages":[{{items}}]}',
+    "item": '{"to":"{{to_plus}}","text":"{{text}}"}',
+    "items_at": "/results",
+    "id_at": "/id",
+    "code_at": "/code",
+    "codes": {"ok": "accepted", "bad": "refused"},
+    "batch": 50,
+}
+
+
+def test_a_list_by_configuration_alone() -> None:
+    kind, ours = kinds.HTTP["http"], settings("http", **LIST)
+    assert kind.batch is not None
+    some = [msgspec.structs.replace(MESSAGE, to=f"25884000000{n}", text=f'{n} "{{{{items}}}}"') for n in range(3)]
+    asked = kind.batch.request(ours, {"secret": 's"'}, some)
+    assert json.loads(asked.body) == {
+        "key": 's"',
+        "messages": [{"to": f"+{one.to}", "text": one.text} for one in some],
+    }
+    assert (
+        kind.request(ours, {"secret": 's"'}, some[0]).body == kind.batch.request(ours, {"secret": 's"'}, some[:1]).body
+    )
+    body = b'{"results":[{"code":"ok","id":1},{"code":"bad"},{"code":"ok"}]}'
+    found = kind.batch.answer(ours, some, Answer(200, body))
+    assert [one.verdict for one in found] == [Verdict.ACCEPTED, Verdict.REFUSED, Verdict.UNKNOWN]
+    assert found[0].parts[0].supplier_message_id == "1"
+    for answer, verdict in (
+        (Answer(200, b'{"results":[]}'), Verdict.UNKNOWN),
+        (Answer(200, b"<html>"), Verdict.UNKNOWN),
+        (Answer(429, b"{}"), Verdict.BUSY),
+        (Answer(401, b"{}"), Verdict.REFUSED),
+    ):
+        assert [one.verdict for one in kind.batch.answer(ours, some, answer)] == [verdict] * 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"item": ""}, "body"),
+        ({"item": "", "body": "{}"}, "batch"),
+        ({"items_at": ""}, "items_at"),
+        ({"body": "{}"}, "body"),
+        ({"path": "/send/{{to}}"}, "item"),
+        ({"batch": 0}, "batch"),
+        ({"batch": 101}, "batch"),
+        ({"item": "{{nobody}}"}, "item"),
+    ],
+)
+def test_a_list_that_cannot_be_written_is_refused(changed: dict[str, Any], named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
+        settings("http", **LIST | changed)

@@ -84,3 +84,11 @@ async def test_what_stands_still_gives_way_and_what_is_complete_does_not() -> No
     await Arriving(held, "192.0.2.3").grow(451)
     assert await elsewhere.task == "Unavailable"
     assert complete.body.size == 100
+
+
+async def test_empty_bodies_of_one_address_are_released_one_after_the_other() -> None:
+    held = bodies()
+    some = [await Arriving(held, "192.0.2.1").grow(0) for _ in range(3)]
+    for one in some:
+        held.release(one.body)
+    await Arriving(held, "192.0.2.1").grow(50)

@@ -117,9 +117,12 @@ class _Ward:
     def drop(self, body: Body) -> None:
         self._bodies.discard(body)
         self._held -= body.size
-        self._of[body.address] -= body.size
-        if not self._of[body.address]:
-            del self._of[body.address]
+        # Of several bodies that are empty, as those of GET are, the first takes the address away.
+        left = self._of.get(body.address, 0) - body.size
+        if left:
+            self._of[body.address] = left
+        else:
+            self._of.pop(body.address, None)
         body.ward = None
         body.size = 0
 

@@ -61,6 +61,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     #: (address, from, to, text, id).
     inbound: Callable[[str, str, str, str, str], Post]
     sign: Callable[[Post, str], Post] = _unsigned
+    #: As `read`, of a request that may hold several; None: it holds one.
+    read_several: Callable[[RequestHead, bytes, str], list[Asked]] | None = None
+    #: One answer of those to several messages.
+    together: Callable[[list[Reply]], Reply] = lambda replies: replies[0]
 
 
 def _json(status: int, content: Any) -> Reply:
@@ -91,6 +95,18 @@ def _at_read(head: RequestHead, body: bytes, secret: str) -> Asked | None:
     return Asked(fields["to"][1:], fields.get("from", ""), fields["message"])
 
 
+def _at_read_several(head: RequestHead, body: bytes, secret: str) -> list[Asked]:
+    first = _at_read(head, body, secret)
+    if first is None:
+        return []
+    return [msgspec.structs.replace(first, to=to.removeprefix("+")) for to in first.to.split(",")]
+
+
+def _at_together(replies: list[Reply]) -> Reply:
+    recipients = [json.loads(one.body)["SMSMessageData"]["Recipients"][0] for one in replies]
+    return _json(201, {"SMSMessageData": {"Message": "Sent", "Recipients": recipients}})
+
+
 def _at_said(code: int, status: str, asked: Asked, id: str = "None") -> Reply:
     one = {"statusCode": code, "status": status, "number": f"+{asked.to}", "cost": "KES 0.8000", "messageId": id}
     return _json(201, {"SMSMessageData": {"Message": "Sent to 1/1", "Recipients": [one]}})
@@ -101,6 +117,8 @@ _AT_STATES = {"delivered": "Success", "undelivered": "Failed", "expired": "Expir
 _AFRICASTALKING = Profile(
     name="africastalking",
     read=_at_read,
+    read_several=_at_read_several,
+    together=_at_together,
     accepted=lambda asked, id: _at_said(101, "Success", asked, id),
     refused=lambda asked: _at_said(403, "InvalidPhoneNumber", asked),
     throttled=lambda asked: _json(429, {}),
@@ -176,12 +194,22 @@ _CLICKATELL = Profile(
 
 
 def _infobip_read(head: RequestHead, body: bytes, secret: str) -> Asked | None:
+    return next(iter(_infobip_read_several(head, body, secret)), None)
+
+
+def _infobip_read_several(head: RequestHead, body: bytes, secret: str) -> list[Asked]:
     if head.path != "/sms/3/messages" or _header(head, b"authorization") != f"App {secret}":
-        return None
-    one = json.loads(body)["messages"][0]
-    place = one["destinations"][0]
-    url = one.get("webhooks", {}).get("delivery", {}).get("url", "")
-    return Asked(place["to"], one["sender"], one["content"]["text"], url, place.get("messageId", ""))
+        return []
+    found = []
+    for one in json.loads(body)["messages"]:
+        place = one["destinations"][0]
+        url = one.get("webhooks", {}).get("delivery", {}).get("url", "")
+        found.append(Asked(place["to"], one["sender"], one["content"]["text"], url, place.get("messageId", "")))
+    return found
+
+
+def _infobip_together(replies: list[Reply]) -> Reply:
+    return _json(200, {"bulkId": "b", "messages": [json.loads(one.body)["messages"][0] for one in replies]})
 
 
 def _infobip_said(asked: Asked, group: int, id: int, name: str) -> Reply:
@@ -213,6 +241,8 @@ def _infobip_receipt(url: str, asked: Asked, id: str, state: str) -> Post:
 _INFOBIP = Profile(
     name="infobip",
     read=_infobip_read,
+    read_several=_infobip_read_several,
+    together=_infobip_together,
     accepted=lambda asked, id: _infobip_said(asked, 1, 26, "PENDING_ACCEPTED"),
     refused=lambda asked: _infobip_said(asked, 5, 6, "REJECTED_NETWORK"),
     throttled=lambda asked: _json(429, {"errorCode": "E429"}),

@@ -84,6 +84,8 @@ class Aggregator:
         self.answered: Counter[str] = Counter()
         self.called: Counter[int] = Counter()
         self.port = 0
+        #: Requests to send something.
+        self.requests = 0
         self._server = HttpSimulator(self._answer, body_bytes=LARGEST)
         self._numbers = itertools.count(1)
         self._seen: set[str] = set()
@@ -118,23 +120,62 @@ class Aggregator:
         return await self._post(self.profile.sign(post, secret or self.options.secret))
 
     def _answer(self, head: RequestHead, body: bytes) -> Coming:
-        asked = self.profile.read(head, body, self.options.secret)
-        if asked is None:
+        if self.profile.read_several is None:
+            one = self.profile.read(head, body, self.options.secret)
+            some = [] if one is None else [one]
+        else:
+            some = self.profile.read_several(head, body, self.options.secret)
+        self.requests += 1
+        if not some:
             self.answered["unauthorized"] += 1
             return self.profile.unauthorized
+        return self._one(some[0]) if len(some) == 1 else self._several(some)
+
+    def _fate(self, asked: Asked) -> str:
+        """What becomes of a message, at this time."""
         fate = self.options.always or FATES.get(asked.to[-4:], "delivered")
         is_first = asked.to not in self._seen
         self._seen.add(asked.to)
-        if fate == "refused" or (fate in ("throttled", "busy") and (is_first or self.options.always)):
+        return fate if fate not in ("throttled", "busy") or is_first or self.options.always else "delivered"
+
+    def _several(self, some: list[Asked]) -> Reply:
+        """The messages of one request: a throttle, and what is lost of the answer, concerns all of them."""
+        fates = [self._fate(asked) for asked in some]
+        if "throttled" in fates:
+            self.answered["throttled"] += 1
+            return self._delayed(self.profile.throttled(some[0]))
+        replies = []
+        for asked, fate in zip(some, fates, strict=True):
+            if fate in ("refused", "busy"):
+                self.answered[fate] += 1
+                replies.append((self.profile.refused if fate == "refused" else self.profile.busy)(asked))
+                continue
+            id = self._take(asked)
+            if fate != "silent":
+                self._later(self._tell(asked, id, fate))
+            replies.append(self.profile.accepted(asked, id))
+        if "lost" in fates:
+            return Reply(200, way="drop")
+        if "garbled" in fates:
+            return Reply(200, b"<html>It works!</html>", "text/html")
+        return self._delayed(self.profile.together(replies))
+
+    def _take(self, asked: Asked) -> str:
+        id = f"{self.profile.name}-{next(self._numbers)}"
+        self.taken.append(Taken(id, asked))
+        self.answered["accepted"] += 1
+        return id
+
+    def _one(self, asked: Asked) -> Coming:
+        fate = self._fate(asked)
+        if fate in ("refused", "throttled", "busy"):
             self.answered[fate] += 1
             return self._delayed(
                 {"refused": self.profile.refused, "throttled": self.profile.throttled}.get(fate, self.profile.busy)(
                     asked
                 )
             )
-        id = f"{self.profile.name}-{next(self._numbers)}"
-        self.taken.append(Taken(id, asked))
-        self.answered["accepted"] += 1
+        id = self._take(asked)
         if fate == "early":
             return self._early(asked, id)
         if fate != "silent":

@@ -58,9 +58,11 @@ class HttpConnector:
         self._sessions = 0
         self._running = self._stopping = False
         self._waiting: deque[tuple[float, Submission]] = deque()
-        #: Messages asked for and not answered, by a number of this connector's own; the tasks of those that had to wait
-        #: for a connection.
-        self._open: dict[int, Submission] = {}
+        #: Messages asked for and not answered, those of a request together, by a number of this connector's own; the
+        #: tasks of those that had to wait for a connection.
+        self._open: dict[int, tuple[Submission, ...]] = {}
+        #: How many messages a request may hold.
+        self._most: int = getattr(settings, "batch", 1) if kind.batch is not None else 1
         self._begun = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._all_ended = asyncio.Event()
@@ -99,7 +101,7 @@ class HttpConnector:
         """Messages that can be asked for now: room in the window or in the rate, whichever is less."""
         if not self._running or self._stopping or self._loop.time() < self._paused_until:
             return 0
-        return max(0, min(self._window - len(self._open), self._bucket.ahead) - len(self._waiting))
+        return max(0, min((self._window - len(self._open)) * self._most, self._bucket.ahead) - len(self._waiting))
 
     def parts(self, submission: Submission) -> int:
         """The supplier cuts the message itself, and tells of it as one."""
@@ -115,7 +117,8 @@ class HttpConnector:
         self._loop.call_soon(self._pump)
 
     def health(self) -> Health:
-        return Health(self._sessions if self._running else 0, len(self._open), None, self._last_error)
+        in_flight = sum(len(some) for some in self._open.values())
+        return Health(self._sessions if self._running else 0, in_flight, None, self._last_error)
 
     async def stop(self, *, grace: float) -> None:
         """Give back what has not begun, wait for open answers, close. What is then still open ends as UNKNOWN."""
@@ -144,16 +147,39 @@ class HttpConnector:
         while self._waiting and now - self._waiting[0][0] > self._settings.queue_seconds:
             self._on_outcome(self._waiting.popleft()[1], _no_room())
         while self._waiting and len(self._open) < self._window and now >= self._paused_until:
-            if self._bucket.available(now) <= 0:
+            tokens = self._bucket.available(now)
+            if tokens <= 0:
                 break
-            submission = self._waiting.popleft()[1]
-            self._bucket.take(1)
-            self._begun += 1
-            self._open[self._begun] = submission
-            self._send(self._begun, submission)
+            some = self._next(tokens)
+            self._bucket.take(len(some))
+            self._begin(some)
         if self._waiting and self._timer is None:
             wait = max(self._bucket.wait(now), self._paused_until - now, 0.001)
             self._timer = self._loop.call_later(min(wait, self._settings.queue_seconds), self._again)
+
+    def _next(self, tokens: float) -> tuple[Submission, ...]:
+        """What goes into one request: as many as it may hold, of those that wait, in their order."""
+        first = self._waiting.popleft()[1]
+        most, batch = min(self._most, int(tokens)), self._kind.batch
+        if most <= 1 or batch is None:
+            return (first,)
+        some, recipients, like = [first], {first.to}, batch.alike(first)
+        while self._waiting and len(some) < most:
+            one = self._waiting[0][1]
+            # An answer tells messages apart by their recipients.
+            if one.to in recipients or batch.alike(one) != like:
+                break
+            some.append(self._waiting.popleft()[1])
+            recipients.add(one.to)
+        return tuple(some)
+
+    def _begin(self, some: tuple[Submission, ...]) -> None:
+        self._begun += 1
+        self._open[self._begun] = some
+        if len(some) == 1:
+            self._send(self._begun, some[0])
+        else:
+            self._send_several(self._begun, some)
 
     def _again(self) -> None:
         self._timer = None
@@ -179,7 +205,26 @@ class HttpConnector:
         except Exception as error:
             self._loop.call_soon(self._end, number, self._not_understood(error))
             return
-        answered = partial(self._answered, number, message)
+        self._ask(request, partial(self._answered, number, message))
+
+    def _send_several(self, number: int, some: tuple[Submission, ...]) -> None:
+        """One request for several messages."""
+        assert self._kind.batch is not None
+        messages = [_message(one, self._callback) for one in some]
+        try:
+            request = self._kind.batch.request(self._settings, self._secrets, messages)
+        except ValueError:
+            # Only the one that cannot be written is refused.
+            del self._open[number]
+            for one in some:
+                self._begin((one,))
+            return
+        except Exception as error:
+            self._loop.call_soon(self._end, number, *[self._not_understood(error)] * len(some))
+            return
+        self._ask(request, partial(self._answered_several, number, messages))
+
+    def _ask(self, request: Request, answered: Callable[[http.Answer | Failure], None]) -> None:
         if _is_remembered(request):
             lines = "".join([f"{name}: {value}\r\n" for name, value in request.headers.items()])
             if self._client.post_now(request.url, request.body, lines, len(request.headers), answered):
@@ -204,6 +249,20 @@ class HttpConnector:
             outcome = self._not_understood(error)
         self._end(number, outcome)
 
+    def _answered_several(self, number: int, messages: list[Message], found: http.Answer | Failure) -> None:
+        assert self._kind.batch is not None
+        try:
+            if isinstance(found, Failure):
+                outcomes = [_failed(found)] * len(messages)
+            else:
+                answer = Answer(found.status, found.body, found.retry_after)
+                outcomes = self._kind.batch.answer(self._settings, messages, answer)
+                pairs = zip(messages, outcomes, strict=True)
+                outcomes = [_with_id(outcome, message) for message, outcome in pairs]
+        except Exception as error:
+            outcomes = [self._not_understood(error)] * len(messages)
+        self._end(number, *outcomes)
+
     def _not_understood(self, error: Exception) -> Outcome:
         """A supplier's file that stumbles: over an answer, and the message may be on its way."""
         log.exception("supplier's answer not understood", kind=self._kind.name, error=type(error).__name__)
@@ -211,20 +270,22 @@ class HttpConnector:
 
     def _outcome(self, message: Message, found: http.Answer | Failure) -> Outcome:
         if isinstance(found, Failure):
-            if not found.is_sent:
-                return _unreachable(f"{found.kind}: {found.detail}")
-            return Outcome(Verdict.UNKNOWN, detail=f"{found.kind}: {found.detail}", total=1, doubtful=(1,))
+            return _failed(found)
         outcome: Outcome = self._kind.answer(
             self._settings, message, Answer(found.status, found.body, found.retry_after)
         )
-        if outcome.verdict is Verdict.ACCEPTED and outcome.parts[0].supplier_message_id is None:
-            # It gives no ids: receipts name our reference.
-            part = msgspec.structs.replace(outcome.parts[0], supplier_message_id=message.reference)
-            return msgspec.structs.replace(outcome, parts=(part,))
-        return outcome
+        return _with_id(outcome, message)
 
-    def _end(self, number: int, outcome: Outcome) -> None:
-        submission = self._open.pop(number)
+    def _end(self, number: int, *outcomes: Outcome) -> None:
+        """A request is over; `outcomes` of its messages, in their order."""
+        for submission, outcome in zip(self._open.pop(number), outcomes, strict=True):
+            self._tell(submission, outcome)
+        if self._stopping and not self._open:
+            self._all_ended.set()
+        if self._waiting:
+            self._pump()
+
+    def _tell(self, submission: Submission, outcome: Outcome) -> None:
         now = self._loop.time()
         if outcome.verdict is Verdict.ACCEPTED:
             self._bucket.accepted(now)
@@ -236,10 +297,6 @@ class HttpConnector:
         if outcome.alarm or outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN):
             self._last_error = f"{outcome.code} {outcome.detail}".strip()
         self._on_outcome(submission, outcome)
-        if self._stopping and not self._open:
-            self._all_ended.set()
-        if self._waiting:
-            self._pump()
 
 
 def _is_remembered(request: Request) -> bool:
@@ -259,6 +316,21 @@ def _message(submission: Submission, callback: str) -> Message:
         callback=f"{callback}/receipts?ref={reference}" if callback else "",
         validity_seconds=submission.validity_seconds,
     )
+
+
+def _failed(found: Failure) -> Outcome:
+    """There is no answer: the message may be on its way, unless nothing left."""
+    if not found.is_sent:
+        return _unreachable(f"{found.kind}: {found.detail}")
+    return Outcome(Verdict.UNKNOWN, detail=f"{found.kind}: {found.detail}", total=1, doubtful=(1,))
+
+
+def _with_id(outcome: Outcome, message: Message) -> Outcome:
+    """Receipts of a supplier that gives no ids name our reference."""
+    if outcome.verdict is Verdict.ACCEPTED and outcome.parts[0].supplier_message_id is None:
+        part = msgspec.structs.replace(outcome.parts[0], supplier_message_id=message.reference)
+        return msgspec.structs.replace(outcome, parts=(part,))
+    return outcome
 
 
 def _unreachable(reason: str) -> Outcome:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import base64
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Annotated, Any
 
 import msgspec
 
 from heliograph.base.network.addresses import parse_networks
-from heliograph.suppliers.contract import Inbound, Outcome, Receipt
+from heliograph.suppliers.contract import Inbound, Outcome, Receipt, Submission
 from heliograph.suppliers.settings import demand, demand_numbering
 
 #: data_coding of UTF-16BE (SMPP 3.4 §5.2.19), in which texts that came over HTTP are kept.
@@ -174,6 +174,24 @@ def _nothing(settings: HttpSettings) -> Reply:
     return Reply()
 
 
+def _alike(submission: Submission) -> Any:
+    """For suppliers whose requests may hold any messages."""
+    return None
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """Several messages in one request, to recipients that differ. The functions take the supplier's settings first,
+    which have a field `batch`: how many."""
+
+    #: (settings, secrets, messages). Raises ValueError if one of them cannot be written; then each is sent alone.
+    request: Callable[[Any, Secrets, Sequence[Message]], Request]
+    #: (settings, messages, answer) for any status: an outcome for each, in their order. What the answer does not name
+    #: is unknown.
+    answer: Callable[[Any, Sequence[Message], Answer], list[Outcome]]
+    #: Messages go together only if this is equal.
+    alike: Callable[[Submission], Any] = _alike
+
+
 class HttpKind(msgspec.Struct, frozen=True, kw_only=True):
     """A supplier. The functions take its settings first."""
 
@@ -191,6 +209,7 @@ class HttpKind(msgspec.Struct, frozen=True, kw_only=True):
     #: (settings, secrets, callback): signed by the supplier, as far as it signs.
     is_genuine: Callable[[Any, Secrets, Callback], bool] = _genuine
     reply: Callable[[Any], Reply] = _nothing
+    batch: Batch | None = None
 
 
 def inbound_of(

@@ -35,6 +35,11 @@ def names_in(template: str) -> set[str]:
     return set(_NAME.findall(template))
 
 
+def apart(template: str, name: str) -> list[str]:
+    """What of a template stands around a name."""
+    return re.split(rf"\{{\{{\s*{re.escape(name)}\s*\}}\}}", template)
+
+
 def fill(template: str, values: Mapping[str, str], kind: str) -> str:
     """A template with its values in it. `kind`: the media type of what it makes."""
     escaped = escaping(kind)

@@ -5,7 +5,10 @@ Its codes stand in the answer's body; HTTP says nothing of a message. It takes n
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
 
 from heliograph.suppliers.contract import Inbound, Outcome, Receipt, ReceiptState
 from heliograph.suppliers.http.kind import (
@@ -13,6 +16,7 @@ from heliograph.suppliers.http.kind import (
     JSON,
     SECRET,
     Answer,
+    Batch,
     Callback,
     HttpKind,
     HttpSettings,
@@ -22,6 +26,7 @@ from heliograph.suppliers.http.kind import (
     at,
     form,
     inbound_of,
+    listed,
     text_of,
 )
 from heliograph.suppliers.http.rulings import Ruling, by_status, outcome, ruled, state_of
@@ -54,6 +59,10 @@ STATES = {
 }
 
 
+#: Recipients of a request. No limit is documented.
+MOST = 100
+
+
 class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An account at Africa's Talking."""
 
@@ -63,15 +72,27 @@ class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     username: Annotated[str, "Name of the application; of the sandbox: sandbox"]
     shared_sender: Annotated[str, "Sender ID for which the account's shared sender is used; empty: none"] = ""
 
+    batch: Annotated[
+        int, "Messages of the same text and sender per request; if its answer is lost, all of them are in doubt"
+    ] = 1
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        demand(1 <= self.batch <= MOST, "batch", f"must be 1 to {MOST}")
         demand(bool(self.username), "username", "must not be empty")
 
 
 def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
-    """One message a request: recipients of a list would share one text."""
-    sender = "" if message.sender == settings.shared_sender else message.sender
-    values = {"username": settings.username, "to": f"+{message.to}", "message": message.text, "from": sender}
+    """One message."""
+    return request_several(settings, secrets, (message,))
+
+
+def request_several(settings: Settings, secrets: Secrets, messages: Sequence[Message]) -> Request:
+    """Recipients of a list share a text."""
+    first = messages[0]
+    sender = "" if first.sender == settings.shared_sender else first.sender
+    to = ",".join(f"+{message.to}" for message in messages)
+    values = {"username": settings.username, "to": to, "message": first.text, "from": sender}
     headers = {"apiKey": secrets[SECRET], "Accept": JSON, "Content-Type": FORM}
     return Request(f"{settings.base_url}/version1/messaging", form(values | {"bulkSMSMode": "1"}), headers)
 
@@ -87,6 +108,25 @@ def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
     return ruled(
         RULINGS, at(one, "statusCode"), answer, id="" if id == "None" else id, detail=text_of(at(one, "status"))
     )
+
+
+def answer_several(settings: Settings, messages: Sequence[Message], answer_: Answer) -> list[Outcome]:
+    """By the recipients' numbers; without any, what is said of the request is said of each message."""
+    recipients = listed(answer_.json, "SMSMessageData", "Recipients")
+    if not recipients:
+        return [answer(settings, message, answer_) for message in messages]
+    said = {text_of(at(one, "number")).removeprefix("+"): one for one in recipients}
+    return [
+        answer(settings, message, _alone(answer_, said[message.to]))
+        if message.to in said
+        else outcome(Ruling.UNKNOWN, detail="the answer does not name it")
+        for message in messages
+    ]
+
+
+def _alone(answer: Answer, one: Any) -> Answer:
+    body = msgspec.json.encode({"SMSMessageData": {"Recipients": [one]}})
+    return Answer(answer.status, body, answer.retry_after)
 
 
 def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
@@ -133,4 +173,7 @@ KIND = HttpKind(
     answer=answer,
     receipts=receipts,
     inbound=inbound,
+    batch=Batch(
+        request=request_several, answer=answer_several, alike=lambda submission: (submission.sender, submission.text)
+    ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -12,10 +13,10 @@ import msgspec
 from heliograph.suppliers.contract import Inbound, Outcome, Receipt, ReceiptState
 from heliograph.suppliers.http import templates
 from heliograph.suppliers.http.kind import (
-    FORM,
     JSON,
     SECRET,
     Answer,
+    Batch,
     Callback,
     HttpKind,
     HttpSettings,
@@ -38,6 +39,8 @@ NAMES = frozenset(
     }
 )
 Place = str
+#: Messages of a request.
+MOST = 100
 
 
 class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,6 +58,12 @@ class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     gsm7_coding: Annotated[str, "What {{coding}} is for a text in GSM-7"] = "0"
     ucs2_coding: Annotated[str, "What {{coding}} is for any other"] = "2"
     max_characters: Annotated[int, "Longest text the supplier takes; 0: no limit"] = 0
+    batch: Annotated[int, "Messages per request; if its answer is lost, all of them are in doubt"] = 1
+    item: Annotated[
+        str, 'One message of the {{items}} in the body: {"to":"{{to_plus}}","text":"{{text}}"}; empty: there are none'
+    ] = ""
+    item_separator: Annotated[str, "What stands between two of them"] = ","
+    items_at: Annotated[Place, "Where its answer lists what became of each of them, in their order"] = ""
 
     id_at: Annotated[Place, "Where its answer has the message's id; empty: it gives none, and receipts name ours"] = ""
     code_at: Annotated[Place, "Where its answer says how it went; empty: by the HTTP status"] = "status"
@@ -92,8 +101,10 @@ class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         super().__post_init__()
         demand(bool(self.base_url), "base_url", "must not be empty")
         demand(self.path.startswith("/"), "path", "must begin with /")
-        for field, template in (("path", self.path), ("body", self.body), *self.headers.items()):
-            unknown = sorted(templates.names_in(template) - NAMES)
+        known = {"body": NAMES | {"items"} if self.item else NAMES}
+        all_of = (("path", self.path), ("body", self.body), ("item", self.item), *self.headers.items())
+        for field, template in all_of:
+            unknown = sorted(templates.names_in(template) - known.get(field, NAMES))
             demand(not unknown, field, f"names {', '.join(unknown)}; there are {', '.join(sorted(NAMES))}")
         for field in self.__struct_fields__:
             if field.endswith("_at"):
@@ -101,17 +112,50 @@ class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                     templates.check_place(getattr(self, field))
                 except ValueError as error:
                     raise ValueError(f"{field} {error}") from None
+        elsewhere = {name for one in (self.path, *self.headers.values()) for name in templates.names_in(one)}
+        elsewhere |= templates.names_in(self.body) - {"items"}
+        if self.item:
+            demand("items" in templates.names_in(self.body), "body", "must hold {{items}} where there is an item")
+            demand(bool(self.items_at), "items_at", "must not be empty where there is an item")
+            demand(elsewhere <= {"secret"}, "item", "is where a message stands; nothing else may name one")
+        demand(1 <= self.batch <= MOST, "batch", f"must be 1 to {MOST}")
+        demand(self.batch == 1 or bool(self.item), "batch", "of more than 1 wants an item")
         breaks = any("\n" in text or "\r" in text for pair in self.headers.items() for text in pair)
         demand(not breaks, "headers", "must not hold line breaks")
 
 
 def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
     """Path, headers and body with their values in them."""
+    return request_several(settings, secrets, (message,))
+
+
+def request_several(settings: Settings, secrets: Secrets, messages: Sequence[Message]) -> Request:
+    """The same, with an item in the body for each message."""
+    each = [_values(settings, secrets, message) for message in messages]
+    values = each[0]
+    headers = {name: templates.fill_header(value, values) for name, value in settings.headers.items()}
+    if settings.basic_user:
+        headers["Authorization"] = basic(settings.basic_user, secrets[SECRET])
+    if settings.body:
+        headers.setdefault("Content-Type", settings.content_type)
+    media = settings.content_type.partition(";")[0].strip().lower()
+    if settings.item:
+        items = settings.item_separator.join(templates.fill(settings.item, one, media) for one in each)
+        # No text of a customer's is looked through for {{items}}.
+        body = items.join(templates.fill(part, values, media) for part in templates.apart(settings.body, "items"))
+    else:
+        body = templates.fill(settings.body, values, media)
+    url = settings.base_url.rstrip("/") + templates.fill_url(settings.path, values)
+    return Request(url, body.encode(), headers, settings.method)
+
+
+def _values(settings: Settings, secrets: Secrets, message: Message) -> dict[str, str]:
+    """What templates may name of a message."""
     if settings.max_characters and len(message.text) > settings.max_characters:
         raise ValueError(f"more than {settings.max_characters} characters")
     seconds = message.validity_seconds or 0
     sender = message.sender
-    values = {
+    return {
         "to": message.to,
         "to_plus": f"+{message.to}",
         "to_zeros": f"00{message.to}",
@@ -126,23 +170,28 @@ def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
         "validity_minutes": str(max(1, seconds // 60) if seconds else ""),
         "validity_milliseconds": str(seconds * 1000 or ""),
     }
-    headers = {name: templates.fill_header(value, values) for name, value in settings.headers.items()}
-    if settings.basic_user:
-        headers["Authorization"] = basic(settings.basic_user, secrets[SECRET])
-    if settings.body:
-        headers.setdefault("Content-Type", settings.content_type)
-    media = settings.content_type.partition(";")[0].strip().lower()
-    return Request(
-        settings.base_url.rstrip("/") + templates.fill_url(settings.path, values),
-        templates.fill(settings.body, values, FORM if media == FORM else media).encode(),
-        headers,
-        settings.method,
-    )
 
 
 def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
     """By the code, then by the status; a 2xx without the id that there should be is unknown."""
-    found = Found(answer.body, status=answer.status)
+    return answer_several(settings, (message,), answer)[0]
+
+
+def answer_several(settings: Settings, messages: Sequence[Message], answer: Answer) -> list[Outcome]:
+    """The same for each item; one that is not answered item by item is answered as a whole."""
+    whole = Found(answer.body, status=answer.status)
+    if not settings.item:
+        return [_meant(settings, whole, answer)] * len(messages)
+    items = whole.items(settings.items_at)
+    if len(items) == len(messages):
+        return [_meant(settings, one, answer) for one in items]
+    if 200 <= answer.status < 300:
+        detail = f"{len(items)} items in the answer to {len(messages)}"
+        return [outcome(Ruling.UNKNOWN, code=str(answer.status), detail=detail)] * len(messages)
+    return [_meant(settings, whole, answer)] * len(messages)
+
+
+def _meant(settings: Settings, found: Found, answer: Answer) -> Outcome:
     code, id = found.text(settings.code_at) or str(answer.status), found.text(settings.id_at)
     detail = found.text(settings.detail_at)
     ruling = settings.codes.get(code)
@@ -239,4 +288,5 @@ KIND = HttpKind(
     inbound=inbound,
     is_genuine=is_genuine,
     reply=reply,
+    batch=Batch(request=request_several, answer=answer_several),
 )

@@ -7,7 +7,7 @@ duplicate. Callbacks may carry a password of HTTP authentication (RFC 7617), whi
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -17,6 +17,7 @@ from heliograph.suppliers.http.kind import (
     JSON,
     SECRET,
     Answer,
+    Batch,
     Callback,
     HttpKind,
     HttpSettings,
@@ -54,19 +55,36 @@ GROUP_STATES = {
 }
 
 
+#: Messages of a request. None is documented; a hundred are as many as a callback reports on.
+MOST = 100
+
+
 class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An account at Infobip."""
 
     base_url: Annotated[str, "The account's own address, such as https://x1y2z3.api.infobip.com"]
     callback_user: Annotated[str, "User name that callbacks carry; empty: they carry none"] = ""
+    batch: Annotated[int, "Messages per request; if its answer is lost, all of them are in doubt"] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        demand(1 <= self.batch <= MOST, "batch", f"must be 1 to {MOST}")
         demand(bool(self.base_url), "base_url", "must not be empty")
 
 
 def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
-    """One message a request."""
+    """One message."""
+    return request_several(settings, secrets, (message,))
+
+
+def request_several(settings: Settings, secrets: Secrets, messages: Sequence[Message]) -> Request:
+    """Each message with an id, a receiver of reports and a validity of its own."""
+    headers = {"Authorization": f"App {secrets[SECRET]}", "Content-Type": JSON, "Accept": JSON}
+    body = msgspec.json.encode({"messages": [_written(message) for message in messages]})
+    return Request(f"{settings.base_url}/sms/3/messages", body, headers)
+
+
+def _written(message: Message) -> dict[str, Any]:
     one: dict[str, Any] = {
         "sender": message.sender.removeprefix("+"),
         "destinations": [{"to": message.to, "messageId": message.reference}],
@@ -81,8 +99,7 @@ def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
     if message.validity_seconds is not None:
         minutes = max(1, message.validity_seconds // 60)
         one["options"] = {"validityPeriod": {"amount": minutes, "timeUnit": "MINUTES"}}
-    headers = {"Authorization": f"App {secrets[SECRET]}", "Content-Type": JSON, "Accept": JSON}
-    return Request(f"{settings.base_url}/sms/3/messages", msgspec.json.encode({"messages": [one]}), headers)
+    return one
 
 
 def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
@@ -97,6 +114,19 @@ def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
         return ruled(RULINGS, number, answer, id=id, detail=name)
     ruling = GROUPS.get(at(status, "groupId"), Ruling.ELSEWHERE if at(status, "groupId") == 5 else Ruling.UNKNOWN)
     return outcome(ruling, id=id, code=text_of(number), detail=name)
+
+
+def answer_several(settings: Settings, messages: Sequence[Message], answer_: Answer) -> list[Outcome]:
+    """By the ids, which are ours; an error of the request as a whole is that of each message."""
+    if answer_.status != 200:
+        return [answer(settings, message, answer_) for message in messages]
+    said = {text_of(at(one, "messageId")): one for one in listed(answer_.json, "messages")}
+    return [
+        answer(settings, message, Answer(200, msgspec.json.encode({"messages": [said[message.reference]]})))
+        if message.reference in said
+        else outcome(Ruling.UNKNOWN, detail="the answer does not name it")
+        for message in messages
+    ]
 
 
 def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
@@ -156,4 +186,5 @@ KIND = HttpKind(
     receipts=receipts,
     inbound=inbound,
     is_genuine=is_genuine,
+    batch=Batch(request=request_several, answer=answer_several),
 )
