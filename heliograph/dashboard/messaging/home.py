@@ -173,7 +173,7 @@ def _charts(request: Request, picture: Picture) -> list[Chart]:
             ),
             unit=text("seconds"),
             kind="lines",
-            digits=1,
+            digits=1 if now.p95 is None or now.p95 >= 1 else 2,
             series=[
                 Series(text("Half within"), "way", [one.p50 for one in figures]),
                 Series(text("95 % within"), "warn", [one.p95 for one in figures]),
