@@ -168,6 +168,7 @@ CREATE TABLE notices (
     object          text NOT NULL,
     name            text NOT NULL,
     facts           text NOT NULL,
+    user_id         uuid,
     created_at      timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (organization_id, id)
 );
@@ -175,6 +176,7 @@ CREATE INDEX notices_by_object ON notices (organization_id, kind, object, create
 CREATE INDEX notices_age ON notices USING brin (created_at) WITH (autosummarize = on);
 COMMENT ON TABLE notices IS 'tenant: what the bell rang for, told by whatever made it happen, kept for 90 days';
 COMMENT ON COLUMN notices.object IS 'what it is about: an id, or what stands for one where there is one of an organization';
+COMMENT ON COLUMN notices.user_id IS 'whom alone it is for; NULL: everybody who may see what it is about';
 COMMENT ON COLUMN notices.facts IS 'what is said of it, by its kind, as JSON';
 
 CREATE TABLE notice_reads (
@@ -1391,6 +1393,17 @@ COMMENT ON COLUMN whatsapp_templates.reread_at IS 'an event spoke of it: it alon
 COMMENT ON COLUMN whatsapp_templates.missing_at IS 'since when listings lack it although Meta has not said that it is gone: what needs it waits';
 COMMENT ON COLUMN whatsapp_templates.applied_at IS 'time of the newest event or reading that was applied; an older one changes nothing';
 COMMENT ON COLUMN whatsapp_templates.applied IS 'for each facet of the record, the Unix time of the newest event on it alone';
+
+CREATE TABLE whatsapp_qualities (
+    organization_id uuid NOT NULL,
+    object_id       uuid NOT NULL,
+    at              timestamptz NOT NULL,
+    quality         text NOT NULL,
+    messaging_limit integer,
+    PRIMARY KEY (organization_id, object_id, at)
+);
+COMMENT ON TABLE whatsapp_qualities IS 'tenant: how the quality of numbers and templates went, a row when it or a limit changes; kept as long as messages are';
+COMMENT ON COLUMN whatsapp_qualities.object_id IS 'a number or a template';
 
 CREATE TABLE whatsapp_conversations (
     organization_id  uuid NOT NULL,

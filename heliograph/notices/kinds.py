@@ -42,6 +42,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "quota.used": Kind("/usage", permission="usage"),
         # until: when, ISO 8601
         "key.ending": Kind("/keys", scope="api_keys:read"),
+        # of whoever asked for it; rows
+        "export.ready": Kind("/exports", scope="account:read"),
+        "export.failed": Kind("/exports", scope="account:read"),
         "wallet.low": Kind("/wallet", permission="usage"),
     }
 )

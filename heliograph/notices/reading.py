@@ -33,7 +33,7 @@ SELECT n.id, n.mode, n.kind, n.object, n.name, n.facts, n.created_at,
        n.id > coalesce((SELECT read_to FROM notice_reads WHERE organization_id = $1 AND user_id = $2 LIMIT 1),
                        '00000000-0000-0000-0000-000000000000') AS is_new
   FROM notices n
- WHERE n.organization_id = $1 AND n.id < $3 AND n.kind || '' = ANY ($4)
+ WHERE n.organization_id = $1 AND n.id < $3 AND n.kind || '' = ANY ($4) AND (n.user_id IS NULL OR n.user_id = $2)
  ORDER BY n.id DESC LIMIT $5
 """
 LAST = UUID(int=2**128 - 1)

@@ -28,12 +28,15 @@ class Notice(msgspec.Struct, frozen=True):
     name: str = ""
     mode: str = "live"
     facts: Mapping[str, str | int] = {}
+    #: Whom alone it is for; None: everybody who may see what it is about.
+    user_id: UUID | None = None
 
 
 RECORD = """
-INSERT INTO notices (organization_id, id, mode, kind, object, name, facts)
-SELECT item.* FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
-                   AS item (organization_id, id, mode, kind, object, name, facts)
+INSERT INTO notices (organization_id, id, mode, kind, object, name, facts, user_id)
+SELECT item.* FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
+                          $9::uuid[])
+                   AS item (organization_id, id, mode, kind, object, name, facts, user_id)
  WHERE NOT EXISTS (SELECT FROM notices known
                     WHERE known.organization_id = item.organization_id AND known.kind = item.kind
                       AND known.object = item.object AND known.created_at > now() - $8::interval)
@@ -55,6 +58,7 @@ async def record_many(conn: Connection, notices: Sequence[Notice], *, quiet: tim
         [one.name[:LONGEST] for one in notices],
         [msgspec.json.encode(one.facts).decode() for one in notices],
         quiet,
+        [one.user_id for one in notices],
     )
 
 

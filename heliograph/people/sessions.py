@@ -134,6 +134,7 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
        s.proved_at > now() - $2::interval AS is_proved,
        ARRAY(SELECT kind FROM notices
               WHERE organization_id = m.organization_id
+                AND (notices.user_id IS NULL OR notices.user_id = s.user_id)
                 AND id > coalesce((SELECT read_to FROM notice_reads
                                     WHERE organization_id = m.organization_id AND user_id = s.user_id LIMIT 1),
                                   '00000000-0000-0000-0000-000000000000')

@@ -58,3 +58,26 @@ def slots(found: TemplateLayout) -> list[tuple[str, str]]:
         *(("body", name) for name in found.body_variables),
         *(("button", str(button.index + 1)) for button in found.buttons),
     ]
+
+
+class Use(msgspec.Struct, frozen=True):
+    """How often a template was sent among the messages that were looked at, and when the last time was."""
+
+    count: int
+    last_at: datetime
+
+
+#: Messages that are looked at for it, the newest ones.
+LOOK = 20_000
+USES = """
+SELECT template_id, count(*)::int AS count, max(accepted_at) AS last_at FROM (
+       SELECT template_id, accepted_at FROM whatsapp_messages
+        WHERE organization_id = $1 AND mode = $2 ORDER BY id DESC LIMIT $3) looked_at
+ WHERE template_id IS NOT NULL GROUP BY template_id
+"""
+
+
+async def uses(conn: Connection, actor: Actor, *, look: int = LOOK) -> dict[UUID, Use]:
+    """How often each template was sent among the organization's newest messages: counting all would read them all."""
+    rows = await conn.fetch(USES, actor.organization_id, actor.mode, look)
+    return {row["template_id"]: Use(row["count"], row["last_at"]) for row in rows}

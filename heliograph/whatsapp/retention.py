@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from heliograph.base.database.retention_rules import Deletion, Rules, Sums, Table
+from heliograph.whatsapp.mirror import qualities
 from heliograph.whatsapp.money import closing
 
 #: Meta repeats a callback for up to 7 days.
@@ -70,6 +71,7 @@ RULES = Rules(
         ),
     ),
     deletions=(
+        Deletion("qualities of numbers and templates", qualities.FORGET, lambda at: at.metadata),
         Deletion("words for STOP", DELETE_WORDS, lambda at: at.now - WORDS),
         Deletion("early statuses", DELETE_EARLY, lambda at: at.now - CALLBACKS),
         Deletion("dead letters", DELETE_DEAD_LETTERS, lambda at: at.now - CALLBACKS, "id"),

@@ -369,6 +369,8 @@ SUBMITTED = {
     "/messages/{id}/cancel": WORK,
     "/send": WORK,
     "/send/preview": READS,
+    "/send/reply": WORK,
+    "/send/reply/preview": READS,
     "/send/template": WORK,
     "/send/template/preview": READS,
     "/inbox/{id}/reply": WORK,

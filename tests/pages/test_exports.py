@@ -200,3 +200,17 @@ async def test_what_cannot_be_written_is_tried_again_and_given_up(
         await pool.execute("UPDATE exports SET lease_until = NULL")
     assert await pool.fetchval("SELECT state FROM exports WHERE id = $1", id) == "failed"
     assert "Failed" in (await owner.get("/exports")).words
+
+
+async def test_the_bell_rings_for_whoever_asked_alone(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await people(pool, tenant, 2)
+    await make_person(pool, tenant, "rui@example.com", "admin")
+    await other_browser.sign_in("rui@example.com")
+    await ask(pool, tenant, await owner_id(pool))
+    await write(pool)
+    said = (await owner.get("/notices")).words
+    assert ("The file “contacts.csv” is ready." in said, "2 rows." in said) == (True, True)
+    assert "contacts.csv" not in (await other_browser.get("/notices")).words
+    assert await pool.fetchval("SELECT count(*) FROM notices WHERE user_id IS NOT NULL") == 1

@@ -313,3 +313,19 @@ async def test_who_sent_it_on_the_dashboard_is_told_and_sees_it_whole(
     await other_browser.sign_in("eva@example.com")
     page = await other_browser.get(f"/messages/{by_rui}")
     assert ("Rui" in page.words, "Sent on the dashboard by a person." in page.words) == (False, True)
+
+
+async def test_a_message_is_open_beside_its_list(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    first, second = await send(api, tenant), await send(api, tenant, to="+351912345678")
+    page = await owner.get(f"/messages?country=PT&open={first}")
+    assert shown(page) == [second], "the list stays as its filters say"
+    assert "is-open" in page.text
+    assert first in page.text.partition('id="panel"')[2]
+    closed = page.text.partition("data-close")[2].partition('href="')[2].partition('"')[0]
+    assert closed == "/messages?country=PT"
+    page = await owner.get("/messages")
+    assert ("is-open" in page.text, shown(page)) == (False, [second, first])
+    for wrong in (str(uuid.uuid4()), "x"):
+        assert (await owner.get(f"/messages?open={wrong}")).status == 404
+    # The region that renews itself is the list alone.
+    assert "panel" not in (await owner.get(f"/messages?open={first}", HX_Request="true")).text

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.whatsapp.mirror import qualities
+from heliograph.whatsapp.mirror.qualities import Noted
 from tests.rules import whatsapp_factories as making
 from tests.rules.whatsapp_factories import Made
 
@@ -107,3 +111,28 @@ async def test_numbers_in_words(pool: Pool, tenant: Tenant, owner: Browser, othe
     await other_browser.sign_in("vera@example.com")
     assert (await other_browser.get("/numbers")).status == 200
     assert (await other_browser.get("/send?channel=template")).status == 403
+
+
+async def test_how_often_a_template_was_sent_and_how_qualities_went(
+    pool: Pool, tenant: Tenant, owner: Browser, made: Made
+) -> None:
+    where = f"/templates/{made.template_id}"
+    assert "Sent never" in (await owner.get(where)).words
+    form = (await owner.get(f"/send?channel=template&to=%2B258841234567&template={made.template_id}")).form(
+        "/send/template"
+    )
+    for n in range(2):
+        await owner.post("/send/template", form | {"p1": "Ana", "p2": "7", "_once": f"n{n}"})
+    page = await owner.get(where)
+    assert ("2 times, last" in page.words, "Among the latest 20,000 messages." in page.words) == (True, True)
+    assert 'data-name="Sent" class="end nowrap"><span>2<' in (await owner.get("/templates")).text
+    number = await pool.fetchval("SELECT id FROM whatsapp_numbers")
+    async with pool.acquire() as conn:
+        for day, quality, limit in ((3, "green", 1_000), (1, "yellow", 250)):
+            at = clock.now() - timedelta(days=day)
+            await qualities.note(conn, tenant.id, [Noted(number, quality, limit)], at)
+            await qualities.note(conn, tenant.id, [Noted(made.template_id, quality)], at)
+    page = await owner.get("/numbers")
+    assert "How the quality went" in page.words
+    assert page.words.index("250 people in 24 h") < page.words.index("1,000 people in 24 h"), "newest first"
+    assert "How the quality went" in (await owner.get(where)).words

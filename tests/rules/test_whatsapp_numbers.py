@@ -282,6 +282,9 @@ async def test_a_reading_gives_way_to_newer_events_and_wins_over_older_ones(pool
     await store(pool, account, listed(quality_rating="YELLOW"), seconds=5)
     found = await row(pool)
     assert (found["connection_status"], found["quality_rating"]) == ("banned", "yellow")
+    went = await pool.fetch("SELECT quality FROM whatsapp_qualities ORDER BY at")
+    assert [row["quality"] for row in went][-1:] == ["yellow"], "a row when it changes"
+    assert len(went) == len({row["quality"] for row in went})
     await store(pool, account, listed(), seconds=20)
     assert (await row(pool))["connection_status"] == "connected"
     await apply(pool, account, account_event(15, ban_state="DISABLE"))

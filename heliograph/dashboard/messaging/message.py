@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
 from heliograph.accounts import api_keys
 from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
 from heliograph.dashboard import seeing
 from heliograph.overview import documents, messages
 from heliograph.overview.messages import Filters, Message, MessageDetail
@@ -42,6 +44,17 @@ async def show(request: Request) -> Answer:
     return Shown(
         template="messaging/message_live.html" if request.is_fragment else "messaging/message.html", values=values
     )
+
+
+async def panel(request: Request) -> dict[str, Any]:
+    """The values of the message that a list has open beside it. Raises NotFound."""
+    try:
+        id = UUID(request.query["open"])
+    except ValueError:
+        raise NotFound from None
+    async with request.reading() as conn:
+        detail = await messages.get(conn, request.actor, id=id)
+        return await _values(conn, request, detail) | {"panel": id}
 
 
 async def reveal(request: Request) -> Answer:

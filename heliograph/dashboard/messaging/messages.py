@@ -11,7 +11,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import time_of
 from heliograph.dashboard import exporting, seeing
-from heliograph.dashboard.messaging import finding
+from heliograph.dashboard.messaging import finding, message
 from heliograph.dashboard.messaging.finding import REASONS, Wanted
 from heliograph.overview import messages
 from heliograph.overview.exports.kinds import Messages
@@ -67,8 +67,11 @@ async def show_list(request: Request) -> Answer:
         "is_first": after is None,
         "looked_until": None if found.seen is None else time_of(found.seen),
         "further": request.again(after=None if last is None else _following(request, last), far="1", top=""),
-        "may_cancel": request.may("sms:send"),
+        "may_mark": request.may("sms:send"),
+        "panel": None,
     }
+    if request.query.get("open") and not request.is_fragment:
+        values |= await message.panel(request)
     return Shown(
         template="messaging/messages_rows.html" if request.is_fragment else "messaging/messages.html", values=values
     )

@@ -105,6 +105,10 @@ def _title(request: Request, one: Noticed) -> str:
             return text("The quality of the number %(number)s has fallen.", number=name)
         case "key.ending":
             return text("The key “%(name)s” ends soon.", name=name)
+        case "export.ready":
+            return text("The file “%(name)s” is ready.", name=name)
+        case "export.failed":
+            return text("The file “%(name)s” could not be written.", name=name)
         case "wallet.low":
             return text("Less is left in the wallet than its alert asks for.")
         case _:
@@ -124,6 +128,9 @@ def _more(request: Request, one: Noticed) -> str:
             "%(created)s new, %(updated)s changed, %(rejected)s rejected.",
             **{name: number(int(facts.get(name, 0))) for name in ("created", "updated", "rejected")},
         )
+    if one.kind == "export.ready":
+        rows = int(facts.get("rows", 0))
+        return request.speech.count("%(num)s row.", "%(num)s rows.", rows)
     if one.kind == "quota.used":
         left, total = (number(int(facts.get(name, 0))) for name in ("left", "total"))
         return text("%(left)s of %(total)s messages are left.", left=left, total=total)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard.sending import own_number, sms, template, texts
+from heliograph.dashboard.sending import own_number, reply, sms, template, texts
 from heliograph.pages.routes import Route, get, post, shared
 
 ROUTES: tuple[Route, ...] = (
@@ -14,6 +14,10 @@ ROUTES: tuple[Route, ...] = (
     post("/send/template", template.send, "whatsapp:send"),
     get("/send/template/preview", template.back, "whatsapp:send"),
     post("/send/template/preview", template.look, "whatsapp:send"),
+    get("/send/reply", reply.back, "whatsapp:send"),
+    post("/send/reply", reply.send, "whatsapp:send"),
+    get("/send/reply/preview", reply.back, "whatsapp:send"),
+    post("/send/reply/preview", reply.look, "whatsapp:send"),
     get("/texts", texts.show_list, "sms:read"),
     shared("POST", "/texts", texts.create, "sms:send"),
     shared("GET", "/texts/new", texts.show_new, "sms:send"),

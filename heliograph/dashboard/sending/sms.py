@@ -15,7 +15,7 @@ from heliograph.campaigns import template as campaign_texts
 from heliograph.contacts import suggesting
 from heliograph.contacts.suggesting import Suggestion
 from heliograph.dashboard import seeing
-from heliograph.dashboard.sending import code, refusals, sms_form, template
+from heliograph.dashboard.sending import code, refusals, reply, sms_form, template
 from heliograph.dashboard.sending.code import Snippet
 from heliograph.dashboard.sending.sms_form import Recipient, Typed
 from heliograph.overview import messages
@@ -75,6 +75,8 @@ async def show(request: Request) -> Answer:
     """The form: empty, for a number (`to`), as an earlier message (`again`), or beside one just sent (`sent`)."""
     if request.query.get("channel") == "template":
         return await template.show(request)
+    if request.query.get("channel") == "reply":
+        return await reply.show(request)
     sent = await _message(request, "sent")
     if sent is not None and request.is_fragment:
         return Shown(template="sending/sent_live.html", values={"sent": sent.message})

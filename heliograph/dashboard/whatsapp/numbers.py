@@ -5,10 +5,12 @@ from __future__ import annotations
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.requests import Request
 from heliograph.whatsapp import standing
+from heliograph.whatsapp.mirror import qualities
 
 
 async def show(request: Request) -> Answer:
     """The organization's numbers; both modes share them."""
     async with request.reading() as conn:
         listed = await standing.list_all(conn, request.actor)
-    return Shown(template="whatsapp/numbers.html", values={"listed": listed})
+        trends = await qualities.trends(conn, request.actor, ids=[one.number.id for one in listed])
+    return Shown(template="whatsapp/numbers.html", values={"listed": listed, "trends": trends})

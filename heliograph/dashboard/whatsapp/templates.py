@@ -12,6 +12,7 @@ from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 from heliograph.whatsapp import library, reads, standing
 from heliograph.whatsapp.accepting.accept import Send, TemplateSend
+from heliograph.whatsapp.mirror import qualities
 from heliograph.whatsapp.reads import TemplateFilters
 
 COLLECTION = "templates of a page"
@@ -41,6 +42,7 @@ async def show_list(request: Request) -> Answer:
     )
     async with request.reading() as conn:
         found, seen = await reads.templates(conn, request.actor, filters=filters, after=after, limit=SIZE)
+        uses = await library.uses(conn, request.actor)
     last = found[SIZE - 1].id if len(found) > SIZE else seen
     older = None
     if last is not None:
@@ -50,6 +52,8 @@ async def show_list(request: Request) -> Answer:
         template="whatsapp/templates.html",
         values={
             "listed": found[:SIZE],
+            "uses": uses,
+            "look": library.LOOK,
             "kept": kept,
             "is_filtered": bool(bound),
             "is_first": after is None,
@@ -65,6 +69,8 @@ async def show(request: Request) -> Answer:
     async with request.reading() as conn:
         entry = await library.get(conn, request.actor, id=request.id())
         numbers = await standing.list_all(conn, request.actor)
+        uses = await library.uses(conn, request.actor)
+        trend = await qualities.trends(conn, request.actor, ids=[entry.template.id])
     slots = library.slots(entry.layout)
     found = entry.template
     snippets = []
@@ -77,6 +83,9 @@ async def show(request: Request) -> Answer:
         template="whatsapp/template.html",
         values={
             "entry": entry,
+            "use": uses.get(entry.template.id),
+            "look": library.LOOK,
+            "trend": trend.get(entry.template.id, []),
             "slots": slots,
             "shown": template.filled(entry, ()),
             "seen": template.Seen(snippets=snippets),

@@ -15,12 +15,14 @@ from uuid import UUID
 import asyncpg
 import structlog
 
+from heliograph import notices
 from heliograph.base.actor import Actor, Who
 from heliograph.base.database.pool import Connection, Pool, is_down, plan_by_key
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
 from heliograph.base.process.crash import crash_point
 from heliograph.overview.exports import jobs, kinds
+from heliograph.overview.exports.jobs import Export
 from heliograph.queue.work import Loop, Work
 
 log = structlog.get_logger()
@@ -50,6 +52,7 @@ UPDATE exports SET worker = NULL, lease_until = now() + $4::interval, tries = tr
                    state = CASE WHEN tries + 1 >= $5 THEN 'failed' ELSE state END,
                    finished_at = CASE WHEN tries + 1 >= $5 THEN now() END
  WHERE organization_id = $1 AND id = $2 AND worker = $3 AND state = 'running'
+RETURNING state
 """
 CHUNK = "INSERT INTO export_chunks (organization_id, export_id, number, bytes) VALUES ($1, $2, $3, $4)"
 # Whoever stops it waits for this commit, or this finds nothing to move.
@@ -95,7 +98,9 @@ class ExportWork(Work):
                 # Filters that no longer mean anything mean nothing the next time, either.
                 tries = 1 if isinstance(error, Invalid) else TRIES
                 log.exception("export failed", export=str(row["id"]), kind=row["kind"])
-                await conn.execute(LATER, *place, FAILED, tries)
+                async with conn.transaction():
+                    if await conn.fetchval(LATER, *place, FAILED, tries) == "failed":
+                        await notices.record(conn, _failed(row))
         return 1
 
     async def _go_on(self, conn: Connection, row: asyncpg.Record) -> None:
@@ -135,12 +140,38 @@ class ExportWork(Work):
                     self._lease,
                     is_cut,
                 )
+                if ends:
+                    await notices.record(conn, _ready(actor, export, rows))
                 if moved is None:  # stopped, erased, or another's by now
                     raise _Gone
             crash_point("export.after_commit")
             chunks += added
             if ends:
                 return
+
+
+def _ready(actor: Actor, export: Export, rows: int) -> notices.Notice:
+    return notices.Notice(
+        actor.organization_id,
+        "export.ready",
+        str(export.id),
+        export.file,
+        mode=export.mode,
+        facts={"rows": rows},
+        user_id=export.user_id,
+    )
+
+
+def _failed(row: asyncpg.Record) -> notices.Notice:
+    export = jobs.of_row(row)
+    return notices.Notice(
+        row["organization_id"],
+        "export.failed",
+        str(export.id),
+        export.file,
+        mode=export.mode,
+        user_id=export.user_id,
+    )
 
 
 class _Gone(Exception):

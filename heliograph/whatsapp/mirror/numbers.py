@@ -30,6 +30,7 @@ from heliograph.suppliers.whatsapp_cloud.objects import CloudNumber
 from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.events import Event
 from heliograph.whatsapp import reads
+from heliograph.whatsapp.mirror import qualities
 
 
 class PhoneNumberUnavailable(Refusal):
@@ -446,3 +447,6 @@ _WRITTEN = (
 async def _write(conn: Connection, organization_id: UUID, old: Any, row: Mapping[str, Any], at: datetime) -> None:
     if any(row[name] != old[name] for name in _WRITTEN):
         await conn.execute(WRITE, organization_id, row["id"], *(row[name] for name in _WRITTEN), at)
+    if any(row[name] != old[name] for name in ("quality_rating", "messaging_limit")):
+        noted = qualities.Noted(row["id"], row["quality_rating"], row["messaging_limit"])
+        await qualities.note(conn, organization_id, [noted], at)

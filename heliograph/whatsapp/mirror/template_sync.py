@@ -33,6 +33,7 @@ from heliograph.suppliers.whatsapp_cloud.objects import CloudTemplate
 from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.events import Event
 from heliograph.whatsapp import reads
+from heliograph.whatsapp.mirror import qualities
 from heliograph.whatsapp.mirror.numbers import AGAIN, wake_mirror
 
 
@@ -444,7 +445,7 @@ async def _write(conn: Connection, organization_id: UUID, pairs: Sequence[_Pair]
 
     A template that they do not see may change as it likes.
     """
-    stored, raised, told = [], [], []
+    stored, raised, told, noted = [], [], [], []
     for old, row in pairs:
         if all(row[name] == old[name] for name in row):
             continue
@@ -455,10 +456,13 @@ async def _write(conn: Connection, organization_id: UUID, pairs: Sequence[_Pair]
                 raised.append(_event(organization_id, row, at))
                 if row["status"] != old["status"] and row["status"] in TOLD:
                     told.append(Notice(organization_id, f"template.{row['status']}", str(row["id"]), row["name"]))
+        if row["quality"] != old["quality"]:
+            noted.append(qualities.Noted(row["id"], row["quality"].lower()))
         stored.append((organization_id, row["id"], *(row[name] for name in _WRITTEN)))
     if stored:
         await conn.executemany(WRITE, stored)
         await notices.record_many(conn, told)
+        await qualities.note(conn, organization_id, noted, at)
     return raised
 
 

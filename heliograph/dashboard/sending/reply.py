@@ -1,0 +1,176 @@
+"""D2 Send, a WhatsApp reply: free text to whoever wrote within the last 24 hours, by the number that they wrote to."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.accounts import idempotency
+from heliograph.base import phones
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.contacts import suggesting
+from heliograph.dashboard.sending import refusals, sms_form
+from heliograph.dashboard.sending.sms_form import Recipient
+from heliograph.overview import messages
+from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.requests import Request
+from heliograph.pages.words import SEND_FORM
+from heliograph.people.roles import CONVERSE
+from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
+from heliograph.whatsapp import reads, standing
+from heliograph.whatsapp.accepting.accept import Send, TextReply
+from heliograph.whatsapp.reads import Conversation, ConversationFilters
+
+PAGE = "sending/reply.html"
+#: Open conversations that are offered, those of one person that are looked at, and characters of a text.
+OFFERED, LOOKED_AT, LONGEST = 20, 20, 4_096
+
+
+class Typed(msgspec.Struct, frozen=True):
+    """The fields of the form, as they were typed."""
+
+    to: str = ""
+    #: Id of a number.
+    number: str = ""
+    message: str = ""
+
+
+async def show(request: Request) -> Answer:
+    """The form, empty or for somebody; beside it a reply that was just sent."""
+    sent = None
+    if request.query.get("sent"):
+        try:
+            id = UUID(request.query["sent"])
+        except ValueError:
+            raise NotFound from None
+        async with request.reading() as conn:
+            sent = (await messages.get(conn, request.actor, id=id)).message
+        if request.is_fragment:
+            return Shown(template="sending/sent_live.html", values={"sent": sent})
+    given = Typed(request.query.get("to", "")[: sms_form.LONGEST_NAME], request.query.get("number", ""))
+    return Shown(template=PAGE, values=await _values(request, given) | {"sent": sent})
+
+
+async def look(request: Request) -> Answer:
+    """Whom it would go to, and until when it may. Nothing is stored."""
+    return Shown(template=PAGE, values=await _values(request, _typed(request)) | {"sent": None})
+
+
+async def send(request: Request) -> Answer:
+    """Send it, once for this form."""
+    given = _typed(request)
+    try:
+        async with request.reading() as conn:
+            wanted = await _read(request, conn, given)
+        answer = await request.services.whatsapp.accept(wanted)
+    except Refusal as refusal:
+        if refusal.status not in (400, 403, 409):
+            raise
+        values = await _values(request, given)
+        return Shown(template=PAGE, values=values | {"sent": None}, status=422, refusal=refusals.told(request, refusal))
+    id = msgspec.json.decode(answer.body)["message"]["id"]
+    return Elsewhere(location=request.to("/send", channel="reply", to=given.to, number=given.number, sent=id))
+
+
+async def back(request: Request) -> Answer:
+    """The address of a form that was sent, asked for without it."""
+    return Elsewhere(location=request.to("/send", channel="reply"))
+
+
+def _typed(request: Request) -> Typed:
+    form = request.form
+    text = form.get("message", "").replace("\r\n", "\n").replace("\r", "\n")
+    return Typed(form.get("take") or form.get("to", ""), form.get("number", ""), text)
+
+
+async def _meant(request: Request, conn: Connection, to: str) -> Recipient:
+    if is_user_id(to.strip()):
+        return Recipient(to.strip())
+    return await sms_form.recipient(request, conn, to)
+
+
+async def _read(request: Request, conn: Connection, given: Typed) -> Send:
+    wrong: list[tuple[str, str]] = []
+    number = None
+    if not given.to.strip():
+        wrong.append(("to", "required"))
+    else:
+        meant = await _meant(request, conn, given.to)
+        number = meant.number
+        if number is None:
+            wrong.append(("to", "ambiguous" if meant.choices else "pattern"))
+    if not given.message.strip():
+        wrong.append(("message", "required"))
+    elif len(given.message) > LONGEST:
+        wrong.append(("message", "long"))
+    line = None
+    try:
+        line = UUID(given.number)
+    except ValueError:
+        wrong.append(("number", "unknown"))
+    once = request.form.get("_once", "")
+    if not once or len(once) > idempotency.MAX_LENGTH:
+        wrong.append(("form", "required"))
+    if wrong or number is None or line is None:
+        raise Invalid(*((field, issue, SEND_FORM[f"{field}.{issue}"]) for field, issue in wrong))
+    return Send(
+        actor=request.actor,
+        to=number,
+        number_id=line,
+        content=TextReply(given.message),
+        request_id=request.request_id,
+        key_hash=idempotency.key_hash(request.mode, "PAGE", "/send/reply", f"{request.person.user_id} {once}"),
+        request_hash=idempotency.request_hash([str(request.person.user_id), msgspec.to_builtins(given), number]),
+    )
+
+
+async def _values(request: Request, given: Typed) -> dict[str, Any]:
+    actor = request.actor
+    async with request.reading() as conn:
+        numbers = await standing.list_all(conn, actor)
+        if not given.number and numbers:
+            given = msgspec.structs.replace(given, number=str(numbers[0].number.id))
+        meant = await _meant(request, conn, given.to) if given.to.strip() else None
+        window = await _window(request, conn, meant, given.number)
+        listed: list[Conversation] = []
+        names: dict[str, str] = {}
+        if request.may(permission=CONVERSE):
+            found, _ = await reads.conversations(conn, actor, filters=ConversationFilters(is_open=True), limit=OFFERED)
+            listed = found[:OFFERED]
+            names = await suggesting.names(conn, actor, phones=[one.recipient for one in listed])
+    number = meant.number if meant is not None and meant.number else ""
+    return {
+        "channel": "reply",
+        "given": given,
+        "numbers": numbers,
+        "recipient": meant,
+        "number": phones.spaced(number) if number.startswith("+") else number,
+        "window": window,
+        # In test mode nobody wrote, and a reply is tried out at any time.
+        "is_shut": bool(number) and request.mode == "live" and (window is None or not window.is_open),
+        "left": _left(window),
+        "listed": listed,
+        "lefts": {one.id: _left(one) for one in listed},
+        "names": names,
+        "longest": LONGEST,
+    }
+
+
+async def _window(request: Request, conn: Connection, meant: Recipient | None, number: str) -> Conversation | None:
+    if meant is None or meant.number is None:
+        return None
+    found, _ = await reads.conversations(
+        conn, request.actor, filters=ConversationFilters(recipient=meant.number), limit=LOOKED_AT
+    )
+    return next((one for one in found if str(one.number_id) == number), None)
+
+
+def _left(one: Conversation | None) -> float | None:
+    """Seconds for which the window is open."""
+    if one is None or one.expires_at is None or not one.is_open:
+        return None
+    return max((one.expires_at - clock.now()).total_seconds(), 0.0)

@@ -1,0 +1,52 @@
+// A list with a panel: on a wide screen a row opens beside it, and the address says which. Without a script, and on a
+// narrow screen, a row is a page.
+
+const panel = document.querySelector("[data-panel]");
+const inside = panel?.querySelector("[data-inside]");
+const WIDE = matchMedia("(min-width: 1280px)");
+let opener = null;
+
+async function open(link, push) {
+  const where = new URL(link.href);
+  const answer = await fetch(where, { headers: { "HX-Request": "true", Accept: "text/html" }, redirect: "error" });
+  if (!answer.ok) return location.assign(where);
+  await window.htmx.swap({ sourceElement: inside, target: inside, text: await answer.text(), swap: "innerMorph" });
+  document.dispatchEvent(new CustomEvent("renewed", { detail: inside }));
+  panel.querySelector("[data-page]").href = where;
+  panel.hidden = false;
+  panel.parentElement.classList.add("is-open");
+  opener = link.id || link.closest("tr")?.id;
+  if (push) {
+    const here = new URL(location.href);
+    here.searchParams.set("open", where.pathname.split("/").pop());
+    history.pushState(null, "", here);
+  }
+  panel.focus({ preventScroll: true });
+}
+
+function close() {
+  panel.hidden = true;
+  panel.parentElement.classList.remove("is-open");
+  const here = new URL(location.href);
+  here.searchParams.delete("open");
+  history.pushState(null, "", here);
+  document.getElementById(opener)?.querySelector("a.row-link")?.focus();
+}
+
+if (panel) {
+  document.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey || event.button) return;
+    const link = event.target.closest("[data-rows] a.row-link");
+    if (link && WIDE.matches) {
+      event.preventDefault();
+      open(link, true).catch(() => location.assign(link.href));
+    } else if (event.target.closest("[data-panel] [data-close]")) {
+      event.preventDefault();
+      close();
+    }
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && !panel.hidden && !document.querySelector("dialog[open]")) close();
+  });
+  addEventListener("popstate", () => location.reload());
+}
