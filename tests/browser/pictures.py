@@ -71,6 +71,7 @@ async def main() -> None:
             await page.goto(f"{running.url}/messages")
             await take(page, "messages")
             await page.locator("a.row-link").first.click()
+            await page.locator("[data-page]").click()
             await take(page, "message")
             await context.close()
 

@@ -36,7 +36,11 @@ async def test_from_the_first_link_to_a_delivered_message(site: Site) -> None:
     await page.keyboard.press("Control+k")
     await page.locator(".palette input").fill("order-1")
     await page.keyboard.press("Enter")
+    # It opens beside the list, and from there as a page.
     await page.get_by_role("link", name="+258841234567").click()
+    await page.wait_for_url(re.compile(r"[?&]open=[0-9a-f-]{36}$"))
+    await page.locator("#panel #state", has_text="Delivered").wait_for()
+    await page.get_by_role("link", name="Open as a page").click()
     await page.wait_for_url(WHERE)
     await page.locator("#state", has_text="Delivered").wait_for()
     await page.locator("#state[data-final]").wait_for()

@@ -44,6 +44,8 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     await page.locator("h1").click()
     await page.keyboard.press("j")
     await page.keyboard.press("Enter")
+    await page.wait_for_url(re.compile(rf"[?&]open={id}$"))
+    await page.get_by_role("link", name="Open as a page").click()
     await page.wait_for_url(f"{site.base}/messages/{id}")
     reason = await page.locator("#state .muted").inner_text()
     assert reason in await page.locator("main").inner_text()

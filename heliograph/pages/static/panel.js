@@ -4,14 +4,31 @@
 const panel = document.querySelector("[data-panel]");
 const inside = panel?.querySelector("[data-inside]");
 const WIDE = matchMedia("(min-width: 1280px)");
-let opener = null;
+const PAUSE = 3000;
+let opener = null, timer = 0;
+
+async function show(where) {
+  clearTimeout(timer);
+  const answer = await fetch(where, { headers: { "HX-Request": "true", Accept: "text/html" }, redirect: "error" });
+  if (!answer.ok) throw new Error(answer.status);
+  await window.htmx.swap({ sourceElement: inside, target: inside, text: await answer.text(), swap: "innerMorph" });
+  document.dispatchEvent(new CustomEvent("renewed", { detail: inside }));
+  later(where);
+}
+
+// What is open renews itself until nothing more comes of it, as its page does.
+function later(where) {
+  clearTimeout(timer);
+  timer = setTimeout(() => {
+    if (panel.hidden || inside.querySelector("#state[data-final]")) return;
+    if (document.hidden) later(where);
+    else show(where).catch(() => later(where));
+  }, PAUSE);
+}
 
 async function open(link, push) {
   const where = new URL(link.href);
-  const answer = await fetch(where, { headers: { "HX-Request": "true", Accept: "text/html" }, redirect: "error" });
-  if (!answer.ok) return location.assign(where);
-  await window.htmx.swap({ sourceElement: inside, target: inside, text: await answer.text(), swap: "innerMorph" });
-  document.dispatchEvent(new CustomEvent("renewed", { detail: inside }));
+  await show(where);
   panel.querySelector("[data-page]").href = where;
   panel.hidden = false;
   panel.parentElement.classList.add("is-open");
@@ -34,6 +51,7 @@ function close() {
 }
 
 if (panel) {
+  if (!panel.hidden) later(new URL(panel.querySelector("[data-page]").href));
   document.addEventListener("click", (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey || event.button) return;
     const link = event.target.closest("[data-rows] a.row-link");
