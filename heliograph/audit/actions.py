@@ -16,6 +16,7 @@ ACTIONS = {
     "organization.period_begun": "New period of the plan begun",
     "quota.changed": "Quota granted or adjusted",
     "refunds.changed": "Refund policy changed",
+    "spend_limit.changed": "Limit of a day changed",
     "wallet.changed": "Wallet topped up or adjusted",
     "wallet.alert_changed": "Low-balance alert changed",
     "rates.imported": "Rates imported",

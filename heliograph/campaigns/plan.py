@@ -52,6 +52,8 @@ STATES: dict[str, tuple[str, ...]] = {
 }
 #: Why a campaign is paused, or has failed.
 QUOTA, SUSPENDED, SENDER = "quota_exceeded", "organization_suspended", "sender_id_not_approved"
+#: The organization has sent what it may in a day.
+SPENT = "spend_limit_reached"
 #: Somebody paused it, and somebody has to resume it: it does not go on by itself.
 BY_REQUEST = "paused_by_request"
 #: What a running campaign waits for once all of it was sent: the last receipts or statuses.

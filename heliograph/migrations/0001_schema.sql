@@ -351,6 +351,18 @@ CREATE TABLE quotas (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE quotas IS 'tenant: the maintained balance; its row lock also puts an organization''s accepts in order';
 
+CREATE TABLE spend_limits (
+    organization_id uuid NOT NULL,
+    key_id          uuid NOT NULL,
+    segments        bigint NOT NULL CHECK (segments > 0),
+    day             date NOT NULL,
+    used            bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (organization_id, key_id)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE spend_limits IS 'tenant: segments of live SMS that may be accepted in a day (UTC), of those who have such a limit; written under the turn that quotas gives';
+COMMENT ON COLUMN spend_limits.key_id IS 'zeros: of the whole organization';
+COMMENT ON COLUMN spend_limits.used IS 'of that day; on any other day nothing is used yet';
+
 CREATE TABLE usage_ledger (
     organization_id uuid NOT NULL,
     id              uuid NOT NULL,

@@ -35,7 +35,7 @@ AUDITED = (
     *("campaigns", "contacts", "contact_imports", "opt_outs", "webhook_endpoints", "webhook_replays"),
     *("users", "memberships", "invitations", "sign_in_links", "sessions", "recovery_codes", "passkeys"),
     *("saved_texts", "own_numbers", "whatsapp_apps", "whatsapp_accounts", "whatsapp_numbers", "whatsapp_templates"),
-    "guard_settings",
+    *("guard_settings", "spend_limits"),
 )
 _WRITES = re.compile(rf"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+({'|'.join(AUDITED)})\b")
 
@@ -229,6 +229,7 @@ COMMANDS = {
     "quota adjust": "quota.changed",
     "quota show": READS,
     "quota refunds": "refunds.changed",
+    "quota limit": "spend_limit.changed",
     "usage months": READS,
     "usage month": "usage.exported",
     "contacts import": "contacts.imported",

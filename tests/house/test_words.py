@@ -51,7 +51,15 @@ def failures_in_source() -> set[str]:
 
 def known() -> dict[str, set[str]]:
     stops = re.findall(r"Stop\((\w+)", Path(whatsapp_channel.__file__).read_text())
-    campaign = {plan.QUOTA, plan.SUSPENDED, plan.SENDER, plan.BY_REQUEST, plan.WAITING, whatsapp_channel.FUNDS}
+    campaign = {
+        plan.QUOTA,
+        plan.SPENT,
+        plan.SUSPENDED,
+        plan.SENDER,
+        plan.BY_REQUEST,
+        plan.WAITING,
+        whatsapp_channel.FUNDS,
+    }
     campaign |= set(standstill.REASONS)
     campaign |= {getattr(whatsapp_channel, name) for name in stops if name.isupper()}
     return {

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.accounts import quota
+from heliograph.accounts import quota, spending
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
@@ -294,6 +294,27 @@ async def test_it_waits_for_quota_and_goes_on_by_itself(pool: Pool) -> None:
     found = await get(pool, actor, made.id)
     assert (found.status, found.status_reason, found.counts) == ("running", "no_supplier_connected", counts(queued=10))
     assert set(await texts(pool)) == {number(n) for n in range(10)}
+    await check_books(pool, [actor.organization_id])
+
+
+async def test_it_waits_for_the_next_day_if_the_day_has_a_limit(pool: Pool) -> None:
+    actor = await organization(pool, quota=100)
+    async with pool.acquire() as conn:
+        await spending.limit(conn, actor.organization_id, segments=7)
+    made = await create(pool, actor, text="a" * 200, recipients=[number(n) for n in range(10)])
+    await run(pool)
+    found = await get(pool, actor, made.id)
+    assert (found.status, found.status_reason, found.counts) == ("paused", plan.SPENT, counts(queued=3, pending=7))
+    await pool.execute("UPDATE spend_limits SET day = day - 1")
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
+    assert (await get(pool, actor, made.id)).counts == counts(queued=6, pending=4)
+    async with pool.acquire() as conn:
+        assert [one.used for one in await spending.limits(conn, actor.organization_id)] == [6]
+        await spending.limit(conn, actor.organization_id, segments=None)
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
+    assert (await get(pool, actor, made.id)).counts == counts(queued=10)
     await check_books(pool, [actor.organization_id])
 
 

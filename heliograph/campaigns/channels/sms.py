@@ -21,6 +21,7 @@ from heliograph.campaigns.channels.contract import Due, Made, Stop
 from heliograph.campaigns.plan import Campaign
 from heliograph.queue.holds import Overtaken
 from heliograph.sms.accepting import bulk, sender_ids, withdrawal
+from heliograph.sms.accepting.accept import MAX_SEGMENTS
 from heliograph.sms.accepting.bulk import Bulk
 from heliograph.sms.accepting.withdrawal import Unsent
 from heliograph.sms.charges import Charges
@@ -73,9 +74,12 @@ class Text(Made, frozen=True, gc=False):
 
 
 OPEN = """
-SELECT c.message_template, coalesce(c.class, 'marketing'), c.sender_id, s.value, s.status, q.total - q.used
+SELECT c.message_template, coalesce(c.class, 'marketing'), c.sender_id, s.value, s.status, q.total - q.used,
+       l.segments - CASE WHEN l.day = (now() AT TIME ZONE 'UTC')::date THEN l.used ELSE 0 END
   FROM campaigns c JOIN sender_ids s ON s.organization_id = c.organization_id AND s.id = c.sender_id
        JOIN quotas q ON q.organization_id = c.organization_id
+  LEFT JOIN spend_limits l ON l.organization_id = c.organization_id
+            AND l.key_id = '00000000-0000-0000-0000-000000000000'
  WHERE c.organization_id = $1 AND c.id = $2
 """
 UNSENT = """
@@ -110,11 +114,11 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
         """The text and the quota, unless the sender is no longer approved."""
         row = await conn.fetchrow(OPEN, due.organization_id, due.id)
         assert row is not None
-        text, traffic_class, sender_id, sender, status, remaining = row
+        text, traffic_class, sender_id, sender, status, remaining, left_today = row
         if status != "approved":
             return Stop(plan.SENDER, fails=True)
         await self._charges.refresh(conn)
-        return SmsBatch(due, text, traffic_class, sender_id, sender, remaining, self._charges)
+        return SmsBatch(due, text, traffic_class, sender_id, sender, remaining, left_today, self._charges)
 
     async def unsent(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> list[UUID]:
         """Ids of those of these messages that no supplier has."""
@@ -134,8 +138,6 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
 class SmsBatch:
     """One text for the recipients of a step. Implements `contract.Batch`."""
 
-    short = plan.QUOTA
-
     def __init__(
         self,
         due: Due,
@@ -144,15 +146,21 @@ class SmsBatch:
         sender_id: UUID,
         sender: str,
         remaining: int,
+        left_today: int | None,
         charges: Charges,
     ) -> None:
-        self.budget = remaining
+        """`remaining`: messages of the quota; `left_today`: segments that may still be sent today, if that has a
+        limit."""
+        # Where the day's limit may be reached first, the budget is of segments; no message has fewer than one.
+        self._by_segment = left_today is not None and due.mode == "live" and left_today < remaining * MAX_SEGMENTS
+        self.budget = min(remaining, left_today) if self._by_segment and left_today is not None else remaining
+        self.short = plan.SPENT if self.budget < remaining else plan.QUOTA
         self._due, self._text, self._sender_id, self._sender = due, text, sender_id, sender
         self._class = traffic_class
         prices = charges.book.price_list(due.organization_id) if due.mode == "live" else None
         self._charges = None if prices is None else charges
         #: A price list that is imported anew is another object.
-        self.key = (text, due.smart_encoding, due.replace_accents, due.mode, prices)
+        self.key = (text, due.smart_encoding, due.replace_accents, due.mode, prices, self._by_segment)
         self._cost = int(due.mode == "live")
         self._fill = template.filler(text) if template.places(text) else None
         self._for_all = self._made(text)
@@ -203,4 +211,6 @@ class SmsBatch:
 
     def _made(self, text: str) -> Text | None:
         measured = template.measure(text, smart=self._due.smart_encoding, accents=self._due.replace_accents)
-        return None if measured is None else Text(self._cost, text, *measured)
+        if measured is None:
+            return None
+        return Text(measured[1] if self._by_segment else self._cost, text, *measured)

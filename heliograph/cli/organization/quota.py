@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from typing import Annotated
+from uuid import UUID
 
 import typer
 
-from heliograph.accounts import quota
+from heliograph.accounts import quota, spending
 from heliograph.accounts.quota import Quota
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import (
@@ -120,6 +121,42 @@ def refunds_(
 
     found = on_database(work, settings_of(data_dir))
     show([{"class": name, "refunded": one} for name, one in found.items()], json, ("class", "refunded"))
+
+
+@app.command("limit")
+def limit(
+    segments: Annotated[
+        str | None, typer.Argument(show_default=False, help="Segments a day (UTC), or `none` to lift the limit.")
+    ] = None,
+    key: Annotated[
+        UUID | None,
+        typer.Option(metavar="KEY_ID", show_default=False, help="Of this API key, not of the whole organization."),
+    ] = None,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Limit the SMS segments that an organization, or one of its API keys, may send in a day; or show the limits.
+
+    What would pass a limit is refused with `spend_limit_reached`; a campaign waits until the next day.
+
+    \b
+    Examples:
+      heliograph quota limit --org "Acme Lda"
+      heliograph quota limit 20000 --org "Acme Lda"
+      heliograph quota limit none --org "Acme Lda"
+    """
+    if segments not in (None, "none") and not segments.isdigit():
+        raise typer.BadParameter("give a number of segments, or `none`")
+
+    async def work(conn: Connection) -> list[spending.Limit]:
+        found = await organization(conn, org)
+        if segments is None:
+            return await spending.limits(conn, found.id)
+        most = None if segments == "none" else int(segments)
+        return await spending.limit(conn, found.id, segments=most, key_id=key, by=shell())
+
+    show(on_database(work, settings_of(data_dir)), json, ("key_id", "segments", "used"))
 
 
 def _show(found: Quota, json: bool) -> None:

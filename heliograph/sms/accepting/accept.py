@@ -16,6 +16,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.accounts import spending
 from heliograph.accounts.organizations import forbidden
 from heliograph.accounts.quota import QuotaExceeded
 from heliograph.accounts.requests import (
@@ -140,10 +141,9 @@ class Acceptor:
 
         Raises the first that applies of: IdempotencyConflict, IdempotencyInProgress; Invalid (`send_at` out of range,
         too many segments), OrganizationSuspended, DestinationNotAllowed, DestinationSuspicious, ChallengeRequired;
-        Invalid (unknown sender), RecipientOptedOut,
-        SenderIdNotApproved, QuotaExceeded; and OverLimit and Unavailable. A key that has an outcome replays it,
-        whatever the time and the settings are now. If the caller is cancelled, the message is stored completely or not
-        at all.
+        Invalid (unknown sender), RecipientOptedOut, SenderIdNotApproved, SpendLimitReached, QuotaExceeded; and
+        OverLimit and Unavailable. A key that has an outcome replays it, whatever the time and the settings are now. If
+        the caller is cancelled, the message is stored completely or not at all.
         """
         return await self._intake.put(await self._prepare(send))
 
@@ -323,6 +323,8 @@ def _answer(
             return QuotaExceeded(remainingQuota=left, requested=1)
         case "limited":
             return OverLimit()
+        case "spend_organization" | "spend_key":
+            return spending.reached(verdict.removeprefix("spend_"))
     assert item.refusal is not None
     # An opt-out takes precedence over problems with the sender.
     if item.refusal.status == 409 and since is not None:

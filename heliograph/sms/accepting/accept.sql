@@ -50,6 +50,8 @@ DECLARE
     v_message uuid[];
     v_reference text[];
     v_used int[];
+    -- The limit of a day that an item would pass; NULL: nobody in the batch has any.
+    v_over text[];
 BEGIN
     -- 1. Rate.
     SELECT array_agg(counted.taken ORDER BY counted.organization_id, counted.key_id),
@@ -63,6 +65,31 @@ BEGIN
       WHERE organization_id = ANY (ARRAY(SELECT DISTINCT unnest(p_organization)))
       ORDER BY organization_id FOR UPDATE;
 
+    -- Limits of a day, which few have. Segments count up in the order the items came, as if all of them were stored.
+    IF EXISTS (SELECT FROM spend_limits WHERE organization_id = ANY (p_organization)) THEN
+        SELECT array_agg(CASE WHEN by_all > whole.available THEN 'spend_organization'
+                              WHEN by_key > own.available THEN 'spend_key' END ORDER BY counted.n)
+          INTO v_over
+          FROM (
+            SELECT item.n, item.organization, item.key_id,
+                   sum(item.cost) OVER (PARTITION BY item.organization ORDER BY item.n ROWS UNBOUNDED PRECEDING)
+                       AS by_all,
+                   sum(item.cost) OVER (PARTITION BY item.organization, item.key_id ORDER BY item.n
+                                        ROWS UNBOUNDED PRECEDING) AS by_key
+              FROM (SELECT n, organization, key_id, CASE WHEN billed AND eligible THEN segments ELSE 0 END AS cost
+                      FROM unnest(p_organization, p_key_id, p_billed, p_eligible, p_segments) WITH ORDINALITY
+                           AS given(organization, key_id, billed, eligible, segments, n)) item
+          ) counted
+          LEFT JOIN LATERAL (
+               SELECT segments - CASE WHEN day = v_today THEN spend_limits.used ELSE 0 END AS available
+                 FROM spend_limits WHERE organization_id = counted.organization
+                  AND key_id = '00000000-0000-0000-0000-000000000000' LIMIT 1) whole ON true
+          LEFT JOIN LATERAL (
+               SELECT segments - CASE WHEN day = v_today THEN spend_limits.used ELSE 0 END AS available
+                 FROM spend_limits WHERE organization_id = counted.organization AND key_id = counted.key_id
+                LIMIT 1) own ON true;
+    END IF;
+
     -- 3. Decide. Those that cost a unit of quota count up within their organization, in the order they came.
     SELECT array_agg(decided.verdict ORDER BY n), array_agg(decided.verdict = 'stored' ORDER BY n),
            array_agg(left_over ORDER BY n), array_agg(silent_since ORDER BY n),
@@ -75,23 +102,25 @@ BEGIN
                     WHEN known_request IS NOT NULL THEN 'conflict'
                     WHEN NOT eligible THEN 'refused'
                     WHEN silent_since IS NOT NULL THEN 'opted_out'
+                    WHEN billed AND passed IS NOT NULL THEN passed
                     WHEN billed AND spent > available THEN 'quota'
                     ELSE 'stored' END AS verdict,
                greatest(available - spent, 0)::bigint AS left_over
           FROM (
             SELECT *, coalesce(sum(1) FILTER (WHERE billed AND eligible AND NOT limited AND known_request IS NULL
-                                                AND silent_since IS NULL)
+                                                AND silent_since IS NULL AND passed IS NULL)
                                  OVER (PARTITION BY organization ORDER BY n ROWS UNBOUNDED PRECEDING), 0) AS spent
               FROM (
-                SELECT item.n, item.organization, item.eligible, item.billed, item.request,
+                SELECT item.n, item.organization, item.eligible, item.billed, item.request, item.passed,
                        known.request_hash AS known_request, 
                        known.message_id AS known_message,
                        coalesce(quota.total - quota.used, 0) AS available, silence.since AS silent_since,
                        v_taken[item.slot] - p_rate_units[item.slot] + item.place AS used,
                        coalesce(v_taken[item.slot] - p_rate_units[item.slot] + item.place > item.most, false) AS limited
                   FROM unnest(p_organization, p_id, p_eligible, p_billed, p_key, p_request, p_recipient, p_slot,
-                              p_place, p_limit) WITH ORDINALITY
-                       AS item(organization, id, eligible, billed, key, request, recipient, slot, place, most, n)
+                              p_place, p_limit, v_over) WITH ORDINALITY
+                       AS item(organization, id, eligible, billed, key, request, recipient, slot, place, most, passed,
+                               n)
                   -- LIMIT keeps each look-up a look-up, whatever a plan that was made while a table was empty thinks.
                   LEFT JOIN LATERAL (
                        SELECT quotas.total, quotas.used FROM quotas
@@ -170,6 +199,17 @@ BEGIN
                   FROM unnest(v_stored, p_organization, p_billed) AS item(stored, organization, billed)
                  WHERE stored AND billed GROUP BY organization) debit
          WHERE quotas.organization_id = debit.organization;
+
+        IF v_over IS NOT NULL THEN
+            UPDATE spend_limits
+               SET used = CASE WHEN day = v_today THEN spend_limits.used ELSE 0 END + debit.segments, day = v_today
+              FROM (SELECT organization, which, sum(segments) AS segments
+                      FROM unnest(v_stored, p_organization, p_key_id, p_billed, p_segments)
+                           AS item(stored, organization, key_id, billed, segments)
+                     CROSS JOIN LATERAL (VALUES ('00000000-0000-0000-0000-000000000000'::uuid), (key_id)) AS scope(which)
+                     WHERE stored AND billed GROUP BY organization, which) debit
+             WHERE spend_limits.organization_id = debit.organization AND spend_limits.key_id = debit.which;
+        END IF;
     END IF;
 
     IF true = ALL (v_stored) THEN

@@ -46,6 +46,7 @@ BEGIN
        OR EXISTS (SELECT FROM send_keys WHERE organization_id = p_organization AND key_hash = p_key
                      AND made_on BETWEEN v_first AND v_today + 1)
        OR EXISTS (SELECT FROM opted_out_since(p_organization, p_recipient))
+       OR (p_billed AND EXISTS (SELECT FROM spend_limits WHERE organization_id = p_organization))
     THEN
         SELECT many.remaining[1], coalesce(many.verdict[1], 'stored'), many.since[1], many.message[1],
                many.reference[1], many.at

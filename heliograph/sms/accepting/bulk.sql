@@ -15,6 +15,9 @@ CREATE OR REPLACE FUNCTION sms_accept_bulk(
 DECLARE
     v_count int := cardinality(p_id);
     v_left bigint;
+    v_room bigint;
+    v_segments bigint := (SELECT sum(one) FROM unnest(p_segments) AS one);
+    v_today date := (now() AT TIME ZONE 'UTC')::date;
 BEGIN
     -- Live messages have no supplier yet (line 0); test messages go straight to the one of test keys (line 1).
     INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
@@ -29,6 +32,13 @@ BEGIN
         RETURNING total - used INTO v_left;
         IF NOT FOUND THEN
             RAISE EXCEPTION 'the quota does not cover this' USING ERRCODE = 'HG001';
+        END IF;
+        UPDATE spend_limits
+           SET used = CASE WHEN day = v_today THEN used ELSE 0 END + v_segments, day = v_today
+         WHERE organization_id = p_organization AND key_id = '00000000-0000-0000-0000-000000000000'
+        RETURNING segments - used INTO v_room;
+        IF v_room < 0 THEN
+            RAISE EXCEPTION 'the limit of the day does not cover this' USING ERRCODE = 'HG001';
         END IF;
     ELSE
         SELECT total - used INTO v_left FROM quotas WHERE organization_id = p_organization;

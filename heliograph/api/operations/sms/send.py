@@ -12,6 +12,7 @@ from msgspec import Meta
 from heliograph.accounts.idempotency import request_hash
 from heliograph.accounts.organizations import DestinationNotAllowed, OrganizationSuspended
 from heliograph.accounts.requests import Answer
+from heliograph.accounts.spending import SpendLimitReached
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import NUMBER, AcceptedMessage, Queued, Success, Time, TrafficClass
 from heliograph.base import phones
@@ -178,7 +179,7 @@ class SmsPreviewed(msgspec.Struct):
 REFUSALS = (OrganizationSuspended, DestinationNotAllowed, RecipientOptedOut, SenderIdNotApproved, QuotaExceeded)
 
 
-@operation(status=202, refusals=(*REFUSALS, DestinationSuspicious, ChallengeRequired))
+@operation(status=202, refusals=(*REFUSALS, DestinationSuspicious, ChallengeRequired, SpendLimitReached))
 async def send_sms(call: Call, body: SendSms) -> Annotated[Answer, SmsAccepted]:
     """Send an SMS.
 

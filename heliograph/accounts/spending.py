@@ -1,0 +1,113 @@
+"""Limits to what is sent in a day (UTC): segments of live SMS of an organization, or of one of its API keys.
+
+The counters are maintained where messages are accepted (`accept.sql`, `bulk.sql`), under the organization's turn, and
+only for those who have a limit. A day's limit says what was accepted, whatever became of it: what was canceled does not
+come back.
+
+The rule nobody may break: a limit is never passed, however many processes accept at once.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.database import clock
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound, Refusal
+
+#: Stands for the whole organization in the place of a key.
+WHOLE = UUID(int=0)
+#: Segments of the highest limit.
+MOST = 10**12
+
+
+class SpendLimitReached(Refusal):
+    """This message would pass the day's limit of segments. It is counted anew from midnight UTC."""
+
+    code, status = "spend_limit_reached", 429
+
+
+def reached(scope: str) -> SpendLimitReached:
+    """The refusal. `scope`: "organization" or "key"."""
+    now = clock.now()
+    midnight = datetime.combine(now.astimezone(UTC).date() + timedelta(days=1), datetime.min.time(), UTC)
+    refusal = SpendLimitReached(scope=scope, resetsAt=iso(midnight))
+    refusal.headers = {"retry-after": str(max(1, int((midnight - now).total_seconds())))}
+    return refusal
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """A day's limit, and what of it is used."""
+
+    #: None: of the whole organization.
+    key_id: UUID | None
+    segments: int
+    used: int
+
+
+LIST = """
+SELECT key_id, segments, CASE WHEN day = (now() AT TIME ZONE 'UTC')::date THEN used ELSE 0 END AS used
+  FROM spend_limits WHERE organization_id = $1 ORDER BY key_id
+"""
+
+
+async def limits(conn: Connection, organization_id: UUID) -> list[Limit]:
+    """The organization's limits, its own first."""
+    return [
+        Limit(None if row["key_id"] == WHOLE else row["key_id"], row["segments"], row["used"])
+        for row in await conn.fetch(LIST, organization_id)
+    ]
+
+
+# The organization's turn comes first, as when messages are accepted.
+TURN = "SELECT organization_id FROM quotas WHERE organization_id = $1 FOR UPDATE"
+MINE = "SELECT id FROM api_keys WHERE organization_id = $1 AND id = $2"
+# What was sent today counts from the start; only what the roll-ups have not taken in yet, a few seconds, is missed.
+SET = """
+INSERT INTO spend_limits AS known (organization_id, key_id, segments, day, used)
+SELECT $1, $2::uuid, $3, today.day,
+       coalesce((SELECT sum(d.segments) FROM usage_days d
+                  WHERE d.organization_id = $1 AND d.day = today.day AND d.channel = 'sms'
+                    AND ($2::uuid = '00000000-0000-0000-0000-000000000000' OR d.key_id = $2)), 0)
+  FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS day) today
+ON CONFLICT (organization_id, key_id) DO UPDATE SET segments = excluded.segments
+"""
+LIFT = "DELETE FROM spend_limits WHERE organization_id = $1 AND key_id = $2"
+
+
+async def limit(
+    conn: Connection, organization_id: UUID, *, segments: int | None, key_id: UUID | None = None, by: Who = SYSTEM
+) -> list[Limit]:
+    """Set the segments that may be accepted in a day, of the organization or of one key; None lifts the limit.
+
+    It holds from the commit on, in every process. Returns all limits. Raises Invalid, NotFound.
+    """
+    if segments is not None and not 1 <= segments <= MOST:
+        raise Invalid(("segments", "range", "`segments` must be from 1 to 10^12"))
+    async with conn.transaction():
+        if await conn.fetchval(TURN, organization_id) is None:
+            raise NotFound(resource="organization", id=str(organization_id))
+        if key_id is not None and await conn.fetchval(MINE, organization_id, key_id) is None:
+            raise NotFound(resource="apiKey", id=str(key_id))
+        which = key_id or WHOLE
+        before = {one.key_id or WHOLE: one.segments for one in await limits(conn, organization_id)}.get(which)
+        if segments is None:
+            await conn.execute(LIFT, organization_id, which)
+        else:
+            await conn.execute(SET, organization_id, which, segments)
+        await audit.record(
+            conn,
+            by,
+            "spend_limit.changed",
+            object_id=key_id or organization_id,
+            organization_id=organization_id,
+            before={"segments_a_day": before},
+            after={"segments_a_day": segments},
+        )
+        return await limits(conn, organization_id)
