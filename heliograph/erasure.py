@@ -57,6 +57,8 @@ WITH gone AS (
 ), guarded AS (
     DELETE FROM guard_holds
      WHERE organization_id = $1 AND kind = 'number' AND range = ANY (SELECT substr(unnest($2::text[]), 2))
+), converted AS (
+    DELETE FROM guard_conversions WHERE organization_id = $1 AND recipient = ANY ($2)
 ), vouched AS (
     UPDATE guard_settings
        SET safe = ARRAY(SELECT one FROM unnest(safe) WITH ORDINALITY AS item (one, n)

@@ -141,6 +141,10 @@ DELETE_GUARD_HOLDS = """
 DELETE FROM guard_holds WHERE (organization_id, id) IN (
     SELECT organization_id, id FROM guard_holds WHERE begun_at < $1 LIMIT $2)
 """
+DELETE_GUARD_CONVERSIONS = """
+DELETE FROM guard_conversions WHERE (organization_id, message_id) IN (
+    SELECT organization_id, message_id FROM guard_conversions WHERE converted_at < $1 LIMIT $2)
+"""
 DELETE_REQUEST_COUNTS = """
 DELETE FROM request_counts WHERE ctid IN (SELECT ctid FROM request_counts WHERE hour < $1 LIMIT $2)
 """
@@ -180,6 +184,7 @@ SHARED = Rules(
         Deletion("roll-ups of webhook attempts", DELETE_WEBHOOK_TRAFFIC, lambda at: at.now - WEBHOOKS),
         Deletion("caught events", DELETE_CAUGHT, lambda at: at.now - OPEN_FOR),
         Deletion("messages that the guard met", DELETE_GUARD_HELD, lambda at: at.now - WEBHOOKS),
+        Deletion("conversions", DELETE_GUARD_CONVERSIONS, lambda at: at.now - WEBHOOKS),
         Deletion("holds of the guard", DELETE_GUARD_HOLDS, lambda at: at.now - WEBHOOKS),
         Deletion("counts of requests", DELETE_REQUEST_COUNTS, lambda at: at.now - timedelta(days=requests.DAYS)),
         Deletion("notices", notices.FORGET, lambda at: at.now - timedelta(days=notices.DAYS)),

@@ -55,6 +55,7 @@ OPERATIONS: tuple[Operation, ...] = (
     get("/sms/messages", sms.messages.list_sms_messages, "sms:read", READS),
     get("/sms/messages/{messageId}", sms.messages.get_sms_message, "sms:read", READS),
     delete("/sms/messages/{messageId}", sms.messages.cancel_sms_message, "sms:send", MUTATIONS),
+    post("/sms/messages/{messageId}/converted", sms.messages.convert_sms_message, "sms:send", MUTATIONS),
     get("/sms/inbound", sms.inbound.list_sms_inbound, "sms:read", READS),
     post("/whatsapp/messages", whatsapp.send.send_whatsapp_message, "whatsapp:send", WHATSAPP_SEND),
     get("/whatsapp/messages", whatsapp.messages.list_whatsapp_messages, "whatsapp:read", READS),

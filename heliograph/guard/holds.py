@@ -110,6 +110,20 @@ async def is_known(conn: Connection, organization_id: UUID, number: str) -> bool
     return known
 
 
+# Some become visible after others that are later: a few seconds are read again, which changes nothing.
+CONVERTED = """
+SELECT organization_id, recipient, converted_at FROM guard_conversions
+ WHERE converted_at > coalesce($1, now() - interval '1 hour') - interval '5 seconds' AND mode = 'live'
+ ORDER BY converted_at LIMIT $2
+"""
+
+
+async def converted(conn: Connection, *, since: datetime | None, limit: int = 5000) -> list[tuple[UUID, str, datetime]]:
+    """Live messages that were converted: (organization, E.164, when), in the order of time."""
+    rows = await conn.fetch(CONVERTED, since, limit)
+    return [(row["organization_id"], row["recipient"], row["converted_at"]) for row in rows]
+
+
 # A range that was released is left alone for a day, and one that is safe always. A range that was held before is held
 # for longer. Whoever is second finds the first one's hold, or makes another that says the same.
 BEGIN = f"""

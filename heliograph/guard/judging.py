@@ -48,6 +48,8 @@ class Judge:
     def __init__(self, windows: Windows | None = None) -> None:
         self._windows = windows or Windows()
         self._conversions = Conversions()
+        #: Conversions until then have been taken in.
+        self._converted_until: datetime | None = None
         self._standing: dict[UUID, dict[str, UUID]] = {}
         self._read_at = float("-inf")
         #: Ranges that are not to be suspected until then.
@@ -81,6 +83,10 @@ class Judge:
                 met.append((one.organization_id, one.id, one.to, hold))
         return await holds.meet(conn, met) if met else set()
 
+    def refresh(self) -> None:
+        """Read the holds and conversions anew with the next messages."""
+        self._read_at = float("-inf")
+
     def _look(self, one: Outgoing, moment: float) -> Suspicion | None:
         country = phones.country(one.to)
         accepted = one.accepted_at.timestamp()
@@ -93,6 +99,9 @@ class Judge:
         for organization_id, range, id in await holds.standing(conn):
             standing.setdefault(organization_id, {})[range] = id
         self._standing, self._read_at = standing, asyncio.get_running_loop().time()
+        for organization_id, to, at in await holds.converted(conn, since=self._converted_until):
+            self._conversions.converted(organization_id, to, at=at.timestamp())
+            self._converted_until = at
 
     async def _begin(self, conn: Connection, found: dict[tuple[UUID, str], Suspicion], moment: float) -> None:
         """Hold what is suspicious, unless the organization knows those people, or has long sent to that country."""

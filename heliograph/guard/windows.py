@@ -39,7 +39,7 @@ NEW_COUNTRY, NEW_POINTS, LISTED_POINTS = 10, 55, 15
 #: their mean it may be.
 BUSY, DENSER = 8, 5.0
 #: Points of a block whose messages are not converted.
-UNCONVERTED = 60
+UNCONVERTED = 70
 _LISTED = """
 DZ AZ BD BY BJ BG EG SV GH KZ KG LA MV MM NG PH PK PS RU LK SD SY TJ AE UZ BH IR IQ IL JO KW LB OM QA SA YE AM KM GE ID
 IT TT
@@ -116,7 +116,7 @@ class Windows:
         self, organization_id: UUID, number: str, country: str, *, at: float, accepted: float, unconverted: bool = False
     ) -> Suspicion | None:
         """A message is about to go out. `number`: E.164; `at`: now, `accepted`: when it was accepted, in seconds;
-        `unconverted`: its block converts badly (`conversion`), which is 60 points.
+        `unconverted`: its block converts badly (`conversion`), which is 70 points.
 
         A message may be seen several times: the same time of acceptance counts once. Returns what is suspicious about
         where it goes, each time anew, or None.

@@ -2151,6 +2151,18 @@ COMMENT ON TABLE guard_held IS 'tenant: messages that met a hold, for a month. W
 COMMENT ON COLUMN guard_held.released_at IS 'when it was let go; held_at: at once, since holds were only noted';
 
 
+CREATE TABLE guard_conversions (
+    organization_id uuid NOT NULL,
+    message_id      uuid NOT NULL,
+    recipient       text NOT NULL,
+    mode            text NOT NULL,
+    converted_at    timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, message_id)
+);
+CREATE INDEX guard_conversions_age ON guard_conversions (converted_at);
+COMMENT ON TABLE guard_conversions IS 'tenant: messages whose code was entered, as their organization says, for a month. What was said last is read by workers each second';
+
+
 -- -- Work -------------------------------------------------------------------------------------------------------------
 
 CREATE TABLE queue (

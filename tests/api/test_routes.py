@@ -16,6 +16,7 @@ CONTRACT = {
     ("GET", "/sms/messages", "listSmsMessages", "sms:read", 200, "reads", NONE),
     ("GET", "/sms/messages/{messageId}", "getSmsMessage", "sms:read", 200, "reads", NONE),
     ("DELETE", "/sms/messages/{messageId}", "cancelSmsMessage", "sms:send", 200, "mutations", OPTIONAL),
+    ("POST", "/sms/messages/{messageId}/converted", "convertSmsMessage", "sms:send", 200, "mutations", OPTIONAL),
     ("GET", "/sms/inbound", "listSmsInbound", "sms:read", 200, "reads", NONE),
     ("POST", "/whatsapp/messages", "sendWhatsAppMessage", "whatsapp:send", 202, "mutations", OPTIONAL),
     ("GET", "/whatsapp/messages", "listWhatsAppMessages", "whatsapp:read", 200, "reads", NONE),

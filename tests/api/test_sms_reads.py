@@ -235,6 +235,18 @@ async def test_cancel(client: Client, pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE id = $1", other) == 1
 
 
+async def test_a_conversion_is_reported_once(client: Client, pool: Pool) -> None:
+    id = await client.send()
+    answers = [await client.ask("POST", f"/sms/messages/{id}/converted") for _ in range(2)]
+    assert answers[0] == answers[1]
+    status, body = answers[0]
+    assert (status, body.keys(), body["success"]) == (200, {"success", "convertedAt"}, True)
+    assert await pool.fetchval("SELECT count(*) FROM guard_conversions WHERE message_id = $1", id) == 1
+    missing = "0199c0de-0000-7000-8000-000000000000"
+    status, body = await client.ask("POST", f"/sms/messages/{missing}/converted")
+    assert (status, body["error"]["details"]) == (404, {"resource": "message", "id": missing})
+
+
 async def test_a_cancel_under_an_idempotency_key_is_replayed(client: Client) -> None:
     id = await client.send()
     answers = [await client.ask("DELETE", f"/sms/messages/{id}", headers={"Idempotency-Key": "c"}) for _ in range(2)]

@@ -317,6 +317,7 @@ COMMANDS = {
 OPERATED = {
     "sendSms": WORK,
     "cancelSmsMessage": WORK,
+    "convertSmsMessage": "it says something of a message",
     "sendWhatsAppMessage": WORK,
     "createSenderIdRequest": "sender_id.requested",
     "createApiKey": "api_key.created",

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from heliograph import erasure
@@ -14,11 +15,13 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
 from heliograph.guard import holds
 from heliograph.guard.book import ChallengeRequired, DestinationSuspicious
+from heliograph.guard.judging import Judge, Outgoing
 from heliograph.queue.leases import BULK, GUARDED
-from heliograph.sms import checks, timeline
+from heliograph.sms import checks, conversions, timeline
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.dispatch import held
 from tests.rules.dispatching import Bench
@@ -243,3 +246,34 @@ async def test_an_erased_person_is_in_no_hold(pool: Pool) -> None:
         await erasure.erase(conn, actor, address=f"+{BLOCK}0003")
         assert (await holds.rules_of(conn, actor.organization_id)).safe == [f"{BLOCK}0002"]
         assert [one.range for one in await holds.list_all(conn)] == [f"{BLOCK}0004"]
+
+
+async def test_codes_that_nobody_enters_are_noticed(pool: Pool) -> None:
+    """One message every two minutes to a block, of which none is converted, while most others are."""
+    actor, judge, now = await one(pool), Judge(), clock.now()
+    honest = [f"+25885{n * 37 % 1000:03}{n:04}" for n in range(120)]
+    ids = [await message(pool, actor, to=to) for to in honest]
+    async with pool.acquire() as conn, conn.transaction():
+
+        async def judged(to: str, minutes: float) -> bool:
+            at = now - timedelta(minutes=minutes)
+            outgoing = Outgoing(actor.organization_id, uuid7(), to, at)
+            return bool(await judge.judge(conn, [outgoing], at=at))
+
+        await conversions.convert(conn, actor, id=ids[0])  # from the first report on, messages are remembered
+        for n, to in enumerate(honest):
+            assert not await judged(to, 55 - n / 120)
+        for n in range(25):
+            assert not await judged(f"+{BLOCK}{n * 1777 % 10_000:04}", 54 - 2 * n)
+        assert not await judged(f"+{BLOCK}9999", 2), "nothing but the first was reported yet"
+        for id in ids[::4] + ids[1::4] + ids[2::4]:
+            first = await conversions.convert(conn, actor, id=id)
+            assert await conversions.convert(conn, actor, id=id) == first
+        for who in (msgspec.structs.replace(actor, mode="test"), await organization(pool)):
+            with pytest.raises(NotFound):
+                await conversions.convert(conn, who, id=ids[0])
+        judge.refresh()
+        assert await judged(f"+{BLOCK}9998", 0)
+        (hold,) = await holds.list_all(conn)
+        assert (hold.range, hold.rules) == (BLOCK, ["conversion"])
+        assert not await judged(honest[0], 0)

@@ -16,7 +16,7 @@ from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
 from heliograph.base import phones
 from heliograph.base.database.clock import iso
 from heliograph.base.errors import Invalid
-from heliograph.sms import messages
+from heliograph.sms import conversions, messages
 from heliograph.sms.messages import SHOWN_STATUSES, Filters, MessageNotCancelable, Step
 from heliograph.sms.status import FAILURES
 
@@ -173,6 +173,13 @@ class SmsCanceled(msgspec.Struct):
     message: Annotated[SmsMessage, Meta(description="The canceled message.")]
 
 
+class SmsConverted(msgspec.Struct, rename="camel"):
+    """The message did what it was for."""
+
+    success: Success
+    converted_at: Annotated[Time, Meta(description="When that was first reported.")]
+
+
 async def list_sms_messages(call: Call, query: MessageQuery) -> SmsMessageList:
     """List messages.
 
@@ -227,6 +234,15 @@ async def cancel_sms_message(call: Call, message_id: UUID) -> SmsCanceled:
     """
     message = await messages.cancel(call.conn, call.actor, id=message_id)
     return SmsCanceled(True, SmsMessage(**_shown(message)))
+
+
+async def convert_sms_message(call: Call, message_id: UUID) -> SmsConverted:
+    """Report that a message was converted.
+
+    For one-time codes: the person entered the code. Where others' codes are entered and those of some range of numbers
+    are not, somebody may be earning from that range; the guard holds it. Reporting it again returns the first time.
+    """
+    return SmsConverted(True, iso(await conversions.convert(call.conn, call.actor, id=message_id)))
 
 
 def _shown(message: messages.Message) -> dict[str, Any]:

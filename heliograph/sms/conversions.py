@@ -1,0 +1,35 @@
+"""What became of messages beyond the handset: a code that was entered, a link that was followed. Organizations say so,
+and the guard compares (`guard/conversion.py`).
+
+The rule nobody may break: a message is converted once; whoever says so again gets the first answer.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+
+# Who repeats it while the first is being committed waits for that, and then finds it.
+CONVERT = """
+WITH theirs AS MATERIALIZED (
+    SELECT organization_id, id, recipient, mode FROM messages WHERE organization_id = $1 AND id = $2 AND mode = ANY ($3)
+), made AS (
+    INSERT INTO guard_conversions (organization_id, message_id, recipient, mode, converted_at)
+    SELECT organization_id, id, recipient, mode, date_trunc('milliseconds', now()) FROM theirs
+        ON CONFLICT (organization_id, message_id) DO UPDATE SET message_id = excluded.message_id
+    RETURNING converted_at
+)
+SELECT converted_at FROM made
+"""
+
+
+async def convert(conn: Connection, actor: Actor, *, id: UUID) -> datetime:
+    """Note that a message did what it was for; returns since when that is known. Raises NotFound."""
+    at: datetime | None = await conn.fetchval(CONVERT, actor.organization_id, id, actor.modes)
+    if at is None:
+        raise NotFound(resource="message", id=str(id))
+    return at
