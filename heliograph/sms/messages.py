@@ -20,6 +20,7 @@ from heliograph.base.database import bounded_scan, clock
 from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound, Refusal
+from heliograph.queue import leases
 from heliograph.queue.holds import Overtaken
 from heliograph.sending import timeline as timelines
 from heliograph.sending.listing import shown_among, shown_status
@@ -237,12 +238,13 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
     return MessageDetail(_message(row), row["body"], sorted(steps, key=lambda step: step.at), list(kinds))
 
 
-WAITING = """
+WAITING = f"""
 SELECT due_at, tries, lease_until IS NOT NULL AND lease_until > now() AS is_begun, due_at > now() AS is_later,
        EXISTS (SELECT FROM queue_holds held
                 WHERE held.kind = queue.kind AND (held.organization_id IS NULL OR held.organization_id = $1)
                   AND (held.line IS NULL OR held.line = queue.line)
-                  AND (held.before_id IS NULL OR queue.id < held.before_id)) AS is_held
+                  AND (held.before_id IS NULL OR queue.id < held.before_id)) AS is_held,
+       line IS NOT DISTINCT FROM '{leases.GUARDED}' AS is_suspicious
   FROM queue WHERE id = $2 AND organization_id = $1 AND kind || '' = 'sms' LIMIT 1
 """
 
@@ -253,10 +255,11 @@ class Waiting(msgspec.Struct, frozen=True):
     due_at: datetime
     #: How often it was tried.
     tries: int
-    #: It is being handed over, is to be later, or the operator holds some messages back.
+    #: It is being handed over, is to be later, the operator holds some messages back, or the guard holds this one.
     is_begun: bool
     is_later: bool
     is_held: bool
+    is_suspicious: bool
 
 
 async def waiting(conn: Connection, actor: Actor, *, id: UUID) -> Waiting | None:

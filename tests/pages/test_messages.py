@@ -16,6 +16,7 @@ import pytest
 from heliograph.base.database import bounded_scan, clock
 from heliograph.base.database.pool import Pool
 from heliograph.overview.messages import Found, Message
+from heliograph.queue.leases import GUARDED
 
 from .conftest import Api, Browser, Page, Tenant, make_person
 from .exported import fetch
@@ -270,6 +271,9 @@ async def test_a_message_says_what_it_waits_for_and_what_stands_beside_it(
     await pool.execute("UPDATE queue SET due_at = now() - interval '1 hour' WHERE id = $1", UUID(first))
     await pool.execute("INSERT INTO queue_holds (id, kind) VALUES ($1, 'sms')", uuid.uuid4())
     assert "Your operator is holding messages back." in (await owner.get(f"/messages/{first}")).words
+    guarded = "UPDATE queue SET line = $2, due_at = now() + interval '3650 days' WHERE id = $1"
+    await pool.execute(guarded, UUID(first), GUARDED)
+    assert "It is held: unusually many messages" in (await owner.get(f"/messages/{first}")).words
 
 
 async def test_what_is_shown_raw_is_what_the_api_says(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:

@@ -133,6 +133,8 @@ def _waits(request: Request, message: Message, waiting: Waiting) -> str:
     text, moment = request.text, request.speech.moment
     if waiting.is_begun:
         return text("It is being handed over.")
+    if waiting.is_suspicious:
+        return text("It is held: unusually many messages go to numbers like this one. Your operator looks at it.")
     if message.send_at is not None and waiting.is_later and waiting.tries == 0:
         return text("It waits for its time, %(time)s.", time=moment(waiting.due_at))
     if waiting.is_later:
