@@ -1,9 +1,9 @@
 """The rules, applied by a worker to what is about to go out: where money is spent, and where every door's messages
 come through.
 
-A message that meets no suspicion costs its place in the windows (1 µs) and no statement. What one worker sees in the
-last minutes is in its memory; the holds are rows, so a range that one worker finds is held for all of them, and stays
-held across restarts. With several workers each sees its share, and a range comes to notice that much later.
+A message that meets no suspicion costs its place in the windows (3 to 5 µs) and no statement. What one worker sees in
+the last minutes is in its memory; the holds are rows, so a range that one worker finds is held for all of them, and
+stays held across restarts. With several workers each sees its share, and a range comes to notice that much later.
 
 The rule nobody may break: what is not suspicious never waits for the database here.
 """
