@@ -23,6 +23,7 @@ from bench.http_way import http_way
 from bench.idle import idle
 from bench.kannel import kannel
 from bench.memory import memory
+from bench.routing import routing
 from bench.stage import BenchError, Stage, real_disk, stage
 from bench.start import start
 from bench.way import way
@@ -39,6 +40,7 @@ SECTIONS: dict[str, Callable[[Stage, Report, Lengths], Awaitable[None]]] = {
     "idle": idle,
     "accept": accept,
     "claims": claims,
+    "routing": routing,
     "way": way,
     "http": http_way,
     "kannel": kannel,

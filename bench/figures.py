@@ -40,6 +40,7 @@ BUDGETS = {
     "idle_commits": Budget(8, 4, at_most=True),
     "backlog_plain": Budget(12_000, 17_000),
     "backlog_webhooks": Budget(7_500, 10_000),
+    "routing": Budget(3, 2, at_most=True),
     "claim_organizations": Budget(2, 1.2, at_most=True),
     "claim_lines": Budget(2, 1.5, at_most=True),
     "claim_snapshot": Budget(1.5, 1.1, at_most=True),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
 from math import log
 from typing import Literal, Protocol
@@ -204,6 +204,15 @@ class Table:
         self._any = self._nodes[""]
         #: Where a number is cut, its `+` included, longest first.
         self._ends = sorted({len(prefix) + 1 for prefix in known if prefix}, reverse=True)
+
+    @property
+    def networks(self) -> Collection[str]:
+        """Those that routes name."""
+        return self._networks.keys()
+
+    def under(self, prefix: str) -> list[str]:
+        """Longer prefixes that are told apart within `prefix`."""
+        return [one for one in self._nodes if len(one) > len(prefix) and one.startswith(prefix)]
 
     def candidates(
         self,

@@ -53,6 +53,23 @@ async def test_a_route_decides_is_explained_and_is_taken_back(pool: Pool, databa
         )
         id = await client.send(TO)
         await until_true(lambda: _is(pool, id, "delivered"))
+        # Yesterday's traffic: the dry run moves what it says, and nothing in the tables.
+        organization_id = await pool.fetchval("SELECT id FROM organizations WHERE name = 'Acme'")
+        await pool.executemany(
+            "INSERT INTO traffic VALUES ($1, date_trunc('day', now(), 'UTC') - interval '3 hours', 'sms', 'live', $2,"
+            " 'HELIOGRAPH', $3, 'delivered', $4, $4, '{}', '{}')",
+            [(organization_id, "MZ", organization_id, 30), (organization_id, "ZA", organization_id, 70)],
+        )
+        tried = (await cli("route", "pause", "codes", "--dry-run", "--json")).data
+        assert (tried["messages"], tried["least"], tried["most"]) == (100, 0.3, 0.3)
+        assert tried["dry_run"] == "these rules move 30% of yesterday's traffic (100 messages)"
+        part = ("--prefix", "2588", "--supplier", "cheap", "--class", "otp", "--dry-run", "--json")
+        some = (await cli("route", "set", "codes", *part)).data
+        assert (some["least"], some["most"]) == (0.3, 0.3)
+        narrow = ("--prefix", "2779", "--supplier", name, "--dry-run", "--json")
+        maybe = (await cli("route", "add", "narrow", *narrow)).data
+        assert (maybe["least"], maybe["most"]) == (0.0, 0.7)
+        assert [one["state"] for one in (await cli("route", "list", "--json")).data] == ["active"]
         assert (await cli("route", "pause", "codes", "--json")).data["state"] == "paused"
         assert (await cli("route", "explain", TO, "--json")).data["route"] is None
         assert (await cli("route", "resume", "codes", "--json")).data["state"] == "active"

@@ -143,6 +143,21 @@ async def test_a_code_waits_for_no_full_supplier(pool: Pool) -> None:
     assert after(bench, first, second) == [0, 1]
 
 
+async def test_what_is_said_to_be_a_one_time_code_does_not_wait_for_a_full_supplier_either(pool: Pool) -> None:
+    first, second = two()
+    bench = Bench(pool, first, second)
+    bench.connectors[first.id].room = 0
+    actor = await organization(pool)
+    code, other = await message(pool, actor), await message(pool, actor)
+    await pool.execute("UPDATE messages SET class = 'otp' WHERE id = $1", code)
+    await bench.round()
+    await bench.later(seconds=PATIENCE / 5 + 1)
+    bench.restart()
+    await bench.round()
+    assert [await status_of(pool, id) for id in (code, other)] == ["sent", "accepted"]
+    assert after(bench, first, second) == [0, 1]
+
+
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 

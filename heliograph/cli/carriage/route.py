@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -44,6 +46,9 @@ Suppliers = Annotated[
         ),
     ),
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Change nothing: say how much of yesterday's traffic it would move.")
+]
 #: For `set`: what takes a condition away.
 ANY = "any"
 
@@ -67,6 +72,7 @@ def add(
     org: Annotated[
         str | None, typer.Option(metavar="ORG", help="Only messages of this organization, by name or id.")
     ] = None,
+    dry_run: DryRun = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -76,7 +82,7 @@ def add(
     Examples:
       heliograph route add mozambique --prefix 258 --supplier main --supplier backup
       heliograph route add codes --country MZ --class otp --supplier main --supplier backup:20
-      heliograph route add shared --supplier main:10:3 --supplier backup:10:1 --org Acme
+      heliograph route add shared --supplier main:10:3 --supplier backup:10:1 --org Acme --dry-run
     """
 
     async def work(conn: Connection) -> dict[str, Any]:
@@ -96,7 +102,7 @@ def add(
         made = await rules.add(conn, wanted, note=note or "", by=who())
         return await _find(conn, made.id)
 
-    show(on_database(work, settings_of(data_dir)), json)
+    _change(work, dry_run, json, data_dir)
 
 
 @app.command("list")
@@ -162,6 +168,7 @@ def set_(
     org: Annotated[
         str | None, typer.Option(metavar="ORG", help="Only messages of this organization; any: of all of them.")
     ] = None,
+    dry_run: DryRun = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -175,54 +182,54 @@ def set_(
     """
 
     async def work(conn: Connection) -> dict[str, Any]:
-        async with conn.transaction():
-            before = await rules.lock(conn, route=which)
-            wanted: dict[str, Any] = {}
-            if prefix is not None or country is not None or network is not None:
-                wanted |= {"prefix": _given(prefix), "country": _given(country), "network": _given(network)}
-            if org is not None:
-                wanted["organization_id"] = None if org == ANY else await only(conn, org)
-            if sender is not None:
-                wanted["sender"] = _given(sender)
-            if traffic_class is not None:
-                wanted["traffic_class"] = _given(traffic_class)
-            if supplier:
-                wanted["choices"] = await _choices(conn, supplier)
-            plain = {"name": name, "priority": priority, "adaptive": adaptive}
-            wanted |= {field: value for field, value in plain.items() if value is not None}
-            after = msgspec.structs.replace(before.route, **wanted)
-            await rules.change(conn, before, after, note=note, by=who())
+        before = await rules.lock(conn, route=which)
+        wanted: dict[str, Any] = {}
+        if prefix is not None or country is not None or network is not None:
+            wanted |= {"prefix": _given(prefix), "country": _given(country), "network": _given(network)}
+        if org is not None:
+            wanted["organization_id"] = None if org == ANY else await only(conn, org)
+        if sender is not None:
+            wanted["sender"] = _given(sender)
+        if traffic_class is not None:
+            wanted["traffic_class"] = _given(traffic_class)
+        if supplier:
+            wanted["choices"] = await _choices(conn, supplier)
+        plain = {"name": name, "priority": priority, "adaptive": adaptive}
+        wanted |= {field: value for field, value in plain.items() if value is not None}
+        after = msgspec.structs.replace(before.route, **wanted)
+        await rules.change(conn, before, after, note=note, by=who())
         return await _find(conn, after.id)
 
-    show(on_database(work, settings_of(data_dir)), json)
+    _change(work, dry_run, json, data_dir)
 
 
 @app.command("pause")
-def pause(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
+def pause(which: Which, dry_run: DryRun = False, json: Json = False, data_dir: DataDir = None) -> None:
     """Pause a route: the next one that fits decides.
 
     \b
     Example:
       heliograph route pause mozambique
     """
-    _set_state(which, "paused", json, data_dir)
+    _set_state(which, "paused", dry_run, json, data_dir)
 
 
 @app.command("resume")
-def resume(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
+def resume(which: Which, dry_run: DryRun = False, json: Json = False, data_dir: DataDir = None) -> None:
     """Resume a paused route.
 
     \b
     Example:
       heliograph route resume mozambique
     """
-    _set_state(which, "active", json, data_dir)
+    _set_state(which, "active", dry_run, json, data_dir)
 
 
 @app.command("remove")
 def remove(
     which: Which,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    dry_run: DryRun = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -232,17 +239,16 @@ def remove(
     Example:
       heliograph route remove mozambique --yes
     """
-    if not yes:
+    if not yes and not dry_run:
         typer.confirm(f"Remove route {which}?", abort=True, err=True)
 
     async def work(conn: Connection) -> dict[str, Any]:
-        async with conn.transaction():
-            before = await rules.lock(conn, route=which)
-            shown = await _find(conn, before.route.id)
-            await rules.remove(conn, before, by=who())
+        before = await rules.lock(conn, route=which)
+        shown = await _find(conn, before.route.id)
+        await rules.remove(conn, before, by=who())
         return shown | {"state": "removed"}
 
-    show(on_database(work, settings_of(data_dir)), json)
+    _change(work, dry_run, json, data_dir)
 
 
 @app.command("explain")
@@ -284,14 +290,41 @@ def _given(value: str | None) -> str | None:
     return None if value == ANY else value
 
 
-def _set_state(which: str, state: str, json: bool, data_dir: DataDir) -> None:
+def _set_state(which: str, state: str, dry_run: bool, json: bool, data_dir: Path | None) -> None:
     async def work(conn: Connection) -> dict[str, Any]:
-        async with conn.transaction():
-            before = await rules.lock(conn, route=which)
-            await rules.set_state(conn, before, state, by=who())
+        before = await rules.lock(conn, route=which)
+        await rules.set_state(conn, before, state, by=who())
         return await _find(conn, before.route.id)
 
-    show(on_database(work, settings_of(data_dir)), json)
+    _change(work, dry_run, json, data_dir)
+
+
+def _change(
+    work: Callable[[Connection], Awaitable[dict[str, Any]]], dry_run: bool, json: bool, data_dir: Path | None
+) -> None:
+    """Do it in one transaction and show the route; or do it, say what it moves, and take it back."""
+
+    async def done(conn: Connection) -> dict[str, Any]:
+        transaction = conn.transaction()
+        await transaction.start()
+        try:
+            before = await rules.active(conn)
+            shown = await work(conn)
+            if dry_run:
+                found = await explaining.moved(conn, before, await rules.active(conn))
+                shown = {
+                    "dry_run": found.said,
+                    "messages": found.messages,
+                    "least": round(found.least, 4),
+                    "most": round(found.most, 4),
+                }
+        except BaseException:
+            await transaction.rollback()
+            raise
+        await (transaction.rollback() if dry_run else transaction.commit())
+        return shown
+
+    show(on_database(done, settings_of(data_dir)), json)
 
 
 async def _names(conn: Connection) -> dict[UUID, str]:

@@ -34,8 +34,8 @@ from heliograph.suppliers.contract import Submission
 
 log = structlog.get_logger()
 
-#: Messages with no longer validity than this are taken for one-time codes. They wait a fifth of the usual patience for
-#: a slow supplier, and campaigns four times as long.
+#: Messages with no longer validity than this are taken for one-time codes, whatever their class. They wait a fifth of
+#: the usual patience for a slow supplier, and campaigns four times as long.
 SHORT_LIVED, HASTE, LEISURE = timedelta(minutes=15), 5.0, 4.0
 #: How many times a supplier may answer "later" before another one is tried.
 PATIENCE = 2
@@ -201,7 +201,9 @@ class Selection:
         return due.lease.lane == SINGLE and (self._is_short_lived(due) or account.breaker.is_slow())
 
     def _is_short_lived(self, due: ClaimedMessage) -> bool:
-        return due.expires_at is not None and due.expires_at - due.accepted_at <= SHORT_LIVED
+        return due.traffic_class == "otp" or (
+            due.expires_at is not None and due.expires_at - due.accepted_at <= SHORT_LIVED
+        )
 
     def _patience_of(self, due: ClaimedMessage) -> float:
         """Seconds that a message waits for a supplier that is slow."""
