@@ -28,6 +28,8 @@ class Charges:
     def __init__(self) -> None:
         self.book = Book()
         self.directory = Directory()
+        #: Routes name networks.
+        self.routes_by_network = False
         self._refreshed_at = float("-inf")
 
     @property
@@ -41,8 +43,8 @@ class Charges:
             return
         at = monotonic()
         await self.book.refresh(conn)
-        # Networks of single numbers matter only where there are rates.
-        if self.book.has_cards or self.book.has_lists:
+        # Networks of single numbers matter only where there are rates, or routes to networks.
+        if self.routes_by_network or self.book.has_cards or self.book.has_lists:
             await self.directory.refresh(conn)
         self._refreshed_at = at
 

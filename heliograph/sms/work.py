@@ -155,6 +155,7 @@ class SmsWork(Work):
 
     async def begin(self) -> None:
         await self._refresh()
+        self._charges.routes_by_network = any(route.network is not None for route in self._suppliers.routes())
         await self._charges.refresh(self._pool)
 
     async def stop(self, *, grace: float) -> None:
@@ -211,6 +212,7 @@ class SmsWork(Work):
         async with self._pool.acquire() as conn:
             await self._words.store(conn)
             await self._networks.store(conn)
+        self._charges.routes_by_network = any(route.network is not None for route in self._suppliers.routes())
         await self._charges.refresh(self._pool)
 
     async def _close_silent(self, conn: Connection) -> None:

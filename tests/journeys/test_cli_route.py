@@ -45,6 +45,7 @@ async def test_a_route_decides_is_explained_and_is_taken_back(pool: Pool, databa
             f"prefix 258, organization Acme, class otp (route codes): {name}; cheap skip"
         )
         assert (says["route"], says["suppliers"]) == ("codes", [name])
+        assert says["network"] == "643-04 (by its range)"
         assert (await cli("route", "explain", TO, "--json")).data["route"] is None
 
         changed = await cli("route", "set", "codes", "--class", "any", "--country", "MZ", "--supplier", name, "--json")

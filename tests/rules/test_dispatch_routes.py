@@ -8,6 +8,8 @@ from uuid import UUID
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
+from heliograph.networks import learned
+from heliograph.networks.learned import Known
 from heliograph.routes.lookup import Choice, Route
 from heliograph.sms import retention, timeline
 from heliograph.suppliers.contract import Outcome, Verdict
@@ -84,3 +86,27 @@ async def test_one_that_is_lost_keeps_its_reason_and_old_words_go(pool: Pool) ->
         await conn.execute(retention.DELETE_DECISIONS, clock.now(), 100)
         left = {row["id"] for row in await conn.fetch("SELECT id FROM route_decisions")}
     assert (7 in left, 8 in left) == (False, True)
+
+
+async def test_a_network_that_was_learned_of_the_number_goes_before_a_prefix_and_a_guessed_one_behind(
+    pool: Pool,
+) -> None:
+    movitel, other = supplier("movitel", id=uuid7()), supplier("other", id=uuid7())
+    routes = [
+        Route(id=uuid7(), name="network", network="643-03", choices=(Choice(movitel.id),)),
+        Route(id=uuid7(), name="prefix", prefix="25886000", choices=(Choice(other.id),)),
+        Route(id=uuid7(), name="rest", choices=(Choice(other.id),)),
+    ]
+    bench = Bench(pool, movitel, other, routes=routes)
+    directory = bench.charges.directory
+    organization_id = await organization(pool)
+    ported, plain, prefixed = "+258841230001", "+258861230001", "+258860001234"
+    async with pool.acquire() as conn:
+        await learned.learn(conn, [Known(int(ported[1:]), "643-03", learned.RECEIPT)])
+    await directory.refresh(pool)
+    assert directory.place(plain).network == directory.place(prefixed).network == "643-03"
+    for to in (ported, plain, prefixed):
+        await message(pool, organization_id, to=to)
+    await bench.round()
+    assert {one.to for one in bench.connectors[movitel.id].submitted} == {ported[1:], plain[1:]}
+    assert {one.to for one in bench.connectors[other.id].submitted} == {prefixed[1:]}

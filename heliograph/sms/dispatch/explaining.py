@@ -12,6 +12,8 @@ import msgspec
 
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
+from heliograph.networks import learned
+from heliograph.networks.directory import Directory
 from heliograph.routes import rules, words
 from heliograph.routes.lookup import Candidates, Route, Table
 from heliograph.sms.dispatch import routing, suppliers
@@ -22,12 +24,30 @@ class Explanation(msgspec.Struct, frozen=True):
     """What would be done with a message now."""
 
     decision: str
+    #: The number's network (MCC-MNC) and how it is known; None: it is not.
+    network: str | None
     #: The route's name; None: the suppliers' own settings decide.
     route: str | None
     #: Names in the order in which they would be asked; those of equal priority by their share.
     suppliers: list[str]
     #: Routes that fit and lose to that one, in their order.
     passed_over: list[str]
+
+
+# What workers hold in memory of all numbers (`networks.directory`), of one.
+KNOWN = """
+SELECT network FROM number_networks WHERE number = $1 AND learned_at > now() - $2::interval
+ ORDER BY learned_at DESC LIMIT 1
+"""
+
+
+async def _network(conn: Connection, to: str) -> tuple[str | None, bool]:
+    """A number's network and whether that is certain."""
+    learnt: str | None = await conn.fetchval(KNOWN, int(to[1:]), learned.KEPT)
+    if learnt is not None:
+        return learnt, True
+    place = Directory().place(to)
+    return place.network or None, place.is_exact
 
 
 async def explain(
@@ -40,7 +60,11 @@ async def explain(
     traffic_class: str,
     network: str | None = None,
 ) -> Explanation:
-    """What would be done with a message to `to` (E.164). `network`: MCC-MNC, taken for certain."""
+    """What would be done with a message to `to` (E.164). `network`: MCC-MNC, taken for certain; None: as
+    workers know it."""
+    is_certain = network is not None
+    if network is None:
+        network, is_certain = await _network(conn, to)
     known = await routing.load(conn)
     table = Table(routing.serving(known), await rules.active(conn))
     shares = {one.route.id: one.shares for one in await rules.load(conn)}
@@ -50,7 +74,7 @@ async def explain(
         sender=sender,
         traffic_class=traffic_class,
         network=network,
-        is_certain=True,
+        is_certain=is_certain,
     )
     fitting = table.fitting(
         to,
@@ -58,7 +82,7 @@ async def explain(
         sender=sender,
         traffic_class=traffic_class,
         network=network,
-        is_certain=True,
+        is_certain=is_certain,
     )
     held = await suppliers.sessions(conn)
     skipped = {one.id: why for one in known if (why := _unusable(one, held)) is not None}
@@ -74,6 +98,7 @@ async def explain(
     ]
     return Explanation(
         said,
+        f"{network} ({'known' if is_certain else 'by its range'})" if network else None,
         found.route.name if found.route else None,
         [names[id] for id in asked],
         [route.name for _, route in fitting if route != found.route],
