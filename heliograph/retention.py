@@ -265,7 +265,15 @@ def _steps(at: Bounds, rules: Sequence[Rules]) -> list[Step]:
         # Rows with an id of another time are in the default partition.
         *(_deletes(f"stray {one.name}", _stray(one), one.bound(at)) for one in tables if not one.keeps_stray),
         *(Step(f"partitions of {one.name}", partial(_drop_before, table=one, bound=one.bound(at))) for one in months),
-        *(Step(f"text in {one.name}", partial(_sweep, table=one, until=at.text)) for one in tables if one.text),
+        *(
+            Step(f"text in {one.name}", partial(_sweep, table=one, place=one.name, until=at.text))
+            for one in tables
+            if one.text
+        ),
+        *(
+            Step(name, partial(_sweep, table=_by_later(one), place=name, until=at.text))
+            for one, name in ((one, f"text in {one.name} by {one.later}") for one in tables if one.later)
+        ),
         *(_deletes(one.name, one.sql, _argument(one, at)) for rule in rules for one in rule.deletions),
     ]
 
@@ -304,25 +312,26 @@ ON CONFLICT (name) DO UPDATE SET done_until = excluded.done_until, mark = exclud
 """
 
 
-async def _sweep(conn: Connection, *, table: Table, until: datetime) -> bool:
-    """Erase the texts of up to `until`, from where the last sweep ended: no round looks through what is left.
+async def _sweep(conn: Connection, *, table: Table, place: str, until: datetime) -> bool:
+    """Erase the texts of up to `until`, from where the last sweep ended: no round looks through what is left. `place`:
+    the name under which that is kept.
 
     The stretch of time that a statement looks at grows while it finds little, and halves when it finds too much.
     """
     budget = _Budget()
-    place = await conn.fetchrow(PLACE, table.name)
-    if place is None:  # the first time, whatever there is
+    last = await conn.fetchrow(PLACE, place)
+    if last is None:  # the first time, whatever there is
         if not await _delete(conn, sql=_swept(table), arguments=(BEGINNING, until)):
             return False
-        await conn.execute(MOVE, table.name, until, None)
+        await conn.execute(MOVE, place, until, None)
         return True
-    start, stretch = place["done_until"] - OVERLAP, timedelta(hours=1)
+    start, stretch = last["done_until"] - OVERLAP, timedelta(hours=1)
     while start < until:
         end = min(start + stretch, until)
         done = await _once(conn, _swept(table), start, end, STEP)
         if done < STEP:
             start, stretch = end, min(stretch * 2, LONGEST)
-            await conn.execute(MOVE, table.name, max(end, place["done_until"]), None)
+            await conn.execute(MOVE, place, max(end, last["done_until"]), None)
         else:
             stretch = max(stretch / 2, SHORTEST)
         if budget.spent(done):
@@ -408,13 +417,19 @@ async def _holds_young(conn: Connection, partition: str, column: str, bound: dat
         return found
 
 
+def _by_later(table: Table) -> Table:
+    """The same table by its later time, for the rows that have one."""
+    return msgspec.structs.replace(table, time=table.later, later=None)
+
+
 def _swept(table: Table) -> str:
     # By blocks: a BRIN index of the times finds those of the time range. No index contains the text, so a row that
     # loses it stays in its page, and costs no more than its deletion would (HOT).
+    waits = f" AND ({table.later} IS NULL OR {table.later} < $2)" if table.later else ""
     return f"""
 UPDATE {table.name} SET {table.text} = NULL WHERE (organization_id, id) IN (
     SELECT organization_id, id FROM {table.name}
-     WHERE {table.time} >= $1 AND {table.time} < $2 AND {table.text} IS NOT NULL LIMIT $3)
+     WHERE {table.time} >= $1 AND {table.time} < $2 AND {table.text} IS NOT NULL{waits} LIMIT $3)
 """
 
 

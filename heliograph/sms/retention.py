@@ -52,6 +52,7 @@ RULES = Rules(
             time="accepted_at",
             bound=lambda at: at.metadata,
             text="body",
+            later="send_at",
             sums=Sums(usage.count, _close),
             stray=usage.stray,
         ),

@@ -63,6 +63,21 @@ async def test_texts_are_erased_after_their_time(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM messages WHERE id = ANY ($1)", old) == len(old)
 
 
+async def test_the_text_of_a_message_for_later_stays_until_its_time_has_passed(pool: Pool) -> None:
+    """A send may be scheduled a year ahead, and texts are kept for a month."""
+    waits, past, gone = [await text(pool, timedelta(days=days)) for days in (40, 100, 101)]
+    for id, since in ((waits, -3), (past, 29), (gone, 31)):
+        await pool.execute("UPDATE messages SET send_at = $2 WHERE id = $1", id, NOW - timedelta(days=since))
+    await forget(pool)
+    assert set(await texts(pool)) == {waits, past}
+    # What a sweep has passed over is found again when its own time is over.
+    for id in (waits, past):
+        await pool.execute("UPDATE messages SET send_at = $2 WHERE id = $1", id, NOW - timedelta(days=30, hours=1))
+    await pool.execute("UPDATE retention_places SET done_until = done_until - interval '2 hours'")
+    await forget(pool)
+    assert await texts(pool) == []
+
+
 async def test_large_amounts_go_in_steps(pool: Pool) -> None:
     await text(pool, timedelta(days=31))
     await pool.execute(

@@ -78,6 +78,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     by: Literal["month", "day"] = "month"
     #: The column with texts, which are erased long before their month is dropped.
     text: str | None = None
+    #: A column with a later time, which then counts for the text: what waits for its time still needs it.
+    later: str | None = None
     sums: Sums | None = None
     #: A statement around the deletion of rows in the default partition, for what has to follow from it.
     stray: Callable[[str], str] = lambda deletion: deletion
