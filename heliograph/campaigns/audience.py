@@ -61,6 +61,17 @@ def named(
     return None, list(records.tags(tags, "audience_tags"))
 
 
+def excluded(tags: Sequence[str] | None, audience_tags: Sequence[str] | None) -> list[str]:
+    """Tags whose contacts are left out. Raises Invalid for more than MAX_TAGS, and beside listed recipients."""
+    if not tags:
+        return []
+    if audience_tags is None:
+        raise Invalid(("excluded_tags", "exclusive", "`excluded_tags` needs `audience_tags`: numbers have no tags"))
+    if len(tags) > MAX_TAGS:
+        raise Invalid(("excluded_tags", "length", f"`excluded_tags` must list at most {MAX_TAGS} tags"))
+    return list(records.tags(tags, "excluded_tags"))
+
+
 async def spelled(listed: Sequence[str]) -> list[str]:
     """The listed recipients, those that are numbers as E.164, each different one once."""
     found: dict[str, None] = {}
@@ -100,7 +111,8 @@ SELECT EXISTS (SELECT FROM unnest($2::text[]) AS wanted (tag) CROSS JOIN LATERAL
                WHERE organization_id = $1 AND mode = $4 AND id = t.contact_id LIMIT 1) c
          LEFT JOIN LATERAL (
               SELECT since FROM opted_out_since($1, c.phone) LIMIT 1) silence ON true
-        WHERE t.organization_id = $1 AND t.mode = $4 AND t.tag = wanted.tag AND c.tags @> $3 AND silence.since IS NULL
+        WHERE t.organization_id = $1 AND t.mode = $4 AND t.tag = wanted.tag AND c.tags @> $3 AND NOT c.tags && $5
+          AND silence.since IS NULL
         LIMIT 1) found)
 """
 
@@ -111,6 +123,7 @@ async def anybody(
     *,
     tags: Sequence[str] | None,
     match_mode: str,
+    without: Sequence[str],
     numbers: Sequence[str] | None,
 ) -> bool:
     """True if a campaign that started now would have recipients."""
@@ -118,7 +131,8 @@ async def anybody(
     if tags is None:
         found = await conn.fetchval(ANY_LISTED, actor.organization_id, numbers)
     else:
-        found = await conn.fetchval(ANY_TAGGED, actor.organization_id, *_search(tags, match_mode), actor.mode)
+        wanted = _search(tags, match_mode)
+        found = await conn.fetchval(ANY_TAGGED, actor.organization_id, *wanted, actor.mode, without)
     return found
 
 
@@ -146,7 +160,7 @@ WITH seen AS MATERIALIZED (
       FROM seen CROSS JOIN LATERAL (
            SELECT phone, name, first_name, last_name, tags FROM contacts
             WHERE organization_id = $1 AND mode = $8 AND id = seen.contact_id LIMIT 1) c
-     WHERE c.tags @> $5
+     WHERE c.tags @> $5 AND NOT c.tags && $9
         ON CONFLICT DO NOTHING
     RETURNING 1
 )
@@ -173,18 +187,20 @@ async def gather(
     mode: str,
     tags: Sequence[str],
     match_mode: str,
+    without: Sequence[str],
     tag: int,
     after: UUID,
     with_names: bool,
     most: int,
 ) -> Gathered:
-    """Add the recipients among the `most` contacts that follow `after` under the `tag`th tag.
+    """Add the recipients among the `most` contacts that follow `after` under the `tag`th tag; `without`: those that
+    have none of these tags.
 
     Runs in the caller's transaction.
     """
     searched, all_of = _search(tags, match_mode)
     row = await conn.fetchrow(
-        GATHER_TAGGED, organization_id, campaign_id, searched[tag], after, all_of, most, with_names, mode
+        GATHER_TAGGED, organization_id, campaign_id, searched[tag], after, all_of, most, with_names, mode, without
     )
     assert row is not None
     if row["seen"] == most:

@@ -116,6 +116,8 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     #: None: the recipients were listed.
     audience_tags: list[str] | None
     audience_tag_match_mode: str
+    #: Contacts with any of these are left out.
+    excluded_tags: list[str]
     messages_per_minute: int | None
     scheduled_at: datetime | None
     started_at: datetime | None
@@ -133,6 +135,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     #: Either tags or recipients.
     audience_tags: Sequence[str] | None = None
     audience_tag_match_mode: str = "any"
+    #: With `audience_tags` alone.
+    excluded_tags: Sequence[str] | None = None
     recipients: Sequence[str] | None = None
     messages_per_minute: int | None = None
 
@@ -172,6 +176,7 @@ class Outline(msgspec.Struct, frozen=True):
     at: datetime
     scheduled_at: datetime | None
     tags: list[str] | None
+    without: list[str]
     #: Listed recipients.
     found: audience.Numbers | None
 
@@ -182,15 +187,17 @@ async def outline(conn: Connection, wish: Wish) -> Outline:
     name = checked_name(wish.name)
     scheduled_at = _scheduled(wish.scheduled_at, at)
     listed, tags = audience.named(wish.recipients, wish.audience_tags)
-    return Outline(wish, name, at, scheduled_at, tags, None if listed is None else await audience.numbers(listed))
+    without = audience.excluded(wish.excluded_tags, tags)
+    found = None if listed is None else await audience.numbers(listed)
+    return Outline(wish, name, at, scheduled_at, tags, without, found)
 
 
 INSERT = f"""
 INSERT INTO campaigns (organization_id, id, channel, name, status, mode, audience_tags, audience_tag_match_mode,
-                       with_names, messages_per_minute, request_id, scheduled_at, started_at, step_at, created_at,
-                       total, pending, invalid, {", ".join(CONTENT)})
+                       excluded_tags, with_names, messages_per_minute, request_id, scheduled_at, started_at, step_at,
+                       created_at, total, pending, invalid, {", ".join(CONTENT)})
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-        $19, $20, $21, $22, $23, $24, $25, $26)
+        $19, $20, $21, $22, $23, $24, $25, $26, $27)
 RETURNING {COLUMNS}
 """
 
@@ -217,6 +224,7 @@ async def begin(
         actor,
         tags=outline.tags,
         match_mode=wish.audience_tag_match_mode,
+        without=outline.without,
         numbers=None if found is None else found.valid,
     ):
         raise CampaignAudienceEmpty
@@ -232,6 +240,7 @@ async def begin(
         actor.mode,
         outline.tags,
         wish.audience_tag_match_mode,
+        outline.without,
         with_names,
         wish.messages_per_minute,
         request_id,
@@ -248,6 +257,7 @@ async def begin(
     if found:
         await audience.keep(conn, actor.organization_id, id, found.valid)
     told = {"channel": channel, "status": row["status"], "audience_tags": outline.tags, "recipients": pending + invalid}
+    told |= {"excluded_tags": outline.without} if outline.without else {}
     told |= {"scheduled_at": outline.scheduled_at, "messages_per_minute": wish.messages_per_minute, "mode": actor.mode}
     await audit.record(conn, actor, "campaign.created", object_id=id, name=outline.name, after=told)
     return campaign(row)
@@ -306,13 +316,13 @@ async def get(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms")
 WAITING_FOR_TAG = """
 SELECT name FROM campaigns
  WHERE organization_id = $1 AND channel IS NOT NULL AND mode = $2 AND step_at IS NOT NULL
-   AND status IN ('scheduled', 'staging') AND $3 = ANY (audience_tags)
+   AND status IN ('scheduled', 'staging') AND ($3 = ANY (audience_tags) OR $3 = ANY (excluded_tags))
  ORDER BY scheduled_at LIMIT 20
 """
 
 
 async def waiting_for_tag(conn: Connection, actor: Actor, *, tag: str) -> list[str]:
-    """Names of campaigns that are still to gather the contacts with a tag."""
+    """Names of campaigns that are still to gather the contacts with a tag, or those without it."""
     rows = await conn.fetch(WAITING_FOR_TAG, actor.organization_id, actor.mode, tag)
     return [row["name"] for row in rows]
 

@@ -35,11 +35,13 @@ class Example(msgspec.Struct, frozen=True):
 
 
 class Preview(msgspec.Struct, frozen=True):
-    """An audience, from all that were found down to those who get it: `found` is the sum of the four counts below."""
+    """An audience, from all that were found down to those who get it: `found` is the sum of the five counts below."""
 
     found: int
     #: There are more than were looked at.
     is_more: bool
+    #: Contacts that have a tag whose contacts are left out.
+    excluded: int
     opted_out: int
     not_allowed: int
     #: Numbers that are none, or people whose text would be too long.
@@ -67,19 +69,23 @@ async def look(
     text: str,
     tags: Sequence[str] | None = None,
     match: Literal["any", "all"] = "any",
+    without: Sequence[str] = (),
     recipients: Sequence[str] | None = None,
     start: int = 0,
 ) -> Preview:
-    """Look at an audience: contacts by tag, or numbers. `start`: where the examples begin, for others each time."""
+    """Look at an audience: contacts by tag, `without` those that have any of these, or numbers. `start`: where the
+    examples begin, for others each time."""
     if tags is not None:
         found = await search.search(conn, actor, filters=Filters(tags=tuple(tags), match=match), limit=MOST)
-        listed = found.contacts[:MOST]
+        listed = [one for one in found.contacts[:MOST] if not set(without).intersection(one.tags)]
+        excluded = min(len(found.contacts), MOST) - len(listed)
         people = [Person(one.phone, one.name, one.first_name, one.last_name, one.opted_out) for one in listed]
         is_more, wrong = len(found.contacts) > MOST or found.seen is not None, 0
     else:
         numbers = await audience.numbers(recipients or [])
         people, is_more, wrong = await _listed(conn, actor, numbers.valid), False, numbers.invalid
-    return _counted(actor, text, people, is_more, wrong, start)
+        excluded = 0
+    return _counted(actor, text, people, is_more, excluded, wrong, start)
 
 
 KNOWN = """
@@ -96,7 +102,9 @@ async def _listed(conn: Connection, actor: Actor, numbers: Sequence[str]) -> lis
     return [Person(number, *known.get(number, (None, None, None)), number in silent) for number in numbers]
 
 
-def _counted(actor: Actor, text: str, people: Sequence[Person], is_more: bool, wrong: int, start: int) -> Preview:
+def _counted(
+    actor: Actor, text: str, people: Sequence[Person], is_more: bool, excluded: int, wrong: int, start: int
+) -> Preview:
     fill = template.filler(text)
     opted_out, not_allowed, invalid = 0, 0, wrong
     spread: Counter[int] = Counter()
@@ -118,8 +126,9 @@ def _counted(actor: Actor, text: str, people: Sequence[Person], is_more: bool, w
     start = start % len(getting) if getting else 0
     chosen = (getting[start:] + getting[:start])[:EXAMPLES]
     return Preview(
-        found=len(people) + wrong,
+        found=len(people) + excluded + wrong,
         is_more=is_more,
+        excluded=excluded,
         opted_out=opted_out,
         not_allowed=not_allowed,
         invalid=invalid,

@@ -46,7 +46,7 @@ ANY_STEP = "EXISTS (SELECT FROM campaigns WHERE step_at <= now())"
 # The organizations take turns from the last one served on ($1), each with its campaign that has waited longest.
 TAKE = """
 SELECT c.organization_id, c.id, c.channel, c.status, c.status_reason, c.mode, c.audience_tags,
-       c.audience_tag_match_mode, c.with_names, c.messages_per_minute,
+       c.audience_tag_match_mode, c.excluded_tags, c.with_names, c.messages_per_minute,
        c.request_id, c.gather_tag, c.gather_after, c.staged_to, c.due_at,
        clock_timestamp() AS at, o.state, o.smart_encoding, o.replace_accents, o.allowed_countries
   FROM campaigns c JOIN organizations o ON o.id = c.organization_id
@@ -203,6 +203,7 @@ async def _gather(conn: Connection, due: Due, *, most: int) -> None:
         mode=due.mode,
         tags=due.audience_tags,
         match_mode=due.audience_tag_match_mode,
+        without=due.excluded_tags,
         tag=due.gather_tag,
         after=due.gather_after,
         with_names=due.with_names,

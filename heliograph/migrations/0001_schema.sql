@@ -674,6 +674,7 @@ CREATE TABLE campaigns (
     -- To whom, and how fast.
     audience_tags           text[],
     audience_tag_match_mode text NOT NULL CHECK (audience_tag_match_mode IN ('any', 'all')),
+    excluded_tags           text[] NOT NULL DEFAULT '{}',
     messages_per_minute     integer CHECK (messages_per_minute > 0),
 
     -- What became of it.
@@ -720,6 +721,7 @@ COMMENT ON COLUMN campaigns.class IS 'traffic class of its messages; NULL: marke
 COMMENT ON COLUMN campaigns.parameters IS 'for each parameter of the template, where its value comes from';
 COMMENT ON COLUMN campaigns.with_names IS 'its messages say something of the recipient beyond the number';
 COMMENT ON COLUMN campaigns.audience_tags IS 'NULL: the recipients were listed';
+COMMENT ON COLUMN campaigns.excluded_tags IS 'contacts with any of these are no recipients; empty where these were listed';
 COMMENT ON COLUMN campaigns.read IS 'delivered, and the recipient has looked at it; delivered counts the others';
 COMMENT ON COLUMN campaigns.step_at IS 'when a worker has something to do for it; NULL: never again';
 COMMENT ON COLUMN campaigns.staged_to IS 'the last recipient that has a message or was skipped; moves in the same commit';

@@ -127,12 +127,14 @@ async def test_two_spellings_of_a_request_are_one_payload(api: Api, tenant: Tena
                 "message_template": "hi",
                 "scheduled_at": soon.isoformat(),
                 "audience_tags": ["vip", "jos\u00e9"],
+                "excluded_tags": ["staff"],
             },
             {
                 "name": "Tags",
                 "content": "hi",
                 "scheduled_at": soon.isoformat(),
                 "audienceTags": [" VIP", "Jose\u0301", "vip"],
+                "excludedTags": ["Staff "],
             },
         ),
         (

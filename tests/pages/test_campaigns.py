@@ -69,6 +69,22 @@ async def test_who_gets_it_is_counted_before_it_is_made(pool: Pool, tenant: Tena
     assert await pool.fetchval("SELECT who FROM audit_log WHERE action = 'campaign.created'") == "person"
 
 
+async def test_tags_that_are_left_out_are_counted_and_shown(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await people(pool, tenant, 20)
+    page = await look(owner, without="odd, other")
+    for said in ("Found 20", "have a tag that is left out −10", "opted out −0", "Get it 10"):
+        assert said in page.words, (said, page.words)
+    page = await make(owner, without="odd, other")
+    assert "Left out odd other" in page.words
+    await stage(pool)
+    assert await pool.fetchval("SELECT count(*) FROM messages WHERE recipient LIKE '%1'") == 0
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 10
+    page = await look(owner, to="numbers", numbers="+258841000001", without="odd")
+    assert (page.status, "empty this field, or choose contacts by tag" in page.words) == (422, True)
+    page = await look(owner, without="x" * 65)
+    assert (page.status, "Give at most 20 tags" in page.words) == (422, True)
+
+
 async def test_what_is_wrong_is_said_at_its_field(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     page = await look(owner, name="", tags="", text="{{surname}}", when="later", pace="fast")
     assert page.status == 422

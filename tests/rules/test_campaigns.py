@@ -134,6 +134,26 @@ async def test_contacts_by_tag(pool: Pool, mode: str, expected: set[int]) -> Non
     assert plan.shown(await get(pool, actor, made.id))["recipient_count"] == len(expected)
 
 
+async def test_contacts_with_an_excluded_tag_are_left_out(pool: Pool) -> None:
+    actor = await organization(pool)
+    await contact(pool, actor, number(1), "vip")
+    await contact(pool, actor, number(2), "vip", "staff")
+    await contact(pool, actor, number(3), "beira", "left")
+    await contact(pool, actor, number(4), "beira")
+    made = await create(pool, actor, audience_tags=["vip", "beira"], excluded_tags=[" Staff", "left", "staff", "none"])
+    assert made.excluded_tags == ["staff", "left", "none"]
+    async with pool.acquire() as conn:
+        assert await plan.waiting_for_tag(conn, actor, tag="staff") == ["Sale"]
+    await run(pool, gather=1)
+    assert set(await texts(pool)) == {number(1), number(4)}
+    found = plan.shown(await get(pool, actor, made.id))
+    assert (found["recipient_count"], found["excluded_tags"]) == (2, ["staff", "left", "none"])
+    told = await pool.fetchval("SELECT after FROM audit_log WHERE action = 'campaign.created'")
+    assert msgspec.json.decode(told)["excluded_tags"] == ["staff", "left", "none"]
+    with pytest.raises(plan.CampaignAudienceEmpty):
+        await create(pool, actor, audience_tags=["vip"], excluded_tags=["vip"])
+
+
 async def test_an_audience_is_gathered_over_many_steps(pool: Pool) -> None:
     actor = await organization(pool, quota=1000)
     entries = [Entry(number(n), f"P{n}", tags=("one", "two") if n % 3 else ("two",)) for n in range(50)]
@@ -171,6 +191,9 @@ async def test_nobody_is_refused_now_and_allowed_later(pool: Pool) -> None:
         ({"audience_tags": []}, "audience_tags"),
         ({"audience_tags": ["  "]}, "audience_tags"),
         ({"audience_tags": [f"t{n}" for n in range(21)]}, "audience_tags"),
+        ({"audience_tags": ["a"], "excluded_tags": [f"t{n}" for n in range(21)]}, "excluded_tags"),
+        ({"audience_tags": ["a"], "excluded_tags": ["  "]}, "excluded_tags"),
+        ({"recipients": [number(1)], "excluded_tags": ["vip"]}, "excluded_tags"),
         ({"recipients": [number(1)], "name": "  "}, "name"),
         ({"recipients": [number(1)], "message_template": "Hi {{nome}}"}, "message_template"),
         ({"recipients": [number(1)], "message_template": "Hi {{}}"}, "message_template"),

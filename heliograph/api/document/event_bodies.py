@@ -148,6 +148,7 @@ class CompletedCampaign(msgspec.Struct, kw_only=True):
         list[str] | None, Meta(description="Tags that select the recipients; null if the recipients were listed.")
     ]
     audience_tag_match_mode: Annotated[str, Meta(description="Whether contacts needed `any` or `all` of the tags.")]
+    excluded_tags: Annotated[list[str], Meta(description="Tags whose contacts were left out; empty: none.")]
     messages_per_minute: Annotated[int | None, Meta(description="Maximum sending rate; null: as fast as possible.")]
     recipient_count: Annotated[int | None, Meta(description="Number of recipients.")]
     scheduled_at: Annotated[Time | None, Meta(description="When it was scheduled to start; null: immediately.")]

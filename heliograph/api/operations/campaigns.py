@@ -56,9 +56,11 @@ OTHER_NAMES = {
     "scheduled_at": "scheduledAt",
     "audience_tags": "audienceTags",
     "audience_tag_match_mode": "audienceTagMatchMode",
+    "excluded_tags": "excludedTags",
     "messages_per_minute": "messagesPerMinute",
 }
 _MODES = Literal["any", "all"]
+_Excluded = Annotated[list[Annotated[str, Meta(min_length=1, max_length=MAX_TAG)]], Meta(max_length=MAX_TAGS)]
 
 
 class CreateCampaign(
@@ -72,6 +74,7 @@ class CreateCampaign(
         "other_scheduled_at": "scheduledAt",
         "other_audience_tags": "audienceTags",
         "other_audience_tag_match_mode": "audienceTagMatchMode",
+        "other_excluded_tags": "excludedTags",
         "other_messages_per_minute": "messagesPerMinute",
         "traffic_class": "class",
     },
@@ -122,6 +125,11 @@ class CreateCampaign(
         _MODES | None, Meta(description="Whether contacts need `any` (default) or `all` of the tags.")
     ] = None
     other_audience_tag_match_mode: Annotated[_MODES | None, alias_of("audience_tag_match_mode")] = None
+    excluded_tags: Annotated[
+        _Excluded | None,
+        Meta(description="Leave out contacts that have any of these tags. Only with `audience_tags`."),
+    ] = None
+    other_excluded_tags: Annotated[_Excluded | None, alias_of("excluded_tags")] = None
     recipients: Annotated[
         Annotated[
             list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(min_length=1, max_length=MAX_RECIPIENTS)
@@ -196,6 +204,7 @@ class Campaign(msgspec.Struct):
         list[str] | None, Meta(description="Tags that select the recipients; null if the recipients were listed.")
     ]
     audience_tag_match_mode: Annotated[_MODES, Meta(description="Whether contacts need `any` or `all` of the tags.")]
+    excluded_tags: Annotated[list[str], Meta(description="Tags whose contacts are left out; empty: none.")]
     messages_per_minute: Annotated[int | None, Meta(description="Maximum sending rate; null: as fast as possible.")]
     recipient_count: Annotated[
         int | None, Meta(description="Number of recipients; null until the audience is resolved at the start.")
@@ -230,7 +239,13 @@ async def canonical(body: CreateCampaign) -> Wish:
     recipients, tags = audience.named(wish.recipients, wish.audience_tags)
     if recipients is not None:
         recipients = await audience.spelled(recipients)
-    return msgspec.structs.replace(wish, name=plan.checked_name(wish.name), recipients=recipients, audience_tags=tags)
+    return msgspec.structs.replace(
+        wish,
+        name=plan.checked_name(wish.name),
+        recipients=recipients,
+        audience_tags=tags,
+        excluded_tags=audience.excluded(wish.excluded_tags, tags),
+    )
 
 
 @operation(status=201, canonical=canonical, refusals=(SenderIdNotApproved, CampaignAudienceEmpty))

@@ -29,6 +29,7 @@ class Due(msgspec.Struct, frozen=True):
     mode: str
     audience_tags: list[str] | None
     audience_tag_match_mode: str
+    excluded_tags: list[str]
     with_names: bool
     messages_per_minute: int | None
     request_id: str

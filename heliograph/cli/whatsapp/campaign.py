@@ -60,6 +60,7 @@ def create(
     match: Annotated[
         str, typer.Option(metavar="any|all", help="Whether contacts need any or all of the tags.")
     ] = "any",
+    exclude_tag: Annotated[list[str] | None, typer.Option(help="Leave out contacts with this tag. Repeatable.")] = None,
     param: Annotated[
         list[str] | None,
         typer.Option(
@@ -108,6 +109,7 @@ def create(
             scheduled_at=scheduled_at,
             audience_tags=tag,
             audience_tag_match_mode=match,
+            excluded_tags=exclude_tag,
             messages_per_minute=per_minute,
         )
         async with conn.transaction():

@@ -26,7 +26,22 @@ from heliograph.sms.by_hand import saved_texts
 
 HERE = "/campaigns"
 FIELDS = (
-    *("name", "to", "tags", "match", "numbers", "from", "sender", "text", "when", "day", "hour", "pace", "typed"),
+    *(
+        "name",
+        "to",
+        "tags",
+        "match",
+        "without",
+        "numbers",
+        "from",
+        "sender",
+        "text",
+        "when",
+        "day",
+        "hour",
+        "pace",
+        "typed",
+    ),
     "start",
 )
 #: From so many recipients on, their number has to be typed.
@@ -39,6 +54,7 @@ class Given(msgspec.Struct, frozen=True):
     tags: list[str] | None
     recipients: list[str] | None
     match: Literal["any", "all"]
+    without: list[str]
     scheduled_at: datetime | None
     pace: int | None
 
@@ -83,6 +99,7 @@ async def create(request: Request) -> Answer:
             scheduled_at=given.scheduled_at,
             audience_tags=given.tags,
             audience_tag_match_mode=given.match,
+            excluded_tags=given.without,
             recipients=given.recipients,
             messages_per_minute=given.pace,
         )
@@ -104,6 +121,7 @@ async def _read(request: Request, conn: Connection, typed: dict[str, str]) -> Gi
     wrong: list[tuple[str, str, str]] = []
     tags: list[str] | None = None
     listed: list[str] | None = None
+    without: list[str] = []
     if not typed["name"]:
         wrong.append(("name", "required", "Give it a name."))
     try:
@@ -122,11 +140,16 @@ async def _read(request: Request, conn: Connection, typed: dict[str, str]) -> Gi
             wrong.append(("numbers", "length", "List 1 to 10,000 numbers, one a line."))
     else:
         try:
-            tags = list(records.tags([one for one in typed["tags"].split(",") if one.strip()], "tags"))
+            tags = list(records.tags(_split(typed["tags"]), "tags"))
         except Invalid:
             tags = []
         if not 1 <= len(tags) <= audience.MAX_TAGS:
             wrong.append(("tags", "length", "Give 1 to 20 tags, separated by commas."))
+    try:
+        without = audience.excluded(_split(typed["without"]), tags)
+    except Invalid:
+        issue = "exclusive" if tags is None else "length"
+        wrong.append(("without", issue, words.CAMPAIGN_FORM[f"without.{issue}"]))
     scheduled_at: datetime | None = None
     if typed["when"] == "later":
         try:
@@ -142,7 +165,11 @@ async def _read(request: Request, conn: Connection, typed: dict[str, str]) -> Gi
             wrong.append(("pace", "range", "A pace is a number of messages a minute, from 1."))
     if wrong:
         raise Invalid(*wrong)
-    return Given(tags, listed, "all" if typed["match"] == "all" else "any", scheduled_at, pace)
+    return Given(tags, listed, "all" if typed["match"] == "all" else "any", without, scheduled_at, pace)
+
+
+def _split(text: str) -> list[str]:
+    return [one for one in text.split(",") if one.strip()]
 
 
 async def _look(request: Request, conn: Connection, typed: dict[str, str], given: Given) -> Preview:
@@ -153,6 +180,7 @@ async def _look(request: Request, conn: Connection, typed: dict[str, str], given
         text=typed["text"],
         tags=given.tags,
         match=given.match,
+        without=given.without,
         recipients=given.recipients,
         start=start,
     )
@@ -181,7 +209,7 @@ async def _values(request: Request, typed: dict[str, str], seen: Preview | None 
 def _in_words(refusal: Refusal) -> Invalid:
     """The rule's refusals, at the form's fields."""
     names = {"message_template": "text", "scheduled_at": "day", "audience_tags": "tags", "recipients": "numbers"}
-    names |= {"sender_id": "sender", "messages_per_minute": "pace"}
+    names |= {"sender_id": "sender", "messages_per_minute": "pace", "excluded_tags": "without"}
     found = []
     for one in refusal.details["fields"]:
         field = names.get(one["field"], one["field"])

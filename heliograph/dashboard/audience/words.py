@@ -75,6 +75,8 @@ CAMPAIGN_FORM: Mapping[str, str] = {
     "text.length": "Write a text.",
     "text.placeholder": "There is no such placeholder: use those that are offered.",
     "text.too_many_segments": "The text needs more than ten segments.",
+    "without.length": "Give at most 20 tags of 1 to 64 characters, separated by commas.",
+    "without.exclusive": "Only contacts by tag can be left out by tag: empty this field, or choose contacts by tag.",
     "day.range": "The time must lie between a minute ago and 365 days ahead.",
     "sender.unknown": "Choose one of those that are offered.",
 }
