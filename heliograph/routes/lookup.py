@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
 from math import log
 from typing import Literal, Protocol
@@ -76,7 +76,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     sender: str | None = None
     traffic_class: str | None = None
     priority: int = 10
-    #: Measured quality and prices may reorder its suppliers.
+    #: Measured quality and prices give its suppliers their weights, before the table is compiled.
     adaptive: bool = False
     choices: tuple[Choice, ...] = ()
 
@@ -84,10 +84,6 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     def conditions(self) -> int:
         """How many of organization, sender and class it asks for."""
         return sum(one is not None for one in (self.organization_id, self.sender, self.traffic_class))
-
-
-#: Suppliers of an adaptive route in the order that is best now: (choices, country, network, class) -> choices.
-Rank = Callable[[tuple[Choice, ...], str, str | None, str], tuple[Choice, ...]]
 
 
 class Candidates(msgspec.Struct, frozen=True):
@@ -165,7 +161,6 @@ class _Node:
         self.asks_organization = any(route.organization_id for route in fitting)
         self.asks_sender = any(route.sender for route in fitting)
         self.asks_class = any(route.traffic_class for route in fitting)
-        self.is_adaptive = any(route.adaptive for route in fitting)
         self.memo: dict[object, Candidates] = {}
         #: The one answer, where nothing but the number decides.
         self.only: Candidates | None = None
@@ -174,10 +169,8 @@ class _Node:
 class Table:
     """Suppliers and routes, compiled. Immutable but for what it remembers."""
 
-    def __init__(self, carriers: Sequence[Carrier], routes: Sequence[Route] = (), *, rank: Rank | None = None) -> None:
-        """`carriers`: those that take messages. `rank`: what reorders the suppliers of adaptive routes; its answers are
-        remembered, so that new measurements need a new table."""
-        self._rank = rank
+    def __init__(self, carriers: Sequence[Carrier], routes: Sequence[Route] = ()) -> None:
+        """`carriers`: those that take messages."""
         self._networks: dict[str, list[Route]] = defaultdict(list)
         by_prefix: dict[str, list[tuple[Matched, Route]]] = defaultdict(list)
         codes: dict[str, list[str]] = defaultdict(list)
@@ -236,25 +229,24 @@ class Table:
             if found is not None:
                 node = found
                 break
-        if network is not None and network not in self._networks and not node.is_adaptive:
+        if network is not None and network not in self._networks:
             network = None
         if network is None and node.only is not None:
             return node.only
         key = (
             organization_id if node.asks_organization else None,
             sender if node.asks_sender else None,
-            traffic_class if node.asks_class or node.is_adaptive else None,
+            traffic_class if node.asks_class else None,
             network,
             is_certain,
-            phones.calling_code(recipient) if node.is_adaptive else None,
         )
         answer = node.memo.get(key)
         if answer is None:
-            answer = self._resolve(node, recipient, organization_id, sender, traffic_class, network, is_certain)
+            answer = self._resolve(node, organization_id, sender, traffic_class, network, is_certain)
             if len(node.memo) >= MEMO:
                 node.memo.clear()
             node.memo[key] = answer
-            if key == (None, None, None, None, is_certain, None) and not node.is_adaptive:
+            if key == (None, None, None, None, is_certain):
                 node.only = answer
         return answer
 
@@ -298,7 +290,6 @@ class Table:
     def _resolve(
         self,
         node: _Node,
-        recipient: str,
         organization_id: UUID,
         sender: str,
         traffic_class: str,
@@ -307,8 +298,6 @@ class Table:
     ) -> Candidates:
         for matched, route in self._fitting(node, organization_id, sender, traffic_class, network, is_certain):
             choices = tuple(one for one in route.choices if one.supplier_id in node.carrier_ids)
-            if choices and route.adaptive and self._rank is not None:
-                choices = self._rank(choices, phones.country(recipient), network, traffic_class)
             if choices:
                 return _candidates(route, matched, choices)
         own = tuple(Choice(one.id, one.priority, one.weight) for one in node.carriers)

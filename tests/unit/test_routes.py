@@ -95,20 +95,16 @@ def test_a_route_without_anybody_who_carries_there_is_passed_over() -> None:
     assert (found(table).route, order(table)) == (None, [here.id])
 
 
-def test_an_adaptive_route_is_reordered_by_what_was_measured() -> None:
+def test_an_adaptive_route_is_looked_up_as_any_other_by_the_weights_that_it_was_given() -> None:
     a, b = supplier("a", id=UUID(int=5)), supplier("b", id=UUID(int=6))
-    asked: list[tuple[str, str | None, str]] = []
-
-    def rank(choices: tuple[Choice, ...], country: str, network: str | None, name: str) -> tuple[Choice, ...]:
-        asked.append((country, network, name))
-        return tuple(Choice(one.supplier_id, -n) for n, one in enumerate(choices)) if name == "otp" else choices
-
-    table = Table([a, b], [route(a, b, adaptive=True, country="MZ"), route(a, b)], rank=rank)
-    assert order(table) == [a.id, b.id]
-    assert order(table, traffic_class="otp", network="643-03") == [b.id, a.id]
-    assert order(table, "+27821234567", traffic_class="otp") == [a.id, b.id]
-    assert order(table, traffic_class="otp", network="643-03") == [b.id, a.id]
-    assert asked == [("MZ", None, "transactional"), ("MZ", "643-03", "otp")]
+    shares = (Choice(a.id, 0, 10), Choice(b.id, 0, 90))
+    plain, adaptive = (
+        Table([a, b], [route(country="MZ", id=UUID(int=9), choices=shares, adaptive=is_adaptive)])
+        for is_adaptive in (False, True)
+    )
+    messages = [UUID(int=n) for n in range(1000)]
+    assert [order(adaptive, message=one) for one in messages] == [order(plain, message=one) for one in messages]
+    assert sum(found(adaptive).first(one) == b.id for one in messages) == pytest.approx(900, abs=50)
 
 
 def test_what_is_remembered_is_bounded() -> None:
