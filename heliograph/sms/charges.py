@@ -91,10 +91,13 @@ class CurrentCharges:
         self._charges = Charges()
         self._refreshing: asyncio.Task[None] | None = None
 
-    async def get(self) -> Charges:
-        """The charges; waits only if nobody asked for a while. Raises what the database raises."""
+    async def get(self, conn: Connection | None = None) -> Charges:
+        """The charges; waits only if nobody asked for a while. Raises what the database raises. `conn`: the caller's
+        connection, on which it then waits: whoever holds one must not wait for another of the same pool."""
         age = self._charges.age
-        if age > EVERY:
+        if age > self.OLDEST and conn is not None:
+            await self._charges.refresh(conn)
+        elif age > EVERY:
             if self._refreshing is None:
                 self._refreshing = asyncio.create_task(self._refresh())
             if age > self.OLDEST:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from heliograph.accounts.organizations import DestinationNotAllowed
@@ -17,6 +18,7 @@ from heliograph.base.money import UNIT, Charge
 from heliograph.networks import learned
 from heliograph.networks.learned import RECEIPT, Known
 from heliograph.prices import margins, rows, tariffs
+from heliograph.sms.accepting import preview
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.bulk import Bulk, accept_bulk
 from heliograph.suppliers.contract import Outcome, Part, Receipt, ReceiptState, Submission, Verdict
@@ -124,6 +126,29 @@ async def test_where_the_price_list_rejects_nothing_is_accepted(pool: Pool) -> N
     await acceptor.accept(send(actor, to="+351912345678"))
     assert await charged(pool, "price") == [(50_000,)]
     await acceptor.drain()
+
+
+@pytest.mark.parametrize("opted_out", [False, True])
+async def test_a_preview_refuses_what_the_price_list_rejects_as_the_send_does(pool: Pool, opted_out: bool) -> None:
+    actor = await organization(pool)
+    await default(pool, "country,price,currency,reject\nMZ,0.05,EUR,yes\nPT,0.05,EUR,\n")
+    if opted_out:
+        await pool.execute("INSERT INTO opt_outs VALUES ($1, $2, now(), 'test')", actor.organization_id, TO)
+    acceptor, wanted = Acceptor(pool), send(actor, to=TO)
+    with pytest.raises(DestinationNotAllowed) as sent:
+        await acceptor.accept(wanted)
+    for asked in (acceptor, Acceptor(pool)):
+        # Also where nobody has asked for prices yet: then they are read on the connection that the preview holds.
+        async with pool.acquire() as conn:
+            with pytest.raises(DestinationNotAllowed) as shown:
+                await preview.preview(conn, asked, wanted)
+            assert shown.value.details == sent.value.details == {"country": "MZ"}
+            assert (await preview.preview(conn, asked, send(actor, to="+351912345678"))).cost == 1
+            if not opted_out:
+                tester = msgspec.structs.replace(actor, mode="test")
+                assert (await preview.preview(conn, asked, send(tester, to=TO))).cost == 0
+        await asked.drain()
+    assert await charged(pool, "price") == []
 
 
 async def test_messages_of_a_campaign_have_their_prices(pool: Pool) -> None:

@@ -413,7 +413,7 @@ async def cancel(pool: Pool, actor: Actor, id: UUID) -> str | Refusal:
 
 async def previewed(pool: Pool, actor: Actor, text: str, **values: Any) -> preview.Preview:
     async with pool.acquire() as conn:
-        return await preview.preview(conn, send(actor, text, **values))
+        return await preview.preview(conn, Acceptor(pool), send(actor, text, **values))
 
 
 @pytest.mark.parametrize(
@@ -515,7 +515,7 @@ async def test_a_preview_refuses_what_a_send_would_refuse_and_in_its_order(pool:
             asked = send(actor, values.get("text", "hello"), **{k: v for k, v in values.items() if k != "text"})
             with pytest.raises(Refusal) as previewing:
                 async with pool.acquire() as conn:
-                    await preview.preview(conn, asked)
+                    await preview.preview(conn, Acceptor(pool), asked)
             with pytest.raises(Refusal) as sending:
                 await Acceptor(pool).accept(asked)
             if silent and expected.status == 409:

@@ -72,7 +72,7 @@ async def test_a_stop_in_one_spelling_holds_for_the_others(pool: Pool, acme: Act
         await acceptor.accept(send(acme, to=other))
     async with pool.acquire() as conn:
         with pytest.raises(RecipientOptedOut):
-            await preview.preview(conn, send(acme, to=other))
+            await preview.preview(conn, acceptor, send(acme, to=other))
         assert not await audience.anybody(conn, acme, tags=None, match_mode="any", without=[], numbers=[other])
         (contact,) = await records.list_page(conn, acme, limit=1)
     assert contact.opted_out

@@ -223,7 +223,7 @@ async def _see(request: Request, conn: Connection, given: Typed) -> Seen:
     try:
         wanted = await sms_form.read(request, conn, given)
         number = wanted.to
-        found = await preview.preview(conn, wanted)
+        found = await preview.preview(conn, request.services.sms, wanted)
         snippets = code.of_sms(request, wanted, sender=found.sender.value if given.sender else None)
     except Refusal as refusal:
         problems = refusals.problems(request, refusal)

@@ -30,7 +30,7 @@ from heliograph.accounts.requests import (
 from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.clock import iso, now
-from heliograph.base.database.pool import Kept, Pool, is_down
+from heliograph.base.database.pool import Connection, Kept, Pool, is_down
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
 from heliograph.base.money import Charge, columns
@@ -151,6 +151,16 @@ class Acceptor:
         """Store several messages; each gets its answer or its refusal."""
         return await outcomes([self.accept(send) for send in sends])
 
+    async def price(
+        self, send: Send, sender: SenderId, segments: int, *, conn: Connection | None = None
+    ) -> Charge | None:
+        """What a live message costs its organization from now on, whatever its price list becomes. Raises
+        DestinationNotAllowed where its price list rejects the destination. `conn`: one that the caller holds."""
+        charges = await self._charges.get(conn)
+        if not charges.book.has_lists:
+            return None
+        return charges.price(send.actor.organization_id, send.to, sender.value, segments, now(), send.traffic_class)
+
     async def drain(self) -> None:
         """Wait until every batch is committed."""
         await self._intake.drain()
@@ -169,7 +179,7 @@ class Acceptor:
                     refusal = await self._suspicious.refusal(send.actor.organization_id, send.to)
                 sender = await self._senders.resolve(send.actor, sender_id=send.sender_id, sender_name=send.sender_name)
                 if send.actor.mode == "live" and refusal is None:
-                    price = await self._price(send, sender, segments)
+                    price = await self.price(send, sender, segments)
             except Refusal as refused:
                 refusal = refused
             except Exception as error:
@@ -177,13 +187,6 @@ class Acceptor:
                     raise Unavailable from error
                 raise
         return _Item(send, send.id or uuid7(), sender, kind, segments, price, refusal)
-
-    async def _price(self, send: Send, sender: SenderId, segments: int) -> Charge | None:
-        """What the message costs its organization from now on, whatever its price list becomes."""
-        charges = await self._charges.get()
-        if not charges.book.has_lists:
-            return None
-        return charges.price(send.actor.organization_id, send.to, sender.value, segments, now(), send.traffic_class)
 
     async def _store_one(self, item: _Item) -> Answer | BaseException:
         send, sender, unit, fits = item.send, item.sender, item.send.rate_unit, item.refusal is None

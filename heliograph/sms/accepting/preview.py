@@ -18,7 +18,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.sms.accepting import accept, encoding, sender_ids
-from heliograph.sms.accepting.accept import Send
+from heliograph.sms.accepting.accept import Acceptor, Send
 from heliograph.sms.accepting.sender_ids import SenderId
 from heliograph.sms.dispatch.outcomes import deadline
 
@@ -85,7 +85,7 @@ SELECT (SELECT since FROM opted_out_since($1, $2)) AS since,
 """
 
 
-async def preview(conn: Connection, send: Send) -> Preview:
+async def preview(conn: Connection, acceptor: Acceptor, send: Send) -> Preview:
     """Raises what `Acceptor.accept` would raise for this send, except for errors of idempotency keys."""
     actor = send.actor
     _, segments = encoding.count(send.text, smart=actor.smart_encoding, accents=actor.replace_accents)
@@ -99,6 +99,9 @@ async def preview(conn: Connection, send: Send) -> Preview:
         raise
     except Refusal as refused:
         sender = refused
+    else:
+        if actor.mode == "live":
+            await acceptor.price(send, sender, segments, conn=conn)
     standing = await conn.fetchrow(STANDING, actor.organization_id, send.to)
     assert standing is not None
     if standing["since"] is not None:

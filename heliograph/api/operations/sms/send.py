@@ -196,7 +196,7 @@ async def preview_sms(call: Call, body: SendSms) -> SmsPreviewed:
     Takes the body of a send and returns its encoding, segments and cost, or the error that the send would return.
     Nothing is stored.
     """
-    found = await preview.preview(call.conn, _send(call, body))
+    found = await preview.preview(call.conn, call.services.acceptor, _send(call, body))
     return SmsPreviewed(
         True,
         Previewed(
