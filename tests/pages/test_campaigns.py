@@ -15,6 +15,7 @@ from heliograph.contacts.records import Entry
 
 from .conftest import Browser, Page, Tenant, make_person, make_tenant
 
+OWN = "+258840000001"
 DUE = "SELECT count(*) FROM queue WHERE kind = 'sms' AND due_at < now() + interval '1 minute'"
 
 
@@ -83,6 +84,44 @@ async def test_tags_that_are_left_out_are_counted_and_shown(pool: Pool, tenant: 
     assert (page.status, "empty this field, or choose contacts by tag" in page.words) == (422, True)
     page = await look(owner, without="x" * 65)
     assert (page.status, "Give at most 20 tags" in page.words) == (422, True)
+
+
+async def test_it_is_tried_on_oneself_before_anything_is_made(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await people(pool, tenant, 3)
+    page = await look(owner)
+    assert ("Send to myself" in page.words, "Add your own number" in page.words) == (False, True)
+    assert (await look(owner, do="trial")).status == 200
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 0
+
+    await pool.execute(
+        "INSERT INTO own_numbers (user_id, phone, codes, codes_since) SELECT id, $1, 1, now() FROM users", OWN
+    )
+    page = await look(owner)
+    shown = re.search(r'<p class="bubble">(Hello P\d)</p>', page.text)
+    assert (shown is not None, "Send to myself" in page.words) == (True, True)
+    chosen = {"to": "tags", "when": "now", "text": "Hello {{name}}"}
+    form = page.form("/campaigns") | chosen | {"do": "trial"}
+    for _ in range(2):  # a double click
+        page = await owner.post("/campaigns", form)
+        assert "as the first example gets it. Nothing else is sent yet." in page.words
+    row = await pool.fetchrow("SELECT recipient, body, sender, class, campaign_id, person_id FROM messages")
+    assert row is not None
+    assert shown is not None
+    assert (row["recipient"], row["body"], row["class"], row["campaign_id"]) == (OWN, shown[1], "marketing", None)
+    assert row["person_id"] == await pool.fetchval("SELECT id FROM users")
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 1
+    assert await pool.fetchval("SELECT count(*) FROM campaigns") == 0
+    followed = re.search(r'href="(/messages/[^"]+)">Follow it', page.text)
+    assert followed is not None
+    assert (await owner.get(followed[1])).status == 200
+    # The form goes on as it was, with the sender that was chosen: one that is approved no longer is told at its field.
+    form = page.form("/campaigns") | chosen
+    assert (form["name"], form["tags"]) == ("Sale", "all")
+    sender = await pool.fetchval("SELECT id FROM sender_ids")
+    await pool.execute("UPDATE sender_ids SET status = 'rejected', is_default = false")
+    page = await owner.post("/campaigns", form | {"do": "trial", "sender": str(sender)})
+    assert (page.status, 'href="#sender"' in page.text) == (422, True), page.words
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 1
 
 
 async def test_what_is_wrong_is_said_at_its_field(pool: Pool, tenant: Tenant, owner: Browser) -> None:

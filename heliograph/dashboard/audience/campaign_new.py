@@ -17,12 +17,12 @@ from heliograph.campaigns.channels.sms import Wish
 from heliograph.campaigns.plan import MAX_PACE, CampaignAudienceEmpty
 from heliograph.campaigns.preview import Preview
 from heliograph.contacts import records
-from heliograph.dashboard.audience import campaigns, lists, words
+from heliograph.dashboard.audience import campaign_trial, campaigns, lists, words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
-from heliograph.sms.by_hand import saved_texts
+from heliograph.sms.by_hand import own_numbers, saved_texts
 
 HERE = "/campaigns"
 FIELDS = (
@@ -70,7 +70,7 @@ async def show(request: Request) -> Answer:
 
 
 async def create(request: Request) -> Answer:
-    """Look at it, or make it."""
+    """Look at it, try it on oneself, or make it."""
     typed = {name: request.form.get(name, "").strip() for name in FIELDS}
     wants = request.form.get("do", "preview")
     if wants != "create":
@@ -85,6 +85,8 @@ async def create(request: Request) -> Answer:
             seen = await _look(request, conn, typed, given)
     except Invalid as refusal:
         return refused("audience/campaign_new.html", _in_words(refusal), await _values(request, typed))
+    if wants == "trial":
+        return await _try(request, typed, seen)
     if wants != "create":
         return Shown(template="audience/campaign_new.html", values=await _values(request, typed, seen))
     if seen.would > MANY and typed["typed"] != str(seen.would):
@@ -114,6 +116,18 @@ async def create(request: Request) -> Answer:
         wrong = Invalid((field, refusal.code, refusal.message))
         return refused("audience/campaign_new.html", wrong, await _values(request, typed, seen))
     return Elsewhere(location=request.to(f"{HERE}/{id}"), notice=request.text("The campaign is made."))
+
+
+async def _try(request: Request, typed: dict[str, str], seen: Preview) -> Answer:
+    """Send it to whoever asks, and show the form as it was."""
+    values = await _values(request, typed, seen)
+    if not values["own"]:  # removed meanwhile, or their role sends nothing
+        return Shown(template="audience/campaign_new.html", values=values)
+    try:
+        sent = await campaign_trial.send(request, typed, seen, values["own"])
+    except Invalid as refusal:
+        return refused("audience/campaign_new.html", refusal, values)
+    return Shown(template="audience/campaign_new.html", values=values | {"sent": sent})
 
 
 async def _read(request: Request, conn: Connection, typed: dict[str, str]) -> Given:
@@ -190,6 +204,7 @@ async def _values(request: Request, typed: dict[str, str], seen: Preview | None 
     async with request.reading() as conn:
         listed = await sender_ids.list_all(conn, request.actor)
         balance = await quota.get(conn, request.actor.organization_id)
+        own = await own_numbers.get(conn, user_id=request.person.user_id)
     approved = [one for one in listed if one.status == "approved"]
     pace = int(typed["pace"]) if typed["pace"].isdecimal() and len(typed["pace"]) < 8 else 0
     return {
@@ -201,6 +216,9 @@ async def _values(request: Request, typed: dict[str, str], seen: Preview | None 
         "left": balance.remaining,
         "lasts": 60 * seen.would / pace if seen is not None and pace else None,
         "many": MANY,
+        "own": own.phone if request.may("sms:send") else None,
+        "may_prove": request.may("sms:send", mode="live"),
+        "sent": None,
         "zone": request.speech.zone,
         "places": template.PLACES,
     }
