@@ -22,9 +22,15 @@ MOST = 10_000
 class Decisions:
     """The decisions of one worker."""
 
-    def __init__(self, names: Callable[[], Mapping[UUID, str]]) -> None:
-        """`names`: of suppliers now."""
+    def __init__(
+        self,
+        names: Callable[[], Mapping[UUID, str]],
+        facts: Callable[[Candidates], Mapping[UUID, str]] = lambda _: {},
+    ) -> None:
+        """`names`: of suppliers now. `facts`: what to say of candidates beside their names, such as price and quality;
+        after they have changed, call `renew`."""
         self._names = names
+        self._facts = facts
         #: Candidates are kept with what was made of them: as long as they are, no others can have their identity.
         self._made: dict[tuple[int, tuple[tuple[UUID, str], ...]], tuple[Candidates, int]] = {}
         self._words: dict[int, str] = {}
@@ -37,15 +43,19 @@ class Decisions:
         known = self._made.get((id(found), skipped))
         if known is not None:
             return known[1]
-        if len(self._made) >= MOST:
+        if len(self._made) >= MOST or len(self._words) >= MOST:
             self._made.clear()
             self._words.clear()
             self._stored.clear()
-        said = words.explained(found, names=self._names(), skipped=dict(skipped))
+        said = words.explained(found, names=self._names(), facts=self._facts(found), skipped=dict(skipped))
         number = int.from_bytes(hashlib.blake2b(said.encode(), digest_size=8).digest(), "big", signed=True)
         self._made[id(found), skipped] = (found, number)
         self._words[number] = said
         return number
+
+    def renew(self) -> None:
+        """Word what is decided from now on anew."""
+        self._made.clear()
 
     async def store(self, conn: Connection, numbers: Iterable[int | None], *, at: datetime) -> None:
         """Store the words of those that are not stored yet, or were last on an earlier day, in the transaction that

@@ -214,6 +214,7 @@ class SmsWork(Work):
             await self._networks.store(conn)
         self._charges.routes_by_network = any(route.network is not None for route in self._suppliers.routes())
         await self._charges.refresh(self._pool)
+        await self._channel.measure(self._pool)
 
     async def _close_silent(self, conn: Connection) -> None:
         deadline = timedelta(hours=self._settings.receipt_deadline_hours)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from uuid import UUID
 
 from heliograph.base.database import clock
@@ -10,6 +11,8 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.networks import learned
 from heliograph.networks.learned import Known
+from heliograph.overview import messages
+from heliograph.prices import rows, tariffs
 from heliograph.routes.lookup import Choice, Route
 from heliograph.sms import retention, timeline
 from heliograph.suppliers.contract import Outcome, Verdict
@@ -67,6 +70,62 @@ async def test_why_a_supplier_was_chosen_is_kept_in_the_words_of_that_moment(poo
     await bench.round()
     assert {tuple(await because(pool, one)) for one in more} <= {(said,), tuple(await because(pool, more[0]))}
     assert await pool.fetchval("SELECT count(*) FROM route_decisions") <= 4
+
+
+async def test_what_is_kept_names_price_and_quality_where_they_are_known(pool: Pool) -> None:
+    organization_id = await organization(pool)
+    main, backup, cheap = (supplier(name, id=uuid7()) for name in ("main", "backup", "cheap"))
+    choices = tuple(Choice(one.id, place) for place, one in enumerate((cheap, main, backup)))
+    route = Route(id=uuid7(), name="mz", prefix="258", traffic_class="transactional", choices=choices)
+    bench = Bench(pool, main, backup, cheap, routes=[route])
+    plain = await message(pool, organization_id)
+    bench.accounts[cheap.id].breaker.trip()
+    await bench.round()
+    (said,) = await because(pool, plain)
+    assert said is not None
+    open_since = re.search(r"circuit open since \d\d:\d\d UTC$", said)
+    assert open_since is not None
+    head = "prefix 258, class transactional (route mz): "
+    assert said == f"{head}main before backup; cheap skipped: {open_since[0]}"
+    async with pool.acquire() as conn:
+        for id, price in ((main.id, "0.021"), (backup.id, "0.034")):
+            await conn.execute(
+                "INSERT INTO suppliers (id, name, kind, settings, secret, created_at, changed_at)"
+                " VALUES ($1, $2, 'smpp', '{}', '', now(), now())",
+                id,
+                str(id),
+            )
+            given = rows.read(["country,price,currency\n", f"MZ,{price},USD\n"])
+            await tariffs.import_rates(conn, given, kind="cost", name=str(id), supplier_id=id, whole=True)
+        # Too few of the backup's messages were measured to say anything.
+        for id, count, delivered in ((main.id, 200, 194), (backup.id, 49, 49)):
+            for what, number in (("accepted", count), ("delivered", delivered)):
+                histogram = [0] * 12 + [number] if what == "delivered" else []
+                await conn.execute(
+                    "INSERT INTO reconciliation SELECT (at AT TIME ZONE 'UTC')::date, at, $1, 'MZ', $2, $3, $3, $4"
+                    " FROM date_trunc('hour', $5::timestamptz, 'UTC') AS at",
+                    id,
+                    what,
+                    number,
+                    histogram,
+                    clock.now() - timedelta(hours=3),
+                )
+    await bench.charges.refresh(pool)
+    await bench.channel.measure(pool)
+    id = await message(pool, organization_id)
+    await bench.round()
+    (said,) = await because(pool, id)
+    assert said is not None
+    assert re.fullmatch(
+        re.escape(f"{head}main (0.021 USD, 97 % in 8 s) before backup (0.034 USD); cheap skipped: circuit open since ")
+        + r"\d\d:\d\d UTC",
+        said,
+    )
+    # What customers see of the message says nothing of it.
+    async with pool.acquire() as conn:
+        seen = repr(await messages.get(conn, organization_id, id=id))
+    assert "USD" not in seen
+    assert "backup" not in seen
 
 
 async def test_one_that_is_lost_keeps_its_reason_and_old_words_go(pool: Pool) -> None:

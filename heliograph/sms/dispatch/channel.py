@@ -174,6 +174,11 @@ class SmsChannel:
     async def move(self, conn: Connection, moves: Sequence[Move]) -> int:
         return (await move_many(conn, moves)).deliveries
 
+    async def measure(self, conn: Connection | Pool) -> None:
+        """Take up how suppliers deliver, which is said with what is decided from now on."""
+        if await self._selection.facts.refresh(conn):
+            self._selection.decisions.renew()
+
     async def begun(self, conn: Connection, attempts: Sequence[Attempt[ClaimedMessage]]) -> None:
         """Why each goes where it goes."""
         decided = {one.decision for one in attempts}

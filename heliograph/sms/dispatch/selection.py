@@ -26,6 +26,7 @@ from heliograph.sending.channel import End, Step
 from heliograph.sms.accepting import encoding
 from heliograph.sms.charges import Charges
 from heliograph.sms.dispatch import test_mode
+from heliograph.sms.dispatch.adapting import Facts
 from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.dispatch.routing import Supplier, holds_back, overlap, serving
 from heliograph.sms.dispatch.supplier_pool import PooledSupplier
@@ -83,7 +84,10 @@ class Selection:
         self._compiled: tuple[list[Supplier], Sequence[Route]] = [], ()
         self._table = Table([])
         #: Why messages go where they go.
-        self.decisions = Decisions(lambda: {id: one.supplier.name for id, one in accounts().items()})
+        self.facts = Facts(self._charges.book)
+        self.decisions = Decisions(
+            lambda: {id: one.supplier.name for id, one in accounts().items()}, facts=self.facts.of
+        )
         #: What a message may be given to in this round: usable here, or at another worker.
         self._known: dict[UUID, Supplier] = {}
         self._patience = patience
