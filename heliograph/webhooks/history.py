@@ -6,6 +6,7 @@ The rule nobody may break: `detail` is for operators. It may contain what our na
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import get_args
 from uuid import UUID
 
 import msgspec
@@ -13,11 +14,13 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import NotFound
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.http.answers import FailureKind
 from heliograph.webhooks import endpoints
-from heliograph.webhooks.delivery.attempts import DELIVERED
+from heliograph.webhooks.delivery.attempts import DELIVERED, GONE, REFUSED, UNSIGNED
 from heliograph.webhooks.delivery.evidence import Kept
 from heliograph.webhooks.recording import successes
+from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.recording.feed import Recorded
 from heliograph.webhooks.recording.successes import SPAN
 
@@ -37,7 +40,54 @@ class Tried(msgspec.Struct, frozen=True):
     detail: str
 
 
-# Newest first, from a position on. A row of first successes covers up to SPAN seconds ($7). `near` are the newest of
+class Filters(msgspec.Struct, frozen=True):
+    """Which attempts are listed; None: all."""
+
+    #: One of RESULTS, or FAILED.
+    result: str | None = None
+    #: One of `events.KINDS`; examples of any kind count as `webhook.test`.
+    kind: str | None = None
+    #: [date_from, date_to): when the attempt began.
+    date_from: datetime | None = None
+    date_to: datetime | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Attempts, newest first. `seen`: beginning, event and number that a scan ended at before it had found enough."""
+
+    attempts: list[Tried]
+    seen: tuple[datetime, UUID, int] | None
+
+
+#: What an attempt can come to, as `Tried.result` says it.
+RESULTS = (DELIVERED, REFUSED, GONE, UNSIGNED, *get_args(FailureKind))
+#: Stands for all of them but DELIVERED.
+FAILED = "failed"
+#: Attempts that are scanned for a page with a filter.
+LOOK = 5_000
+#: After and before every attempt.
+NEWEST, OLDEST = (datetime(9999, 1, 1, tzinfo=UTC), UUID(int=0), 0), datetime(1971, 1, 1, tzinfo=UTC)
+
+_KEPT = """
+SELECT event_id, attempt, started_at, duration_ms, status, result, detail FROM webhook_attempts
+ WHERE organization_id = $1 AND endpoint_id = $2 AND started_at <= $3 AND started_at >= $7
+   AND (started_at, event_id, attempt) < ($3, $4, $5)
+ ORDER BY started_at DESC, event_id DESC, attempt DESC LIMIT $6
+"""
+# Up to $6 are scanned, and of those that fit up to $10 are returned, then the last one that was scanned. The kind of an
+# event is looked up in this order, until the page is full.
+_FITTING = """
+(SELECT w.event_id, e.kind, e.message_id, w.attempt, w.started_at, w.duration_ms, w.status, w.result, w.detail,
+        true AS fits
+   FROM (SELECT * FROM tried ORDER BY started_at DESC, event_id DESC, attempt DESC LIMIT $6) w
+   LEFT JOIN LATERAL (SELECT kind, message_id FROM events WHERE organization_id = $1 AND id = w.event_id) e ON true
+  WHERE ($8::text[] IS NULL OR w.result = ANY ($8)) AND ($9::text IS NULL OR split_part(e.kind, ':', 1) = $9)
+  ORDER BY w.started_at DESC, w.event_id DESC, w.attempt DESC LIMIT $10)
+UNION ALL
+(SELECT event_id, NULL, NULL, attempt, started_at, duration_ms, status, result, detail, false AS fits
+   FROM tried ORDER BY started_at DESC, event_id DESC, attempt DESC OFFSET $6 - 1 LIMIT 1)
+"""
+# Newest first, from a position on. A row of first successes covers up to SPAN seconds ($11). `near` are the newest of
 # those that end before the position, enough to fill the page, so no entry of the page is older than the oldest of
 # theirs. Every row that reaches into that time is opened.
 ATTEMPTS = f"""
@@ -45,13 +95,10 @@ WITH near AS MATERIALIZED (
     SELECT started_from, sum(cardinality(status)) OVER (ORDER BY started_to DESC, first_event) - cardinality(status)
            AS newer
       FROM (SELECT * FROM webhook_successes
-             WHERE organization_id = $1 AND endpoint_id = $2 AND started_to < $3
+             WHERE organization_id = $1 AND endpoint_id = $2 AND started_to < $3 AND started_to >= $7
              ORDER BY started_to DESC LIMIT $6) newest
 ), tried AS MATERIALIZED (
-    (SELECT event_id, attempt, started_at, duration_ms, status, result, detail FROM webhook_attempts
-      WHERE organization_id = $1 AND endpoint_id = $2 AND started_at <= $3
-        AND (started_at, event_id, attempt) < ($3, $4, $5)
-      ORDER BY started_at DESC, event_id DESC, attempt DESC LIMIT $6)
+    ({_KEPT})
     UNION ALL
     SELECT one.event_id, 1, one.at, one.took, one.answer, '{DELIVERED}', ''
       FROM webhook_successes s
@@ -59,34 +106,15 @@ WITH near AS MATERIALIZED (
            SELECT event_id, s.started_from + ms * interval '1 millisecond' AS at, took, answer
              FROM unnest(s.events, s.started_ms, s.duration_ms, s.status) AS made (event_id, ms, took, answer)) one
      WHERE s.organization_id = $1 AND s.endpoint_id = $2 AND s.started_from <= $3
-       AND s.started_to <= $3 + make_interval(secs => $7)
+       AND s.started_to <= $3 + make_interval(secs => $11)
        AND s.started_to >= (SELECT coalesce(min(started_from), $3) FROM near WHERE newer < $6)
-       AND (one.at, one.event_id, 1) < ($3, $4, $5)
+       AND (one.at, one.event_id, 1) < ($3, $4, $5) AND one.at >= $7
 )
-SELECT w.event_id, e.kind, e.message_id, w.attempt, w.started_at, w.duration_ms, w.status, w.result, w.detail
-  FROM (SELECT * FROM tried ORDER BY started_at DESC, event_id DESC, attempt DESC LIMIT $6) w
-  LEFT JOIN LATERAL (SELECT kind, message_id FROM events WHERE organization_id = $1 AND id = w.event_id) e ON true
- ORDER BY w.started_at DESC, w.event_id DESC, w.attempt DESC
-"""
-#: After every attempt.
-NEWEST = (datetime(9999, 1, 1, tzinfo=UTC), UUID(int=0), 0)
-
-
-#: Attempts that are kept one by one, looked at for those that failed.
-LOOK = 5_000
-
-# Most successes stand elsewhere, so what failed is found soon; what is rare, within LOOK ($7).
-FAILED = f"""
-SELECT w.event_id, e.kind, e.message_id, w.attempt, w.started_at, w.duration_ms, w.status, w.result, w.detail
-  FROM (SELECT * FROM (
-            SELECT event_id, attempt, started_at, duration_ms, status, result, detail FROM webhook_attempts
-             WHERE organization_id = $1 AND endpoint_id = $2 AND started_at <= $3
-               AND (started_at, event_id, attempt) < ($3, $4, $5)
-             ORDER BY started_at DESC, event_id DESC, attempt DESC LIMIT $7) looked
-         WHERE result <> '{DELIVERED}' ORDER BY started_at DESC, event_id DESC, attempt DESC LIMIT $6) w
-  LEFT JOIN LATERAL (SELECT kind, message_id FROM events WHERE organization_id = $1 AND id = w.event_id) e ON true
- ORDER BY w.started_at DESC, w.event_id DESC, w.attempt DESC
-"""
+{_FITTING}"""
+# What was delivered at the first attempt stands elsewhere, so what failed is found soon.
+FAILURES = f"""
+WITH tried AS MATERIALIZED ({_KEPT})
+{_FITTING}"""
 
 
 async def attempts(
@@ -94,21 +122,45 @@ async def attempts(
     actor: Actor,
     *,
     endpoint_id: UUID,
+    filters: Filters = Filters(),
     before: tuple[datetime, UUID, int] | None = None,
     limit: int = 50,
-    only_failed: bool = False,
-) -> list[Tried]:
+    look: int = LOOK,
+) -> Page:
     """Up to `limit` attempts of an endpoint, newest first; `before`: beginning, event and number of the last one seen.
-    `only_failed`: those among the latest LOOK that are kept one by one.
 
-    Raises NotFound.
+    With a result or a kind, at most `look` attempts are scanned; of what failed, those that are kept one by one.
+    Raises NotFound and, on `result` or `kind` if there is none of that name, Invalid.
     """
+    if filters.result not in (None, FAILED, *RESULTS):
+        raise Invalid(("result", "enum", f"`result` must be one of {FAILED}, {', '.join(RESULTS)}"))
+    if filters.kind not in (None, *KINDS):
+        raise Invalid(("kind", "enum", f"`kind` must be one of {', '.join(KINDS)}"))
     await endpoints.get(conn, actor, id=endpoint_id)
-    if only_failed:
-        failed = await conn.fetch(FAILED, actor.organization_id, endpoint_id, *(before or NEWEST), limit, LOOK)
-        return [Tried(*row.values()) for row in failed]
-    rows = await conn.fetch(ATTEMPTS, actor.organization_id, endpoint_id, *(before or NEWEST), limit, float(SPAN))
-    return [Tried(*row.values()) for row in rows]
+    results = None
+    if filters.result is not None:
+        results = [one for one in RESULTS if one != DELIVERED] if filters.result == FAILED else [filters.result]
+    fails = results is not None and DELIVERED not in results
+    position = before or NEWEST
+    if filters.date_to is not None:
+        position = min(position, (filters.date_to, UUID(int=0), 0))
+    found = await conn.fetch(
+        FAILURES if fails else ATTEMPTS,
+        actor.organization_id,
+        endpoint_id,
+        *position,
+        limit if results is None and filters.kind is None else look,
+        max(filters.date_from or OLDEST, OLDEST),
+        results,
+        filters.kind,
+        limit,
+        *(() if fails else (float(SPAN),)),
+    )
+    listed = [Tried(*list(row.values())[:-1]) for row in found if row["fits"]]
+    if len(listed) == limit or not found or found[-1]["fits"]:
+        return Page(listed, None)
+    last = found[-1]
+    return Page(listed, (last["started_at"], last["event_id"], last["attempt"]))
 
 
 #: Attempts of one event that are shown, the newest ones.

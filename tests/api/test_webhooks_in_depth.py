@@ -118,6 +118,40 @@ async def test_pages_of_attempts_stay_while_new_ones_come(api: Api, tenant: Tena
     assert (status, refused["error"]["details"]["fields"][0]["field"]) == (400, "cursor")
 
 
+async def test_attempts_by_result_kind_and_time(api: Api, tenant: Tenant, pool: Pool) -> None:
+    path, _ = await hook(api, tenant)
+    (sent,), (failed,) = await past(pool, tenant), await past(pool, tenant, kind="message.failed")
+    (example,) = await past(pool, tenant, kind="webhook.test:message.failed")
+    made = ((sent, "timeout"), (failed, "refused"), (example, "refused"), (uuid7(), "delivered"))
+    for n, (event_id, result) in enumerate(made):
+        await tried(pool, tenant, path, event_id, 1, result)
+        # Times are told to the millisecond: two within one would be the same bound.
+        at = clock.now() - timedelta(minutes=10 - n)
+        await pool.execute("UPDATE webhook_attempts SET started_at = $1 WHERE event_id = $2", at, event_id)
+    _, _, listed = await api.ask("GET", path + "/attempts", headers=tenant.headers)
+    gone, times = listed["items"][0]["event_id"], [one["started_at"] for one in listed["items"]]
+    for params, wanted in (
+        ({"result": "failed"}, [str(example), str(failed), str(sent)]),
+        ({"result": "timeout"}, [str(sent)]),
+        ({"result": "delivered"}, [gone]),
+        ({"kind": "message.failed"}, [str(failed)]),
+        ({"kind": "webhook.test"}, [str(example)]),
+        ({"kind": "message.failed", "result": "timeout"}, []),
+        ({"dateTo": times[0], "result": "refused", "limit": "1"}, [str(example), str(failed)]),
+        ({"dateFrom": times[1]}, [gone, str(example)]),
+    ):
+        assert [one["event_id"] for one in await all_pages(api, tenant, path + "/attempts", **params)] == wanted, params
+    _, _, first = await api.ask("GET", path + "/attempts?result=failed&limit=1", headers=tenant.headers)
+    for params, field in (
+        ({"result": "eaten"}, "result"),
+        ({"kind": "message.eaten"}, "kind"),
+        ({"dateFrom": "2026-03-02T00:00:00Z", "dateTo": "2026-03-01T00:00:00Z"}, "dateFrom"),
+        ({"result": "refused", "cursor": first["nextCursor"]}, "cursor"),
+    ):
+        status, _, refused = await api.ask("GET", path + "/attempts", params=params, headers=tenant.headers)
+        assert (status, refused["error"]["details"]["fields"][0]["field"]) == (400, field)
+
+
 # ── Sending again ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 

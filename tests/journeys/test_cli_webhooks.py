@@ -53,6 +53,19 @@ async def test_an_operator_sends_again(database_url: str, pool: Pool) -> None:
     at = clock.iso(clock.now() - timedelta(days=2))
     assert (await cli.data("replay", str(id), "--from", at, "--to", "1d"))["from_at"] == at
     assert await cli.data("attempts", str(id)) == []
+    await pool.execute(
+        "INSERT INTO webhook_attempts SELECT $1, $2, $3, n, now(), 5, NULL, 'timeout', '' FROM generate_series(1, 3) n",
+        actor.organization_id,
+        event_id,
+        id,
+    )
+    for chosen, wanted in (
+        (("--failed", "--from", "1h", "--kind", "message.delivered", "--limit", "2"), [3, 2]),
+        (("--result", "timeout"), [3, 2, 1]),
+        (("--result", "delivered"), []),
+        (("--to", "1h"), []),
+    ):
+        assert [one["attempt"] for one in await cli.data("attempts", str(id), *chosen)] == wanted, chosen
 
 
 async def test_an_operator_makes_one_changes_it_and_sees_how_it_does(database_url: str, pool: Pool) -> None:
@@ -93,12 +106,16 @@ async def test_what_cannot_be_meant(database_url: str, pool: Pool) -> None:
         ("replay", str(id), "--from", "yesterday"),
         ("replay", str(id), "--from", "2026-03-01T00:00:00"),
         ("replay", str(id)),
+        ("attempts", str(id), "--failed", "--result", "timeout"),
+        ("attempts", str(id), "--from", "yesterday"),
         ("test", "x"),
     ):
         assert (await cli(*arguments)).exit_code == 2, arguments
     for arguments in (
         ("test", str(actor.organization_id)),
         ("resend", str(id), str(id)),
+        ("attempts", str(id), "--result", "eaten"),
+        ("attempts", str(id), "--kind", "message.eaten"),
         ("replay", str(id), "--from", "60d"),
         ("replays", str(actor.organization_id)),
     ):

@@ -7,6 +7,8 @@ import contextlib
 import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
+from html import unescape
 from uuid import UUID
 
 import msgspec
@@ -18,7 +20,7 @@ from heliograph.base.network.addresses import parse_url
 from heliograph.http.answers import KEPT_BYTES
 from heliograph.pages import words
 from heliograph.simulators.receiver import Options, Receiver
-from heliograph.webhooks import endpoints, replays
+from heliograph.webhooks import endpoints, history, replays
 from heliograph.webhooks.delivery import evidence, signing
 from heliograph.webhooks.recording import feed
 from tests.hooks import attempted, delivering, record
@@ -209,6 +211,22 @@ async def test_attempts_are_leafed_through_and_one_is_sent_again(
         page = await owner.get(older[1])
         assert len(re.findall(r"/events/[0-9a-f-]{36}", page.text)) == 2
         assert "after=" not in (await owner.get(older[1].replace("after=", "after=x"))).path
+        here = f"/webhooks/{id}?result=refused&kind=message.delivered&range=1h"
+        page = await owner.get(here)
+        assert len(re.findall(r"/events/[0-9a-f-]{36}", page.text)) == 3
+        older = re.search(r'href="([^"]*after=[^"]*)"', page.text)
+        assert older
+        page = await owner.get(unescape(older[1]))
+        assert len(re.findall(r"/events/[0-9a-f-]{36}", page.text)) == 2
+        assert ("result=refused" in page.text, '<option value="refused" selected>' in page.text) == (True, True)
+        page = await owner.get(f"/webhooks/{id}?result=timeout")
+        assert "No attempt fits all of these filters." in page.words
+        # What is not offered chooses nothing.
+        assert "/events/" in (await owner.get(f"/webhooks/{id}?result=eaten&kind=eaten")).text
+        monkeypatch.setattr("heliograph.webhooks.history.attempts", partial(history.attempts, look=2))
+        page = await owner.get(f"/webhooks/{id}?result=timeout")
+        assert ("Looked at the attempts back to" in page.words, "Look further back" in page.words) == (True, True)
+        monkeypatch.undo()
         page = await owner.get(f"/webhooks/{id}/events/{events[0]}")
         assert ("Refused HTTP 503" in page.words, "Your endpoint answered, but not with a 2xx." in page.words) == (
             True,
@@ -232,7 +250,7 @@ async def test_a_failure_is_laid_open_and_recovered(pool: Pool, tenant: Tenant, 
         events = await record(pool, tenant.actor, 4)
         async with delivering(pool, impatient(secret_key=SECRET_KEY, webhook_schedule="0")):
             await attempted(pool, 4)
-        page = await owner.get(f"/webhooks/{id}?show=failed")
+        page = await owner.get(f"/webhooks/{id}?result=failed")
         assert len(set(re.findall(r"/events/([0-9a-f-]{36})", page.text))) == 4
         here = f"/webhooks/{id}/events/{events[1]}"
         page = await owner.get(here)

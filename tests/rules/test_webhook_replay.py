@@ -528,9 +528,9 @@ async def test_attempts_come_in_pages_newest_first(pool: Pool) -> None:
     async with pool.acquire() as conn:
         while True:
             page = await history.attempts(conn, actor, endpoint_id=id, before=seen[-1] if seen else None, limit=3)
-            if not page:
+            if not page.attempts:
                 break
-            seen += [(one.started_at, one.event_id, one.attempt) for one in page]
+            seen += [(one.started_at, one.event_id, one.attempt) for one in page.attempts]
     assert len(seen) == 14
     assert seen == sorted(set(seen), reverse=True)
 

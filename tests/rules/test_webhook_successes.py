@@ -22,6 +22,7 @@ from heliograph.queue.leases import Lease
 from heliograph.webhooks import history, replays, timeline
 from heliograph.webhooks.delivery import attempts
 from heliograph.webhooks.delivery.attempts import Attempt, Ended
+from heliograph.webhooks.history import Filters
 from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.results import Record
 from tests.hooks import DATA, KIND, endpoint, organization, record
@@ -160,6 +161,19 @@ class Attempts(Machine):
                 )
                 for limit in (1, 3, 50):
                     assert await self._pages(conn, id, limit) == wanted, limit
+                middle = wanted[len(wanted) // 2][0] if wanted else self.at
+                for filters in (
+                    Filters(result=history.FAILED),
+                    Filters(result=attempts.DELIVERED),
+                    Filters(kind=KIND),
+                    Filters(kind="message.read"),
+                    Filters(result=history.FAILED, kind=KIND, date_from=middle),
+                    Filters(date_from=middle),
+                    Filters(kind=KIND, date_to=middle),
+                ):
+                    fit = [one for one in wanted if _fits(one, filters)]
+                    for look in (1, 2, 50):
+                        assert await self._pages(conn, id, 3, filters, look) == fit, (filters, look)
                 looked = await conn.fetchrow(
                     replays.LOOK,
                     self.actor.organization_id,
@@ -185,19 +199,36 @@ class Attempts(Machine):
             for number, (at, result) in enumerate(made, 1)
         )
 
-    async def _pages(self, conn: object, id: UUID, limit: int) -> list[tuple[datetime, UUID, int, str]]:
+    async def _pages(
+        self, conn: object, id: UUID, limit: int, filters: Filters = Filters(), look: int = history.LOOK
+    ) -> list[tuple[datetime, UUID, int, str]]:
         seen: list[tuple[datetime, UUID, int, str]] = []
+        before = None
         while True:
-            page = await history.attempts(
+            found = await history.attempts(
                 conn,  # type: ignore[arg-type]
                 self.actor,
                 endpoint_id=id,
-                before=seen[-1][:3] if seen else None,
+                filters=filters,
+                before=before,
                 limit=limit,
+                look=look,
             )
-            seen += [(one.started_at, one.event_id, one.attempt, one.result) for one in page]
-            if len(page) < limit:
+            seen += [(one.started_at, one.event_id, one.attempt, one.result) for one in found.attempts]
+            assert len(found.attempts) <= limit
+            before = seen[-1][:3] if len(found.attempts) == limit else found.seen
+            if before is None:
                 return seen
+
+
+def _fits(one: tuple[datetime, UUID, int, str], filters: Filters) -> bool:
+    at, _, _, result = one
+    return (
+        (filters.result is None or (result == attempts.DELIVERED) == (filters.result == attempts.DELIVERED))
+        and filters.kind in (None, KIND)
+        and (filters.date_from is None or at >= filters.date_from)
+        and (filters.date_to is None or at < filters.date_to)
+    )
 
 
 async def test_attempts_are_read_as_they_were_made(database_url: str) -> None:
@@ -216,7 +247,7 @@ async def test_what_was_delivered_and_is_sent_again_gets_the_next_number(pool: P
             attempt = Attempt(at + timedelta(seconds=number), 0.1, 200, attempts.DELIVERED, "")
             ledger.put(Ended(lease, None, attempt))
             await ledger.drain()
-            listed = await history.attempts(conn, actor, endpoint_id=id)
+            listed = (await history.attempts(conn, actor, endpoint_id=id)).attempts
             assert [one.attempt for one in listed] == list(range(number, 0, -1))
             await replays.resend(conn, actor, endpoint_id=id, event_id=event_id)
     assert await pool.fetchval("SELECT count(*) FROM webhook_successes") == 1

@@ -14,17 +14,32 @@ from msgspec import Meta
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import HasMore, Items, NextCursor, Queued, Success, Time
-from heliograph.api.shapes.paging import PageQuery
+from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
 from heliograph.base.database.clock import iso
 from heliograph.webhooks import history, replays
 from heliograph.webhooks.delivery.attempts import type_of
 from heliograph.webhooks.endpoints import EndpointDisabled
-from heliograph.webhooks.history import Tried
+from heliograph.webhooks.history import Filters, Tried
 from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.replays import REPLAY_DAYS, Replay, ReplayRunning
 
 Kind = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
 At = Annotated[datetime, Meta(tz=True)]
+
+
+class AttemptQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
+    """Filters for attempts."""
+
+    result: Annotated[
+        Annotated[str, Meta(extra_json_schema={"enum": [history.FAILED, *history.RESULTS]})] | None,
+        Meta(description="Only attempts with this result; `failed` stands for all results except `delivered`."),
+    ] = None
+    kind: Annotated[
+        Kind | None,
+        Meta(description="Only attempts to deliver events of this kind. Examples of any kind count as `webhook.test`."),
+    ] = None
+    date_from: DateFrom = None
+    date_to: DateTo = None
 
 
 class WebhookAttempt(msgspec.Struct):
@@ -50,7 +65,7 @@ class WebhookAttempt(msgspec.Struct):
 
 
 class WebhookAttemptList(msgspec.Struct, rename="camel"):
-    """A page of attempts, newest first."""
+    """A page of attempts, newest first. With filters it can hold fewer than `limit` items although there are more."""
 
     success: Success
     items: Items[WebhookAttempt]
@@ -133,10 +148,11 @@ class WebhookReplayList(msgspec.Struct, rename="camel"):
     has_more: HasMore
 
 
-async def list_webhook_attempts(call: Call, webhook_endpoint_id: UUID, query: PageQuery) -> WebhookAttemptList:
+async def list_webhook_attempts(call: Call, webhook_endpoint_id: UUID, query: AttemptQuery) -> WebhookAttemptList:
     """List an endpoint's delivery attempts.
 
-    Newest first. Attempts are kept for 30 days.
+    Newest first. Attempts are kept for 30 days. `dateFrom` and `dateTo` refer to the beginning of the attempt. With
+    `result` or `kind`, a page scans at most 5,000 attempts; `nextCursor` continues from there.
     """
     endpoint_id = webhook_endpoint_id
     # The cursor is bound to the endpoint by the collection's name.
@@ -145,13 +161,19 @@ async def list_webhook_attempts(call: Call, webhook_endpoint_id: UUID, query: Pa
         call.conn,
         call.actor,
         endpoint_id=endpoint_id,
+        filters=Filters(query.result, query.kind, query.date_from, query.date_to),
         before=_beginning(paging.after(call, collection)),
         limit=query.limit + 1,
     )
     return WebhookAttemptList(
         True,
         *paging.page(
-            call, collection, found, position=lambda row: [row.started_at, row.event_id, row.attempt], shown=_tried
+            call,
+            collection,
+            found.attempts,
+            position=lambda row: [row.started_at, row.event_id, row.attempt],
+            shown=_tried,
+            seen=found.seen,
         ),
     )
 

@@ -31,7 +31,7 @@ from heliograph.cli.terminal.console import (
 from heliograph.webhooks import endpoints, figures, history, replays
 from heliograph.webhooks.endpoints import Changes, Endpoint
 from heliograph.webhooks.figures import MOST_WAITING, Health
-from heliograph.webhooks.history import Delivery, Tried
+from heliograph.webhooks.history import Delivery, Filters, Tried
 from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.replays import Replay
 
@@ -50,6 +50,8 @@ COLUMNS = (
     "consecutive_failures",
 )
 REPLAYS = ("id", "status", "from_at", "to_at", "kinds", "only_failed", "queued", "created_at", "completed_at")
+#: Scans of `history.LOOK` attempts for one list.
+LOOKS = 10
 ATTEMPTS = ("started_at", "kind", "attempt", "result", "status", "duration_ms", "event_id", "message_id", "detail")
 
 
@@ -171,21 +173,50 @@ def change(
 def attempts(
     id: EndpointId,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 50,
-    failed: Annotated[bool, typer.Option("--failed", help="Only those that failed, among the latest 5,000.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Only those that failed.")] = False,
+    result: Annotated[str | None, typer.Option(help="Only those with this result, such as timeout.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Only events of this kind; examples of any kind are webhook.test.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="WHEN", help="Begun at or after: a time with a time zone, or how long ago (2h)."
+        ),
+    ] = None,
+    until: Annotated[str | None, typer.Option("--to", metavar="WHEN", help="Begun before, likewise.")] = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List the latest attempts of an endpoint, newest first.
+    """List the latest attempts of an endpoint, newest first. With a filter, 50,000 are scanned at most.
 
     \b
     Example:
-      heliograph webhook attempts 0199c0de-0000-7000-8000-000000000000 --limit 10
+      heliograph webhook attempts 0199c0de-0000-7000-8000-000000000000 --failed --from 2h
     """
+    if failed and result is not None:
+        raise typer.BadParameter("give --failed or --result", param_hint="--result")
+    from_at = None if since is None else _moment(since, "--from")
+    to_at = None if until is None else _moment(until, "--to")
+    filters = Filters(history.FAILED if failed else result, kind, from_at, to_at)
 
-    async def work(conn: Connection) -> list[Tried]:
-        return await history.attempts(conn, await _owner(conn, id), endpoint_id=id, limit=limit, only_failed=failed)
+    async def work(conn: Connection) -> tuple[list[Tried], datetime | None]:
+        owner = await _owner(conn, id)
+        found: list[Tried] = []
+        page = history.Page([], None)
+        for _ in range(LOOKS):
+            page = await history.attempts(
+                conn, owner, endpoint_id=id, filters=filters, before=page.seen, limit=limit - len(found)
+            )
+            found += page.attempts
+            if page.seen is None:
+                return found, None
+        return found, page.seen and page.seen[0]
 
-    show(on_database(work, settings_of(data_dir)), json, ATTEMPTS)
+    found, ended_at = on_database(work, settings_of(data_dir))
+    show(found, json, ATTEMPTS)
+    if ended_at is not None:  # shown to the millisecond, so the next list begins with that one
+        say(f"Not all were scanned. --to {clock.iso(ended_at + timedelta(milliseconds=1))} continues further back.")
 
 
 @app.command("delivery")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -12,10 +13,11 @@ from heliograph.base.errors import Invalid
 from heliograph.dashboard.developers import webhooks
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces import ranges
 from heliograph.pages.requests import Request
 from heliograph.webhooks import endpoints, figures, history, replays
 from heliograph.webhooks.endpoints import OVERLAP, Changes, EndpointDisabled, TooManyEndpoints
-from heliograph.webhooks.history import Tried
+from heliograph.webhooks.history import Filters
 from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.replays import REPLAY_DAYS, ReplayRunning
 
@@ -211,8 +213,15 @@ async def _replay_values(request: Request) -> dict[str, Any]:
 async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
     """None: the address names a page of the list that is none."""
     organization_id, key = request.actor.organization_id, request.services.cursor_key
-    only_failed = request.query.get("show") == "failed"
-    bound = {"endpoint": str(id), "mode": request.mode, "show": "failed" if only_failed else "all"}
+    range = ranges.read(request)
+    filters = Filters(
+        _of(request, "result", (history.FAILED, *history.RESULTS)),
+        _of(request, "kind", KINDS),
+        range.since,
+        range.until,
+    )
+    bound = {"endpoint": str(id), "mode": request.mode, "result": filters.result, "kind": filters.kind}
+    bound |= {"range": range.name, "from": range.typed_since, "to": range.typed_until}
     before = None
     if request.query.get("after"):
         try:
@@ -224,15 +233,16 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         before = (datetime.fromisoformat(at), UUID(event), number)
     async with request.reading() as conn:
         health = await figures.of(conn, request.actor, id=id)
-        tried = await history.attempts(
-            conn, request.actor, endpoint_id=id, before=before, limit=PAGE + 1, only_failed=only_failed
+        page = await history.attempts(
+            conn, request.actor, endpoint_id=id, filters=filters, before=before, limit=PAGE + 1
         )
-    older = None
+    tried, position, older = page.attempts, page.seen, None
     if len(tried) > PAGE:
-        last: Tried = tried[PAGE - 1]
-        position = [last.started_at, last.event_id, last.attempt]
+        last = tried[PAGE - 1]
+        position = (last.started_at, last.event_id, last.attempt)
+    if position is not None:
         after = cursor.encode(key, position, organization_id=organization_id, collection=COLLECTION, filters=bound)
-        older = request.to(f"/webhooks/{id}", show="failed" if only_failed else None, after=after)
+        older = request.again(after=after)
     word, because = webhooks.state(request, health)
     return {
         "health": health,
@@ -244,8 +254,18 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         "attempts": tried[:PAGE],
         "older": older,
         "is_first": before is None,
-        "only_failed": only_failed,
-        "most_looked": history.LOOK,
+        "range": range,
+        "filters": filters,
+        "failed": history.FAILED,
+        "results": history.RESULTS,
+        "is_filtered": filters != Filters(),
+        "looked_until": page.seen and page.seen[0],
         "kinds": [replays.TEST, *(one for one in KINDS if one != replays.TEST)],
         "may_write": request.may("webhooks:write"),
     }
+
+
+def _of(request: Request, name: str, known: Sequence[str]) -> str | None:
+    """A choice of the address; what is not offered chooses nothing."""
+    chosen = request.query.get(name)
+    return chosen if chosen in known else None
