@@ -20,7 +20,7 @@ from uuid import UUID
 
 import structlog
 
-from heliograph import retention, short_retention, traffic
+from heliograph import traffic
 from heliograph.accounts import plans
 from heliograph.base.database import clock, pulse
 from heliograph.base.database.pool import Connection, Pool, is_down, open_pool
@@ -44,6 +44,7 @@ from heliograph.queue.backlog import Backlog
 from heliograph.queue.runner import every, listen, loop, once
 from heliograph.queue.watch import Watch
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
+from heliograph.retention import forgetting, shorter
 from heliograph.sms.received import inbox
 from heliograph.sms.work import SmsWork
 from heliograph.traffic import reconciliation
@@ -200,15 +201,15 @@ class Worker:
         await plans.renew(conn)
 
     async def _forget_keys(self, conn: Connection) -> None:
-        await retention.forget_keys(conn, self._settings)
+        await forgetting.forget_keys(conn, self._settings)
 
     async def _forget(self, conn: Connection) -> None:
         steps = [
-            retention.Step("recipients of campaigns", _forget_recipients),
-            retention.Step("exports", jobs.forget),
-            retention.Step("texts that are kept for a shorter time", short_retention.forget),
+            forgetting.Step("recipients of campaigns", _forget_recipients),
+            forgetting.Step("exports", jobs.forget),
+            forgetting.Step("texts that are kept for a shorter time", shorter.forget),
         ]
-        if not await retention.forget(conn, self._settings, also=steps):
+        if not await forgetting.forget(conn, self._settings, also=steps):
             await timers.hasten(conn, "forget")
 
 

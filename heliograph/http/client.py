@@ -10,6 +10,8 @@ No redirect is followed, no proxy or netrc is read from the environment, no cook
 nothing is sent twice: a kept connection that the other side closes at the wrong moment is a failure like any other.
 Whatever the other side does, `HttpClient.post` returns within the deadline and does not raise, and what `post_now`
 began is reported within it.
+
+It has over 400 lines because a request and the connection that it waits for are one flow.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@
 
 The rule nobody may break: every answer goes out through `_send`, so each one carries the policy, says `no-store` and
 has a request id; and nothing is written for a request that did not come from a page of ours.
+
+It has over 400 lines because each request takes these steps, in this order.
 """
 
 from __future__ import annotations

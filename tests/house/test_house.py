@@ -144,3 +144,11 @@ def test_the_lock_of_the_generators_pins_by_digest_and_names_no_registry() -> No
     assert wanted == msgspec.json.decode((folder / "package.json").read_bytes())["dependencies"], "run `make lock`"
     assert [name for name, version in wanted.items() if not version[0].isdigit()] == []
     assert [name for name, one in packages.items() if "integrity" not in one or "resolved" in one] == []
+
+
+def test_a_long_file_says_why() -> None:
+    """Of files that can be read in one sitting nobody asks; longer ones are one thing, or have to be cut."""
+    for path in sorted((ROOT / "heliograph").rglob("*.py")):
+        text = path.read_text()
+        if text.count("\n") > 400:
+            assert "It has over 400 lines because" in (ast.get_docstring(ast.parse(text)) or ""), path

@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from heliograph import erasure, retention
+from heliograph import erasure
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.dashboard.developers.catcher import LOCAL
+from heliograph.retention import forgetting
 from heliograph.webhooks import catcher, endpoints
 from heliograph.webhooks.delivery import catching, signing
 from heliograph.worker import Worker
@@ -166,7 +167,7 @@ async def test_it_keeps_the_latest_and_ends_after_its_hour(pool: Pool, tenant: T
         id,
     )
     async with pool.acquire() as conn:
-        await retention.forget(conn, UNDER)
+        await forgetting.forget(conn, UNDER)
     assert await pool.fetchval("SELECT count(*) FROM webhook_caught") == 1
 
 

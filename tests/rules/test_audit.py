@@ -11,7 +11,6 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph import retention
 from heliograph.accounts import api_keys, organizations, plans, quota
 from heliograph.audit import exporting, reading, recording
 from heliograph.audit.failures import MOST, OTHERS, Failures
@@ -25,6 +24,7 @@ from heliograph.base.process.settings import Settings, SettingsError
 from heliograph.consent import optouts
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
+from heliograph.retention import forgetting
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.webhooks import endpoints
@@ -285,7 +285,7 @@ async def test_the_log_is_kept_for_thirteen_months_at_least(pool: Pool) -> None:
         for months in (15, 12):
             at = now - timedelta(days=31 * months)
             await make_partitions(conn, at.date(), ahead=0)
-        await retention.forget(conn, settings)
+        await forgetting.forget(conn, settings)
         left = [row[0] for row in await conn.fetch("SELECT relid::text FROM pg_partition_tree('audit_log')")]
     assert f"audit_log_{now - timedelta(days=31 * 12):%Y_%m}" in left
     assert f"audit_log_{now - timedelta(days=31 * 15):%Y_%m}" not in left

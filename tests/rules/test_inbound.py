@@ -12,7 +12,6 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph import retention
 from heliograph.base.actor import Actor
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Pool
@@ -22,6 +21,7 @@ from heliograph.consent import optouts
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.queue import timers
 from heliograph.queue.backlog import Backlog
+from heliograph.retention import forgetting
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.received import inbound, inbox, replies
 from heliograph.suppliers.contract import Inbound
@@ -616,7 +616,7 @@ async def test_what_was_said_is_forgotten_everywhere(pool: Pool, acme: Actor) ->
 
     async def forget() -> None:
         async with pool.acquire() as conn:
-            await retention.forget(conn, settings)
+            await forgetting.forget(conn, settings)
 
     await forget()
     assert await texts(pool) == ['said "text":"here"', "STOP"]

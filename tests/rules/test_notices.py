@@ -7,11 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from heliograph import notices, retention
+from heliograph import notices
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.notices import DAYS, Notice, reading, standing
 from heliograph.notices.recording import QUIET
+from heliograph.retention import forgetting
 from tests.rules.factories import organization
 
 KINDS = "SELECT kind, object FROM notices ORDER BY id"
@@ -110,5 +111,5 @@ async def test_what_is_old_is_forgotten(pool: Pool) -> None:
         "UPDATE notices SET created_at = now() - $1::interval WHERE kind = 'quota.used'", timedelta(days=DAYS, hours=1)
     )
     async with pool.acquire() as conn:
-        await retention.forget(conn, Settings(secret_key="a secret key for tests, long enough"))
+        await forgetting.forget(conn, Settings(secret_key="a secret key for tests, long enough"))
     assert [row["kind"] for row in await pool.fetch(KINDS)] == ["wallet.low"]

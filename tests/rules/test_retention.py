@@ -12,13 +12,13 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from heliograph import retention
 from heliograph.accounts import plans, usage
 from heliograph.base.database import clock
 from heliograph.base.database.migrate import day_name, make_days, make_partitions
 from heliograph.base.database.pool import Connection, Pool, follow_clock
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.process.settings import Settings
+from heliograph.retention import forgetting
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.reports import parts
 from heliograph.sms.reports.keys import PartId
@@ -30,7 +30,7 @@ NOW = datetime.now(UTC)
 
 async def forget(pool: Pool, settings: Settings = SETTINGS) -> None:
     async with pool.acquire() as conn:
-        await retention.forget(conn, settings)
+        await forgetting.forget(conn, settings)
 
 
 STORE = """
@@ -101,7 +101,7 @@ async def test_idempotency_keys_go_after_72_hours(pool: Pool) -> None:
             hours,
         )
     async with pool.acquire() as conn:
-        assert await retention.forget_keys(conn, SETTINGS) == 1
+        assert await forgetting.forget_keys(conn, SETTINGS) == 1
     assert await pool.fetchval("SELECT count(*) FROM idempotency") == 1
 
 
@@ -207,7 +207,7 @@ async def test_what_is_past_is_past_by_the_databases_clock(pool: Pool, wrong_clo
     before = await partitions(pool)
     await forget(pool)
     async with pool.acquire() as conn:
-        assert await retention.forget_keys(conn, SETTINGS) == 0
+        assert await forgetting.forget_keys(conn, SETTINGS) == 0
     assert await partitions(pool) == before
     assert await pool.fetchval("SELECT count(body) FROM messages") == 1
 
@@ -227,7 +227,7 @@ async def test_nothing_is_forgotten_while_the_clocks_differ(pool: Pool, wrong_cl
     async with pool.acquire() as conn:
         await follow_clock(conn)
         with capture_logs() as logs:
-            assert await retention.forget(conn, SETTINGS)
+            assert await forgetting.forget(conn, SETTINGS)
     assert [line["event"] for line in logs] == ["retention suspended while the clocks differ"]
     assert await pool.fetchval("SELECT count(body) FROM messages") == 1
 
@@ -265,7 +265,7 @@ async def partitions(pool: Pool) -> set[str]:
 async def test_a_step_that_takes_too_long_is_named_and_the_next_ones_go_on(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "STATEMENT_MS", 100)
+    monkeypatch.setattr(forgetting, "STATEMENT_MS", 100)
     await pool.execute("INSERT INTO workers VALUES ($1, 'gone', now(), now() - interval '2 days')", uuid7())
     async with pool.acquire() as holder, holder.transaction():
         await holder.execute("LOCK TABLE automatic_replies, whatsapp_dead_letters")
@@ -287,16 +287,16 @@ async def test_a_step_that_fails_is_told_and_the_next_ones_go_on(pool: Pool) -> 
     done: list[int] = []
     async with pool.acquire() as conn:
         with capture_logs() as logs:
-            assert await retention.forget(
-                conn, SETTINGS, also=[retention.Step("broken", broken), retention.Step("last", last)]
+            assert await forgetting.forget(
+                conn, SETTINGS, also=[forgetting.Step("broken", broken), forgetting.Step("last", last)]
             )
     assert done == [1]
     assert [line["step"] for line in logs if line["event"] == "retention step failed"] == ["broken"]
 
 
 async def test_a_round_has_a_bound_and_the_next_one_goes_on(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "STEP", 3)
-    monkeypatch.setattr(retention, "ROWS", 6)
+    monkeypatch.setattr(forgetting, "STEP", 3)
+    monkeypatch.setattr(forgetting, "ROWS", 6)
     for place in (None, NOW - timedelta(days=45)):  # the first sweep ever, and one that goes on
         await pool.execute("DELETE FROM retention_places")
         if place is not None:
@@ -306,7 +306,7 @@ async def test_a_round_has_a_bound_and_the_next_one_goes_on(pool: Pool, monkeypa
         young = await text(pool, timedelta(days=1))
         left = []
         async with pool.acquire() as conn:
-            while not await retention.forget(conn, SETTINGS):
+            while not await forgetting.forget(conn, SETTINGS):
                 left.append(await conn.fetchval("SELECT count(body) FROM messages"))
         assert left  # it took more than one round
         assert left == sorted(set(left), reverse=True)
@@ -353,8 +353,8 @@ async def books(pool: Pool, organization_id: UUID) -> tuple[int, int]:
 
 async def test_what_was_used_adds_up_after_its_messages_are_gone(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A month is counted in steps and rounds; nothing of it shows before the commit that drops its messages."""
-    monkeypatch.setattr(retention, "STEP", 3)
-    monkeypatch.setattr(retention, "ROWS", 6)
+    monkeypatch.setattr(forgetting, "STEP", 3)
+    monkeypatch.setattr(forgetting, "ROWS", 6)
     past = NOW - timedelta(days=500)
     async with pool.acquire() as conn:
         await make_partitions(conn, past.date(), ahead=0)

@@ -7,11 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from heliograph import short_retention
 from heliograph.accounts import send_defaults
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7_floor
+from heliograph.retention import shorter
 from tests.rules.factories import organization
 
 NOW = datetime.now(UTC)
@@ -64,7 +64,7 @@ async def left(pool: Pool, actor: Actor) -> dict[str, set[UUID]]:
 
 async def forget(pool: Pool) -> bool:
     async with pool.acquire() as conn:
-        return await short_retention.forget(conn)
+        return await shorter.forget(conn)
 
 
 async def keep_for(pool: Pool, actor: Actor, days: int | None) -> None:
@@ -104,8 +104,8 @@ async def test_a_round_is_bounded_and_the_next_one_goes_on(pool: Pool, monkeypat
     for days in range(5, 25):
         await store(pool, own, days)
     await keep_for(pool, own, 1)
-    monkeypatch.setattr(short_retention, "STEP", 2)
-    monkeypatch.setattr(short_retention, "STATEMENTS", 7)
+    monkeypatch.setattr(shorter, "STEP", 2)
+    monkeypatch.setattr(shorter, "STATEMENTS", 7)
     rounds = 0
     while not await forget(pool):
         rounds += 1

@@ -9,12 +9,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph import retention
 from heliograph.base.database import clock
 from heliograph.base.database.migrate import make_partitions
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.process.settings import Settings
+from heliograph.retention import forgetting
 from heliograph.whatsapp.callbacks.intake import KIND
 from heliograph.whatsapp.money import wallet
 from tests.rules.callback_factories import Meta, message
@@ -30,7 +30,7 @@ async def forget(pool: Pool, **changed: Any) -> None:
     """As if the times were over; `changed`: which."""
     settings = Settings(secret_key="a secret key for tests, long enough", **changed)
     async with pool.acquire() as conn:
-        await retention.forget(conn, settings)
+        await forgetting.forget(conn, settings)
 
 
 async def holding(pool: Pool, words: str) -> set[str]:
@@ -166,8 +166,8 @@ VALUES ($1, $2, 'reserve', $2, -70, 70, 0, $3), ($1, $4, 'consume', $2, 10, -70,
 
 async def test_a_wallet_adds_up_after_its_movements_are_gone(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A month is summed up in steps and rounds, once its messages are gone, and shows in the commit that drops it."""
-    monkeypatch.setattr(retention, "STEP", 4)
-    monkeypatch.setattr(retention, "ROWS", 8)
+    monkeypatch.setattr(forgetting, "STEP", 4)
+    monkeypatch.setattr(forgetting, "ROWS", 8)
     past = clock.now() - timedelta(days=500)
     async with pool.acquire() as conn:
         await make_partitions(conn, past.date(), ahead=0)

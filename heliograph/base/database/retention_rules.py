@@ -1,4 +1,4 @@
-"""Rules of retention: how long a room's tables keep what, as the room itself declares it. `heliograph/retention.py`
+"""Rules of retention: how long a room's tables keep what, as the room itself declares it. `heliograph/retention/`
 applies them.
 
 The rule nobody may break: every time here is the database's, and a statement touches a bounded number of rows.

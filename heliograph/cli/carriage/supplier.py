@@ -1,4 +1,7 @@
-"""`heliograph supplier`: the accounts that carry messages. Workers follow a change within a second."""
+"""`heliograph supplier`: the accounts that carry messages. Workers follow a change within a second.
+
+It has over 400 lines because it is the list of a noun's commands, most of it their help.
+"""
 
 from __future__ import annotations
 

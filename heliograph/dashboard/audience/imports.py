@@ -1,5 +1,8 @@
 """D6c Imports: a file is uploaded or pasted, read, mapped, looked through and run, each step an address that can be
-left and gone on with; what was rejected is mended, and all of it can be undone for a day."""
+left and gone on with; what was rejected is mended, and all of it can be undone for a day.
+
+It has over 400 lines because the five steps of one form share its state.
+"""
 
 from __future__ import annotations
 

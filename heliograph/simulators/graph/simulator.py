@@ -22,6 +22,8 @@ The last four digits of a recipient that begins with 888, which no country has, 
 
     GraphSimulator ── Api (requests) ── World (what Meta knows)
                    └─ Outbox (callbacks of an app) ── VirtualClock
+
+It has over 400 lines because it is the one list of what a test can ask of the simulator.
 """
 
 from __future__ import annotations

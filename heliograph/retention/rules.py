@@ -1,0 +1,140 @@
+"""What retention deletes: what each channel declares (`sms/retention.py`, `whatsapp/retention.py`), and here what no
+channel owns.
+
+The rule nobody may break: a statement deletes a bounded number of rows, found by an index or by blocks.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from heliograph import notices, requests
+from heliograph.base.database.retention_rules import Deletion, Rules, Table
+from heliograph.contacts.imports.drafts import KEPT as IMPORTS_KEPT
+from heliograph.contacts.marked import UNDONE_FOR
+from heliograph.mail import outbox
+from heliograph.networks.learned import KEPT as NETWORKS
+from heliograph.people import links, sessions, tries
+from heliograph.people.passkeys import keeping
+from heliograph.sms import retention as sms_retention
+from heliograph.webhooks.catcher import OPEN_FOR
+from heliograph.whatsapp import retention as whatsapp_retention
+
+#: Events are fetched and replayed soon or never; the outcome of a message is in its own row.
+EVENTS, WEBHOOKS = timedelta(days=90), timedelta(days=30)
+#: What attempts of webhooks were answered is looked into soon after.
+EVIDENCE = timedelta(days=7)
+
+# An event of a received message repeats its text. What was said is forgotten, and that it was said is not.
+BLANK_EVENTS = """
+UPDATE events SET data = jsonb_set(data::jsonb, '{message,text}', 'null')::text WHERE (organization_id, id) IN (
+    SELECT organization_id, id FROM events
+     WHERE id < $1 AND kind = 'message.received' AND data LIKE '%"text":"%' LIMIT $2)
+"""
+# Who was imported and what they were before is theirs as much as a text is; the import itself stays listed.
+DELETE_IMAGES = """
+DELETE FROM contact_import_images WHERE (organization_id, import_id, batch, contact_id) IN (
+    SELECT organization_id, import_id, batch, contact_id FROM contact_import_images WHERE import_id < $1 LIMIT $2)
+"""
+DELETE_BATCHES = """
+DELETE FROM contact_import_batches WHERE (organization_id, import_id, batch) IN (
+    SELECT organization_id, import_id, batch FROM contact_import_batches WHERE import_id < $1 LIMIT $2)
+"""
+# What was uploaded is kept for as long as it may be gone on with.
+DELETE_CHUNKS = """
+DELETE FROM contact_import_chunks WHERE (organization_id, import_id, number) IN (
+    SELECT organization_id, import_id, number FROM contact_import_chunks WHERE import_id < $1 LIMIT $2)
+"""
+DELETE_IMPORT_REJECTS = """
+DELETE FROM contact_import_rejects WHERE (organization_id, import_id, row) IN (
+    SELECT organization_id, import_id, row FROM contact_import_rejects WHERE import_id < $1 LIMIT $2)
+"""
+DELETE_DRAFTS = """
+DELETE FROM contact_imports WHERE (organization_id, id) IN (
+    SELECT organization_id, id FROM contact_imports
+     WHERE id < $1 AND state IN ('uploading', 'reading', 'checking', 'checked') LIMIT $2)
+"""
+# They hold people who were deleted.
+DELETE_CHANGES = """
+DELETE FROM contact_changes WHERE (organization_id, mode, change_id, contact_id) IN (
+    SELECT organization_id, mode, change_id, contact_id FROM contact_changes WHERE changed_at < $1 LIMIT $2)
+"""
+DELETE_TAG_CHANGES = """
+DELETE FROM tag_changes WHERE (organization_id, mode, id) IN (
+    SELECT organization_id, mode, id FROM tag_changes WHERE finished_at < $1 LIMIT $2)
+"""
+# With the last of its messages a conversation is forgotten, and by which names Meta knows the user.
+DELETE_THREADS = """
+DELETE FROM inbox_threads WHERE (organization_id, id) IN (
+    SELECT organization_id, id FROM inbox_threads WHERE heard_at < $1 LIMIT $2)
+"""
+DELETE_REPLAYS = """
+DELETE FROM webhook_replays WHERE ctid IN (
+    SELECT ctid FROM webhook_replays WHERE status <> 'running' AND created_at < $1 LIMIT $2)
+"""
+# By blocks: the roll-ups of an endpoint that was disabled long ago stand among those of its time.
+DELETE_WEBHOOK_TRAFFIC = """
+DELETE FROM webhook_traffic WHERE ctid IN (SELECT ctid FROM webhook_traffic WHERE hour < $1 LIMIT $2)
+"""
+# A catcher that ends forgets what it has caught; this is for what a worker stored at that moment.
+DELETE_CAUGHT = """
+DELETE FROM webhook_caught WHERE ctid IN (SELECT ctid FROM webhook_caught WHERE caught_at < $1 LIMIT $2)
+"""
+DELETE_GUARD_HELD = """
+DELETE FROM guard_held WHERE (organization_id, message_id) IN (
+    SELECT organization_id, message_id FROM guard_held WHERE held_at < $1 LIMIT $2)
+"""
+DELETE_GUARD_HOLDS = """
+DELETE FROM guard_holds WHERE (organization_id, id) IN (
+    SELECT organization_id, id FROM guard_holds WHERE begun_at < $1 LIMIT $2)
+"""
+DELETE_GUARD_CONVERSIONS = """
+DELETE FROM guard_conversions WHERE (organization_id, message_id) IN (
+    SELECT organization_id, message_id FROM guard_conversions WHERE converted_at < $1 LIMIT $2)
+"""
+DELETE_REQUEST_COUNTS = """
+DELETE FROM request_counts WHERE ctid IN (SELECT ctid FROM request_counts WHERE hour < $1 LIMIT $2)
+"""
+DELETE_WORKERS = "DELETE FROM workers WHERE id IN (SELECT id FROM workers WHERE seen_at < $1 LIMIT $2)"
+
+#: What no channel owns.
+SHARED = Rules(
+    tables=(
+        Table(name="attempts", time="ended_at", bound=lambda at: at.metadata),
+        Table(name="events", time="created_at", bound=lambda at: max(at.metadata, at.now - EVENTS)),
+        Table(name="webhook_attempts", time="started_at", bound=lambda at: at.now - WEBHOOKS),
+        Table(name="webhook_successes", time="started_to", bound=lambda at: at.now - WEBHOOKS),
+        Table(name="webhook_attempt_evidence", time="started_at", bound=lambda at: at.now - EVIDENCE, by="day"),
+        Table(name="requests", time="at", bound=lambda at: at.now - timedelta(days=requests.DAYS), by="day"),
+        Table(name="number_networks", time="learned_at", bound=lambda at: at.now - NETWORKS),
+        # The audit log takes no deletions.
+        Table(name="audit_log", time="at", bound=lambda at: at.audit, keeps_stray=True),
+    ),
+    deletions=(
+        Deletion("contacts before imports", DELETE_IMAGES, lambda at: at.text, "id"),
+        Deletion("batches of imports", DELETE_BATCHES, lambda at: at.text, "id"),
+        Deletion("uploaded files", DELETE_CHUNKS, lambda at: at.now - IMPORTS_KEPT, "id"),
+        Deletion("rejected rows", DELETE_IMPORT_REJECTS, lambda at: at.now - IMPORTS_KEPT, "id"),
+        Deletion("imports that nobody went on with", DELETE_DRAFTS, lambda at: at.now - IMPORTS_KEPT, "id"),
+        Deletion("changes of contacts", DELETE_CHANGES, lambda at: at.now - UNDONE_FOR),
+        Deletion("changes of tags", DELETE_TAG_CHANGES, lambda at: at.now - timedelta(days=7)),
+        Deletion("text in events", BLANK_EVENTS, lambda at: at.text, "id"),
+        Deletion("threads of the inbox", DELETE_THREADS, lambda at: at.metadata),
+        Deletion("replays", DELETE_REPLAYS, lambda at: at.now - WEBHOOKS),
+        Deletion("roll-ups of webhook attempts", DELETE_WEBHOOK_TRAFFIC, lambda at: at.now - WEBHOOKS),
+        Deletion("caught events", DELETE_CAUGHT, lambda at: at.now - OPEN_FOR),
+        Deletion("messages that the guard met", DELETE_GUARD_HELD, lambda at: at.now - WEBHOOKS),
+        Deletion("conversions", DELETE_GUARD_CONVERSIONS, lambda at: at.now - WEBHOOKS),
+        Deletion("holds of the guard", DELETE_GUARD_HOLDS, lambda at: at.now - WEBHOOKS),
+        Deletion("counts of requests", DELETE_REQUEST_COUNTS, lambda at: at.now - timedelta(days=requests.DAYS)),
+        Deletion("notices", notices.FORGET, lambda at: at.now - timedelta(days=notices.DAYS)),
+        Deletion("sessions", sessions.FORGET, lambda at: at.now),
+        Deletion("links to sign in", links.FORGET, lambda at: at.now),
+        Deletion("mails", outbox.FORGET, lambda at: at.now - outbox.KEPT),
+        Deletion("used challenges", keeping.FORGET, lambda at: at.now - keeping.REMEMBERED),
+        Deletion("failures to sign in", tries.FORGET, lambda at: at.now - tries.FORGOTTEN),
+        Deletion("workers", DELETE_WORKERS, lambda at: at.now - timedelta(days=1)),
+    ),
+)
+#: All rules. A new channel adds its own here.
+RULES = (sms_retention.RULES, whatsapp_retention.RULES, SHARED)
