@@ -79,7 +79,7 @@ class Acceptor:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._intake: Intake[Item] = Intake(self._store)
+        self._intake: Intake[Item] = Intake(self._store, name="email accept")
 
     async def accept(self, email: Email) -> Answer:
         return await self._intake.put(Item(email, uuid7()))

@@ -511,8 +511,8 @@ async def test_a_message_all_the_way(cli: Cli, pool: Pool, tmp_path: Path, make_
         assert {one["kind"] for one in attempts.data} == {"message.delivered", "message.failed"}
         assert [one["id"] for one in hooks.data] == [endpoint_id]
         found = {one["check"]: one["state"] for one in msgspec.json.decode(doctor.out)}
-        # Test databases are not durable, which is the one thing that doctor has to say.
-        assert {name for name, state in found.items() if state != "ok"} <= {"durability"}, doctor.out
+        # Test databases are neither durable nor backed up, which is all that doctor has to say.
+        assert {name for name, state in found.items() if state != "ok"} <= {"durability", "backups"}, doctor.out
         assert found["supplier main"] == "ok"
 
         worker.process.send_signal(signal.SIGHUP)
