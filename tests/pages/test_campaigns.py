@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -80,6 +81,10 @@ async def test_tags_that_are_left_out_are_counted_and_shown(pool: Pool, tenant: 
     await stage(pool)
     assert await pool.fetchval("SELECT count(*) FROM messages WHERE recipient LIKE '%1'") == 0
     assert await pool.fetchval("SELECT count(*) FROM messages") == 10
+    day = f"{datetime.now(UTC) + timedelta(days=2):%F}"
+    await make(owner, name="Later", without="odd", when="later", day=day, hour="12:00")
+    page = await owner.get("/contacts/tags/edit?tag=odd")
+    assert "go by this tag: Later. Without it" in page.words
     page = await look(owner, to="numbers", numbers="+258841000001", without="odd")
     assert (page.status, "empty this field, or choose contacts by tag" in page.words) == (422, True)
     page = await look(owner, without="x" * 65)
