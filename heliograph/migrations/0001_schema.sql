@@ -4,11 +4,12 @@
 --   * The application makes ids (UUIDv7). No sequences, triggers, extensions, enum types or session locks.
 --   * Times are timestamptz, and those that decide are the database's. State machines are also CHECKs here, and guards
 --     inside the UPDATEs.
---   * What grows with traffic is range-partitioned by its UUIDv7 or its day, that is, by time, a month or a day each. The partitions are made
---     ahead by heliograph/base/database/migrate.py; `_rest` is the net under them: a row must never be refused because a clock
+--   * What grows with traffic is range-partitioned by time, by its UUIDv7 or its day, into months or days. Partitions
+--     are created ahead of time by heliograph/base/database/migrate.py; `_rest` is a safety net: a row must never be
+--     refused because a clock
 --     ran ahead.
 --   * Tables that are filled by the million have no foreign keys: checking one costs as much as the row.
---   * A row is looked up by (organization_id, id). On a table that is still empty the planner thinks nothing of using
+--   * A row is looked up by (organization_id, id). On a table that is still empty the planner may well choose
 --     another index that begins with the organization, which then reads all of the organization's rows, and it keeps
 --     the plan when there are millions. Hence the predicates that are always true (`WHERE recipient IS NOT NULL`): only
 --     a search by that column implies them, so nothing else can use the index.
@@ -49,18 +50,18 @@ CREATE TABLE organizations (
 );
 CREATE UNIQUE INDEX organizations_name ON organizations (lower(name));
 CREATE INDEX organizations_due ON organizations (period_end) WHERE period_anchor IS NOT NULL;
-COMMENT ON TABLE organizations IS 'control: the customers. An operator names one by its name, so names differ, however they are spelt';
-COMMENT ON COLUMN organizations.country IS 'ISO region as which national numbers in files and on the command line are read; NULL: they are refused';
+COMMENT ON TABLE organizations IS 'control: the customers. Operators refer to them by name, so names are unique, ignoring case';
+COMMENT ON COLUMN organizations.country IS 'ISO region by which national numbers in files and on the command line are read; NULL: they are refused';
 COMMENT ON COLUMN organizations.allowed_countries IS 'ISO regions that may be sent to; NULL: all';
-COMMENT ON COLUMN organizations.replace_accents IS 'letters with accents that GSM-7 lacks are sent without them, if that makes the text fit it; smart_encoding is then on as well';
-COMMENT ON COLUMN organizations.stop_reply IS 'what STOP is answered with; NULL: a default, empty: nothing. The same for the other two';
-COMMENT ON COLUMN organizations.time_zone IS 'IANA name; of members who chose none; NULL: UTC';
-COMMENT ON COLUMN organizations.factor_required IS 'members without a second factor see nothing of it';
-COMMENT ON COLUMN organizations.session_hours IS 'a session that was not used for so long ends; NULL: only by its own rules';
+COMMENT ON COLUMN organizations.replace_accents IS 'accented letters that GSM-7 lacks are sent without accents if the text then fits it; implies smart_encoding';
+COMMENT ON COLUMN organizations.stop_reply IS 'reply to STOP; NULL: a default, empty: no reply. The same for the other two';
+COMMENT ON COLUMN organizations.time_zone IS 'IANA name, for members who chose none; NULL: UTC';
+COMMENT ON COLUMN organizations.factor_required IS 'members without a second factor see nothing of the organization';
+COMMENT ON COLUMN organizations.session_hours IS 'hours without use after which a session ends; NULL: only the session''s own limit';
 COMMENT ON COLUMN organizations.guarantee IS 'of sends that name none. The same for validity_seconds; NULL: the retry schedule''s';
 COMMENT ON COLUMN organizations.text_days IS 'texts are erased after so many days, if that is before the installation erases them; NULL: with those of all';
-COMMENT ON COLUMN organizations.reveals IS 'whoever sees no texts and whole numbers may see those of one message at a time, which is recorded';
-COMMENT ON COLUMN organizations.allowance IS 'quota of each period; NULL: the plan does not touch the quota';
+COMMENT ON COLUMN organizations.reveals IS 'members who see no texts and full numbers may reveal those of one message at a time, which is recorded';
+COMMENT ON COLUMN organizations.allowance IS 'quota granted each period; NULL: the plan does not change the quota';
 COMMENT ON COLUMN organizations.period_anchor IS 'the n-th period begins n × period_months after it, so that one that began on the 31st comes back to the 31st after a shorter month';
 COMMENT ON COLUMN organizations.price_list_id IS 'a tariff; NULL: the default price list';
 
@@ -89,7 +90,7 @@ CREATE INDEX api_keys_ended ON api_keys (organization_id, coalesce(revoked_at, e
     WHERE status IN ('revoked', 'expired');
 COMMENT ON TABLE api_keys IS 'control: key hash to organization';
 COMMENT ON COLUMN api_keys.last_used_from IS 'the client''s address at last_used_at';
-COMMENT ON COLUMN api_keys.replaced_by IS 'the key that was made by rotating this one, which works until expires_at';
+COMMENT ON COLUMN api_keys.replaced_by IS 'the key created by rotating this one, which works until expires_at';
 
 CREATE UNLOGGED TABLE rate_windows (
     organization_id uuid NOT NULL,
@@ -99,7 +100,7 @@ CREATE UNLOGGED TABLE rate_windows (
     taken           integer NOT NULL,
     PRIMARY KEY (organization_id, key_id, bucket)
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE rate_windows IS 'tenant: requests in the present minute. Unlogged: a crash may only reset a window';
+COMMENT ON TABLE rate_windows IS 'tenant: requests in the current minute. Unlogged: the worst a crash can do is reset a window';
 
 CREATE TABLE idempotency (
     organization_id uuid NOT NULL,
@@ -111,7 +112,7 @@ CREATE TABLE idempotency (
     PRIMARY KEY (organization_id, key_hash)
 );
 CREATE INDEX idempotency_age ON idempotency USING brin (created_at);
-COMMENT ON TABLE idempotency IS 'tenant: stored outcomes of mutations other than sends, of which there are few';
+COMMENT ON TABLE idempotency IS 'tenant: stored responses to mutations other than sends, of which there are few';
 COMMENT ON COLUMN idempotency.key_hash IS 'first 16 bytes of SHA-256 over the API key''s mode, method, path and key';
 
 CREATE TABLE send_keys (
@@ -125,9 +126,9 @@ CREATE TABLE send_keys (
 ) PARTITION BY RANGE (made_on);
 CREATE INDEX send_keys_age ON send_keys USING brin (created_at) WITH (autosummarize = on);
 CREATE TABLE send_keys_rest PARTITION OF send_keys DEFAULT;
-COMMENT ON TABLE send_keys IS 'tenant: idempotency keys of sends, by day. A key is unique across days because whoever accepts for an organization has locked its balance or wallet, and looks into all days that count';
+COMMENT ON TABLE send_keys IS 'tenant: idempotency keys of sends, by day. A key is unique across days because accepting locks the organization''s balance or wallet and looks at all days that count';
 COMMENT ON COLUMN send_keys.key_hash IS 'as in idempotency';
-COMMENT ON COLUMN send_keys.message_id IS 'from whose row the answer is made again, byte for byte';
+COMMENT ON COLUMN send_keys.message_id IS 'its row is enough to rebuild the response byte for byte';
 
 CREATE TABLE audit_log (
     id              uuid NOT NULL,
@@ -152,10 +153,10 @@ CREATE INDEX audit_log_by_organization ON audit_log (organization_id, id);
 CREATE INDEX audit_log_by_object ON audit_log (object_id, id);
 CREATE INDEX audit_log_age ON audit_log USING brin (at) WITH (autosummarize = on);
 CREATE TABLE audit_log_rest PARTITION OF audit_log DEFAULT;
-COMMENT ON TABLE audit_log IS 'control: who changed what, written in the transaction that made the change. Append-only: the application''s role may insert and read, nothing else';
-COMMENT ON COLUMN audit_log.organization_id IS 'NULL: it concerns the installation';
-COMMENT ON COLUMN audit_log.before IS 'of what changed, as JSON; secrets are blanked, phone numbers masked. The same for after';
-COMMENT ON COLUMN audit_log.count IS 'of failed authentications: how many of one address in one minute';
+COMMENT ON TABLE audit_log IS 'control: who changed what, written in the transaction of the change. Append-only: the application''s role may only insert and read';
+COMMENT ON COLUMN audit_log.organization_id IS 'NULL: it concerns the whole installation';
+COMMENT ON COLUMN audit_log.before IS 'what changed, as JSON; secrets are blanked, phone numbers masked. The same for after';
+COMMENT ON COLUMN audit_log.count IS 'for failed authentications: how many from one address in one minute';
 
 
 -- What needs somebody's eye: the bell.
@@ -203,16 +204,16 @@ CREATE TABLE users (
     signed_in_at timestamptz
 );
 COMMENT ON TABLE users IS 'control: the people who use the dashboard';
-COMMENT ON COLUMN users.password IS 'argon2id, in its usual form; NULL: none was chosen yet, only a link lets in';
-COMMENT ON COLUMN users.totp IS 'sealed secret of the authenticator app; NULL: there is none';
-COMMENT ON COLUMN users.totp_step IS 'the 30 seconds (RFC 6238) of the last code that was used: each is good once';
+COMMENT ON COLUMN users.password IS 'argon2id, in PHC format; NULL: none chosen yet, sign-in is by link only';
+COMMENT ON COLUMN users.totp IS 'sealed secret of the authenticator app; NULL: none';
+COMMENT ON COLUMN users.totp_step IS 'time step (RFC 6238) of the last code used: each is accepted once';
 
 CREATE TABLE recovery_codes (
     user_id   uuid NOT NULL CONSTRAINT recovery_codes_user REFERENCES users ON DELETE CASCADE,
     code_hash bytea NOT NULL CHECK (length(code_hash) = 32),
     PRIMARY KEY (user_id, code_hash)
 );
-COMMENT ON TABLE recovery_codes IS 'control: codes for who lost their authenticator app; one that was used is deleted';
+COMMENT ON TABLE recovery_codes IS 'control: recovery codes for a lost authenticator app; deleted when used';
 
 CREATE TABLE passkeys (
     user_id       uuid NOT NULL CONSTRAINT passkeys_user REFERENCES users ON DELETE CASCADE,
@@ -225,14 +226,14 @@ CREATE TABLE passkeys (
     used_at       timestamptz,
     PRIMARY KEY (user_id, id)
 );
-COMMENT ON TABLE passkeys IS 'control: public keys of passkeys (WebAuthn), each kept by a device of its person';
-COMMENT ON COLUMN passkeys.uses IS 'as the device counts them; 0 for those that count none';
+COMMENT ON TABLE passkeys IS 'control: public keys of passkeys (WebAuthn) on a person''s devices';
+COMMENT ON COLUMN passkeys.uses IS 'the device''s signature counter; 0 if it keeps none';
 
 CREATE TABLE passkey_challenges (
     hash    bytea PRIMARY KEY CHECK (length(hash) = 32),
     used_at timestamptz NOT NULL
 );
-COMMENT ON TABLE passkey_challenges IS 'control: challenges that were signed and used, known for longer than they are good: each is good once';
+COMMENT ON TABLE passkey_challenges IS 'control: challenges already used, kept for longer than they are valid: each is accepted once';
 
 CREATE TABLE memberships (
     organization_id uuid NOT NULL CONSTRAINT memberships_organization REFERENCES organizations,
@@ -242,7 +243,7 @@ CREATE TABLE memberships (
     PRIMARY KEY (organization_id, user_id)
 );
 CREATE INDEX memberships_of_user ON memberships (user_id);
-COMMENT ON TABLE memberships IS 'tenant: who belongs to an organization, as what';
+COMMENT ON TABLE memberships IS 'tenant: members of an organization and their roles';
 COMMENT ON COLUMN memberships.role IS 'a name of heliograph/people/roles.py';
 
 CREATE TABLE invitations (
@@ -258,7 +259,7 @@ CREATE TABLE invitations (
     PRIMARY KEY (organization_id, id),
     CONSTRAINT invitations_email UNIQUE (organization_id, email)
 );
-COMMENT ON TABLE invitations IS 'tenant: pending invitations; one that was accepted or withdrawn is deleted';
+COMMENT ON TABLE invitations IS 'tenant: pending invitations; deleted when accepted or withdrawn';
 COMMENT ON COLUMN invitations.invited_by IS 'a user, or NULL for an operator on the command line';
 
 CREATE TABLE sign_in_links (
@@ -267,8 +268,8 @@ CREATE TABLE sign_in_links (
     is_mailed  boolean NOT NULL,
     expires_at timestamptz NOT NULL
 );
-COMMENT ON TABLE sign_in_links IS 'control: links that sign somebody in once, one for each person; one that was used is deleted';
-COMMENT ON COLUMN sign_in_links.is_mailed IS 'whoever has a second factor gives its code too: a mailbox is none';
+COMMENT ON TABLE sign_in_links IS 'control: one-time sign-in links, one per person; deleted when used';
+COMMENT ON COLUMN sign_in_links.is_mailed IS 'people with a second factor must give its code too: a mailbox is not a factor';
 
 CREATE TABLE own_numbers (
     user_id     uuid PRIMARY KEY CONSTRAINT own_numbers_user REFERENCES users ON DELETE CASCADE,
@@ -304,13 +305,13 @@ CREATE INDEX mails_late ON mails (deadline) WHERE state = 'waiting';
 CREATE INDEX mails_of_subject ON mails (subject_id, created_at);
 CREATE INDEX mails_of_organization ON mails (organization_id, created_at);
 CREATE INDEX mails_age ON mails (created_at);
-COMMENT ON TABLE mails IS 'control: mails to people, sent by workers; a row stays for a week, its text only while it waits';
-COMMENT ON COLUMN mails.kind IS 'forgotten: somebody asks for a mailed link; a worker looks who it is, and puts a link in';
-COMMENT ON COLUMN mails.organization_id IS 'whose bound it counts against; NULL: nobody''s';
-COMMENT ON COLUMN mails.subject_id IS 'the invitation or the user that it is about; NULL: not known yet';
-COMMENT ON COLUMN mails.sealed IS 'recipient, subject and text, encrypted; erased when it was sent or given up';
-COMMENT ON COLUMN mails.reason IS 'why the last attempt failed: a word of heliograph/base/network/smtp.py, late or unreadable';
-COMMENT ON COLUMN mails.attempts IS 'also the fencing token of whoever sends it until due_at';
+COMMENT ON TABLE mails IS 'control: mails to people, sent by workers; rows are kept for a week, texts only until sent';
+COMMENT ON COLUMN mails.kind IS 'forgotten: a password reset was requested; a worker looks up the person and creates the link';
+COMMENT ON COLUMN mails.organization_id IS 'whose limit it counts against; NULL: nobody''s';
+COMMENT ON COLUMN mails.subject_id IS 'the invitation or user it is about; NULL: not known yet';
+COMMENT ON COLUMN mails.sealed IS 'recipient, subject and text, encrypted; erased when sent or given up';
+COMMENT ON COLUMN mails.reason IS 'why the last attempt failed: a reason from heliograph/base/network/smtp.py, late or unreadable';
+COMMENT ON COLUMN mails.attempts IS 'also the fencing token of the worker that sends it until due_at';
 
 CREATE TABLE sessions (
     token_hash      bytea PRIMARY KEY CHECK (length(token_hash) = 32),
@@ -326,17 +327,17 @@ CREATE TABLE sessions (
     agent           text NOT NULL CHECK (length(agent) <= 300)
 );
 CREATE INDEX sessions_of_user ON sessions (user_id);
-COMMENT ON TABLE sessions IS 'control: browsers that are signed in; one that is ended is deleted';
-COMMENT ON COLUMN sessions.organization_id IS 'the one that is looked at; NULL: the person belongs to none';
-COMMENT ON COLUMN sessions.idle IS 'it ends when it was not seen for so long, and in any case at ends_at';
-COMMENT ON COLUMN sessions.proved_at IS 'when the person last showed who they are, which dangerous acts ask for again';
+COMMENT ON TABLE sessions IS 'control: signed-in browsers; deleted when ended';
+COMMENT ON COLUMN sessions.organization_id IS 'the organization being viewed; NULL: the person belongs to none';
+COMMENT ON COLUMN sessions.idle IS 'it ends after this long without use, and in any case at ends_at';
+COMMENT ON COLUMN sessions.proved_at IS 'when the person last authenticated, which dangerous actions require again';
 
 CREATE TABLE sign_in_tries (
     subject  bytea PRIMARY KEY CHECK (length(subject) = 16),
     tries    integer NOT NULL,
     tried_at timestamptz NOT NULL
 );
-COMMENT ON TABLE sign_in_tries IS 'control: failures to sign in, by account and by address, which make the next try wait';
+COMMENT ON TABLE sign_in_tries IS 'control: failed sign-ins by account and by address, which delay the next try';
 COMMENT ON COLUMN sign_in_tries.subject IS 'first 16 bytes of SHA-256 over `account` or `address` and its name, known or not';
 
 
@@ -349,7 +350,7 @@ CREATE TABLE quotas (
     resets_at       timestamptz,
     CONSTRAINT quotas_not_overdrawn CHECK (used <= total)
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE quotas IS 'tenant: the maintained balance; its row lock also puts an organization''s accepts in order';
+COMMENT ON TABLE quotas IS 'tenant: the maintained balance; its row lock also serializes an organization''s accepts';
 
 CREATE TABLE spend_limits (
     organization_id uuid NOT NULL,
@@ -379,7 +380,7 @@ CREATE TABLE usage_ledger (
 );
 -- A message is refunded once: finds what was refunded before, and guards against a second time.
 CREATE UNIQUE INDEX usage_ledger_refunds ON usage_ledger (organization_id, message_id) WHERE type = 'refund';
-COMMENT ON TABLE usage_ledger IS 'tenant: what changed a quota other than messages; append-only. See usage_entries';
+COMMENT ON TABLE usage_ledger IS 'tenant: changes of a quota other than messages; append-only. See usage_entries';
 
 CREATE TABLE refunded_classes (
     class text PRIMARY KEY CHECK (class IN ('refused', 'undelivered', 'failed', 'expired', 'rejected', 'unknown'))
@@ -395,9 +396,9 @@ CREATE TABLE usage_months (
     balance_after   bigint NOT NULL,
     PRIMARY KEY (organization_id, month, source)
 );
-COMMENT ON TABLE usage_months IS 'tenant: what an organization used in a month, in place of messages that are gone';
+COMMENT ON TABLE usage_months IS 'tenant: an organization''s usage in a month, in place of messages that were dropped';
 COMMENT ON COLUMN usage_months.source IS 'the partition of messages that is counted, whose sums are valid once it is in usage_closed; or `stray`: rows that were deleted one by one, valid at once';
-COMMENT ON COLUMN usage_months.balance_after IS 'what the last of them left';
+COMMENT ON COLUMN usage_months.balance_after IS 'balance after the last of them';
 
 CREATE TABLE usage_days (
     organization_id uuid NOT NULL,
@@ -413,9 +414,9 @@ CREATE TABLE usage_days (
     refunded        bigint NOT NULL,
     PRIMARY KEY (organization_id, day, channel, country, sender, campaign_id, key_id)
 ) WITH (fillfactor = 70);
-COMMENT ON TABLE usage_days IS 'tenant: live messages by the day (UTC) in which they were accepted, and refunds by the day in which they were made; bills are drawn from it. What traffic_deltas holds is still to be added';
+COMMENT ON TABLE usage_days IS 'tenant: live messages by the day (UTC) of acceptance, and refunds by the day they were made; the source of bills. Rows of traffic_deltas are still to be added';
 COMMENT ON COLUMN usage_days.sender IS 'as in traffic';
-COMMENT ON COLUMN usage_days.campaign_id IS 'zeros: none. The same for key_id: a person, a campaign or the command line sent it, or it is a refund';
+COMMENT ON COLUMN usage_days.campaign_id IS 'zeros: none. The same for key_id: sent by a person, a campaign or the command line, or a refund';
 
 CREATE TABLE usage_counts (
     organization_id uuid NOT NULL,
@@ -433,7 +434,7 @@ CREATE TABLE usage_closed (
     source    text PRIMARY KEY,
     closed_at timestamptz NOT NULL DEFAULT now()
 );
-COMMENT ON TABLE usage_closed IS 'control: partitions of messages that were dropped, each in the commit that dropped it. From then on usage_months stands for their messages';
+COMMENT ON TABLE usage_closed IS 'control: dropped partitions of messages, recorded in the commit that dropped them. From then on usage_months stands for their messages';
 
 
 -- -- Contacts and consent ---------------------------------------------------------------------------------------------
@@ -454,7 +455,7 @@ CREATE TABLE contacts (
 -- The phone comes before the mode: a look-up by id must not be able to use this index.
 CREATE UNIQUE INDEX contacts_phone ON contacts (organization_id, phone, mode);
 COMMENT ON TABLE contacts IS 'tenant: people and their numbers, one contact a number and mode. Whether somebody opted out is read from opt_outs, never stored twice';
-COMMENT ON COLUMN contacts.tags IS 'trimmed, in lower case, each once, in the order given; contact_tags says the same the other way round';
+COMMENT ON COLUMN contacts.tags IS 'trimmed, lower case, distinct, in the order given; contact_tags is the inverse';
 
 CREATE TABLE contact_tags (
     organization_id uuid NOT NULL,
@@ -507,11 +508,11 @@ CREATE TABLE contact_imports (
 CREATE INDEX contact_imports_due ON contact_imports (organization_id, id)
     WHERE is_uploaded AND state IN ('checking', 'running', 'undoing');
 COMMENT ON TABLE contact_imports IS 'tenant: files of contacts that were imported, kept as long as texts are, so that an import can be undone';
-COMMENT ON COLUMN contact_imports.finished_at IS 'NULL: it was stopped, or is still running';
-COMMENT ON COLUMN contact_imports.is_uploaded IS 'a worker imports it, from contact_import_chunks; else the command line does, from a file of its own';
-COMMENT ON COLUMN contact_imports.columns IS 'JSON: the header''s cells. fields: which of them is the phone number, the name …';
-COMMENT ON COLUMN contact_imports.survey IS 'JSON: what the file would do, once all of it was looked through';
-COMMENT ON COLUMN contact_imports.rows IS 'read so far; moves in the commit that writes their contacts';
+COMMENT ON COLUMN contact_imports.finished_at IS 'NULL: interrupted or still running';
+COMMENT ON COLUMN contact_imports.is_uploaded IS 'a worker imports it from contact_import_chunks; otherwise the command line does, from a local file';
+COMMENT ON COLUMN contact_imports.columns IS 'JSON: the header''s cells. fields: which of them holds the phone number, the name …';
+COMMENT ON COLUMN contact_imports.survey IS 'JSON: what the import would do, once the whole file has been read';
+COMMENT ON COLUMN contact_imports.rows IS 'rows read so far; advances in the commit that writes their contacts';
 
 CREATE TABLE contact_import_chunks (
     organization_id uuid NOT NULL,
@@ -520,7 +521,7 @@ CREATE TABLE contact_import_chunks (
     bytes           bytea NOT NULL,
     PRIMARY KEY (organization_id, import_id, number)
 );
-COMMENT ON TABLE contact_import_chunks IS 'tenant: an uploaded file, so that any process can go on with it; deleted when its import has ended, and after a week';
+COMMENT ON TABLE contact_import_chunks IS 'tenant: an uploaded file, so that any process can continue with it; deleted when its import ends, or after a week';
 
 CREATE TABLE contact_import_rejects (
     organization_id uuid NOT NULL,
@@ -541,8 +542,8 @@ CREATE TABLE contact_import_batches (
     created         uuid[] NOT NULL,
     PRIMARY KEY (organization_id, import_id, batch)
 );
-COMMENT ON TABLE contact_import_batches IS 'tenant: contacts that a batch of an import made';
-COMMENT ON COLUMN contact_import_batches.written_at IS 'updated_at of all that it wrote: who has another one was changed since';
+COMMENT ON TABLE contact_import_batches IS 'tenant: contacts created by a batch of an import';
+COMMENT ON COLUMN contact_import_batches.written_at IS 'updated_at of all contacts it wrote: any with another value was changed since';
 
 CREATE TABLE contact_import_images (
     organization_id uuid NOT NULL,
@@ -556,7 +557,7 @@ CREATE TABLE contact_import_images (
     updated_at      timestamptz NOT NULL,
     PRIMARY KEY (organization_id, import_id, batch, contact_id)
 );
-COMMENT ON TABLE contact_import_images IS 'tenant: what contacts were before a batch of an import changed them';
+COMMENT ON TABLE contact_import_images IS 'tenant: contacts as they were before a batch of an import changed them';
 
 CREATE TABLE contact_changes (
     organization_id uuid NOT NULL,
@@ -576,8 +577,8 @@ CREATE TABLE contact_changes (
     PRIMARY KEY (organization_id, mode, change_id, contact_id)
 );
 CREATE INDEX contact_changes_age ON contact_changes (changed_at);
-COMMENT ON TABLE contact_changes IS 'tenant: what somebody has just done to marked contacts, kept for an hour so that it can be undone';
-COMMENT ON COLUMN contact_changes.name IS 'of one that was deleted, as are the columns that follow';
+COMMENT ON TABLE contact_changes IS 'tenant: changes made to marked contacts, kept for an hour so that they can be undone';
+COMMENT ON COLUMN contact_changes.name IS 'of a deleted contact, like the columns that follow';
 
 CREATE TABLE tag_changes (
     organization_id uuid NOT NULL CONSTRAINT tag_changes_organization REFERENCES organizations,
@@ -590,14 +591,14 @@ CREATE TABLE tag_changes (
     PRIMARY KEY (organization_id, mode, id)
 );
 CREATE INDEX tag_changes_open ON tag_changes (organization_id, mode, id) WHERE finished_at IS NULL;
-COMMENT ON TABLE tag_changes IS 'tenant: tags that are renamed, merged or removed, contact after contact';
-COMMENT ON COLUMN tag_changes.becomes IS 'the tag that its contacts get instead; NULL: none';
-COMMENT ON COLUMN tag_changes.contacts IS 'how many were changed so far';
+COMMENT ON TABLE tag_changes IS 'tenant: tags being renamed, merged or removed, contact by contact';
+COMMENT ON COLUMN tag_changes.becomes IS 'the tag that contacts get instead; NULL: none';
+COMMENT ON COLUMN tag_changes.contacts IS 'number of contacts changed so far';
 
--- Consent is kept by person, not by spelling: `person_of` is what all spellings of a number have in common, and
--- person_names says which numbers and user ids belong to one person besides. The function is the twin of
+-- Consent is kept by person, not by spelling: `person_of` is the key shared by all spellings of a number, and
+-- person_names links further numbers and user ids of one person. The function is the twin of
 -- `phones.person`, which a test compares with it; it stands here, not beside its Python, because columns are generated
--- by it: another rule needs another migration, which computes those columns anew.
+-- by it: changing the rule takes a migration that computes those columns again.
 CREATE FUNCTION person_of(p_address text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE left(p_address, 3)
            WHEN '+55' THEN regexp_replace(p_address, '^(\+55[0-9]{2})9([6-9][0-9]{7})$', '\1\2')
@@ -621,13 +622,13 @@ CREATE TABLE opt_outs (
     person          text NOT NULL GENERATED ALWAYS AS (person_of(recipient)) STORED,
     PRIMARY KEY (organization_id, person)
 );
--- Only a list says that a source is there: no look-up can take this index for the right one.
+-- Only a list has this predicate, so no look-up can choose this index by mistake.
 CREATE INDEX opt_outs_newest ON opt_outs (organization_id, since, person) WHERE source IS NOT NULL;
-COMMENT ON TABLE opt_outs IS 'tenant: recipients that asked for no more messages. Looked up with every message';
-COMMENT ON COLUMN opt_outs.person IS 'what is looked up: see person_of';
-COMMENT ON COLUMN opt_outs.recipient IS 'as it was written when it opted out: E.164 with +, or a user id';
-COMMENT ON COLUMN opt_outs.source IS 'keyword, operator, or another part''s name for itself';
-COMMENT ON COLUMN opt_outs.message_id IS 'of received_messages: the message that asked for it';
+COMMENT ON TABLE opt_outs IS 'tenant: recipients who asked for no more messages. Looked up for every message';
+COMMENT ON COLUMN opt_outs.person IS 'the key that is looked up: see person_of';
+COMMENT ON COLUMN opt_outs.recipient IS 'as written at the opt-out: E.164 with +, or a user id';
+COMMENT ON COLUMN opt_outs.source IS 'keyword, operator, or the name of another component';
+COMMENT ON COLUMN opt_outs.message_id IS 'the message in received_messages that asked for it';
 
 CREATE TABLE person_names (
     organization_id uuid NOT NULL,
@@ -637,12 +638,12 @@ CREATE TABLE person_names (
     PRIMARY KEY (organization_id, name)
 );
 CREATE INDEX person_names_by_person ON person_names (organization_id, person) WHERE person IS NOT NULL;
-COMMENT ON TABLE person_names IS 'tenant: names (keys of numbers, user ids) that Meta said are one person''s; who has a single name is not here';
+COMMENT ON TABLE person_names IS 'tenant: names (keys of numbers, user ids) that Meta attributes to one person; people with a single name are not listed';
 
 
 -- -- Campaigns --------------------------------------------------------------------------------------------------------
 -- One text or template for many recipients, staged into messages chunk by chunk. The counts of a campaign are disjoint
--- and add up to its total at every commit. They are moved by differences: a chunk keeps what was last counted of its
+-- and add up to its total at every commit. They are updated by differences: a chunk keeps what was last counted of its
 -- own messages, which lie in one range of ids.
 
 CREATE TABLE campaigns (
@@ -718,16 +719,16 @@ CREATE INDEX campaigns_forget ON campaigns (organization_id, id)
 CREATE INDEX campaigns_by_channel ON campaigns (organization_id, channel, id) WHERE channel IS NOT NULL;
 COMMENT ON TABLE campaigns IS 'tenant: one text or template for many recipients, with maintained counts';
 COMMENT ON COLUMN campaigns.class IS 'traffic class of its messages; NULL: marketing, or it is WhatsApp';
-COMMENT ON COLUMN campaigns.parameters IS 'for each parameter of the template, where its value comes from';
-COMMENT ON COLUMN campaigns.with_names IS 'its messages say something of the recipient beyond the number';
+COMMENT ON COLUMN campaigns.parameters IS 'source of the value of each template parameter';
+COMMENT ON COLUMN campaigns.with_names IS 'its messages depend on more of the recipient than the number';
 COMMENT ON COLUMN campaigns.audience_tags IS 'NULL: the recipients were listed';
 COMMENT ON COLUMN campaigns.excluded_tags IS 'contacts with any of these are no recipients; empty where these were listed';
-COMMENT ON COLUMN campaigns.read IS 'delivered, and the recipient has looked at it; delivered counts the others';
-COMMENT ON COLUMN campaigns.step_at IS 'when a worker has something to do for it; NULL: never again';
-COMMENT ON COLUMN campaigns.staged_to IS 'the last recipient that has a message or was skipped; moves in the same commit';
+COMMENT ON COLUMN campaigns.read IS 'delivered and read; delivered counts those not read';
+COMMENT ON COLUMN campaigns.step_at IS 'when a worker next has something to do for it; NULL: never';
+COMMENT ON COLUMN campaigns.staged_to IS 'the last recipient staged or skipped; advances in the same commit';
 COMMENT ON COLUMN campaigns.due_at IS 'when the next message is due, under messages_per_minute';
-COMMENT ON COLUMN campaigns.drained_at IS 'since when nothing waits to be sent';
-COMMENT ON COLUMN campaigns.forgotten IS 'its recipients were deleted, after its end';
+COMMENT ON COLUMN campaigns.drained_at IS 'since when nothing has been waiting to be sent';
+COMMENT ON COLUMN campaigns.forgotten IS 'its recipients were deleted after its end';
 
 CREATE TABLE campaign_recipients (
     organization_id uuid NOT NULL,
@@ -738,8 +739,8 @@ CREATE TABLE campaign_recipients (
     last_name       text,
     PRIMARY KEY (organization_id, campaign_id, phone)
 );
-COMMENT ON TABLE campaign_recipients IS 'tenant: the audience as it was at the start, each number once, with what the text needs of the contact; deleted after its end';
-COMMENT ON COLUMN campaign_recipients.phone IS 'sorts bytewise: the cursor''s order must not depend on a locale';
+COMMENT ON TABLE campaign_recipients IS 'tenant: the audience as of the start, each number once, with the contact''s values that the text needs; deleted after the campaign''s end';
+COMMENT ON COLUMN campaign_recipients.phone IS 'sorted bytewise: the cursor''s order must not depend on a locale';
 
 CREATE TABLE campaign_chunks (
     organization_id uuid NOT NULL,
@@ -762,9 +763,9 @@ CREATE TABLE campaign_chunks (
 ) WITH (fillfactor = 70);
 CREATE INDEX campaign_chunks_due ON campaign_chunks (count_at);
 CREATE INDEX campaign_chunks_put_off ON campaign_chunks (organization_id, campaign_id, first_id) WHERE put_off_at IS NOT NULL;
-COMMENT ON TABLE campaign_chunks IS 'tenant: messages staged together and what was last counted of them, until nothing more can change';
-COMMENT ON COLUMN campaign_chunks.put_off_at IS 'since when what was not sent of it waits for somebody to resume the campaign';
-COMMENT ON COLUMN campaign_chunks.withdrawn IS 'the campaign was canceled, and what was not sent of this chunk is canceled too';
+COMMENT ON TABLE campaign_chunks IS 'tenant: messages staged together and their last counts, until nothing more can change';
+COMMENT ON COLUMN campaign_chunks.put_off_at IS 'since when its unsent messages have been waiting for the campaign to be resumed';
+COMMENT ON COLUMN campaign_chunks.withdrawn IS 'the campaign was canceled, and so were the unsent messages of this chunk';
 
 
 -- -- Suppliers --------------------------------------------------------------------------------------------------------
@@ -786,8 +787,8 @@ CREATE TABLE suppliers (
     changed_at timestamptz NOT NULL
 );
 COMMENT ON TABLE suppliers IS 'reference: accounts that carry messages. kind: see suppliers/kinds.py; secret is sealed; prefixes: E.164 digits, empty for all';
-COMMENT ON COLUMN suppliers.simulated IS 'a simulator: takes live messages only while there is no other supplier';
-COMMENT ON COLUMN suppliers.parts IS 'whose receipts decide a message of several parts';
+COMMENT ON COLUMN suppliers.simulated IS 'a simulator: carries live messages only while there is no other supplier';
+COMMENT ON COLUMN suppliers.parts IS 'which parts'' receipts decide the status of a message of several parts';
 
 CREATE TABLE routes (
     id              uuid PRIMARY KEY,
@@ -845,7 +846,7 @@ CREATE TABLE supplier_sessions (
     PRIMARY KEY (supplier_id, slot)
 );
 COMMENT ON TABLE supplier_sessions IS 'control: which worker may open which of an account''s sessions';
-COMMENT ON COLUMN supplier_sessions.ready IS 'its worker has it bound, and the supplier''s circuit is closed there: others leave to it what it carries better';
+COMMENT ON COLUMN supplier_sessions.ready IS 'its worker has it bound with a closed circuit: other workers leave messages to it';
 
 CREATE TABLE supplier_callbacks (
     id          uuid PRIMARY KEY,
@@ -853,9 +854,9 @@ CREATE TABLE supplier_callbacks (
     body        bytea NOT NULL,
     received_at timestamptz NOT NULL
 );
--- Sealed bytes do not get smaller: an attempt to compress them would only cost time.
+-- Sealed bytes do not compress: trying would only cost time.
 ALTER TABLE supplier_callbacks ALTER COLUMN body SET STORAGE EXTERNAL;
-COMMENT ON TABLE supplier_callbacks IS 'control: what suppliers over HTTP posted, as it came, stored before it is answered and deleted once it is processed. Sealed';
+COMMENT ON TABLE supplier_callbacks IS 'control: callbacks of HTTP suppliers as received, stored before they are answered and deleted once processed. Sealed';
 
 CREATE TABLE receipt_words (
     supplier_id uuid NOT NULL CONSTRAINT receipt_words_supplier REFERENCES suppliers,
@@ -865,7 +866,7 @@ CREATE TABLE receipt_words (
     last_at     timestamptz NOT NULL,
     PRIMARY KEY (supplier_id, word)
 );
-COMMENT ON TABLE receipt_words IS 'control: words for a message''s state in receipts that nobody knows, counted, for operators; at most a hundred of a supplier';
+COMMENT ON TABLE receipt_words IS 'control: unknown message states in receipts, counted for operators; at most a hundred per supplier';
 
 CREATE TABLE tariffs (
     id          uuid PRIMARY KEY,
@@ -941,9 +942,9 @@ CREATE TABLE sender_ids (
 );
 CREATE UNIQUE INDEX sender_ids_value ON sender_ids (organization_id, lower(value));
 CREATE UNIQUE INDEX sender_ids_default ON sender_ids (organization_id) WHERE is_default;
--- Whose number it is that a handset wrote to: the one look-up that knows a number and no organization.
+-- Finds the owner of a number that a handset wrote to: the only look-up without an organization.
 CREATE INDEX sender_ids_approved ON sender_ids (lower(value)) WHERE status = 'approved';
-COMMENT ON TABLE sender_ids IS 'tenant: names and numbers that an organization may send as';
+COMMENT ON TABLE sender_ids IS 'tenant: names and numbers that an organization may send from';
 
 CREATE TABLE saved_texts (
     organization_id uuid NOT NULL CONSTRAINT saved_texts_organization REFERENCES organizations,
@@ -959,7 +960,7 @@ CREATE UNIQUE INDEX saved_texts_name ON saved_texts (organization_id, lower(name
 COMMENT ON TABLE saved_texts IS 'tenant: texts that people send again and again, at most 200 of an organization; kept until somebody removes them';
 COMMENT ON COLUMN saved_texts.used_at IS 'when it was last sent, to the minute';
 
--- No index by recipient or reference: a search looks through a bounded number of messages, rather than having every
+-- No index by recipient or reference: a search scans a bounded number of messages, rather than having every
 -- message pay for an index when it is accepted.
 CREATE TABLE messages (
     organization_id  uuid NOT NULL,
@@ -1007,29 +1008,29 @@ CREATE TABLE messages (
     receipt_at       timestamptz,
     PRIMARY KEY (organization_id, id)
 ) PARTITION BY RANGE (id);
--- Rows come in the order of time, so a few pages tell whether a month that is to be dropped holds a row that is younger
+-- Rows are inserted in order of time, so a few pages tell whether a month that is to be dropped holds a row younger
 -- than its id says. The same for the other indexes named `_age`.
 -- Their texts are erased by this time. Without the text in its predicate, so that erasing one stays within its page.
 CREATE INDEX messages_scheduled ON messages (send_at) WHERE send_at IS NOT NULL;
 CREATE INDEX messages_age ON messages USING brin (accepted_at) WITH (autosummarize = on);
 CREATE TABLE messages_rest PARTITION OF messages DEFAULT WITH (fillfactor = 75);
-COMMENT ON TABLE messages IS 'tenant: one row an SMS, and the entry of the usage list that it is';
-COMMENT ON COLUMN messages.supplier_id IS 'who took it, as soon as that is known; what traffic counts it under';
+COMMENT ON TABLE messages IS 'tenant: one row per SMS, which is also its entry of the usage list';
+COMMENT ON COLUMN messages.supplier_id IS 'the supplier that accepted it, once known; traffic counts it under this supplier';
 COMMENT ON COLUMN messages.network IS 'the recipient''s network (MCC-MNC) as it was known when a supplier took it; empty: not known';
 COMMENT ON COLUMN messages.price IS 'millionths that its organization pays, settled when it was accepted; NULL: there was no price. price_due: submit, or delivered: only if it arrives';
 COMMENT ON COLUMN messages.cost IS 'millionths that the supplier who took it charges, settled with the attempt; NULL: not known. cost_due: as price_due';
-COMMENT ON COLUMN messages.previous_status IS 'what its status was before the last move: a move takes it off there in the traffic roll-ups';
+COMMENT ON COLUMN messages.previous_status IS 'status before the last change, from which a change subtracts it in the traffic roll-ups';
 COMMENT ON COLUMN messages.class IS 'traffic class: what its sender says it is (a one-time code, transactional, marketing), by which routes and limits tell messages apart';
-COMMENT ON COLUMN messages.country IS 'ISO region of the calling code; 001: of no country';
-COMMENT ON COLUMN messages.body IS 'what it says; NULL: erased, after the retention time or with its person';
-COMMENT ON COLUMN messages.key_id IS 'API key of the request that sent it; NULL: a campaign, a person or the command line did';
+COMMENT ON COLUMN messages.country IS 'ISO region of the calling code; 001: no country';
+COMMENT ON COLUMN messages.body IS 'text; NULL: erased after the retention time or with its person';
+COMMENT ON COLUMN messages.key_id IS 'API key of the request that sent it; NULL: sent by a campaign, a person or the command line';
 COMMENT ON COLUMN messages.person_id IS 'the user who sent it on the dashboard; NULL: a key, a campaign or the command line did';
-COMMENT ON COLUMN messages.balance_after IS 'quota that was left once it was accepted; a message in test mode took none of it';
-COMMENT ON COLUMN messages.send_at IS 'not before this, as the sender asked; NULL: at once';
-COMMENT ON COLUMN messages.expires_at IS 'not worth delivering after this; NULL: the default of the retry schedule';
-COMMENT ON COLUMN messages.ended_at IS 'when it became canceled or unknown; other ends have columns of their own';
-COMMENT ON COLUMN messages.event_id IS 'the one contract event that this message raised';
-COMMENT ON COLUMN messages.receipt IS 'fingerprint of the first receipt that moved it, which has no row in receipts; the columns after it are of that receipt';
+COMMENT ON COLUMN messages.balance_after IS 'remaining quota after it was accepted; test messages use none';
+COMMENT ON COLUMN messages.send_at IS 'earliest time to send it; NULL: at once';
+COMMENT ON COLUMN messages.expires_at IS 'not sent after this; NULL: the default of the retry schedule';
+COMMENT ON COLUMN messages.ended_at IS 'when it became canceled or unknown; other final states have columns of their own';
+COMMENT ON COLUMN messages.event_id IS 'the one contract event raised by this message';
+COMMENT ON COLUMN messages.receipt IS 'fingerprint of the first receipt that changed its status, which has no row in receipts; the following columns belong to that receipt';
 
 CREATE VIEW usage_sums AS
 SELECT organization_id,
@@ -1043,9 +1044,9 @@ SELECT organization_id,
   FROM usage_months
  WHERE source = 'stray' OR EXISTS (SELECT FROM usage_closed WHERE usage_closed.source = usage_months.source)
  GROUP BY organization_id, month;
-COMMENT ON VIEW usage_sums IS 'one entry of the usage list for each month of an organization whose messages are gone';
+COMMENT ON VIEW usage_sums IS 'one entry of the usage list for each month whose messages were dropped';
 
--- The organization's usage list: messages, all that changed the quota besides, and the sums of months whose messages are
+-- The organization's usage list: messages, other changes of the quota, and the sums of months whose messages are
 -- gone. `quantity` adds up to total - used of quotas at every commit.
 CREATE VIEW usage_entries AS
 SELECT organization_id, id, 'usage' AS type, 'sms' AS channel, -1::bigint AS quantity, balance_after,
@@ -1056,7 +1057,7 @@ SELECT organization_id, id, type, channel, quantity, balance_after, segments, me
   FROM usage_ledger
 UNION ALL
 SELECT * FROM usage_sums;
-COMMENT ON VIEW usage_entries IS 'what changed each organization''s quota, entry by entry';
+COMMENT ON VIEW usage_entries IS 'every change of each organization''s quota';
 
 CREATE TABLE sms_parts (
     answered_on      date NOT NULL,
@@ -1073,14 +1074,14 @@ CREATE TABLE sms_parts (
     PRIMARY KEY (id_key, supplier_id, message_id, attempt, part, answered_on)
 ) PARTITION BY RANGE (answered_on);
 CREATE INDEX sms_parts_by_message ON sms_parts (message_id);
--- Parts that still wait for a receipt; with the others in it, each look at them would read days of traffic.
+-- Only parts still waiting for a receipt: with the others in it, each scan would read days of traffic.
 CREATE INDEX sms_parts_open ON sms_parts (created_at) WHERE parts > 1 AND state IS NULL;
 CREATE INDEX sms_parts_age ON sms_parts USING brin (created_at) WITH (autosummarize = on);
 CREATE TABLE sms_parts_rest PARTITION OF sms_parts DEFAULT;
-COMMENT ON TABLE sms_parts IS 'control: supplier message id to message, of messages of several parts, and of those that were accepted long before they were sent; all others have it in attempts. Ids come again (wrap, restart), so the key is not unique';
+COMMENT ON TABLE sms_parts IS 'control: supplier message id to message, for messages of several parts and for those accepted long before they were sent; others have it in attempts. Suppliers reuse ids (wrap, restart), so the key is not unique';
 COMMENT ON COLUMN sms_parts.answered_on IS 'day of created_at, in UTC';
-COMMENT ON COLUMN sms_parts.attempt IS 'the first attempt of its series';
-COMMENT ON COLUMN sms_parts.state IS 'final state that a receipt named, kept for messages of several parts only';
+COMMENT ON COLUMN sms_parts.attempt IS 'first attempt of its series';
+COMMENT ON COLUMN sms_parts.state IS 'final state reported by a receipt; only for messages of several parts';
 
 CREATE TABLE receipts (
     received_on     date NOT NULL,
@@ -1103,9 +1104,9 @@ CREATE TABLE receipts (
     next_try_at     timestamptz,
     PRIMARY KEY (received_on, supplier_id, fingerprint)
 ) PARTITION BY RANGE (received_on);
--- Receipts that wait for their message are found by each of the ids they name, by the time of their next look, and, for
--- an attempt whose answer was lost, by the time they came. Those that were matched at once never enter these indexes.
--- Orphans are in the last one only: a supplier whose receipts fit nothing leaves many. The supplier comes last
+-- Receipts waiting for their message are found by each of the ids they name, by the time of their next try, and, for
+-- an attempt whose response was lost, by the time they arrived. Those matched at once never enter these indexes.
+-- Orphans are in the last one only: a supplier whose receipts match nothing leaves many. The supplier comes last
 -- in each: an index that leads with it looks as good as the right one until the table was analyzed.
 CREATE INDEX receipts_early_1 ON receipts ((keys[1]), supplier_id) WHERE message_id IS NULL AND next_try_at IS NOT NULL;
 CREATE INDEX receipts_early_2 ON receipts ((keys[2]), supplier_id) WHERE message_id IS NULL AND next_try_at IS NOT NULL;
@@ -1114,9 +1115,9 @@ CREATE INDEX receipts_unmatched ON receipts (received_at, supplier_id) WHERE mes
 CREATE INDEX receipts_by_message ON receipts (message_id) WHERE message_id IS NOT NULL;
 CREATE INDEX receipts_age ON receipts USING brin (received_at) WITH (autosummarize = on);
 CREATE TABLE receipts_rest PARTITION OF receipts DEFAULT;
-COMMENT ON TABLE receipts IS 'control: receipts other than the first that moved its message: those that fit nothing, further and intermediate ones, those of messages of several parts. A redelivered one meets its own fingerprint';
-COMMENT ON COLUMN receipts.submitted IS '`sub` of the text; with `dlvrd` it decides about all parts, also of a receipt that is matched later';
-COMMENT ON COLUMN receipts.next_try_at IS 'when an unmatched one is looked at again; NULL on an unmatched one: an orphan';
+COMMENT ON TABLE receipts IS 'control: receipts other than the first that changed its message''s status: unmatched, further and intermediate ones, and those of messages of several parts. A redelivered one is recognized by its fingerprint';
+COMMENT ON COLUMN receipts.submitted IS '`sub` of the text; with `dlvrd` it decides about all parts, even if the receipt is matched later';
+COMMENT ON COLUMN receipts.next_try_at IS 'when an unmatched receipt is tried again; NULL on an unmatched one: an orphan';
 
 CREATE TABLE receipt_bytes (
     received_on  date NOT NULL,
@@ -1127,8 +1128,8 @@ CREATE TABLE receipt_bytes (
     PRIMARY KEY (received_on, id)
 ) PARTITION BY RANGE (received_on);
 CREATE TABLE receipt_bytes_rest PARTITION OF receipt_bytes DEFAULT;
-COMMENT ON TABLE receipt_bytes IS 'control: receipts as suppliers wrote them, those of a commit in a row, dropped by the day like texts, whose beginning they may repeat';
-COMMENT ON COLUMN receipt_bytes.fingerprints IS 'of each receipt, as in messages and receipts';
+COMMENT ON TABLE receipt_bytes IS 'control: receipts as received, one row per commit; dropped by day like texts, of which they may quote the beginning';
+COMMENT ON COLUMN receipt_bytes.fingerprints IS 'one for each receipt, as in messages and receipts';
 
 
 -- -- SMS received -----------------------------------------------------------------------------------------------------
@@ -1158,21 +1159,21 @@ CREATE TABLE inbound_messages (
 CREATE UNIQUE INDEX inbound_messages_key ON inbound_messages (supplier_id, key) WHERE key IS NOT NULL;
 CREATE INDEX inbound_messages_due ON inbound_messages (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX inbound_messages_unassigned ON inbound_messages (id) WHERE state = 'unassigned';
--- One handset that writes ten thousand times must not make each look at what it wrote before read all of it: a
+-- A handset that writes ten thousand times must not make each look-up read all of it: a
 -- repetition is looked for among what was not acknowledged, a part among parts of the same reference.
 CREATE INDEX inbound_messages_unanswered ON inbound_messages (sender, recipient, received_at)
     WHERE NOT acknowledged AND concatenation IS NULL;
 CREATE INDEX inbound_messages_parts ON inbound_messages (sender, recipient, (concatenation[1]), received_at)
     WHERE concatenation IS NOT NULL;
-COMMENT ON TABLE inbound_messages IS 'control: messages from handsets as they came, stored before they are acknowledged. Then parts are put together, the organization is found and words such as STOP are obeyed';
+COMMENT ON TABLE inbound_messages IS 'control: messages from handsets as received, stored before they are acknowledged. Then parts are joined, the organization is found and words such as STOP are acted on';
 COMMENT ON COLUMN inbound_messages.sender_ton IS 'type of number (SMPP 3.4 5.2.5): 0 unknown, 1 international, 2 national';
 COMMENT ON COLUMN inbound_messages.locking_shift IS 'language identifier (3GPP 23.038 annex A) of the table in place of the alphabet; 0: none';
 COMMENT ON COLUMN inbound_messages.single_shift IS 'language identifier of the table behind an escape; 0: none';
-COMMENT ON COLUMN inbound_messages.acknowledged IS 'our answer was written to its connection; the same again is then another message';
-COMMENT ON COLUMN inbound_messages.key IS 'the supplier''s own id of it, where it gives one: the same again is not stored';
+COMMENT ON COLUMN inbound_messages.acknowledged IS 'our acknowledgement was written to the connection, so a repetition is another message';
+COMMENT ON COLUMN inbound_messages.key IS 'the supplier''s id of the message, if it gives one: a repetition is not stored';
 COMMENT ON COLUMN inbound_messages.state IS 'waiting: for its other parts; unassigned: to a number of no organization, or of several';
-COMMENT ON COLUMN inbound_messages.due_at IS 'when it is looked at; NULL: done';
-COMMENT ON COLUMN inbound_messages.message_id IS 'of received_messages: the message that it is, or is a part of';
+COMMENT ON COLUMN inbound_messages.due_at IS 'when it is processed; NULL: done';
+COMMENT ON COLUMN inbound_messages.message_id IS 'the message in received_messages that it belongs to';
 
 CREATE TABLE received_messages (
     organization_id uuid NOT NULL,
@@ -1190,11 +1191,11 @@ CREATE TABLE received_messages (
 ) PARTITION BY RANGE (id);
 CREATE INDEX received_messages_age ON received_messages USING brin (received_at) WITH (autosummarize = on);
 CREATE TABLE received_messages_rest PARTITION OF received_messages DEFAULT;
-COMMENT ON TABLE received_messages IS 'tenant: messages from handsets, parts put together';
-COMMENT ON COLUMN received_messages.body IS 'what it says; NULL: no text, or erased';
-COMMENT ON COLUMN received_messages.sender IS 'the handset: E.164, or as the supplier wrote it when that is no such number';
+COMMENT ON TABLE received_messages IS 'tenant: messages from handsets, with parts joined';
+COMMENT ON COLUMN received_messages.body IS 'text; NULL: none, or erased';
+COMMENT ON COLUMN received_messages.sender IS 'the handset: E.164, or as the supplier wrote it if it is not a phone number';
 COMMENT ON COLUMN received_messages.sender_id IS 'the sender ID that it was sent to';
-COMMENT ON COLUMN received_messages.missing IS 'parts that have not come';
+COMMENT ON COLUMN received_messages.missing IS 'parts that have not arrived';
 
 CREATE TABLE automatic_replies (
     organization_id uuid NOT NULL,
@@ -1207,8 +1208,8 @@ CREATE TABLE automatic_replies (
     PRIMARY KEY (organization_id, recipient, kind)
 );
 CREATE INDEX automatic_replies_by_message ON automatic_replies (organization_id, message_id);
-COMMENT ON TABLE automatic_replies IS 'tenant: the last confirmation of each kind to a number. It bounds them, and message_id may go out though the number opted out';
-COMMENT ON COLUMN automatic_replies.refusal IS 'code of the refusal, when it could not be accepted';
+COMMENT ON TABLE automatic_replies IS 'tenant: the last confirmation of each kind to a number, to limit them; message_id may be sent although the number opted out';
+COMMENT ON COLUMN automatic_replies.refusal IS 'code of the refusal, if it could not be accepted';
 
 CREATE TABLE inbox_threads (
     organization_id uuid NOT NULL,
@@ -1224,14 +1225,14 @@ CREATE TABLE inbox_threads (
     PRIMARY KEY (organization_id, id)
 ) WITH (fillfactor = 70);
 CREATE INDEX inbox_threads_newest ON inbox_threads (organization_id, message_id) WHERE message_id IS NOT NULL;
-COMMENT ON TABLE inbox_threads IS 'tenant: who wrote to which line of an organization, by the last message; one row for each pair';
-COMMENT ON COLUMN inbox_threads.id IS 'of a WhatsApp conversation, or what follows from line and peer';
+COMMENT ON TABLE inbox_threads IS 'tenant: conversations of an organization''s lines, ordered by the last message; one row per pair of line and peer';
+COMMENT ON COLUMN inbox_threads.id IS 'id of the WhatsApp conversation, or derived from line and peer';
 COMMENT ON COLUMN inbox_threads.line_id IS 'the sender ID or WhatsApp number that was written to';
-COMMENT ON COLUMN inbox_threads.peer IS 'who wrote: E.164 with +, a user id, or as a supplier wrote it';
+COMMENT ON COLUMN inbox_threads.peer IS 'the other side: E.164 with +, a user id, or as a supplier wrote it';
 COMMENT ON COLUMN inbox_threads.message_id IS 'the last message that they wrote';
-COMMENT ON COLUMN inbox_threads.seen_id IS 'the last message when somebody who answers looked';
-COMMENT ON COLUMN inbox_threads.assigned_to IS 'of users: who takes care of it';
-COMMENT ON COLUMN inbox_threads.closed_at IS 'somebody was done with it then; the next message makes it NULL again';
+COMMENT ON COLUMN inbox_threads.seen_id IS 'the last message when a member who answers last looked';
+COMMENT ON COLUMN inbox_threads.assigned_to IS 'the user who takes care of it';
+COMMENT ON COLUMN inbox_threads.closed_at IS 'when it was marked as done; the next message makes it NULL again';
 
 
 -- -- WhatsApp ---------------------------------------------------------------------------------------------------------
@@ -1250,7 +1251,7 @@ CREATE TABLE whatsapp_apps (
     changed_at       timestamptz NOT NULL
 );
 COMMENT ON TABLE whatsapp_apps IS 'reference: Meta apps, each with the secret that signs its callbacks to /in/whatsapp/{id}. Several organizations may share one. secret, old_secret and verify_token are sealed';
-COMMENT ON COLUMN whatsapp_apps.verified_at IS 'when the address last answered the handshake with the right token';
+COMMENT ON COLUMN whatsapp_apps.verified_at IS 'when the callback URL last answered the handshake with the right token';
 
 CREATE TABLE whatsapp_accounts (
     organization_id       uuid NOT NULL CONSTRAINT whatsapp_accounts_organization REFERENCES organizations,
@@ -1295,17 +1296,17 @@ CREATE TABLE whatsapp_accounts (
 CREATE UNIQUE INDEX whatsapp_accounts_waba ON whatsapp_accounts (waba_id) WHERE state <> 'removed';
 CREATE INDEX whatsapp_accounts_mirror ON whatsapp_accounts (mirror_at) WHERE state <> 'removed';
 COMMENT ON TABLE whatsapp_accounts IS 'tenant: WhatsApp Business Accounts and the credential for each. token is sealed';
-COMMENT ON COLUMN whatsapp_accounts.portfolio IS 'business portfolio whose messaging limit its numbers share; the account''s own WABA id where Meta named none';
-COMMENT ON COLUMN whatsapp_accounts.subscribed IS 'our app gets this account''s callbacks; NULL: not asked yet';
-COMMENT ON COLUMN whatsapp_accounts.held_until IS 'nothing is sent before this: credential, policy or billing trouble. Then one message tries';
-COMMENT ON COLUMN whatsapp_accounts.held_for_status IS 'the fault came as a status, so that only a status ends the hold: an answer says nothing of it';
-COMMENT ON COLUMN whatsapp_accounts.trying_id IS 'the one message that left since the hold''s time was over; what becomes of it decides';
-COMMENT ON COLUMN whatsapp_accounts.trying_at IS 'when a worker got leave to let one message try; others have none for a while';
+COMMENT ON COLUMN whatsapp_accounts.portfolio IS 'business portfolio whose messaging limit its numbers share; the WABA id if Meta named none';
+COMMENT ON COLUMN whatsapp_accounts.subscribed IS 'our app is subscribed to this account''s callbacks; NULL: not asked yet';
+COMMENT ON COLUMN whatsapp_accounts.held_until IS 'nothing is sent before this (credential, policy or billing trouble); then one message tries';
+COMMENT ON COLUMN whatsapp_accounts.held_for_status IS 'the fault was reported by a status, so only a status can end the hold: a response says nothing about it';
+COMMENT ON COLUMN whatsapp_accounts.trying_id IS 'the one message sent after the hold''s time, whose outcome decides';
+COMMENT ON COLUMN whatsapp_accounts.trying_at IS 'when a worker was allowed to send one trial message; others wait for a while';
 COMMENT ON COLUMN whatsapp_accounts.released_at IS 'when an operator last ended a hold by hand';
-COMMENT ON COLUMN whatsapp_accounts.mirror_at IS 'when templates, numbers and credential are read from Meta again';
-COMMENT ON COLUMN whatsapp_accounts.numbers_at IS 'when numbers, their health and the credential are read again; templates_at: all templates. mirror_at is the next of them';
-COMMENT ON COLUMN whatsapp_accounts.templates_read_at IS 'what all templates looked like at this time is known; an older event changes nothing. numbers_read_at likewise';
-COMMENT ON COLUMN whatsapp_accounts.failures IS 'readings in a row that failed: the pause grows with them';
+COMMENT ON COLUMN whatsapp_accounts.mirror_at IS 'when templates, numbers and credential are next read from Meta';
+COMMENT ON COLUMN whatsapp_accounts.numbers_at IS 'when numbers, their health and the credential are next read; templates_at: all templates. mirror_at is the earlier of the two';
+COMMENT ON COLUMN whatsapp_accounts.templates_read_at IS 'all templates are known as of this time; older events change nothing. numbers_read_at likewise';
+COMMENT ON COLUMN whatsapp_accounts.failures IS 'consecutive failed syncs, which lengthen the pause';
 
 CREATE TABLE whatsapp_warnings (
     organization_id uuid NOT NULL,
@@ -1319,9 +1320,9 @@ CREATE TABLE whatsapp_warnings (
     PRIMARY KEY (organization_id, account_id, kind, detail),
     CONSTRAINT whatsapp_warnings_account FOREIGN KEY (organization_id, account_id) REFERENCES whatsapp_accounts
 );
-COMMENT ON TABLE whatsapp_warnings IS 'tenant: what Meta said of an account that its operator must know';
-COMMENT ON COLUMN whatsapp_warnings.detail IS 'Meta''s own words for it, for operators; empty: there were none';
-COMMENT ON COLUMN whatsapp_warnings.over_at IS 'Meta took it back, or an operator has seen to it, then; said again later, it is open once more';
+COMMENT ON TABLE whatsapp_warnings IS 'tenant: warnings from Meta about an account, for its operator';
+COMMENT ON COLUMN whatsapp_warnings.detail IS 'Meta''s own words, for operators; may be empty';
+COMMENT ON COLUMN whatsapp_warnings.over_at IS 'when Meta withdrew it or an operator dismissed it; if repeated later, it is open again';
 
 CREATE TABLE whatsapp_numbers (
     organization_id       uuid NOT NULL,
@@ -1363,11 +1364,11 @@ CREATE INDEX whatsapp_numbers_by_account ON whatsapp_numbers (organization_id, a
 COMMENT ON TABLE whatsapp_numbers IS 'tenant: senders of an account, mirrored from Meta';
 COMMENT ON COLUMN whatsapp_numbers.graph_id IS 'Meta''s phone number id; never shown to a customer';
 COMMENT ON COLUMN whatsapp_numbers.messaging_limit IS 'unique users a day outside of service windows; NULL: unlimited or unknown';
-COMMENT ON COLUMN whatsapp_numbers.held_until IS 'as in whatsapp_accounts, for this number alone; the columns after it too';
-COMMENT ON COLUMN whatsapp_numbers.last_sent_at IS 'when a status last said that a message of this number was sent, give or take a quarter of a minute';
-COMMENT ON COLUMN whatsapp_numbers.missing_at IS 'since when listings lack it although Meta has not said that it is gone';
-COMMENT ON COLUMN whatsapp_numbers.applied_at IS 'time of the newest event that was applied; an older one changes nothing';
-COMMENT ON COLUMN whatsapp_numbers.applied IS 'for each facet of the record, the Unix time of the newest event on it';
+COMMENT ON COLUMN whatsapp_numbers.held_until IS 'as in whatsapp_accounts, for this number alone, like the columns after it';
+COMMENT ON COLUMN whatsapp_numbers.last_sent_at IS 'when a status last reported a message of this number as sent, within 15 s';
+COMMENT ON COLUMN whatsapp_numbers.missing_at IS 'since when it has been missing from listings, although Meta has not reported its removal';
+COMMENT ON COLUMN whatsapp_numbers.applied_at IS 'time of the newest event applied; older ones change nothing';
+COMMENT ON COLUMN whatsapp_numbers.applied IS 'for each facet of the record, the Unix time of its newest event';
 
 CREATE TABLE whatsapp_templates (
     organization_id  uuid NOT NULL,
@@ -1403,12 +1404,12 @@ CREATE INDEX whatsapp_templates_graph_id ON whatsapp_templates (graph_id);
 CREATE INDEX whatsapp_templates_reread ON whatsapp_templates (organization_id, account_id, reread_at)
     WHERE reread_at IS NOT NULL;
 COMMENT ON TABLE whatsapp_templates IS 'tenant: templates, mirrored from Meta';
-COMMENT ON COLUMN whatsapp_templates.disabled_locally IS 'an operator took it out of use; no synchronization sets it back';
-COMMENT ON COLUMN whatsapp_templates.held_until IS 'a paused one is looked at again then';
-COMMENT ON COLUMN whatsapp_templates.reread_at IS 'an event spoke of it: it alone is read again then';
-COMMENT ON COLUMN whatsapp_templates.missing_at IS 'since when listings lack it although Meta has not said that it is gone: what needs it waits';
-COMMENT ON COLUMN whatsapp_templates.applied_at IS 'time of the newest event or reading that was applied; an older one changes nothing';
-COMMENT ON COLUMN whatsapp_templates.applied IS 'for each facet of the record, the Unix time of the newest event on it alone';
+COMMENT ON COLUMN whatsapp_templates.disabled_locally IS 'disabled by an operator; no sync enables it again';
+COMMENT ON COLUMN whatsapp_templates.held_until IS 'when a paused template is read again';
+COMMENT ON COLUMN whatsapp_templates.reread_at IS 'when this template alone is read again, after an event';
+COMMENT ON COLUMN whatsapp_templates.missing_at IS 'since when it has been missing from listings, although Meta has not reported its removal: messages that need it wait';
+COMMENT ON COLUMN whatsapp_templates.applied_at IS 'time of the newest event or sync applied; older ones change nothing';
+COMMENT ON COLUMN whatsapp_templates.applied IS 'for each facet of the record, the Unix time of its newest event';
 
 CREATE TABLE whatsapp_qualities (
     organization_id uuid NOT NULL,
@@ -1444,13 +1445,13 @@ CREATE INDEX whatsapp_conversations_by_recipient ON whatsapp_conversations (orga
 CREATE INDEX whatsapp_conversations_merged ON whatsapp_conversations (organization_id, merged_into)
     WHERE merged_into IS NOT NULL;
 CREATE INDEX whatsapp_conversations_referred ON whatsapp_conversations (referred_at) WHERE referred_at IS NOT NULL;
-COMMENT ON TABLE whatsapp_conversations IS 'tenant: one for each pair of number and user, with the service window that the user''s messages open';
-COMMENT ON COLUMN whatsapp_conversations.mode IS 'a test key sees nothing of a user''s window, and a live key nothing of tests; aliases of test ones begin with `test:`, which no number and no user id does';
+COMMENT ON TABLE whatsapp_conversations IS 'tenant: one per pair of number and user, with the service window opened by the user''s messages';
+COMMENT ON COLUMN whatsapp_conversations.mode IS 'test and live conversations are separate; aliases of test ones begin with `test:`, unlike any number or user id';
 COMMENT ON COLUMN whatsapp_conversations.recipient IS 'E.164 with +; for a user who hides the number, the user id';
-COMMENT ON COLUMN whatsapp_conversations.merged_into IS 'its user turned out to be that conversation''s: what speaks of this one means that one';
-COMMENT ON COLUMN whatsapp_conversations.opened_at IS 'when the user last wrote what opens the window for a day';
-COMMENT ON COLUMN whatsapp_conversations.closed_at IS 'Meta said then that the window was closed: only what the user wrote later opens it';
-COMMENT ON COLUMN whatsapp_conversations.referred_at IS 'the user came by an advertisement: an answer within a day begins 72 free hours';
+COMMENT ON COLUMN whatsapp_conversations.merged_into IS 'the conversation that turned out to have the same user: references to this one mean that one';
+COMMENT ON COLUMN whatsapp_conversations.opened_at IS 'when the user last sent a message that opens the window for a day';
+COMMENT ON COLUMN whatsapp_conversations.closed_at IS 'when Meta reported the window as closed: only later messages from the user open it';
+COMMENT ON COLUMN whatsapp_conversations.referred_at IS 'when the user came through an advertisement: a reply within a day starts 72 free hours';
 
 CREATE TABLE whatsapp_aliases (
     organization_id uuid NOT NULL,
@@ -1460,7 +1461,7 @@ CREATE TABLE whatsapp_aliases (
     PRIMARY KEY (organization_id, number_id, alias)
 );
 CREATE INDEX whatsapp_aliases_by_alias ON whatsapp_aliases (organization_id, alias) WHERE alias IS NOT NULL;
-COMMENT ON TABLE whatsapp_aliases IS 'tenant: by which name a user''s conversation with a number is found; person_names has the user''s others';
+COMMENT ON TABLE whatsapp_aliases IS 'tenant: names by which a user''s conversation with a number is found; person_names has the user''s others';
 COMMENT ON COLUMN whatsapp_aliases.alias IS 'a key of person_of without +, or a user id';
 
 CREATE TABLE whatsapp_words (
@@ -1471,7 +1472,7 @@ CREATE TABLE whatsapp_words (
     person          text NOT NULL GENERATED ALWAYS AS (person_of(recipient)) STORED,
     PRIMARY KEY (organization_id, person)
 );
-COMMENT ON TABLE whatsapp_words IS 'tenant: the newest word for STOP or START that a user sent by WhatsApp; an older one that comes late changes nothing';
+COMMENT ON TABLE whatsapp_words IS 'tenant: the newest STOP or START that a user sent by WhatsApp; older ones that arrive late change nothing';
 
 CREATE TABLE whatsapp_messages (
     organization_id   uuid NOT NULL,
@@ -1516,23 +1517,23 @@ CREATE TABLE whatsapp_messages (
 ) PARTITION BY RANGE (id);
 CREATE INDEX whatsapp_messages_by_recipient ON whatsapp_messages (organization_id, recipient, id)
     WHERE recipient IS NOT NULL;
--- Those that are open: all ends raise an event, but for a cancellation, which takes the deadline away. A predicate on the
+-- Only open messages: every end raises an event, except a cancellation, which clears the deadline. A predicate on the
 -- status would make each status another entry in every index.
 CREATE INDEX whatsapp_messages_deadline ON whatsapp_messages (deadline_at)
     WHERE event_id IS NULL AND deadline_at IS NOT NULL;
 CREATE INDEX whatsapp_messages_age ON whatsapp_messages USING brin (accepted_at) WITH (autosummarize = on);
 CREATE TABLE whatsapp_messages_rest PARTITION OF whatsapp_messages DEFAULT WITH (fillfactor = 60);
-COMMENT ON TABLE whatsapp_messages IS 'tenant: one row a WhatsApp message, in either direction';
-COMMENT ON COLUMN whatsapp_messages.content IS 'what it says, as JSON: parameters of a template, a text, or what came in; NULL: erased';
+COMMENT ON TABLE whatsapp_messages IS 'tenant: one row per WhatsApp message, in either direction';
+COMMENT ON COLUMN whatsapp_messages.content IS 'content as JSON: template parameters, a text, or an inbound message; NULL: erased';
 COMMENT ON COLUMN whatsapp_messages.key_id IS 'as in messages';
 COMMENT ON COLUMN whatsapp_messages.person_id IS 'as in messages';
 COMMENT ON COLUMN whatsapp_messages.recipient IS 'the user, in either direction: E.164 with +, or a user id';
-COMMENT ON COLUMN whatsapp_messages.deadline_at IS 'Meta drops it silently after this: without a status by then it has expired; NULL: it was canceled, or received';
-COMMENT ON COLUMN whatsapp_messages.event_id IS 'the first contract event that this message raised';
+COMMENT ON COLUMN whatsapp_messages.deadline_at IS 'Meta silently drops it after this: without a status by then it has expired; NULL: canceled, or inbound';
+COMMENT ON COLUMN whatsapp_messages.event_id IS 'the first contract event raised by this message';
 COMMENT ON COLUMN whatsapp_messages.delivered_event IS 'message.delivered was raised: the only contract event that may follow a failure, once';
-COMMENT ON COLUMN whatsapp_messages.reserved IS 'what is reserved of the wallet now, in millionths';
-COMMENT ON COLUMN whatsapp_messages.pricing IS 'what Meta''s status said of the price, as "type/category"; evidence, never shown';
-COMMENT ON COLUMN whatsapp_messages.priced_by IS 'the status that said `pricing`: Meta may say the price with any status, and one of lower rank changes it no more';
+COMMENT ON COLUMN whatsapp_messages.reserved IS 'currently reserved in the wallet, in millionths';
+COMMENT ON COLUMN whatsapp_messages.pricing IS 'pricing as reported by Meta''s status, "type/category"; evidence, never shown';
+COMMENT ON COLUMN whatsapp_messages.priced_by IS 'the status that reported `pricing`: Meta may report it with any status, and one of lower rank no longer changes it';
 
 CREATE TABLE whatsapp_wamids (
     born_on         date NOT NULL,
@@ -1545,8 +1546,8 @@ CREATE TABLE whatsapp_wamids (
 ) PARTITION BY RANGE (born_on);
 CREATE INDEX whatsapp_wamids_age ON whatsapp_wamids USING brin (created_at) WITH (autosummarize = on);
 CREATE TABLE whatsapp_wamids_rest PARTITION OF whatsapp_wamids DEFAULT;
-COMMENT ON TABLE whatsapp_wamids IS 'control: Meta''s message id to ours, in both directions. Meta writes an id once, and whoever stores it finds the same day for it, so it is here once';
-COMMENT ON COLUMN whatsapp_wamids.born_on IS 'day in UTC of the message: of one that was sent, as its own id says; of one that was received, as Meta says';
+COMMENT ON TABLE whatsapp_wamids IS 'control: Meta''s message id to ours, in both directions. The day is derived from the message, so each id is stored once';
+COMMENT ON COLUMN whatsapp_wamids.born_on IS 'day (UTC) of the message: by its own id if sent, by Meta''s time if received';
 
 CREATE TABLE whatsapp_early_statuses (
     number_id    uuid NOT NULL,
@@ -1559,7 +1560,7 @@ CREATE TABLE whatsapp_early_statuses (
     PRIMARY KEY (number_id, wamid, status)
 );
 CREATE INDEX whatsapp_early_statuses_age ON whatsapp_early_statuses (received_at);
-COMMENT ON TABLE whatsapp_early_statuses IS 'control: statuses of messages that nobody knows yet; recording the answer of the send looks here. Dropped after a week';
+COMMENT ON TABLE whatsapp_early_statuses IS 'control: statuses of messages not known yet, looked up when the response to the send is recorded. Dropped after a week';
 
 CREATE TABLE whatsapp_callbacks (
     id          uuid PRIMARY KEY,
@@ -1568,10 +1569,10 @@ CREATE TABLE whatsapp_callbacks (
     items       integer NOT NULL DEFAULT 0,
     received_at timestamptz NOT NULL
 );
--- Sealed bytes do not get smaller: an attempt to compress them would only cost time.
+-- Sealed bytes do not compress: trying would only cost time.
 ALTER TABLE whatsapp_callbacks ALTER COLUMN body SET STORAGE EXTERNAL;
-COMMENT ON TABLE whatsapp_callbacks IS 'control: what Meta posted, as it came, stored before it is answered and deleted once it is processed. Sealed';
-COMMENT ON COLUMN whatsapp_callbacks.items IS 'statuses and messages in it, about';
+COMMENT ON TABLE whatsapp_callbacks IS 'control: callbacks from Meta as received, stored before they are answered and deleted once processed. Sealed';
+COMMENT ON COLUMN whatsapp_callbacks.items IS 'approximate number of statuses and messages in it';
 
 CREATE TABLE whatsapp_dead_letters (
     id          uuid PRIMARY KEY,
@@ -1581,16 +1582,16 @@ CREATE TABLE whatsapp_dead_letters (
     received_at timestamptz NOT NULL
 );
 ALTER TABLE whatsapp_dead_letters ALTER COLUMN body SET STORAGE EXTERNAL;
-COMMENT ON TABLE whatsapp_dead_letters IS 'control: items of callbacks that could not be applied, kept for operators for a while. Sealed';
+COMMENT ON TABLE whatsapp_dead_letters IS 'control: items of callbacks that could not be applied, kept for operators for eight days. Sealed';
 
 CREATE TABLE whatsapp_portfolios (
     portfolio text PRIMARY KEY,
     users     integer NOT NULL,
     frees_at  timestamptz NOT NULL
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE whatsapp_portfolios IS 'control: how many users of whatsapp_reached count against a portfolio''s messaging limit. Whoever adds one has this row locked, so it holds for any number of workers';
-COMMENT ON COLUMN whatsapp_portfolios.users IS 'never too few: who was written to more than 24 hours ago is taken off when the limit is met';
-COMMENT ON COLUMN whatsapp_portfolios.frees_at IS 'no user stops counting before this';
+COMMENT ON TABLE whatsapp_portfolios IS 'control: number of users in whatsapp_reached that count against a portfolio''s messaging limit. Adding one locks this row, so it is exact for any number of workers';
+COMMENT ON COLUMN whatsapp_portfolios.users IS 'never too few: users messaged more than 24 hours ago are subtracted when the limit is reached';
+COMMENT ON COLUMN whatsapp_portfolios.frees_at IS 'no user stops counting before this time';
 
 CREATE TABLE whatsapp_reached (
     portfolio  text NOT NULL,
@@ -1599,7 +1600,7 @@ CREATE TABLE whatsapp_reached (
     PRIMARY KEY (portfolio, recipient)
 ) WITH (fillfactor = 80);
 CREATE INDEX whatsapp_reached_age ON whatsapp_reached (portfolio, reached_at);
-COMMENT ON TABLE whatsapp_reached IS 'control: users written to outside of a service window, whom a portfolio''s messaging limit counts for 24 hours';
+COMMENT ON TABLE whatsapp_reached IS 'control: users messaged outside a service window, who count against a portfolio''s messaging limit for 24 hours';
 
 CREATE TABLE whatsapp_rates (
     currency   text NOT NULL CHECK (currency ~ '^[A-Z]{3}$'),
@@ -1610,7 +1611,7 @@ CREATE TABLE whatsapp_rates (
     created_at timestamptz NOT NULL,
     PRIMARY KEY (currency, category, country, valid_from)
 );
-COMMENT ON TABLE whatsapp_rates IS 'reference: price of one delivered message, in millionths, from a day on. country: an ISO region, or * for all others';
+COMMENT ON TABLE whatsapp_rates IS 'reference: price of a delivered message from a certain day, in millionths. country: an ISO region, or * for all others';
 
 CREATE TABLE wallets (
     organization_id uuid PRIMARY KEY CONSTRAINT wallets_organization REFERENCES organizations,
@@ -1623,9 +1624,9 @@ CREATE TABLE wallets (
     updated_at      timestamptz NOT NULL,
     CONSTRAINT wallets_total CHECK (total = available + reserved + consumed)
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE wallets IS 'tenant: the maintained balance for WhatsApp, in millionths; its row lock also puts an organization''s accepts in order';
-COMMENT ON COLUMN wallets.alert_below IS 'when less than this is available, the wallet''s page warns; NULL: never';
-COMMENT ON COLUMN wallets.available IS 'may go below zero only when Meta delivers what was given up for lost';
+COMMENT ON TABLE wallets IS 'tenant: the maintained balance for WhatsApp, in millionths; its row lock also serializes an organization''s accepts';
+COMMENT ON COLUMN wallets.alert_below IS 'the wallet''s page warns when less than this is available; NULL: never';
+COMMENT ON COLUMN wallets.available IS 'negative only if Meta delivers messages that had been given up';
 
 CREATE TABLE wallet_ledger (
     organization_id uuid NOT NULL,
@@ -1636,7 +1637,7 @@ CREATE TABLE wallet_ledger (
     created_at      timestamptz NOT NULL,
     PRIMARY KEY (organization_id, id)
 );
-COMMENT ON TABLE wallet_ledger IS 'tenant: what changed a wallet other than messages; append-only, kept for ever. See wallet_entries';
+COMMENT ON TABLE wallet_ledger IS 'tenant: changes of a wallet other than messages; append-only, kept forever. See wallet_entries';
 
 CREATE TABLE wallet_movements (
     organization_id uuid NOT NULL,
@@ -1653,8 +1654,8 @@ CREATE TABLE wallet_movements (
 CREATE INDEX wallet_movements_newest ON wallet_movements (organization_id, id);
 CREATE INDEX wallet_movements_age ON wallet_movements USING brin (created_at) WITH (autosummarize = on);
 CREATE TABLE wallet_movements_rest PARTITION OF wallet_movements DEFAULT;
-COMMENT ON TABLE wallet_movements IS 'tenant: what messages changed in a wallet; append-only. A month of messages is a partition, so that the key holds over all of time';
-COMMENT ON COLUMN wallet_movements.key IS 'tells movements of one kind and message apart: what Meta said of the price';
+COMMENT ON TABLE wallet_movements IS 'tenant: changes of a wallet by messages; append-only. Partitioned by the month of the message, so that the key is unique forever';
+COMMENT ON COLUMN wallet_movements.key IS 'distinguishes movements of one kind and message: the pricing reported by Meta';
 
 CREATE TABLE wallet_months (
     organization_id uuid NOT NULL,
@@ -1665,8 +1666,8 @@ CREATE TABLE wallet_months (
     is_closed       boolean NOT NULL DEFAULT false,
     PRIMARY KEY (organization_id, month)
 );
-COMMENT ON TABLE wallet_months IS 'tenant: sums of a month of wallet_movements, in their place once they are gone';
-COMMENT ON COLUMN wallet_months.is_closed IS 'set in the commit that drops the movements. Until then they are being counted, and nobody reads the sum';
+COMMENT ON TABLE wallet_months IS 'tenant: sums of a month of wallet_movements, which replace them once they are dropped';
+COMMENT ON COLUMN wallet_months.is_closed IS 'set in the commit that drops the movements. Until then the sum is incomplete and not read';
 
 CREATE VIEW wallet_sums AS
 SELECT organization_id,
@@ -1676,9 +1677,9 @@ SELECT organization_id,
        available, reserved, consumed, 'sum of ' || to_char(month, 'YYYY-MM') AS reason,
        (month + interval '1 month') AT TIME ZONE 'UTC' - interval '1 millisecond' AS created_at
   FROM wallet_months WHERE is_closed;
-COMMENT ON VIEW wallet_sums IS 'one entry of a wallet for each month whose messages are gone';
+COMMENT ON VIEW wallet_sums IS 'one entry of a wallet for each month whose messages were dropped';
 
--- Everything that changed a wallet. Its sums are the wallet's at every commit.
+-- Every change of a wallet. They add up to the wallet at every commit.
 CREATE VIEW wallet_entries AS
 SELECT organization_id, id, movement, NULL::uuid AS message_id, '' AS key, available, 0::bigint AS reserved,
        0::bigint AS consumed, reason, created_at
@@ -1688,7 +1689,7 @@ SELECT organization_id, id, movement, message_id, key, available, reserved, cons
   FROM wallet_movements
 UNION ALL
 SELECT organization_id, id, 'month', NULL, '', available, reserved, consumed, reason, created_at FROM wallet_sums;
-COMMENT ON VIEW wallet_entries IS 'what changed each organization''s wallet, entry by entry';
+COMMENT ON VIEW wallet_entries IS 'every change of each organization''s wallet';
 
 CREATE TABLE wallet_days (
     organization_id uuid NOT NULL,
@@ -1698,8 +1699,8 @@ CREATE TABLE wallet_days (
     consumed        bigint NOT NULL,
     PRIMARY KEY (organization_id, day, category)
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE wallet_days IS 'tenant: what was consumed of a wallet by the day (UTC) of the movement and by billing category, maintained with it: consumed adds up to the wallet''s';
-COMMENT ON COLUMN wallet_days.messages IS 'charged for the first time; a later correction of the price counts none';
+COMMENT ON TABLE wallet_days IS 'tenant: consumption of a wallet by day (UTC) and billing category, maintained with it: it adds up to the wallet''s consumed';
+COMMENT ON COLUMN wallet_days.messages IS 'messages charged for the first time; later corrections of the price are not counted';
 
 
 -- -- Events and webhooks ----------------------------------------------------------------------------------------------
@@ -1716,11 +1717,11 @@ CREATE TABLE events (
     PRIMARY KEY (organization_id, id)
 ) PARTITION BY RANGE (id);
 CREATE INDEX events_age ON events USING brin (created_at) WITH (autosummarize = on);
--- Events that say what a handset wrote, until that is erased.
+-- Events that quote what a handset wrote, until that is erased.
 CREATE INDEX events_with_text ON events (id) WHERE kind = 'message.received' AND data LIKE '%"text":"%';
 CREATE TABLE events_rest PARTITION OF events DEFAULT;
-COMMENT ON TABLE events IS 'tenant: what happened, recorded in the transaction that made it happen. data is JSON, sent as it stands';
-COMMENT ON COLUMN events.mode IS 'only endpoints and keys of this mode get it';
+COMMENT ON TABLE events IS 'tenant: events, recorded in the transaction that caused them. data is JSON, sent as is';
+COMMENT ON COLUMN events.mode IS 'only endpoints and keys of this mode receive it';
 
 CREATE TABLE webhook_endpoints (
     organization_id      uuid NOT NULL CONSTRAINT webhook_endpoints_organization REFERENCES organizations,
@@ -1743,15 +1744,15 @@ CREATE TABLE webhook_endpoints (
     PRIMARY KEY (organization_id, id),
     CONSTRAINT webhook_endpoints_old_secrets CHECK (cardinality(old_secrets) = cardinality(old_secrets_until))
 ) WITH (fillfactor = 70);
--- An organization has few endpoints that are active, and any number of others.
+-- An organization has few active endpoints, and any number of others.
 CREATE INDEX webhook_endpoints_active ON webhook_endpoints (organization_id) WHERE status = 'active';
 CREATE INDEX webhook_endpoints_disabled ON webhook_endpoints (organization_id, disabled_at) WHERE status = 'disabled';
--- A mode has one catcher, which is opened again and again; those that are open are few.
+-- A mode has one catcher, which is reopened as needed; few are open at a time.
 CREATE UNIQUE INDEX webhook_endpoints_catcher ON webhook_endpoints (organization_id, mode) WHERE catches_until IS NOT NULL;
 CREATE INDEX webhook_endpoints_catching ON webhook_endpoints (catches_until) WHERE status = 'active' AND catches_until IS NOT NULL;
-COMMENT ON TABLE webhook_endpoints IS 'tenant: where events go. secret is sealed';
-COMMENT ON COLUMN webhook_endpoints.old_secrets IS 'replaced ones that still sign beside the new one, newest first; sealed as secret is';
-COMMENT ON COLUMN webhook_endpoints.catches_until IS 'of a catcher, whose events are stored in webhook_caught and posted nowhere: when it ends';
+COMMENT ON TABLE webhook_endpoints IS 'tenant: destinations of events. secret is sealed';
+COMMENT ON COLUMN webhook_endpoints.old_secrets IS 'previous secrets that still sign beside the new one, newest first; sealed like secret';
+COMMENT ON COLUMN webhook_endpoints.catches_until IS 'end of a catcher, whose events are stored in webhook_caught instead of being posted';
 
 CREATE TABLE webhook_caught (
     organization_id uuid NOT NULL,
@@ -1763,8 +1764,8 @@ CREATE TABLE webhook_caught (
     PRIMARY KEY (organization_id, caught_at, event_id)
 );
 CREATE INDEX webhook_caught_age ON webhook_caught USING brin (caught_at) WITH (autosummarize = on);
-COMMENT ON TABLE webhook_caught IS 'tenant: what catchers were sent, at most 200 an organization; erased when the catcher ends';
-COMMENT ON COLUMN webhook_caught.headers IS 'as they would have gone out, a line each';
+COMMENT ON TABLE webhook_caught IS 'tenant: callbacks stored by catchers, at most 200 per organization; erased when the catcher ends';
+COMMENT ON COLUMN webhook_caught.headers IS 'as they would have been sent, one per line';
 
 CREATE TABLE webhook_attempts (
     organization_id uuid NOT NULL,
@@ -1781,7 +1782,7 @@ CREATE TABLE webhook_attempts (
 CREATE INDEX webhook_attempts_by_endpoint ON webhook_attempts (organization_id, endpoint_id, started_at);
 CREATE INDEX webhook_attempts_age ON webhook_attempts USING brin (started_at) WITH (autosummarize = on);
 CREATE TABLE webhook_attempts_rest PARTITION OF webhook_attempts DEFAULT;
-COMMENT ON TABLE webhook_attempts IS 'tenant: tries to deliver an event to an endpoint, but for the first successes';
+COMMENT ON TABLE webhook_attempts IS 'tenant: attempts to deliver an event to an endpoint, except successful first attempts';
 
 CREATE TABLE webhook_attempt_evidence (
     organization_id uuid NOT NULL,
@@ -1801,9 +1802,9 @@ CREATE TABLE webhook_attempt_evidence (
     PRIMARY KEY (organization_id, begun_on, event_id, endpoint_id, started_at)
 ) PARTITION BY RANGE (begun_on);
 CREATE TABLE webhook_attempt_evidence_rest PARTITION OF webhook_attempt_evidence DEFAULT;
-COMMENT ON TABLE webhook_attempt_evidence IS 'tenant: what attempts that failed, and tests, sent and were answered; kept for a week, dropped by the day';
-COMMENT ON COLUMN webhook_attempt_evidence.sent IS 'the headers that identify and sign. What was sent beside them is made again from the event';
-COMMENT ON COLUMN webhook_attempt_evidence.started_at IS 'tells attempts of an event apart, as in webhook_attempts';
+COMMENT ON TABLE webhook_attempt_evidence IS 'tenant: requests and responses of failed attempts and of tests; kept for a week, dropped by day';
+COMMENT ON COLUMN webhook_attempt_evidence.sent IS 'the identifying and signing headers; the rest of the request is rebuilt from the event';
+COMMENT ON COLUMN webhook_attempt_evidence.started_at IS 'distinguishes attempts of an event, as in webhook_attempts';
 
 CREATE TABLE webhook_successes (
     organization_id uuid NOT NULL,
@@ -1820,10 +1821,10 @@ CREATE TABLE webhook_successes (
 CREATE INDEX webhook_successes_by_endpoint ON webhook_successes (organization_id, endpoint_id, started_to);
 CREATE INDEX webhook_successes_age ON webhook_successes USING brin (started_to) WITH (autosummarize = on);
 CREATE TABLE webhook_successes_rest PARTITION OF webhook_successes DEFAULT;
-COMMENT ON TABLE webhook_successes IS 'tenant: events that an endpoint took at the first attempt, many in a row: events made within the same second, attempts begun within ten';
+COMMENT ON TABLE webhook_successes IS 'tenant: events that an endpoint accepted at the first attempt, many per row: events of the same second, attempts begun within ten';
 COMMENT ON COLUMN webhook_successes.first_event IS 'the smallest of events';
-COMMENT ON COLUMN webhook_successes.started_ms IS 'when each attempt began, milliseconds after started_from';
-COMMENT ON COLUMN webhook_successes.started_from IS 'when the earliest of the attempts began, as started_to is the latest';
+COMMENT ON COLUMN webhook_successes.started_ms IS 'start of each attempt, in milliseconds after started_from';
+COMMENT ON COLUMN webhook_successes.started_from IS 'start of the earliest attempt; started_to: of the latest';
 
 CREATE TABLE webhook_replays (
     organization_id uuid NOT NULL,
@@ -1847,10 +1848,10 @@ CREATE TABLE webhook_replays (
 CREATE UNIQUE INDEX webhook_replays_one ON webhook_replays (organization_id, endpoint_id) WHERE status = 'running';
 CREATE INDEX webhook_replays_by_endpoint ON webhook_replays (organization_id, endpoint_id, id);
 CREATE INDEX webhook_replays_next ON webhook_replays (stepped_at) WHERE status = 'running';
-COMMENT ON TABLE webhook_replays IS 'tenant: ranges of time that an endpoint is sent again, and how far each has come';
-COMMENT ON COLUMN webhook_replays.position IS 'the last event that was looked at';
+COMMENT ON TABLE webhook_replays IS 'tenant: time ranges being replayed to an endpoint, and their progress';
+COMMENT ON COLUMN webhook_replays.position IS 'the last event examined';
 
--- Attempts counted by the hour in which they began and by what came of them; histograms are as in traffic.
+-- Attempts counted by the hour of their start and by result; histograms are as in traffic.
 CREATE TABLE webhook_traffic_deltas (
     organization_id uuid NOT NULL,
     batch           uuid NOT NULL,
@@ -1862,8 +1863,8 @@ CREATE TABLE webhook_traffic_deltas (
     took            bigint[] NOT NULL,
     PRIMARY KEY (organization_id, batch, n)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
-COMMENT ON TABLE webhook_traffic_deltas IS 'tenant: what commits add to webhook_traffic, appended by them, folded and deleted every ten seconds';
-COMMENT ON COLUMN webhook_traffic_deltas.batch IS 'tells commits apart';
+COMMENT ON TABLE webhook_traffic_deltas IS 'tenant: additions to webhook_traffic, appended by commits, folded and deleted every ten seconds';
+COMMENT ON COLUMN webhook_traffic_deltas.batch IS 'distinguishes commits';
 
 CREATE TABLE webhook_traffic (
     organization_id uuid NOT NULL,
@@ -1875,8 +1876,8 @@ CREATE TABLE webhook_traffic (
     PRIMARY KEY (organization_id, endpoint_id, hour, result)
 ) WITH (fillfactor = 70);
 CREATE INDEX webhook_traffic_age ON webhook_traffic USING brin (hour) WITH (autosummarize = on);
-COMMENT ON TABLE webhook_traffic IS 'tenant: attempts of an endpoint by hour and result, from which its page is drawn';
-COMMENT ON COLUMN webhook_traffic.took IS 'how long the attempts took';
+COMMENT ON TABLE webhook_traffic IS 'tenant: attempts of an endpoint by hour and result, the source of its page';
+COMMENT ON COLUMN webhook_traffic.took IS 'histogram of durations';
 
 
 -- -- Exports ----------------------------------------------------------------------------------------------------------
@@ -1919,7 +1920,7 @@ COMMENT ON TABLE export_chunks IS 'tenant: what was written of an export; delete
 
 
 -- -- Traffic ----------------------------------------------------------------------------------------------------------
--- Messages counted by the hour in which they were accepted and by the status that they have now. Histograms are arrays
+-- Messages counted by the hour of acceptance and by current status. Histograms are arrays
 -- of counts: place n, from 0, is for durations from 2^n to 2^(n+1) milliseconds.
 
 CREATE TABLE traffic_deltas (
@@ -1944,10 +1945,10 @@ CREATE TABLE traffic_deltas (
     reason          text NOT NULL DEFAULT '',
     PRIMARY KEY (organization_id, batch, n)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
-COMMENT ON TABLE traffic_deltas IS 'tenant: what commits changed of traffic and usage, appended by them, folded and deleted every ten seconds';
-COMMENT ON COLUMN traffic_deltas.batch IS 'tells commits apart';
-COMMENT ON COLUMN traffic_deltas.campaign_id IS 'only usage is told apart by it, and by the key; known where messages are accepted';
-COMMENT ON COLUMN traffic_deltas.refunds IS 'messages that were refunded in the hour; such a row changes nothing of traffic. refunded: their segments';
+COMMENT ON TABLE traffic_deltas IS 'tenant: changes of traffic and usage, appended by commits, folded and deleted every ten seconds';
+COMMENT ON COLUMN traffic_deltas.batch IS 'distinguishes commits';
+COMMENT ON COLUMN traffic_deltas.campaign_id IS 'only usage distinguishes it, and the key; known when messages are accepted';
+COMMENT ON COLUMN traffic_deltas.refunds IS 'messages refunded in the hour; such a row does not change traffic. refunded: their segments';
 COMMENT ON COLUMN traffic_deltas.reason IS 'the failure code, where messages failed';
 
 CREATE TABLE traffic (
@@ -1965,11 +1966,11 @@ CREATE TABLE traffic (
     to_delivered    bigint[] NOT NULL,
     PRIMARY KEY (organization_id, hour, channel, mode, country, sender, supplier_id, status)
 ) WITH (fillfactor = 70);
-COMMENT ON TABLE traffic IS 'tenant: roll-ups of messages sent, from which charts and bills are drawn';
-COMMENT ON COLUMN traffic.hour IS 'in which they were accepted';
-COMMENT ON COLUMN traffic.sender IS 'an SMS''s sender; of WhatsApp, the id of the number';
-COMMENT ON COLUMN traffic.supplier_id IS 'zeros: nobody has taken them, or it is WhatsApp';
-COMMENT ON COLUMN traffic.status IS 'accepted stands for all that wait to be sent';
+COMMENT ON TABLE traffic IS 'tenant: roll-ups of outbound messages, the source of charts and bills';
+COMMENT ON COLUMN traffic.hour IS 'hour of acceptance';
+COMMENT ON COLUMN traffic.sender IS 'sender of an SMS; for WhatsApp, the id of the number';
+COMMENT ON COLUMN traffic.supplier_id IS 'zeros: not accepted by a supplier yet, or WhatsApp';
+COMMENT ON COLUMN traffic.status IS 'accepted stands for all messages waiting to be sent';
 COMMENT ON COLUMN traffic.to_sent IS 'of the row of status sent: how long messages took from acceptance, or from when they were due, to the supplier; also of those that have moved on. to_delivered likewise';
 
 CREATE TABLE failure_counts (
@@ -1997,7 +1998,7 @@ CREATE TABLE reconciliation_deltas (
     PRIMARY KEY (batch, n)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 COMMENT ON TABLE reconciliation_deltas IS 'control: what commits changed of the reconciliation with suppliers, appended by them, folded and deleted every ten seconds';
-COMMENT ON COLUMN reconciliation_deltas.batch IS 'tells commits apart';
+COMMENT ON COLUMN reconciliation_deltas.batch IS 'distinguishes commits';
 
 CREATE TABLE reconciliation (
     day         date NOT NULL,
@@ -2038,7 +2039,7 @@ CREATE TABLE margin_deltas (
     PRIMARY KEY (organization_id, batch, n)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 COMMENT ON TABLE margin_deltas IS 'tenant: what commits add to margins, appended by them, folded and deleted every ten seconds';
-COMMENT ON COLUMN margin_deltas.batch IS 'tells commits apart';
+COMMENT ON COLUMN margin_deltas.batch IS 'distinguishes commits';
 
 CREATE TABLE margins (
     organization_id uuid NOT NULL,
@@ -2061,7 +2062,7 @@ COMMENT ON COLUMN margins.messages IS 'that were handed over in the day; what is
 
 
 -- -- Requests ---------------------------------------------------------------------------------------------------------
--- What programs asked of the API, and people of the dashboard, and what they were told.
+-- Requests to the API and to the dashboard, and their outcome.
 
 CREATE TABLE requests (
     organization_id uuid NOT NULL,
@@ -2088,13 +2089,13 @@ CREATE TABLE requests (
 CREATE INDEX requests_by_request ON requests (organization_id, request_id);
 CREATE INDEX requests_by_key_hash ON requests (organization_id, key_hash) WHERE key_hash IS NOT NULL;
 CREATE TABLE requests_rest PARTITION OF requests DEFAULT;
-COMMENT ON TABLE requests IS 'tenant: refused requests, and those that changed something; of an accepted send the message''s row tells. A log: written once a second, by and for each process, off the path of an answer';
-COMMENT ON COLUMN requests.path IS 'below /v1, or of the dashboard; nothing of it that is no id';
-COMMENT ON COLUMN requests.operation IS 'operationId; of the dashboard, its route';
-COMMENT ON COLUMN requests.key_hash IS 'as in idempotency: finds its siblings';
-COMMENT ON COLUMN requests.body IS 'as it was sent, texts and numbers blanked; empty: there was none, or it is too long to be kept';
-COMMENT ON COLUMN requests.answer IS 'of a refusal, numbers blanked';
-COMMENT ON COLUMN requests.at IS 'when it was written down; the id says when it was answered';
+COMMENT ON TABLE requests IS 'tenant: refused requests, and those that changed something; accepted sends are in their message''s row. A log: written once a second by each process, off the path of a response';
+COMMENT ON COLUMN requests.path IS 'below /v1, or of the dashboard; only ids are kept of its variable parts';
+COMMENT ON COLUMN requests.operation IS 'operationId; for the dashboard, the route';
+COMMENT ON COLUMN requests.key_hash IS 'as in idempotency: finds other requests with the same key';
+COMMENT ON COLUMN requests.body IS 'as received, with texts and numbers blanked; empty: none, or too long to be kept';
+COMMENT ON COLUMN requests.answer IS 'response of a refusal, with numbers blanked';
+COMMENT ON COLUMN requests.at IS 'when it was recorded; the id holds the time of the response';
 
 CREATE TABLE request_counts (
     organization_id uuid NOT NULL,
@@ -2109,7 +2110,7 @@ CREATE TABLE request_counts (
     PRIMARY KEY (organization_id, hour, mode, operation, status, error_code)
 ) WITH (fillfactor = 70);
 CREATE INDEX request_counts_age ON request_counts USING brin (hour) WITH (autosummarize = on);
-COMMENT ON TABLE request_counts IS 'tenant: all requests with a key, by hour and what came of them; a process that is killed takes the last second of them with it';
+COMMENT ON TABLE request_counts IS 'tenant: all requests with a key, by hour and outcome; a killed process loses its last second';
 
 
 -- -- The guard against the bill --------------------------------------------------------------------------------------
@@ -2193,14 +2194,14 @@ CREATE TABLE queue (
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000);
 CREATE INDEX queue_place ON queue (kind, line, lane, organization_id, (coalesce(since, due_at)));
 CREATE INDEX queue_due ON queue (due_at);
-COMMENT ON TABLE queue IS 'control: work to be done, narrow, deleted when done';
-COMMENT ON COLUMN queue.line IS 'a supplier or an endpoint, which is served in turn with others; no line is used by two kinds for one id';
+COMMENT ON TABLE queue IS 'control: work to be done; narrow rows, deleted when done';
+COMMENT ON COLUMN queue.line IS 'a supplier or an endpoint; lines are served in turn. No line is used by two kinds for one id';
 COMMENT ON COLUMN queue.lane IS '0 goes before 1';
-COMMENT ON COLUMN queue.due_at IS 'from then on it may be claimed; never before the transaction that wrote it began, since workers read what becomes due in order of time';
-COMMENT ON COLUMN queue.since IS 'its place in the line, where that is earlier than due_at: it was put back to wait on';
-COMMENT ON COLUMN queue.claims IS 'times it was claimed; from the second on, earlier tries may have left traces';
-COMMENT ON COLUMN queue.attempt IS 'of a message, the last attempt that was begun; 0: none. What follows is of that attempt, as in attempts';
-COMMENT ON COLUMN queue.begun_at IS 'since when it is under way: the committed intention that comes before the first byte; NULL: it has ended, and stands in attempts';
+COMMENT ON COLUMN queue.due_at IS 'earliest time of a claim; never before the start of the transaction that wrote it, since workers read due work in order of time';
+COMMENT ON COLUMN queue.since IS 'its place in the line, if earlier than due_at because it was put back to wait';
+COMMENT ON COLUMN queue.claims IS 'number of claims; from the second on, earlier tries may have left traces';
+COMMENT ON COLUMN queue.attempt IS 'the last attempt of a message; 0: none. The following columns belong to that attempt, as in attempts';
+COMMENT ON COLUMN queue.begun_at IS 'start of the attempt under way: the intention committed before the first byte; NULL: it has ended, and is in attempts';
 
 CREATE TABLE attempts (
     organization_id     uuid NOT NULL,
@@ -2229,15 +2230,15 @@ CREATE INDEX attempts_by_supplier_message_id ON attempts (supplier_message_id, t
     WHERE supplier_message_id IS NOT NULL;
 CREATE INDEX attempts_age ON attempts USING brin (ended_at) WITH (autosummarize = on);
 CREATE TABLE attempts_rest PARTITION OF attempts DEFAULT;
-COMMENT ON TABLE attempts IS 'tenant: how each try to hand a message over ended. One that is under way stands in its queue row';
-COMMENT ON COLUMN attempts.target_id IS 'the supplier, or the WhatsApp number, that it was handed to';
+COMMENT ON TABLE attempts IS 'tenant: the outcome of each attempt to hand a message over. One under way is in its queue row';
+COMMENT ON COLUMN attempts.target_id IS 'the supplier, or the WhatsApp number, it was handed to';
 COMMENT ON COLUMN attempts.continues IS 'the first attempt of the series that this one completes: a long message of which the supplier has some segments is completed under the same reference, and its segments are booked under that attempt; NULL: it begins one';
 COMMENT ON COLUMN attempts.decision IS 'why its supplier was chosen: see route_decisions';
-COMMENT ON COLUMN attempts.parts IS 'segments that the whole message has in this supplier''s form';
-COMMENT ON COLUMN attempts.supplier_message_id IS 'of an SMS of one part: the supplier''s id, as receipts are matched by it; those of several parts are in sms_parts. Ids come again (wrap, restart)';
-COMMENT ON COLUMN attempts.recipient_suffix IS 'end of the recipient''s number, which a receipt with this id has to have too';
+COMMENT ON COLUMN attempts.parts IS 'number of segments of the whole message in this supplier''s encoding';
+COMMENT ON COLUMN attempts.supplier_message_id IS 'for an SMS of one part, the supplier''s id by which receipts are matched; those of several parts are in sms_parts. Suppliers reuse ids (wrap, restart)';
+COMMENT ON COLUMN attempts.recipient_suffix IS 'end of the recipient''s number, which a receipt with this id must match';
 COMMENT ON COLUMN attempts.cost IS 'millionths, by the supplier''s rate card when it was handed over; owed if it was accepted. NULL: not known, also of one whose worker ended';
-COMMENT ON COLUMN attempts.doubtful IS 'of an attempt of unknown outcome, segments that were written and not answered; NULL: all it was to send';
+COMMENT ON COLUMN attempts.doubtful IS 'for an attempt of unknown outcome, segments written without a response; NULL: all of them';
 
 CREATE TABLE queue_holds (
     id              uuid PRIMARY KEY,
@@ -2250,7 +2251,7 @@ CREATE TABLE queue_holds (
     created_at      timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT queue_holds_before CHECK ((before IS NULL) = (before_id IS NULL))
 );
-COMMENT ON TABLE queue_holds IS 'control: work that operators hold back, read by every claim: of a kind, of a line (supplier, number, endpoint), of an organization, made before a moment; all that is given must fit';
+COMMENT ON TABLE queue_holds IS 'control: work held by operators, read by every claim: by kind, line (supplier, number, endpoint), organization and age; all given conditions must match';
 
 CREATE TABLE timers (
     name       text PRIMARY KEY,
@@ -2258,7 +2259,7 @@ CREATE TABLE timers (
     done_until timestamptz
 );
 COMMENT ON TABLE timers IS 'control: periodic work; the worker that moves next_at runs it';
-COMMENT ON COLUMN timers.done_until IS 'how far a sweep through time has come';
+COMMENT ON COLUMN timers.done_until IS 'progress of a sweep through time';
 
 CREATE TABLE workers (
     id          uuid PRIMARY KEY,
@@ -2290,5 +2291,5 @@ CREATE TABLE retention_places (
     done_until timestamptz NOT NULL,
     mark       jsonb
 );
-COMMENT ON TABLE retention_places IS 'control: how far forgetting has come in a table, so that no round reads what an earlier one has read';
-COMMENT ON COLUMN retention_places.mark IS 'the last key, where a sweep goes by keys';
+COMMENT ON TABLE retention_places IS 'control: progress of retention in a table, so that no round repeats an earlier one';
+COMMENT ON COLUMN retention_places.mark IS 'the last key, for a sweep by keys';
