@@ -13,7 +13,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.consent import optouts, people
 from heliograph.consent.optouts import RecipientOptedOut
-from heliograph.sms.accepting import preview
+from heliograph.sms.accepting import accept, preview
 from heliograph.whatsapp import messages
 from heliograph.whatsapp.accepting.accept import Acceptor, Send, TextReply
 from heliograph.whatsapp.callbacks import conversations
@@ -107,7 +107,7 @@ async def test_a_stop_before_a_change_of_number_or_id_holds_after_it(pool: Pool,
             pair = (acme.organization_id, name)
             assert await optouts.current(conn, {pair}) == {pair}
         with pytest.raises(RecipientOptedOut):
-            await preview.preview(conn, factories.send(acme.actor, to=NEW))
+            await preview.preview(conn, accept.Acceptor(pool), factories.send(acme.actor, to=NEW))
     with pytest.raises(RecipientOptedOut):
         await reply(pool, acme, "MZ.2")
     await meta.say(acme, message(acme, "START", by=NEW))
