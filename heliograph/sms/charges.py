@@ -100,6 +100,8 @@ class CurrentCharges:
         elif age > EVERY:
             if self._refreshing is None:
                 self._refreshing = asyncio.create_task(self._refresh())
+                # Mostly nobody waits for it: the charges of before count until the next one succeeds.
+                self._refreshing.add_done_callback(lambda task: task.cancelled() or task.exception())
             if age > self.OLDEST:
                 await asyncio.shield(self._refreshing)
         return self._charges
