@@ -101,8 +101,8 @@ async def measure(chosen: argparse.Namespace) -> int:
                 _say(f"{name} …")
                 try:
                     await section(made, report, lengths)
-                except BenchError as error:  # what was measured before is still worth showing
-                    failure = f"{name}: {error}"
+                except Exception as error:  # what was measured before is still worth showing
+                    failure = f"{name}: {type(error).__name__}: {error}"
     if made.others:
         report.facts.append(("Others", f"used {statistics.median(made.others):.0%} of the machine (median of windows)"))
     _remark(report, made)

@@ -33,7 +33,7 @@ WITH made AS (
       FROM generate_series(1, $3) AS n
     RETURNING organization_id, id
 )
-INSERT INTO contact_tags SELECT organization_id, $2, id FROM made
+INSERT INTO contact_tags (organization_id, tag, contact_id) SELECT organization_id, $2, id FROM made
 """
 
 
