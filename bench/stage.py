@@ -31,7 +31,7 @@ from bench import machine
 from bench.control import Control
 from bench.load import Options, Result
 from heliograph import demo
-from heliograph.accounts import quota
+from heliograph.accounts import quota, send_defaults
 from heliograph.base.actor import Actor
 from heliograph.base.database.migrate import migrate
 from heliograph.base.embedded.server import Embedded
@@ -134,6 +134,8 @@ class Stage:
         async with self.connection() as conn:
             self.organization, self.key, _ = await demo.ensure(conn, self._settings(), smsc=smsc, known=None)
             await quota.grant(conn, self.organization, amount=PLENTY, reason="bench")
+            # Measured at any hour.
+            await send_defaults.change(conn, organization_id=self.organization, quiet_hours="off")
 
     @contextlib.asynccontextmanager
     async def connection(self, *, superuser: bool = False) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:

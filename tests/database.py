@@ -34,6 +34,8 @@ Result = TypeVar("Result")
 #: How directories for servers are called: those of single tests, and among them the numbered ones of test processes.
 PREFIX = "heliograph-"
 NUMBERED = f"{PREFIX}tests-"
+#: Tests run at any hour.
+BY_NIGHT = "ALTER TABLE organizations ALTER COLUMN quiet_hours SET DEFAULT 'off'"
 #: Clones that are there before anybody asks for them.
 READY = 2
 
@@ -78,6 +80,7 @@ class Cluster:
             self._loop.run(self._create(self._template, "template1"))
             url = self.url_of(self._template)
             self._loop.run(migrate(self.as_owner(url), application=url))
+            self._loop.run(self._by_night(url))
             ahead = self._loop.submit(self._make_ahead())
             try:
                 yield
@@ -111,6 +114,13 @@ class Cluster:
 
     async def _connect(self) -> asyncpg.Connection[asyncpg.Record]:
         return await asyncpg.connect(self.superuser_url)
+
+    async def _by_night(self, url: str) -> None:
+        conn = await asyncpg.connect(self.as_owner(url))
+        try:
+            await conn.execute(BY_NIGHT)
+        finally:
+            await conn.close()
 
     async def _make_ahead(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""What an organization's sends mean where they do not say it, and how long it keeps texts.
+"""What an organization's sends mean where they do not say it, when its marketing waits, and how long it keeps texts.
 
 The rule nobody may break: a default is looked up when a message is accepted, and stands in its row from then on; what
 was accepted before keeps what it was accepted with.
@@ -14,6 +14,7 @@ from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
+from heliograph.classes import quiet
 
 GUARANTEES = ("at_least_once", "at_most_once")
 #: Seconds for which a message may be worth delivering, and days for which texts may be kept.
@@ -29,9 +30,11 @@ class SendDefaults(msgspec.Struct, frozen=True):
     validity_seconds: int | None
     #: Texts are erased after so many days; None, and what is longer than the installation's time: with that.
     text_days: int | None
+    #: When marketing waits: "country" (as the recipient's has it), "off", or hours in its time, such as "20:00-08:00".
+    quiet_hours: str
 
 
-GET = "SELECT guarantee, validity_seconds, text_days FROM organizations WHERE id = $1"
+GET = "SELECT guarantee, validity_seconds, text_days, quiet_hours FROM organizations WHERE id = $1"
 
 
 async def get(conn: Connection, *, organization_id: UUID) -> SendDefaults:
@@ -42,8 +45,12 @@ async def get(conn: Connection, *, organization_id: UUID) -> SendDefaults:
     return SendDefaults(*row.values())
 
 
-LOCK = "SELECT name, guarantee, validity_seconds, text_days FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
-CHANGE = "UPDATE organizations SET guarantee = $2, validity_seconds = $3, text_days = $4 WHERE id = $1"
+LOCK = """
+SELECT name, guarantee, validity_seconds, text_days, quiet_hours FROM organizations WHERE id = $1 FOR NO KEY UPDATE
+"""
+CHANGE = """
+UPDATE organizations SET guarantee = $2, validity_seconds = $3, text_days = $4, quiet_hours = $5 WHERE id = $1
+"""
 
 
 async def change(
@@ -53,12 +60,15 @@ async def change(
     guarantee: str | None = None,
     validity_seconds: int | msgspec.UnsetType | None = msgspec.UNSET,
     text_days: int | msgspec.UnsetType | None = msgspec.UNSET,
+    quiet_hours: str | None = None,
     by: Who = SYSTEM,
 ) -> SendDefaults:
     """Change what is given; None restores the installation's. Every process knows within a second. Raises Invalid,
     NotFound."""
     if guarantee is not None and guarantee not in GUARANTEES:
         raise Invalid(("guarantee", "enum", f"`guarantee` must be one of {', '.join(GUARANTEES)}"))
+    if quiet_hours is not None and not quiet.is_setting(quiet_hours):
+        raise Invalid(("quiet_hours", "pattern", "`quiet_hours` must be country, off, or hours such as 20:00-08:00"))
     for name, value, (least, most) in (
         ("validity_seconds", validity_seconds, VALIDITY),
         ("text_days", text_days, TEXT_DAYS),
@@ -75,6 +85,7 @@ async def change(
             guarantee or before.guarantee,
             before.validity_seconds if validity_seconds is msgspec.UNSET else validity_seconds,
             before.text_days if text_days is msgspec.UNSET else text_days,
+            quiet_hours or before.quiet_hours,
         )
         await conn.execute(CHANGE, organization_id, *msgspec.structs.astuple(after))
         if after != before:

@@ -16,10 +16,22 @@ REASONS = (
     "whatsapp_template_unconfirmed",
     "whatsapp_messaging_limit_reached",
     "no_supplier_connected",
+    "quiet_hours",
 )
+#: One of the next messages of the organization's campaigns is of this one, and waits for the end of quiet hours. A look
+#: at a few: there may be a million.
+QUIET = """
+SELECT FROM (SELECT organization_id, id FROM queue
+              WHERE kind = 'sms' AND line = '00000000-0000-0000-0000-000000000000' AND lane = 1
+                AND queue.organization_id = campaigns.organization_id AND coalesce(since, due_at) > now()
+              ORDER BY coalesce(since, due_at) LIMIT 50) next
+       JOIN LATERAL (SELECT campaign_id, quiet_until FROM messages
+                      WHERE organization_id = next.organization_id AND id = next.id LIMIT 1) m
+         ON m.campaign_id = campaigns.id AND m.quiet_until > now()
+"""
 #: For a query on `campaigns`: what keeps the queued messages of a running campaign from leaving; NULL: nothing known. A
 #: test key's campaign needs no supplier.
-WHY = """
+WHY = f"""
 CASE WHEN status <> 'running' OR queued = 0 THEN NULL
      WHEN channel = 'sms' THEN (
     SELECT CASE WHEN o.state IN ('suspended', 'closed') THEN 'organization_suspended'
@@ -30,7 +42,8 @@ CASE WHEN status <> 'running' OR queued = 0 THEN NULL
                 WHEN mode = 'live' AND NOT EXISTS (
                      SELECT FROM suppliers s JOIN supplier_sessions x ON x.supplier_id = s.id
                       WHERE s.state = 'active' AND x.bound AND x.lease_until > now())
-                THEN 'no_supplier_connected' END
+                THEN 'no_supplier_connected'
+                WHEN mode = 'live' AND EXISTS ({QUIET}) THEN 'quiet_hours' END
       FROM organizations o WHERE o.id = campaigns.organization_id)
      ELSE (
     SELECT CASE WHEN o.state IN ('suspended', 'closed') THEN 'organization_suspended'

@@ -39,6 +39,8 @@ CREATE TABLE organizations (
     guarantee         text NOT NULL DEFAULT 'at_least_once' CHECK (guarantee IN ('at_least_once', 'at_most_once')),
     validity_seconds  integer CHECK (validity_seconds BETWEEN 60 AND 259200),
     text_days         integer CHECK (text_days BETWEEN 1 AND 3650),
+    quiet_hours       text NOT NULL DEFAULT 'country'
+        CHECK (quiet_hours IN ('country', 'off') OR quiet_hours ~ '^[0-2][0-9]:[0-5][0-9]-[0-2][0-9]:[0-5][0-9]$'),
     plan              text,
     allowance         bigint CHECK (allowance >= 0),
     period_anchor     timestamptz,
@@ -59,6 +61,7 @@ COMMENT ON COLUMN organizations.time_zone IS 'IANA name, for members who chose n
 COMMENT ON COLUMN organizations.factor_required IS 'members without a second factor see nothing of the organization';
 COMMENT ON COLUMN organizations.session_hours IS 'hours without use after which a session ends; NULL: only the session''s own limit';
 COMMENT ON COLUMN organizations.guarantee IS 'of sends that name none. The same for validity_seconds; NULL: the retry schedule''s';
+COMMENT ON COLUMN organizations.quiet_hours IS 'when marketing waits, by the recipient''s time zone: as its country has it, never (off), or HH:MM-HH:MM. See classes/quiet.py';
 COMMENT ON COLUMN organizations.text_days IS 'texts are erased after so many days, if that is before the installation erases them; NULL: with those of all';
 COMMENT ON COLUMN organizations.reveals IS 'members who see no texts and full numbers may reveal those of one message at a time, which is recorded';
 COMMENT ON COLUMN organizations.allowance IS 'quota granted each period; NULL: the plan does not change the quota';
@@ -994,6 +997,8 @@ CREATE TABLE messages (
     accepted_at      timestamptz NOT NULL,
     send_at          timestamptz,
     expires_at       timestamptz,
+    quiet_since      timestamptz,
+    quiet_until      timestamptz,
     sent_at          timestamptz,
     delivered_at     timestamptz,
     failed_at        timestamptz,
@@ -1028,6 +1033,7 @@ COMMENT ON COLUMN messages.person_id IS 'the user who sent it on the dashboard; 
 COMMENT ON COLUMN messages.balance_after IS 'remaining quota after it was accepted; test messages use none';
 COMMENT ON COLUMN messages.send_at IS 'earliest time to send it; NULL: at once';
 COMMENT ON COLUMN messages.expires_at IS 'not sent after this; NULL: the default of the retry schedule';
+COMMENT ON COLUMN messages.quiet_until IS 'marketing that waits for the end of quiet hours where its recipient is, or did, since quiet_since';
 COMMENT ON COLUMN messages.ended_at IS 'when it became canceled or unknown; other final states have columns of their own';
 COMMENT ON COLUMN messages.event_id IS 'the one contract event raised by this message';
 COMMENT ON COLUMN messages.receipt IS 'fingerprint of the first receipt that changed its status, which has no row in receipts; the following columns belong to that receipt';

@@ -31,6 +31,7 @@ def of_message(one: Message, *, text: str | None, whole: bool) -> dict[str, Any]
             "apiKeyId": None if one.key_id is None else str(one.key_id),
             "sendAt": _at(one.send_at),
             "expiresAt": _at(one.expires_at),
+            "quietUntil": _at(one.quiet_until),
         }
         if whole:
             found["message"] = text

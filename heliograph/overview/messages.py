@@ -57,6 +57,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     accepted_at: datetime
     send_at: datetime | None = None
     expires_at: datetime | None = None
+    #: SMS: until when it waits, or waited, because it was quiet where its recipient is.
+    quiet_until: datetime | None = None
     sent_at: datetime | None
     delivered_at: datetime | None
     read_at: datetime | None = None
@@ -225,6 +227,7 @@ def _of_sms(one: sms.Message) -> Message:
         accepted_at=one.accepted_at,
         send_at=one.send_at,
         expires_at=one.expires_at,
+        quiet_until=one.quiet_until,
         sent_at=one.sent_at,
         delivered_at=one.delivered_at,
         failed_at=one.failed_at,

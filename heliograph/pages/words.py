@@ -39,6 +39,12 @@ GUARANTEES = (
     ("at_least_once", "Send again: it may arrive twice", "For codes and reminders, which must arrive."),
     ("at_most_once", "Do not send again: it may not arrive", "For what must not be read twice."),
 )
+#: When marketing waits: value, name, what follows.
+QUIET_HOURS = (
+    ("country", "As the recipient's country has it", "From 20:00 to 08:00 where nothing else is known."),
+    ("own", "The same everywhere", "By the time of the recipient's country, from and to:"),
+    ("off", "It does not wait", "Marketing may arrive at night."),
+)
 #: What a file holds, and how far it is.
 EXPORT_KINDS: Mapping[str, str] = {
     "messages": "Messages",
@@ -119,6 +125,7 @@ SETTINGS_FORM: Mapping[tuple[str, str], str] = {
     ("name", "taken"): "Another organization has this name.",
     ("country", "enum"): "Choose one of the countries.",
     ("time_zone", "enum"): "Choose one of the time zones.",
+    ("quiet_hours", "pattern"): "Write two different times, such as 20:00 and 08:00.",
 }
 #: Who acted, where no name is known.
 AUTHORS: Mapping[str, str] = {

@@ -21,10 +21,11 @@ from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
+from heliograph.classes import kinds
 from heliograph.routes.lookup import Choice, Route
 
 #: What a message may be.
-CLASSES = ("otp", "transactional", "marketing")
+CLASSES = kinds.NAMES
 MAX_NAME, MAX_NOTE = 64, 500
 _is_prefix = re.compile(r"[1-9][0-9]{0,14}").fullmatch
 _is_network = re.compile(r"[0-9]{3}-[0-9]{2,3}").fullmatch

@@ -62,6 +62,8 @@ class Message(msgspec.Struct, frozen=True):
     accepted_at: datetime
     send_at: datetime | None
     expires_at: datetime
+    #: Until when it waits, or waited, because it was quiet where its recipient is.
+    quiet_until: datetime | None
     sent_at: datetime | None
     delivered_at: datetime | None
     failed_at: datetime | None
@@ -113,6 +115,8 @@ class Step(msgspec.Struct, frozen=True):
     status: str | None = None
     failure_code: str | None = None
     delivery: Delivery | None = None
+    #: It was put off until then: it was quiet where its recipient is.
+    quiet_until: datetime | None = None
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -143,8 +147,8 @@ SENDING = "sending"
 SHOWN_STATUSES = ("accepted", SENDING, *(name for name in STATUSES if name != "accepted"))
 _STORED = (
     "mode, recipient, sender, sender_id, client_reference, campaign_id, key_id, person_id, request_id, country,"
-    " encoding, segments, class, guarantee, accepted_at, send_at, expires_at, sent_at, delivered_at, failed_at,"
-    " ended_at, failure_code"
+    " encoding, segments, class, guarantee, accepted_at, send_at, expires_at, quiet_since, quiet_until,"
+    " sent_at, delivered_at, failed_at, ended_at, failure_code"
 )
 _COLUMNS = f"id, {{status}} AS status, {_STORED}"
 # The queue is asked last, and of what is returned: most rows that are scanned are not.
@@ -302,6 +306,8 @@ def _message(row: asyncpg.Record) -> Message:
 
 def _steps(row: asyncpg.Record, begun: datetime | None) -> Iterable[Step]:
     yield Step(row["accepted_at"], "accepted")
+    if row["quiet_since"]:
+        yield Step(row["quiet_since"], "accepted", quiet_until=row["quiet_until"])
     if begun:
         yield Step(begun, SENDING)
     if row["sent_at"]:

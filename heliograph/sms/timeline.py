@@ -88,7 +88,12 @@ async def _evidence(conn: Connection, row: asyncpg.Record, tried: Sequence[async
     parts = await conn.fetch(PARTS, organization_id, id)
     received = await conn.fetch(RECEIPTS, organization_id, id, since.date())
     held = [entry for one in await conn.fetch(HELD, organization_id, id) for entry in _held(one)]
-    return [*(_part(one) for one in parts), *_doubled(parts), *(_receipt(one) for one in received), *held]
+    return [*_quiet(row), *(_part(one) for one in parts), *_doubled(parts), *(_receipt(one) for one in received), *held]
+
+
+def _quiet(row: asyncpg.Record) -> Iterable[Entry]:
+    if row["quiet_since"]:
+        yield Entry(row["quiet_since"], "waits for the end of quiet hours", {"until": row["quiet_until"]})
 
 
 def _held(row: asyncpg.Record) -> Iterable[Entry]:

@@ -268,6 +268,15 @@ async def test_a_message_says_what_it_waits_for_and_what_stands_beside_it(
     assert "It waits for its time," in (await owner.get(f"/messages/{second}")).words
     await pool.execute("UPDATE queue SET tries = 2, due_at = now() + interval '1 hour' WHERE id = $1", UUID(first))
     assert "It could not be handed over yet and is tried again at" in (await owner.get(f"/messages/{first}")).words
+    await pool.execute(
+        "WITH waits AS ("
+        "UPDATE messages SET quiet_since = now(), quiet_until = now() + interval '9 hours' WHERE id = $1)"
+        " UPDATE queue SET due_at = now() + interval '9 hours' WHERE id = $1",
+        UUID(first),
+    )
+    quiet = (await owner.get(f"/messages/{first}")).words
+    assert "It is quiet where the recipient is: marketing waits until" in quiet
+    assert "Waits for the morning" in quiet
     await pool.execute("UPDATE queue SET due_at = now() - interval '1 hour' WHERE id = $1", UUID(first))
     await pool.execute("INSERT INTO queue_holds (id, kind) VALUES ($1, 'sms')", uuid.uuid4())
     assert "Your operator is holding messages back." in (await owner.get(f"/messages/{first}")).words

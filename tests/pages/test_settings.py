@@ -193,6 +193,15 @@ async def test_what_a_send_means_that_says_nothing(pool: Pool, tenant: Tenant, o
         True,
         True,
     )
+    page = await owner.submit(
+        await owner.get("/settings"), "/settings/defaults", quiet_hours="own", quiet_from="21:30", quiet_to="07:00"
+    )
+    assert await pool.fetchval("SELECT quiet_hours FROM organizations WHERE id = $1", tenant.id) == "21:30-07:00"
+    chosen = page.form("/settings/defaults")
+    assert (chosen["quiet_from"], chosen["quiet_to"]) == ("21:30", "07:00")
+    assert 'value="own" checked' in page.text
+    page = await owner.submit(page, "/settings/defaults", quiet_hours="own", quiet_from="21:30", quiet_to="21:30")
+    assert (page.status, "Write two different times" in page.words) == (422, True)
     for typed in ({"validity": "5"}, {"text_days": "x"}, {"guarantee": "maybe"}, {"text_days": "99999"}):
         page = await owner.submit(await owner.get("/settings"), "/settings/defaults", **typed)
         assert page.status == 422, typed

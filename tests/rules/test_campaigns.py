@@ -475,6 +475,11 @@ async def test_one_that_runs_and_stands_still_says_what_it_waits_for(pool: Pool)
         SUPPLIER,
     )
     assert await reason() is None
+    one = "(SELECT id FROM messages ORDER BY id LIMIT 1)"
+    await pool.execute(f"UPDATE queue SET due_at = now() + interval '5 hours' WHERE id = {one}")
+    assert await reason() is None
+    await pool.execute(f"UPDATE messages SET quiet_until = now() + interval '5 hours' WHERE id = {one}")
+    assert await reason() == "quiet_hours"
     async with pool.acquire() as conn:
         await holds.hold(conn, Selection(kinds=("sms",), organization_id=actor.organization_id), reason="asked")
     assert await reason() == "held_by_operator"

@@ -193,7 +193,7 @@ class Campaign(msgspec.Struct):
                 "`sender_id_not_approved`, `paused_by_request`. A paused campaign resumes by itself, unless somebody "
                 "paused it. While it is running, what "
                 "its messages are waiting for: `held_by_operator`, `no_supplier_connected`, "
-                "`organization_suspended`, or `waiting_for_receipts` once everything is sent."
+                "`organization_suspended`, `quiet_hours`, or `waiting_for_receipts` once everything is sent."
             )
         ),
     ]

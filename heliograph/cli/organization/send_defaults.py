@@ -41,16 +41,26 @@ def defaults(
             help="Erase texts after so many days, if that is sooner than HELIOGRAPH_TEXT_RETENTION_DAYS; 0: with that.",
         ),
     ] = None,
+    quiet_hours: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN",
+            show_default=False,
+            help="When marketing waits, by the recipient's time: country, off, or hours such as 20:00-08:00.",
+        ),
+    ] = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show, or change, what an organization's sends mean that do not say it, and how long it keeps texts.
+    """Show, or change, what an organization's sends mean that do not say it, when its marketing waits, and how long it
+    keeps texts.
 
     \b
     Examples:
       heliograph org defaults "Acme Lda"
       heliograph org defaults "Acme Lda" --guarantee at_most_once --validity 3600
       heliograph org defaults "Acme Lda" --text-days 7
+      heliograph org defaults "Acme Lda" --quiet-hours 20:00-08:00
     """
 
     async def work(conn: Connection) -> SendDefaults:
@@ -61,6 +71,7 @@ def defaults(
             guarantee=guarantee,
             validity_seconds=msgspec.UNSET if validity is None else validity or None,
             text_days=msgspec.UNSET if text_days is None else text_days or None,
+            quiet_hours=quiet_hours,
             by=shell(),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 from uuid import UUID
@@ -26,6 +27,8 @@ from heliograph.webhooks.recording import feed
 NEIGHBOURS, LOOK = 5, 5_000
 #: Characters that are named for which a text is not GSM.
 NAMED = 8
+#: How exactly the queue knows when quiet hours end.
+SAME = timedelta(seconds=1)
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -135,6 +138,8 @@ def _waits(request: Request, message: Message, waiting: Waiting) -> str:
         return text("It is being handed over.")
     if waiting.is_suspicious:
         return text("It is held: unusually many messages go to numbers like this one. Your operator looks at it.")
+    if waiting.is_later and message.quiet_until and abs(waiting.due_at - message.quiet_until) < SAME:
+        return text("It is quiet where the recipient is: marketing waits until %(time)s.", time=moment(waiting.due_at))
     if message.send_at is not None and waiting.is_later and waiting.tries == 0:
         return text("It waits for its time, %(time)s.", time=moment(waiting.due_at))
     if waiting.is_later:

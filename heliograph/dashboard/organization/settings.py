@@ -3,7 +3,7 @@ members, and its end."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from heliograph.accounts import organizations, send_defaults
@@ -25,6 +25,8 @@ VALIDITIES = (300, 3_600, 21_600, 86_400, 172_800, 259_200)
 TEXT_DAYS = (1, 3, 7, 14, 30, 60, 90)
 #: What stands for all countries. An empty field is a slip, which must not open the world.
 EVERYWHERE = "any"
+#: What stands for quiet hours that the organization writes itself, and those that the form begins with.
+OWN_HOURS, USUAL_HOURS = "own", ("20:00", "08:00")
 
 
 async def show(request: Request) -> Answer:
@@ -78,9 +80,15 @@ async def change_defaults(request: Request) -> Answer:
             guarantee=form.get("guarantee") or None,
             validity_seconds=_chosen("validity", form.get("validity", "")),
             text_days=_chosen("text_days", form.get("text_days", "")),
+            quiet_hours=_quiet(form),
         )
 
     return await _changed(request, work)
+
+
+def _quiet(form: Mapping[str, str]) -> str | None:
+    chosen = form.get("quiet_hours") or None
+    return f"{form.get('quiet_from', '')}-{form.get('quiet_to', '')}" if chosen == OWN_HOURS else chosen
 
 
 def _chosen(field: str, text: str) -> int | None:
@@ -155,6 +163,7 @@ async def _values(request: Request) -> dict[str, Any]:
         defaults = await send_defaults.get(conn, organization_id=known.id)
     form = request.form
     speech = request.speech
+    first, _, last = defaults.quiet_hours.partition("-") if "-" in defaults.quiet_hours else (None, "", None)
     kept = request.services.settings.text_retention_days
     days = {one for one in TEXT_DAYS if one < kept} | ({defaults.text_days} if defaults.text_days else set())
     regions = sorted(set(phones.REGIONS.values()) - {"001"}, key=speech.country)
@@ -178,6 +187,10 @@ async def _values(request: Request) -> dict[str, Any]:
         "validity": form.get("validity", str(defaults.validity_seconds or "")),
         "validities": [(str(one), speech.lasted(one)) for one in VALIDITIES],
         "text_days": form.get("text_days", str(defaults.text_days or "")),
+        "quiet": form.get("quiet_hours", defaults.quiet_hours if first is None else OWN_HOURS),
+        "quiets": [(name, request.text(said), request.text(more)) for name, said, more in words.QUIET_HOURS],
+        "quiet_from": form.get("quiet_from", first or USUAL_HOURS[0]),
+        "quiet_to": form.get("quiet_to", last or USUAL_HOURS[1]),
         "kept_days": kept,
         "days": [(str(one), speech.lasted(86_400 * one)) for one in sorted(days)],
         "hours": form.get("session_hours", str(known.session_hours or "")),

@@ -35,6 +35,7 @@ from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
 from heliograph.base.money import Charge, columns
 from heliograph.base.retry import SUBMIT_HORIZON
+from heliograph.classes import kinds
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.guard.book import Book
 from heliograph.queue.leases import SINGLE
@@ -52,7 +53,7 @@ MAX_PAST, MAX_AHEAD = timedelta(seconds=60), timedelta(days=365)
 #: Characters of a text and of a reference, and seconds of a validity, that every door takes.
 MAX_TEXT, MAX_REFERENCE, VALIDITY = 1_600, 255, (60, 259_200)
 #: What a message may be: by it routes, limits and quiet hours tell messages apart.
-TRAFFIC_CLASSES = ("otp", "transactional", "marketing")
+TRAFFIC_CLASSES = kinds.NAMES
 SUPPLIER_WORD = b"heliograph"
 
 
@@ -295,7 +296,7 @@ def unfit(send: Send, segments: int) -> Invalid | None:
 def life(send: Send) -> timedelta | None:
     """From when a message is due until it is no longer worth delivering; None: the horizon of the retry schedule, from
     acceptance."""
-    seconds = send.validity_seconds or send.actor.validity_seconds
+    seconds = kinds.validity(send.traffic_class, send.validity_seconds, send.actor.validity_seconds)
     if seconds is not None:
         return timedelta(seconds=seconds)
     return timedelta(seconds=SUBMIT_HORIZON) if send.send_at else None

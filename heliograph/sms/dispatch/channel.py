@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -24,7 +25,9 @@ from heliograph.routes.lookup import Route
 from heliograph.sending.attempts import MOST_ATTEMPTS, Attempt
 from heliograph.sending.channel import End, Found, Step
 from heliograph.sending.results import Answered
+from heliograph.sms import daytime
 from heliograph.sms.charges import Charges
+from heliograph.sms.daytime import Daytime
 from heliograph.sms.dispatch import claimed, outcomes, test_mode, uncertain
 from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.dispatch.outcomes import deadline
@@ -73,6 +76,7 @@ class SmsChannel:
         self._accounts = accounts
         self._selection = Selection(accounts, patience=patience, routes=routes, charges=charges)
         self._judge = Judge()
+        self._daytime = Daytime()
         self._subscriptions = Subscriptions(pool)
         #: Live messages that the suppliers can take in this round.
         self._room = 0
@@ -144,16 +148,24 @@ class SmsChannel:
     async def decide(self, conn: Connection, messages: Sequence[ClaimedMessage]) -> list[Step]:
         steps: list[Step] = []
         held = await self._suspicious(conn, messages)
+        waiting: list[tuple[UUID, UUID, datetime]] = []
         for message in messages:
             if message.lease.id in held:
                 # It waits for an operator, out of everybody's way.
                 steps.append(Postponed(message.lease, PARKED.total_seconds(), GUARDED, counts=False))
                 continue
             step = self._decide(message)
+            if isinstance(step, datetime):
+                lease = message.lease
+                waiting.append((lease.organization_id, lease.id, step))
+                # A little later than that, whatever is lost in rounding.
+                step = Postponed(lease, (step - message.at).total_seconds() + 0.001, UNROUTED, counts=False)
             if isinstance(step, End) and step.move is not None and message.attempt_state == "unknown":
                 # It will not be tried again, and it is unknown whether the last try reached the handset.
                 step = End(uncertain.unknown(message))
             steps.append(step)
+        if waiting:
+            await daytime.note(conn, waiting)
         # Lines whose rows all stay where they are: no need to look in the next round.
         back = [one for one in steps if isinstance(one, Postponed)]
         usable = {supplier.id for supplier in self._selection.usable}
@@ -197,8 +209,9 @@ class SmsChannel:
             self.passed_on.set()
         return True
 
-    def _decide(self, message: ClaimedMessage) -> Step:
-        """What to do with one message whose earlier attempts, if any, are known to have ended."""
+    def _decide(self, message: ClaimedMessage) -> Step | datetime:
+        """What to do with one message whose earlier attempts, if any, are known to have ended; a time: it is quiet
+        where its recipient is until then."""
         lease = message.lease
         id = (lease.organization_id, lease.id)
         if not message.is_unsent:
@@ -213,7 +226,9 @@ class SmsChannel:
             return End(Move(*id, "rejected", message.at, "sender_not_approved", unsent=True))
         if message.organization_state in ("suspended", "closed"):
             return Postponed(lease, SUSPENDED_PAUSE, lease.line, counts=False)
-        return self._selection.route(message)
+        # Simulators wake nobody.
+        opens = None if self._selection.is_simulated else self._daytime.opens(message)
+        return opens or self._selection.route(message)
 
     # -- what comes back -----------------------------------------------------------------------------------------------
 

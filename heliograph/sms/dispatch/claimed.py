@@ -54,6 +54,8 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     busy_since: datetime | None
     #: Who refused the message, in all its attempts.
     refused: Sequence[UUID] | None
+    #: When its organization's marketing waits.
+    quiet_hours: str
 
     @property
     def is_unsent(self) -> bool:
@@ -75,11 +77,11 @@ SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.class, m.guarantee
        o.state AS organization_state, s.status AS sender_status, silence.since IS NOT NULL AS opted_out, now() AS at,
        coalesce(a.attempt, 0) AS attempt, a.target_id AS attempt_supplier, a.state AS attempt_state, a.started_at,
        a.reference, coalesce(a.series, 0) AS series, a.series_at, coalesce(a.parts, 1) AS parts, a.doubtful,
-       taken.parts AS taken, a.busy_since, a.refused
+       taken.parts AS taken, a.busy_since, a.refused, o.quiet_hours
   FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS item (organization_id, id, tried, n)
   LEFT JOIN LATERAL (SELECT * FROM messages
                       WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m ON true
-  LEFT JOIN LATERAL (SELECT state FROM organizations WHERE id = item.organization_id LIMIT 1) o ON true
+  LEFT JOIN LATERAL (SELECT state, quiet_hours FROM organizations WHERE id = item.organization_id LIMIT 1) o ON true
   LEFT JOIN LATERAL (SELECT status FROM sender_ids
                       WHERE organization_id = item.organization_id AND id = m.sender_id LIMIT 1) s ON true
   LEFT JOIN LATERAL (SELECT since FROM opted_out_since(item.organization_id, m.recipient)

@@ -18,6 +18,7 @@ import structlog
 
 from heliograph.base.money import Charge
 from heliograph.base.retry import HOLD
+from heliograph.classes.kinds import CLASSES
 from heliograph.queue.leases import SINGLE, Postponed
 from heliograph.routes.decisions import Decisions
 from heliograph.routes.lookup import Candidates, Route, Table
@@ -35,9 +36,8 @@ from heliograph.suppliers.contract import Submission
 
 log = structlog.get_logger()
 
-#: Messages with no longer validity than this are taken for one-time codes, whatever their class. They wait a fifth of
-#: the usual patience for a slow supplier, and campaigns four times as long.
-SHORT_LIVED, HASTE, LEISURE = timedelta(minutes=15), 5.0, 4.0
+#: Messages with no longer validity than this are as urgent as one-time codes, whatever their class.
+SHORT_LIVED = timedelta(minutes=15)
 #: How many times a supplier may answer "later" before another one is tried.
 PATIENCE = 2
 #: For how long missing segments of a long message follow those that a supplier has; after that it is sent again as a
@@ -104,6 +104,8 @@ class Selection:
         self.parked: set[UUID] = set()
         #: Rows left to other workers in this round.
         self.left_to_others = 0
+        #: Only simulators carry live messages.
+        self.is_simulated = False
 
     def make_room(self) -> int:
         """Ask every account what it can take in this round; returns the total number of live messages."""
@@ -111,6 +113,7 @@ class Selection:
         total = 0
         # Once a round, and not for each message in it.
         self._serving = serving(one.supplier for id, one in self._accounts().items() if id != test_mode.SUPPLIER)
+        self.is_simulated = all(one.simulated for one in self._serving) and bool(self._serving)
         serve = {one.id for one in self._serving} | {test_mode.SUPPLIER}
         routes = self._routes()
         if self._compiled[1] is not routes or self._compiled[0] != self._serving:
@@ -211,9 +214,8 @@ class Selection:
 
     def _patience_of(self, due: ClaimedMessage) -> float:
         """Seconds that a message waits for a supplier that is slow."""
-        if self._is_short_lived(due):
-            return self._patience / HASTE
-        return self._patience if due.lease.lane == SINGLE else self._patience * LEISURE
+        own = CLASSES[due.traffic_class].patience
+        return self._patience * (min(own, CLASSES["otp"].patience) if self._is_short_lived(due) else own)
 
     def _put_off(self, due: ClaimedMessage) -> bool:
         """True if the supplier of the last attempt has used up its tries."""

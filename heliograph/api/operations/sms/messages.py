@@ -106,6 +106,15 @@ class SmsMessage(msgspec.Struct, rename="camel", kw_only=True):
     accepted_at: Annotated[Time, Meta(description="When the message was accepted and stored.")]
     send_at: Annotated[Time | None, Meta(description="Earliest time to send it, if one was requested.")]
     expires_at: Annotated[Time, Meta(description="It is not sent after this time.")]
+    quiet_until: Annotated[
+        Time | None,
+        Meta(
+            description=(
+                "Marketing is not sent in quiet hours: until when it waits for their end where its recipient is, or "
+                "did; null if it never had to."
+            )
+        ),
+    ]
     sent_at: Annotated[Time | None, Meta(description="When it was handed to the network.")]
     delivered_at: Annotated[Time | None, Meta(description="When it was delivered to the recipient.")]
     failed_at: Annotated[
@@ -222,7 +231,7 @@ async def get_sms_message(call: Call, message_id: UUID) -> SmsMessageRead:
     """Get a message and its timeline."""
     detail = await messages.get(call.conn, call.actor, id=message_id)
     message = SmsMessageWithText(message=detail.text, **_shown(detail.message))
-    return SmsMessageRead(True, message, [_step(step) for step in detail.steps])
+    return SmsMessageRead(True, message, [_step(step) for step in detail.steps if step.quiet_until is None])
 
 
 @operation(refusals=(MessageNotCancelable,))
@@ -264,6 +273,7 @@ def _shown(message: messages.Message) -> dict[str, Any]:
         "accepted_at": iso(message.accepted_at),
         "send_at": _time(message.send_at),
         "expires_at": iso(message.expires_at),
+        "quiet_until": _time(message.quiet_until),
         "sent_at": _time(message.sent_at),
         "delivered_at": _time(message.delivered_at),
         "failed_at": _time(message.failed_at),

@@ -1,0 +1,154 @@
+"""Quiet hours: whether marketing may go to a number at a moment, and if not, from when.
+
+An organization chooses ("country": as the recipient's country has it; "off"; or hours of its own, such as
+"20:00-08:00"); they count in the time zone of the number, by its country or region. Where that has several zones, it is
+quiet as soon as it is quiet in one of them.
+
+The rule nobody may break: what waits is due at a moment at which nothing has to wait.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import phonenumbers
+from phonenumbers import timezone
+
+from heliograph.base import phones
+from heliograph.classes.countries import COUNTRIES, DEFAULT, Hours, Week
+
+COUNTRY, OFF = "country", "off"
+_own = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])").fullmatch
+#: Digits that decide about region and time zones: a calling code and an area code.
+_PLACE = 8
+#: How many answers are remembered.
+_MEMO = 50_000
+#: Zones that share no hour in so many days are not waited for: then the first of them alone decides.
+_LONGEST = timedelta(days=8)
+
+
+def is_setting(text: str) -> bool:
+    """Whether an organization may choose this."""
+    if text in (COUNTRY, OFF):
+        return True
+    found = _own(text)
+    return found is not None and found.group(1, 2) != found.group(3, 4)
+
+
+def week(setting: str, country: str) -> Week | None:
+    """When marketing may be sent, in local time; None: always. Raises ValueError for what is no setting."""
+    if setting == OFF:
+        return None
+    if setting == COUNTRY:
+        return COUNTRIES.get(country, DEFAULT)
+    found = _own(setting)
+    if found is None:
+        raise ValueError(f"not a setting of quiet hours: {setting!r}")
+    first, last = int(found[1]) * 60 + int(found[2]), int(found[3]) * 60 + int(found[4])
+    day: Hours = ((last, first),) if first > last else ((0, first), (last, 1440))
+    one = tuple(hours for hours in day if hours[0] < hours[1])
+    return (one, one, one, one, one, one, one)
+
+
+class QuietHours:
+    """What is quiet where, remembered for as long as it stays so. One per process."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, tuple[str, tuple[ZoneInfo, ...]]] = {}
+        #: (from, until, whether it is quiet) by setting and place.
+        self._known: dict[tuple[str, str], tuple[datetime, datetime, bool]] = {}
+
+    def until(self, setting: str, recipient: str, at: datetime) -> datetime | None:
+        """From when marketing may go to this number (E.164); None: now."""
+        if setting == OFF:
+            return None
+        key = setting, recipient[:_PLACE]
+        known = self._known.get(key)
+        if known is None or not known[0] <= at < known[1]:
+            known = at, *self._span(setting, recipient, at)
+            if len(self._known) >= _MEMO:
+                self._known.clear()
+            self._known[key] = known
+        return known[1] if known[2] else None
+
+    def _span(self, setting: str, recipient: str, at: datetime) -> tuple[datetime, bool]:
+        """Until when it stays as it is now, and whether that is quiet."""
+        country, zones = self._place(recipient)
+        allowed = week(setting, country)
+        assert allowed is not None
+        opens = _opens(allowed, zones, at)
+        if opens is None:
+            zones = zones[:1]
+            opens = _opens(allowed, zones, at)
+        assert opens is not None, "no setting forbids every hour"
+        if opens > at:
+            return opens, True
+        return min(end for zone in zones for begin, end in _spans(allowed, zone, at) if begin <= at < end), False
+
+    def _place(self, recipient: str) -> tuple[str, tuple[ZoneInfo, ...]]:
+        key = recipient[:_PLACE]
+        place = self._places.get(key)
+        if place is None:
+            if len(self._places) >= _MEMO:
+                self._places.clear()
+            place = self._places[key] = _look_up(recipient)
+        return place
+
+
+def _look_up(recipient: str) -> tuple[str, tuple[ZoneInfo, ...]]:
+    """The region of a number and its time zones, by phonenumbers: those of its area where it has one, or of all of its
+    country."""
+    number = phonenumbers.parse(recipient)
+    zones = [found for name in timezone.time_zones_for_number(number) if (found := _zone(name)) is not None]
+    if not zones:
+        zones = [
+            found for name in timezone.time_zones_for_geographical_number(number) if (found := _zone(name)) is not None
+        ]
+    return phonenumbers.region_code_for_number(number) or phones.country(recipient), tuple(zones or [ZoneInfo("UTC")])
+
+
+def _zone(name: str) -> ZoneInfo | None:
+    try:
+        return None if name == timezone.UNKNOWN_TIMEZONE else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        return None
+
+
+def _opens(allowed: Week, zones: Sequence[ZoneInfo], at: datetime) -> datetime | None:
+    """The first moment at or after `at` that is allowed in all zones; None: there is none soon."""
+    moment, last = at, at + _LONGEST
+    while moment <= last:
+        later = max(_next(allowed, zone, moment) for zone in zones)
+        if later == moment:
+            return moment
+        moment = later
+    return None
+
+
+def _next(allowed: Week, zone: ZoneInfo, at: datetime) -> datetime:
+    return next(max(begin, at) for begin, end in _spans(allowed, zone, at) if at < end)
+
+
+def _spans(allowed: Week, zone: ZoneInfo, at: datetime) -> Iterator[tuple[datetime, datetime]]:
+    """The allowed times around `at` and for some days after it, in UTC; those that touch are one."""
+    day = at.astimezone(zone).date() - timedelta(days=1)
+    begin: datetime | None = None
+    end: datetime | None = None
+    for number in range(10):
+        date = day + timedelta(days=number)
+        midnight = datetime(date.year, date.month, date.day, tzinfo=zone)
+        for first, last in allowed[date.weekday()]:
+            # In local time, so that clocks that are put forward or back do not move the hours.
+            opening = (midnight + timedelta(minutes=first)).astimezone(UTC)
+            closing = (midnight + timedelta(minutes=last)).astimezone(UTC)
+            if end is not None and opening <= end:
+                end = closing
+                continue
+            if begin is not None and end is not None:
+                yield begin, end
+            begin, end = opening, closing
+    if begin is not None and end is not None:
+        yield begin, end

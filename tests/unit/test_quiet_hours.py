@@ -1,0 +1,99 @@
+"""Quiet hours: what is quiet where, by the recipient's own clock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from heliograph.classes import kinds
+from heliograph.classes.countries import COUNTRIES, DEFAULT
+from heliograph.classes.quiet import QuietHours, is_setting, week
+
+MOZAMBIQUE, SOUTH_AFRICA, NEW_YORK, LOS_ANGELES = "+258841234567", "+27821234567", "+12125550123", "+12135550123"
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("setting", "recipient", "now", "opens"),
+    [
+        # Mozambique is two hours ahead of UTC: 08:00 to 20:00 there.
+        ("country", MOZAMBIQUE, "2026-03-02T05:59", "2026-03-02T06:00"),
+        ("country", MOZAMBIQUE, "2026-03-02T06:00", None),
+        ("country", MOZAMBIQUE, "2026-03-02T17:59", None),
+        ("country", MOZAMBIQUE, "2026-03-02T18:00", "2026-03-03T06:00"),
+        ("off", MOZAMBIQUE, "2026-03-02T02:00", None),
+        # South Africa: Saturday from 9 to 13, no Sunday.
+        ("country", SOUTH_AFRICA, "2026-03-07T06:30", "2026-03-07T07:00"),
+        ("country", SOUTH_AFRICA, "2026-03-07T11:00", "2026-03-09T06:00"),
+        ("country", SOUTH_AFRICA, "2026-03-08T10:00", "2026-03-09T06:00"),
+        # India: from 10, and half an hour beside the rest.
+        ("country", "+919812345678", "2026-03-02T04:00", "2026-03-02T04:30"),
+        # The United States have 08 to 21, each area by its own clock; the clocks go forward on 8 March 2026.
+        ("country", NEW_YORK, "2026-03-06T12:59", "2026-03-06T13:00"),
+        ("country", LOS_ANGELES, "2026-03-06T13:00", "2026-03-06T16:00"),
+        ("country", NEW_YORK, "2026-03-09T11:59", "2026-03-09T12:00"),
+        # An organization's own hours, around midnight and within a day.
+        ("22:30-07:15", MOZAMBIQUE, "2026-03-02T20:29", None),
+        ("22:30-07:15", MOZAMBIQUE, "2026-03-02T20:30", "2026-03-03T05:15"),
+        ("13:00-15:00", MOZAMBIQUE, "2026-03-02T11:00", "2026-03-02T13:00"),
+        ("13:00-15:00", MOZAMBIQUE, "2026-03-02T23:00", None),
+        ("00:00-08:00", MOZAMBIQUE, "2026-03-01T22:00", "2026-03-02T06:00"),
+    ],
+)
+def test_marketing_waits_until_it_is_day_there(setting: str, recipient: str, now: str, opens: str | None) -> None:
+    assert QuietHours().until(setting, recipient, at(now)) == (None if opens is None else at(opens))
+
+
+def test_where_a_number_may_be_in_several_zones_it_is_quiet_if_it_is_quiet_in_one() -> None:
+    # A Russian mobile may be anywhere from Kaliningrad (UTC+2) to Kamchatka (UTC+12).
+    hours = QuietHours()
+    for now in (at("2026-03-02T00:00") + timedelta(minutes=10 * n) for n in range(6 * 24)):
+        opens = hours.until("country", "+79161234567", now)
+        allowed = all(8 <= (now + timedelta(hours=offset)).hour < 20 for offset in (2, 12))
+        assert (opens is None) == allowed, now
+        if opens is not None:
+            assert opens > now
+            assert all(8 <= (opens + timedelta(hours=offset)).hour < 20 for offset in (2, 12))
+
+
+def test_zones_that_share_no_hour_do_not_keep_a_message_for_ever() -> None:
+    # One hour a day, over eleven zones.
+    opens = QuietHours().until("10:00-09:00", "+79161234567", at("2026-03-02T00:00"))
+    assert opens is not None
+    assert opens - at("2026-03-02T00:00") <= timedelta(days=1)
+
+
+def test_what_is_remembered_says_the_same_as_what_is_not() -> None:
+    remembering = QuietHours()
+    for number in range(2_000):
+        now = at("2026-03-01T00:00") + timedelta(minutes=7 * number)
+        for recipient in (MOZAMBIQUE, SOUTH_AFRICA, NEW_YORK):
+            assert remembering.until("country", recipient, now) == QuietHours().until("country", recipient, now), now
+
+
+def test_every_country_opens_at_some_time_and_closes_at_some_time() -> None:
+    for country, one in {**COUNTRIES, "default": DEFAULT}.items():
+        for hours in one:
+            assert all(0 <= first < last <= 1440 for first, last in hours), country
+        assert any(one), country
+    assert week("country", "ZW") == DEFAULT
+    assert week("off", "ZW") is None
+
+
+@pytest.mark.parametrize("wrong", ["", "on", "8-20", "20:00-20:00", "24:00-08:00", "20:00–08:00", "20:00-08:60"])
+def test_what_is_no_setting_is_refused(wrong: str) -> None:
+    assert not is_setting(wrong)
+
+
+def test_a_class_bounds_the_usual_validity_and_not_what_a_send_asks_for() -> None:
+    assert kinds.validity("otp", None, None) == 600
+    assert kinds.validity("otp", None, 86_400) == 600
+    assert kinds.validity("otp", None, 120) == 120
+    assert kinds.validity("otp", 3_600, 120) == 3_600
+    assert kinds.validity("transactional", None, 7_200) == 7_200
+    assert kinds.validity("marketing", None, None) is None
+    assert [one.name for one in kinds.CLASSES.values() if one.waits_for_day] == ["marketing"]
