@@ -49,7 +49,7 @@ ROOMS = {
     "inbound": "carriage",
     "receipts": "carriage",
     "optout": "organization",
-    "webhook": "organization",
+    "webhook": "",
     "whatsapp": "",
     "simulate": "running",
 }

@@ -1736,7 +1736,7 @@ CREATE TABLE webhook_endpoints (
     url                  text NOT NULL CHECK (length(url) <= 2048),
     subscribed_events    text[] NOT NULL,
     description          text NOT NULL DEFAULT '' CHECK (length(description) <= 200),
-    status               text NOT NULL DEFAULT 'active' CHECK (status IN ('active', 'disabled')),
+    status               text NOT NULL DEFAULT 'active' CHECK (status IN ('active', 'paused', 'disabled')),
     secret               bytea NOT NULL,
     old_secrets          bytea[] NOT NULL DEFAULT '{}',
     old_secrets_until    timestamptz[] NOT NULL DEFAULT '{}',
@@ -1747,17 +1747,23 @@ CREATE TABLE webhook_endpoints (
     failing_since        timestamptz,
     consecutive_failures integer NOT NULL DEFAULT 0,
     catches_until        timestamptz,
+    paused_at            timestamptz,
+    waits_from           timestamptz,
+    dropped              bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (organization_id, id),
+    CONSTRAINT webhook_endpoints_paused CHECK ((status = 'paused') = (paused_at IS NOT NULL)),
     CONSTRAINT webhook_endpoints_old_secrets CHECK (cardinality(old_secrets) = cardinality(old_secrets_until))
 ) WITH (fillfactor = 70);
--- An organization has few active endpoints, and any number of others.
-CREATE INDEX webhook_endpoints_active ON webhook_endpoints (organization_id) WHERE status = 'active';
+-- An organization has few endpoints in use, and any number of others.
+CREATE INDEX webhook_endpoints_used ON webhook_endpoints (organization_id) WHERE status <> 'disabled';
 CREATE INDEX webhook_endpoints_disabled ON webhook_endpoints (organization_id, disabled_at) WHERE status = 'disabled';
 -- A mode has one catcher, which is reopened as needed; few are open at a time.
 CREATE UNIQUE INDEX webhook_endpoints_catcher ON webhook_endpoints (organization_id, mode) WHERE catches_until IS NOT NULL;
 CREATE INDEX webhook_endpoints_catching ON webhook_endpoints (catches_until) WHERE status = 'active' AND catches_until IS NOT NULL;
 COMMENT ON TABLE webhook_endpoints IS 'tenant: destinations of events. secret is sealed';
 COMMENT ON COLUMN webhook_endpoints.old_secrets IS 'previous secrets that still sign beside the new one, newest first; sealed like secret';
+COMMENT ON COLUMN webhook_endpoints.waits_from IS 'events recorded since then and never delivered are recovered when a paused or disabled endpoint comes back; NULL while active';
+COMMENT ON COLUMN webhook_endpoints.dropped IS 'deliveries that left the queue when it was paused or disabled';
 COMMENT ON COLUMN webhook_endpoints.catches_until IS 'end of a catcher, whose events are stored in webhook_caught instead of being posted';
 
 CREATE TABLE webhook_caught (
@@ -1840,7 +1846,9 @@ CREATE TABLE webhook_replays (
     to_at           timestamptz NOT NULL,
     kinds           text[] NOT NULL,
     only_failed     boolean NOT NULL,
+    cause           text NOT NULL DEFAULT 'request' CHECK (cause IN ('request', 'return')),
     status          text NOT NULL DEFAULT 'running' CHECK (status IN ('running', 'completed', 'canceled')),
+    held            boolean NOT NULL DEFAULT false,
     position        uuid NOT NULL,
     queued          bigint NOT NULL DEFAULT 0,
     created_at      timestamptz NOT NULL,
@@ -1851,10 +1859,12 @@ CREATE TABLE webhook_replays (
     CONSTRAINT webhook_replays_range CHECK (to_at > from_at),
     CONSTRAINT webhook_replays_completed CHECK ((completed_at IS NULL) = (status = 'running'))
 );
-CREATE UNIQUE INDEX webhook_replays_one ON webhook_replays (organization_id, endpoint_id) WHERE status = 'running';
+CREATE UNIQUE INDEX webhook_replays_one ON webhook_replays (organization_id, endpoint_id, cause) WHERE status = 'running';
 CREATE INDEX webhook_replays_by_endpoint ON webhook_replays (organization_id, endpoint_id, id);
-CREATE INDEX webhook_replays_next ON webhook_replays (stepped_at) WHERE status = 'running';
+CREATE INDEX webhook_replays_next ON webhook_replays (stepped_at) WHERE status = 'running' AND NOT held;
 COMMENT ON TABLE webhook_replays IS 'tenant: time ranges being replayed to an endpoint, and their progress';
+COMMENT ON COLUMN webhook_replays.cause IS 'request: somebody asked for it; return: its endpoint was paused or disabled, and came back';
+COMMENT ON COLUMN webhook_replays.held IS 'its endpoint is paused; it continues afterwards';
 COMMENT ON COLUMN webhook_replays.position IS 'the last event examined';
 
 -- Attempts counted by the hour of their start and by result; histograms are as in traffic.

@@ -192,6 +192,7 @@ ENDPOINT_STATES: Mapping[str, str] = {
     "well": "Working",
     "failing": "Failing",
     "new": "Not tried yet",
+    "paused": "Paused",
     "disabled": "Disabled",
 }
 ENDPOINT_FORM: Mapping[str, str] = {

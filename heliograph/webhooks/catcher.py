@@ -19,9 +19,10 @@ from heliograph.base.actor import SYSTEM, Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
-from heliograph.webhooks import endpoints
+from heliograph.webhooks import changing, endpoints
 from heliograph.webhooks.delivery import signing
 from heliograph.webhooks.endpoints import CATCHER, ENDED, FORGET_CAUGHT, LOCK_ORGANIZATION, EndpointRules
+from heliograph.webhooks.recording import stopping
 from heliograph.webhooks.recording.events import KINDS
 
 #: How long a catcher is open.
@@ -81,6 +82,7 @@ VALUES ($1, $2, $3, $4, $5, $6, now(), now() + $7)
 ON CONFLICT (organization_id, id) DO UPDATE
    SET status = 'active', disabled_at = NULL, disabled_reason = NULL, secret = excluded.secret,
        old_secrets = '{}', old_secrets_until = '{}', subscribed_events = excluded.subscribed_events,
+       dropped = 0, waits_from = NULL,
        failing_since = NULL, consecutive_failures = 0, catches_until = excluded.catches_until
 RETURNING id, catches_until
 """
@@ -109,7 +111,7 @@ async def close(conn: Connection, actor: Actor) -> None:
     """End the catcher of the actor's mode before its hour is over, and forget what it caught. Idempotent."""
     found = await current(conn, actor)
     if found is not None:
-        await endpoints.disable(conn, actor, id=found.id)
+        await changing.disable(conn, actor, id=found.id)
 
 
 CAUGHT = """
@@ -159,7 +161,7 @@ async def end_past(conn: Connection) -> int:
             await conn.execute(END, organization_id, id, ENDED)
             await conn.execute(FORGET_CAUGHT, organization_id, id)
         if past:
-            await endpoints.forget_queued(conn, [id for _, id in past])
+            await stopping.stop(conn, [(organization_id, id) for organization_id, id in past])
             told = [
                 audit.Entry(
                     action="webhook.disabled",

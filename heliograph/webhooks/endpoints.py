@@ -1,4 +1,5 @@
-"""Webhook endpoints: where an organization wants its events, and the secret that signs them.
+"""Webhook endpoints: where an organization wants its events, and the secret that signs them. What changes, pauses and
+disables one is `changing.py`.
 
 The rule nobody may break: a secret is shown once, by `create` or `rotate_secret`; what is stored is sealed, and opens
 only in the row of its own endpoint.
@@ -52,8 +53,14 @@ class EndpointDisabled(Refusal):
     code, status = "webhook_endpoint_disabled", 409
 
 
+class EndpointPaused(Refusal):
+    """This webhook endpoint is paused, so nothing is sent to it. Resume it first."""
+
+    code, status = "webhook_endpoint_paused", 409
+
+
 class Endpoint(msgspec.Struct, frozen=True):
-    """One row of `webhook_endpoints`, without its secret. `status`: active or disabled."""
+    """One row of `webhook_endpoints`, without its secret. `status`: active, paused or disabled."""
 
     id: UUID
     url: str
@@ -70,6 +77,13 @@ class Endpoint(msgspec.Struct, frozen=True):
     description: str
     #: Of a catcher (`catcher.py`): when it ends.
     catches_until: datetime | None = None
+    paused_at: datetime | None = None
+    #: Deliveries that left the queue when it was paused or disabled.
+    dropped: int = 0
+    #: What was recorded since then and never delivered is recovered when it comes back; None while it is active.
+    waits_from: datetime | None = None
+    #: Until when the secret before this one signs too; None: it does not.
+    old_secret_until: datetime | None = None
 
 
 class EndpointRules(msgspec.Struct, frozen=True):
@@ -99,23 +113,24 @@ def problem_of(url: str, rules: EndpointRules) -> str | None:
     return check_url(url, allow_http=rules.allow_http, allowed_networks=rules.networks)
 
 
-_COLUMNS = (
+COLUMNS = (
     "id, url, subscribed_events, mode, status, created_at, disabled_at, disabled_reason, last_success_at,"
-    " consecutive_failures, description, catches_until"
+    " consecutive_failures, description, catches_until, paused_at, dropped, waits_from,"
+    " CASE WHEN old_secrets_until[1] > now() THEN old_secrets_until[1] END AS old_secret_until"
 )
 
 # The row lock comes first: two requests must not both become the tenth endpoint.
 LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 
-# A catcher takes no program's place.
+# A catcher takes no program's place; one that is paused keeps its own.
 COUNT_ACTIVE = """
-SELECT count(*) FROM webhook_endpoints WHERE organization_id = $1 AND status = 'active' AND catches_until IS NULL
+SELECT count(*) FROM webhook_endpoints WHERE organization_id = $1 AND status <> 'disabled' AND catches_until IS NULL
 """
 
 INSERT = f"""
 INSERT INTO webhook_endpoints (organization_id, id, url, subscribed_events, secret, created_at, mode, description)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-RETURNING {_COLUMNS}
+RETURNING {COLUMNS}
 """
 
 
@@ -157,10 +172,10 @@ async def create(
 # Each half by its own index: an organization may have disabled any number of endpoints.
 LIST = f"""
 SELECT * FROM (
-    (SELECT {_COLUMNS} FROM webhook_endpoints
-      WHERE organization_id = $1 AND status = 'active' AND mode = ANY ($2))
+    (SELECT {COLUMNS} FROM webhook_endpoints
+      WHERE organization_id = $1 AND status <> 'disabled' AND mode = ANY ($2))
     UNION ALL
-    (SELECT {_COLUMNS} FROM webhook_endpoints
+    (SELECT {COLUMNS} FROM webhook_endpoints
       WHERE organization_id = $1 AND status = 'disabled' AND disabled_at > now() - $3::interval AND mode = ANY ($2)
         AND catches_until IS NULL
       ORDER BY disabled_at DESC LIMIT $4)
@@ -169,112 +184,11 @@ SELECT * FROM (
 
 
 async def list_all(conn: Connection, actor: Actor) -> list[Endpoint]:
-    """The actor's endpoints, newest first: the active ones, and up to MOST_LISTED of those disabled in 90 days."""
+    """The actor's endpoints, newest first: those in use, and up to MOST_LISTED of those disabled in 90 days."""
     return [Endpoint(**row) for row in await conn.fetch(LIST, actor.organization_id, actor.modes, LISTED, MOST_LISTED)]
 
 
-DISABLE = f"""
-UPDATE webhook_endpoints
-   SET status = 'disabled', disabled_at = coalesce(disabled_at, $3), disabled_reason = coalesce(disabled_reason, $4)
- WHERE organization_id = $1 AND id = $2 AND mode = ANY ($5)
-RETURNING {_COLUMNS}
-"""
-
-# A row that a worker is just finishing or putting back is skipped: waiting for it here could deadlock. If it is put
-# back, the worker that claims it next sees the disabled endpoint and drops it.
-FORGET_QUEUED = """
-WITH held AS MATERIALIZED (
-    SELECT ctid AS place FROM queue WHERE kind = 'webhook' AND line = ANY ($1) FOR UPDATE SKIP LOCKED
-)
-DELETE FROM queue WHERE ctid = ANY (ARRAY(SELECT place FROM held))
-"""
 FORGET_CAUGHT = "DELETE FROM webhook_caught WHERE organization_id = $1 AND endpoint_id = $2"
-
-
-async def disable(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
-    """Disable an endpoint permanently and drop what is queued for it. Idempotent."""
-    async with conn.transaction():
-        before = await get(conn, actor, id=id)
-        row = await conn.fetchrow(DISABLE, actor.organization_id, id, clock.now(), REQUESTED, actor.modes)
-        if row is None:
-            raise NotFound(resource="webhook_endpoint", id=str(id))
-        await forget_queued(conn, [id])
-        after = Endpoint(**row)
-        if after.catches_until is not None:
-            await conn.execute(FORGET_CAUGHT, actor.organization_id, id)
-        if before.status != after.status:
-            await audit.record(conn, actor, "webhook.disabled", object_id=id, before=before, after=after)
-    return after
-
-
-CHANGE = f"""
-UPDATE webhook_endpoints
-   SET url = $4, subscribed_events = $5, description = $6, status = $7::text,
-       disabled_at = CASE $7 WHEN 'disabled' THEN coalesce(disabled_at, now()) END,
-       disabled_reason = CASE $7 WHEN 'disabled' THEN coalesce(disabled_reason, $8) END,
-       failing_since = CASE WHEN status = 'disabled' AND $7 = 'active' THEN NULL ELSE failing_since END,
-       consecutive_failures = CASE WHEN status = 'disabled' AND $7 = 'active' THEN 0 ELSE consecutive_failures END
- WHERE organization_id = $1 AND id = $2 AND mode = ANY ($3)
-RETURNING {_COLUMNS}
-"""
-
-
-class Changes(msgspec.Struct, frozen=True):
-    """What to change in an endpoint; None stays as it is."""
-
-    url: str | None = None
-    subscribed_events: Sequence[str] | None = None
-    description: str | None = None
-    disabled: bool | None = None
-
-
-async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, rules: EndpointRules) -> Endpoint:
-    """Change an endpoint; its secret stays. Raises Invalid, NotFound, and TooManyEndpoints if it was disabled and would
-    be one active endpoint too many. Of a catcher only events and description change; one that has ended is opened
-    again by `catcher.open`.
-
-    Disabling drops what is queued for it, as `disable` does; an enabled endpoint gets what happens from then on, and
-    starts without failures.
-    """
-    problem = None if changes.url is None else problem_of(changes.url, rules)
-    async with conn.transaction():
-        await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
-        before = await get(conn, actor, id=id)
-        if problem is not None and before.catches_until is None:
-            raise Invalid(("url", "format", f"`url` is refused: {problem}"))
-        if before.catches_until is not None:
-            if changes.disabled:
-                return await disable(conn, actor, id=id)
-            if before.status != "active":
-                raise EndpointDisabled(id=str(id), reason=before.disabled_reason)
-            if changes.url not in (None, before.url):
-                raise Invalid(("url", "format", "`url` cannot be changed: this endpoint is a catcher"))
-        status = before.status if changes.disabled is None else "disabled" if changes.disabled else "active"
-        comes_back = (before.status, status) == ("disabled", "active")
-        if comes_back and await conn.fetchval(COUNT_ACTIVE, actor.organization_id) >= MAX_ACTIVE:
-            raise TooManyEndpoints(limit=MAX_ACTIVE)
-        kinds = before.subscribed_events
-        if changes.subscribed_events is not None:
-            kinds = checked_kinds(changes.subscribed_events)
-        row = await conn.fetchrow(
-            CHANGE,
-            actor.organization_id,
-            id,
-            actor.modes,
-            changes.url or before.url,
-            kinds,
-            before.description if changes.description is None else checked_description(changes.description),
-            status,
-            REQUESTED,
-        )
-        if row is None:
-            raise NotFound(resource="webhook_endpoint", id=str(id))
-        after = Endpoint(**row)
-        if (before.status, status) == ("active", "disabled"):
-            await forget_queued(conn, [id])
-        await audit.record(conn, actor, "webhook.changed", object_id=id, before=before, after=after)
-    return after
-
 
 ROTATE = f"""
 UPDATE webhook_endpoints e
@@ -284,8 +198,8 @@ UPDATE webhook_endpoints e
                   (ARRAY[now() + $4] || coalesce(array_agg(old.until ORDER BY old.n), '{{}}'))[:$5]
              FROM unnest(e.old_secrets, e.old_secrets_until) WITH ORDINALITY AS old (sealed, until, n)
             WHERE old.until > now())
- WHERE organization_id = $1 AND id = $2 AND status = 'active'
-RETURNING {_COLUMNS}, old_secrets_until[1] AS until
+ WHERE organization_id = $1 AND id = $2 AND status <> 'disabled'
+RETURNING {COLUMNS}
 """
 
 
@@ -294,22 +208,23 @@ async def rotate_secret(
 ) -> tuple[Endpoint, str, datetime]:
     """Replace the secret: (endpoint, new secret, until when the previous one signs too).
 
-    The new one is returned here and nowhere else. Raises NotFound and EndpointDisabled.
+    The new one is returned here and nowhere else. Raises NotFound and EndpointDisabled; a paused one may have it.
     """
-    await active(conn, actor, id=id)
+    _in_use(await get(conn, actor, id=id))
     secret = signing.new_secret()
     sealed = seal_secret(rules, organization_id=actor.organization_id, id=id, secret=secret)
     async with conn.transaction():
         row = await conn.fetchrow(ROTATE, actor.organization_id, id, sealed, OVERLAP, MAX_OLD)
         if row is None:  # it was disabled at this moment
             raise EndpointDisabled(id=str(id))
-        *columns, until = row.values()
-        after = {"signing_secret": secret, "previous_secret_expires_at": until}
+        endpoint = Endpoint(**row)
+        assert endpoint.old_secret_until is not None
+        after = {"signing_secret": secret, "previous_secret_expires_at": endpoint.old_secret_until}
         await audit.record(conn, actor, "webhook.secret_rotated", object_id=id, after=after)
-    return Endpoint(*columns), secret, until
+    return endpoint, secret, endpoint.old_secret_until
 
 
-GET = f"SELECT {_COLUMNS} FROM webhook_endpoints WHERE organization_id = $1 AND id = $2 AND mode = ANY ($3)"
+GET = f"SELECT {COLUMNS} FROM webhook_endpoints WHERE organization_id = $1 AND id = $2 AND mode = ANY ($3)"
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
@@ -321,10 +236,16 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
 
 
 async def active(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
-    """One endpoint that can be sent to. Raises NotFound and EndpointDisabled."""
-    endpoint = await get(conn, actor, id=id)
-    if endpoint.status != "active":
-        raise EndpointDisabled(id=str(id), reason=endpoint.disabled_reason)
+    """One endpoint that can be sent to. Raises NotFound, EndpointDisabled and EndpointPaused."""
+    endpoint = _in_use(await get(conn, actor, id=id))
+    if endpoint.status == "paused":
+        raise EndpointPaused(id=str(id))
+    return endpoint
+
+
+def _in_use(endpoint: Endpoint) -> Endpoint:
+    if endpoint.status == "disabled":
+        raise EndpointDisabled(id=str(endpoint.id), reason=endpoint.disabled_reason)
     return endpoint
 
 
@@ -352,11 +273,6 @@ async def owner(conn: Connection, *, id: UUID) -> UUID:
     if organization_id is None:
         raise NotFound("There is no such webhook endpoint.", id=str(id))
     return organization_id
-
-
-async def forget_queued(conn: Connection, ids: Sequence[UUID]) -> None:
-    """Drop the deliveries queued for these endpoints."""
-    await conn.execute(FORGET_QUEUED, ids)
 
 
 def seal_secret(rules: EndpointRules, *, organization_id: UUID, id: UUID, secret: str) -> bytes:

@@ -16,12 +16,15 @@ from heliograph.base import histogram
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
+from heliograph.base.ids import uuid7_floor
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery.attempts import DELIVERED
 from heliograph.webhooks.endpoints import Endpoint
 
 #: Deliveries that wait are counted up to here; more are "more".
 MOST_WAITING = 1_000
+#: Events of a pause that are scanned to count those that wait.
+LOOKED = 5_000
 HOUR = timedelta(hours=1)
 
 
@@ -64,9 +67,9 @@ class Health(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> str:
-        """In a word: disabled, failing, new (nothing was tried yet) or well."""
+        """In a word: disabled, paused, failing, new (nothing was tried yet) or well."""
         if self.endpoint.status != "active":
-            return "disabled"
+            return self.endpoint.status
         if self.endpoint.consecutive_failures:
             return "failing"
         return "well" if self.endpoint.last_success_at is not None else "new"
@@ -87,6 +90,18 @@ SELECT e.id, e.failing_since, found.waiting, found.next_at, found.oldest
 """
 
 
+# What happened during a pause waits as events, of which LOOKED are scanned at most.
+MISSED = """
+SELECT e.id, e.dropped + found.count AS count, found.looked
+  FROM unnest($2::uuid[], $3::uuid[]) AS item (id, since)
+       JOIN webhook_endpoints e ON e.organization_id = $1 AND e.id = item.id
+       CROSS JOIN LATERAL (
+       SELECT count(*) AS looked, count(*) FILTER (WHERE kind = ANY (e.subscribed_events) AND mode = e.mode) AS count
+         FROM (SELECT kind, mode FROM events WHERE organization_id = $1 AND id >= item.since ORDER BY id LIMIT $4) few
+       ) found
+"""
+
+
 class Waiting(msgspec.Struct, frozen=True):
     """What waits for an endpoint: deliveries in the queue, MOST_WAITING + 1 standing for more than that."""
 
@@ -101,9 +116,9 @@ async def waiting(conn: Connection, actor: Actor, *, ids: Sequence[UUID]) -> dic
 
 
 async def overview(conn: Connection, actor: Actor, *, hours: int = 24) -> list[Health]:
-    """The actor's endpoints as `endpoints.list_all` has them, active ones first, with the last so many hours."""
+    """The actor's endpoints as `endpoints.list_all` has them, those in use first, with the last so many hours."""
     listed = await endpoints.list_all(conn, actor)
-    listed.sort(key=lambda one: one.status != "active")
+    listed.sort(key=lambda one: one.status == "disabled")
     return await _healths(conn, actor, listed, hours)
 
 
@@ -126,6 +141,7 @@ async def _healths(conn: Connection, actor: Actor, listed: Sequence[Endpoint], h
         if result == DELIVERED:
             took[id] = [one + other for one, other in zip(took[id], durations, strict=True)]
     found = {row["id"]: row for row in await conn.fetch(WAITING, actor.organization_id, asked, MOST_WAITING + 1)}
+    missed = await _missed(conn, actor, [one for one in listed if one.status == "paused"])
     healths = []
     for one in listed:
         row = found.get(one.id)
@@ -137,9 +153,19 @@ async def _healths(conn: Connection, actor: Actor, listed: Sequence[Endpoint], h
                 hours=[Hour(at, by_hour.get(at, {})) for at in (start + n * HOUR for n in range(hours))],
                 p50=histogram.percentile(durations, 0.5),
                 p95=histogram.percentile(durations, 0.95),
-                waiting=0 if row is None else row["waiting"],
+                waiting=missed[one.id] if one.id in missed else 0 if row is None else row["waiting"],
                 next_at=None if row is None else row["next_at"],
                 oldest=None if row is None else row["oldest"],
             )
         )
     return healths
+
+
+async def _missed(conn: Connection, actor: Actor, paused: Sequence[Endpoint]) -> dict[UUID, int]:
+    """What waits for endpoints that are paused, at most MOST_WAITING + 1 each."""
+    if not paused:
+        return {}
+    since = [uuid7_floor(one.paused_at) for one in paused if one.paused_at is not None]
+    rows = await conn.fetch(MISSED, actor.organization_id, [one.id for one in paused], since, LOOKED)
+    most = MOST_WAITING + 1
+    return {row["id"]: most if row["looked"] == LOOKED else min(row["count"], most) for row in rows}

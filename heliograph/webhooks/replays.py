@@ -22,6 +22,7 @@ from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery.attempts import TEST
+from heliograph.webhooks.endpoints import Endpoint
 from heliograph.webhooks.recording import successes
 from heliograph.webhooks.samples import samples
 
@@ -33,6 +34,11 @@ STEP = 1000
 BACKLOG = 2000
 #: Steps in a row, of all replays together.
 STEPS = 20
+#: Why a replay runs: somebody asked for it, or its endpoint was paused or disabled and came back.
+REQUEST, RETURN = "request", "return"
+#: What comes back is replayed up to this long after its return: until then a worker may take the endpoint for one that
+#: is stopped, and drop a delivery.
+SETTLING = timedelta(seconds=5)
 #: Lanes of the queue: new events, and replayed ones.
 NOW, LATER = 0, 1
 
@@ -44,7 +50,8 @@ class ReplayRunning(Refusal):
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """One row of `webhook_replays`. `status`: running, completed or canceled; `queued`: deliveries so far."""
+    """One row of `webhook_replays`. `status`: running, completed or canceled; `queued`: deliveries so far; `cause`:
+    REQUEST or RETURN."""
 
     id: UUID
     endpoint_id: UUID
@@ -56,6 +63,7 @@ class Replay(msgspec.Struct, frozen=True):
     queued: int
     created_at: datetime
     completed_at: datetime | None
+    cause: str
 
 
 # An existing row stays: it is on its way. Nobody waits for a lock here while holding one, so it cannot deadlock with a
@@ -86,7 +94,7 @@ async def resend(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_id:
     """Deliver one event of the endpoint's mode to it again, whether it subscribed to its kind or not; its schedule of
     attempts starts again, or, if one is running, its next attempt is due now.
 
-    Raises NotFound, EndpointDisabled.
+    Raises NotFound, EndpointDisabled, EndpointPaused.
     """
     endpoint = await endpoints.active(conn, actor, id=endpoint_id)
     if not await conn.fetchval(KNOWN, actor.organization_id, event_id, endpoint.mode):
@@ -104,7 +112,7 @@ async def send_example(conn: Connection, actor: Actor, *, endpoint_id: UUID, req
     """Record a `webhook.test` event, or an example of another kind, and deliver it to this endpoint alone, subscribed
     or not; returns its id. An example says so in its data, and is neither replayed nor anybody else's.
 
-    Raises NotFound, EndpointDisabled and Invalid for an unknown kind.
+    Raises NotFound, EndpointDisabled, EndpointPaused and Invalid for an unknown kind.
     """
     endpoint = await endpoints.active(conn, actor, id=endpoint_id)
     endpoints.checked_kinds([kind])
@@ -120,16 +128,19 @@ async def send_example(conn: Connection, actor: Actor, *, endpoint_id: UUID, req
     return id
 
 
-_COLUMNS = "id, endpoint_id, status, from_at, to_at, kinds, only_failed, queued, created_at, completed_at"
+_COLUMNS = "id, endpoint_id, status, from_at, to_at, kinds, only_failed, queued, created_at, completed_at, cause"
 
 START = f"""
 INSERT INTO webhook_replays (organization_id, id, endpoint_id, from_at, to_at, kinds, only_failed, position, created_at,
-                             stepped_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)
-ON CONFLICT (organization_id, endpoint_id) WHERE status = 'running' DO NOTHING
+                             stepped_at, cause)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, $10)
+ON CONFLICT (organization_id, endpoint_id, cause) WHERE status = 'running' DO NOTHING
 RETURNING {_COLUMNS}
 """
-RUNNING = "SELECT id FROM webhook_replays WHERE organization_id = $1 AND endpoint_id = $2 AND status = 'running'"
+RUNNING = """
+SELECT id FROM webhook_replays
+ WHERE organization_id = $1 AND endpoint_id = $2 AND status = 'running' AND cause = 'request'
+"""
 
 
 async def replay(
@@ -147,7 +158,7 @@ async def replay(
 
     `kinds`: some of those that the endpoint subscribed to; None: all of them. Tests are not repeated. `only_failed`:
     only what this endpoint never answered with a 2xx, so also what it was never sent. Raises NotFound,
-    EndpointDisabled, Invalid, ReplayRunning.
+    EndpointDisabled, EndpointPaused, Invalid, ReplayRunning.
     """
     endpoint = await endpoints.active(conn, actor, id=endpoint_id)
     now = clock.now()
@@ -170,12 +181,77 @@ async def replay(
             only_failed,
             _before(uuid7_floor(from_at)),
             now,
+            REQUEST,
         )
         if row is None:
             raise ReplayRunning(id=str(await conn.fetchval(RUNNING, actor.organization_id, endpoint_id)))
         told = {"from": from_at, "to": to_at, "kinds": chosen, "only_failed": only_failed}
         await audit.record(conn, actor, "webhook.replayed", object_id=endpoint_id, after=told)
     return Replay(*row.values())
+
+
+async def recover(conn: Connection, actor: Actor, *, endpoint: Endpoint, since: datetime) -> None:
+    """Deliver what an endpoint that just came back never took, within the last REPLAY_DAYS, in the caller's
+    transaction. It begins SETTLING later, beside a replay that was asked for."""
+    kinds, now = _chosen(None, endpoint.subscribed_events), clock.now()
+    if not kinds:
+        return
+    from_at = max(since, now - timedelta(days=REPLAY_DAYS))
+    await conn.fetchrow(
+        START,
+        actor.organization_id,
+        uuid7(),
+        endpoint.id,
+        from_at,
+        now + SETTLING,
+        kinds,
+        True,
+        _before(uuid7_floor(from_at)),
+        now,
+        RETURN,
+    )
+
+
+# A step that is under way is waited for. Whoever stops an endpoint does this before it locks the endpoint: the step may
+# wait for a worker that records a result, and that worker for the endpoint.
+LOCK = """
+SELECT id FROM webhook_replays WHERE organization_id = $1 AND endpoint_id = $2 AND status = 'running'
+ ORDER BY id FOR UPDATE
+"""
+HOLD = """
+UPDATE webhook_replays SET held = true, position = least(position, $3)
+ WHERE organization_id = $1 AND endpoint_id = $2 AND status = 'running' AND cause = 'request'
+"""
+CANCEL = """
+UPDATE webhook_replays SET status = 'canceled', held = false, completed_at = now()
+ WHERE organization_id = $1 AND endpoint_id = $2 AND status = 'running' AND cause = ANY ($3)
+"""
+RELEASE = """
+UPDATE webhook_replays SET held = false
+ WHERE organization_id = $1 AND endpoint_id = $2 AND status = 'running' AND held
+"""
+
+
+async def lock(conn: Connection, actor: Actor, *, endpoint_id: UUID) -> None:
+    """Keep an endpoint's replays from stepping until the caller's transaction ends."""
+    await conn.execute(LOCK, actor.organization_id, endpoint_id)
+
+
+async def hold(conn: Connection, actor: Actor, *, endpoint_id: UUID, oldest: UUID | None) -> None:
+    """The endpoint was paused: a replay that was asked for stands still, from before `oldest`, the first event of it
+    that left the queue. One after a return ends: its endpoint remembers how far back it reached."""
+    await conn.execute(HOLD, actor.organization_id, endpoint_id, None if oldest is None else _before(oldest))
+    await conn.execute(CANCEL, actor.organization_id, endpoint_id, [RETURN])
+
+
+async def release(conn: Connection, actor: Actor, *, endpoint_id: UUID) -> None:
+    """The endpoint was resumed: what stands still goes on."""
+    await conn.execute(RELEASE, actor.organization_id, endpoint_id)
+
+
+async def cancel(conn: Connection, actor: Actor, *, endpoint_id: UUID) -> None:
+    """The endpoint was disabled."""
+    await conn.execute(CANCEL, actor.organization_id, endpoint_id, [REQUEST, RETURN])
 
 
 LIST = f"""
@@ -195,12 +271,12 @@ async def list_replays(
 
 
 # Among the replays whose rows were delivered, the one that has waited longest.
-ANY_RUNNING = "EXISTS (SELECT FROM webhook_replays WHERE status = 'running')"
+ANY_RUNNING = "EXISTS (SELECT FROM webhook_replays WHERE status = 'running' AND NOT held AND to_at <= now())"
 TAKE = """
 SELECT r.organization_id, r.id, r.endpoint_id, r.to_at, r.kinds, r.only_failed, r.position, e.status AS endpoint, e.mode
   FROM webhook_replays r
        JOIN webhook_endpoints e ON e.organization_id = r.organization_id AND e.id = r.endpoint_id
- WHERE r.status = 'running'
+ WHERE r.status = 'running' AND NOT r.held AND r.to_at <= now()
    AND (SELECT count(*) FROM (
            SELECT FROM queue WHERE kind = 'webhook' AND line = r.endpoint_id AND lane = 1
               AND organization_id = r.organization_id AND due_at <= now() LIMIT $1) waiting) < $1

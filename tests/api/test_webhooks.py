@@ -7,6 +7,8 @@ from uuid import UUID
 
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
+from tests.hooks import delivering, settings, until
+from tests.rules.whatsapp_factories import SECRET_KEY
 
 from .conftest import Api, Tenant, make_tenant
 
@@ -95,3 +97,54 @@ async def test_the_eleventh_endpoint_is_refused(api: Api, tenant: Tenant) -> Non
     )
     codes = sorted(status for status, _, _ in answers)
     assert codes == [201] * 10 + [409]
+
+
+async def test_paused_resumed_and_enabled_with_what_it_missed(api: Api, tenant: Tenant) -> None:
+    _, _, created = await api.ask("POST", "/webhooks", json=HOOK, headers=tenant.headers)
+    path = f"/webhooks/{created['webhookEndpoint']['id']}"
+    status, _, body = await api.ask("PATCH", path, json={"paused": True}, headers=tenant.headers)
+    paused = body["webhookEndpoint"]
+    assert (status, paused["status"], paused["dropped_deliveries"]) == (200, "paused", 0)
+    assert paused["paused_at"] is not None
+    for below, asked in (("/test", None), ("/replay", {"from": "2026-01-01T00:00:00Z"})):
+        status, _, body = await api.ask("POST", path + below, json=asked, headers=tenant.headers)
+        assert (status, body["error"]["code"]) == (409, "webhook_endpoint_paused"), below
+    status, _, body = await api.ask("PATCH", path, json={"paused": False}, headers=tenant.headers)
+    assert (body["webhookEndpoint"]["status"], body["webhookEndpoint"]["paused_at"]) == ("active", None)
+    _, _, listed = await api.ask("GET", path + "/replays", headers=tenant.headers)
+    assert [(one["cause"], one["only_failed"]) for one in listed["items"]] == [("return", True)]
+    for asked, field in (({"recover": True}, "recover"), ({"disabled": True, "paused": False}, "paused")):
+        status, _, body = await api.ask("PATCH", path, json=asked, headers=tenant.headers)
+        assert (status, body["error"]["details"]["fields"][0]["field"]) == (400, field)
+    await api.ask("DELETE", path, headers=tenant.headers)
+    status, _, body = await api.ask("PATCH", path, json={"paused": True}, headers=tenant.headers)
+    assert (status, body["error"]["code"]) == (409, "webhook_endpoint_disabled")
+    status, _, body = await api.ask("PATCH", path, json={"disabled": False, "recover": True}, headers=tenant.headers)
+    assert (status, body["webhookEndpoint"]["status"]) == (200, "active")
+
+
+async def test_the_catcher_over_the_api(api: Api, tenant: Tenant, pool: Pool) -> None:
+    closed = {"success": True, "catcher": None, "items": []}
+    assert (await api.ask("GET", "/webhooks/catcher", headers=tenant.headers))[2] == closed
+    status, _, opened = await api.ask("POST", "/webhooks/catcher", headers=tenant.headers)
+    assert (status, opened["signingSecret"][:6]) == (201, "whsec_")
+    _, _, shown = await api.ask("GET", "/webhooks/catcher", headers=tenant.headers)
+    assert (shown["catcher"], shown["items"]) == (opened["catcher"], [])
+    id = opened["catcher"]["id"]
+    assert (await api.ask("POST", f"/webhooks/{id}/test", headers=tenant.headers))[0] == 202
+    async with delivering(pool, settings(secret_key=SECRET_KEY)):
+        await until(lambda: _any_caught(api, tenant))
+    _, _, shown = await api.ask("GET", "/webhooks/catcher?limit=1", headers=tenant.headers)
+    (caught,) = shown["items"]
+    assert (caught["kind"], caught["is_genuine"]) == ("webhook.test", True)
+    assert caught["headers"]["x-service-signature"].startswith("v1=")
+    assert caught["event_id"] in caught["body"]
+    other = await make_tenant(pool)
+    assert (await api.ask("GET", "/webhooks/catcher", headers=other.headers))[2] == closed
+    for _ in range(2):
+        assert (await api.ask("DELETE", "/webhooks/catcher", headers=tenant.headers))[0] == 200
+    assert (await api.ask("GET", "/webhooks/catcher", headers=tenant.headers))[2] == closed
+
+
+async def _any_caught(api: Api, tenant: Tenant) -> bool:
+    return bool((await api.ask("GET", "/webhooks/catcher", headers=tenant.headers))[2]["items"])

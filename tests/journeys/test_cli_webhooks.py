@@ -15,7 +15,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Refusal
 from heliograph.cli import app
 from heliograph.webhooks import endpoints, replays
-from tests.hooks import endpoint, organization, record, settings
+from tests.hooks import delivering, endpoint, organization, record, settings, until
 
 URL = "https://example.com/hooks"
 
@@ -120,3 +120,39 @@ async def test_what_cannot_be_meant(database_url: str, pool: Pool) -> None:
         ("replays", str(actor.organization_id)),
     ):
         assert isinstance((await cli(*arguments)).exception, Refusal), arguments
+
+
+async def test_an_operator_pauses_one_and_lets_it_recover(database_url: str, pool: Pool) -> None:
+    cli, actor = Cli(database_url), await organization(pool)
+    id, _ = await endpoint(pool, actor, URL)
+    assert (await cli.data("pause", str(id)))["status"] == "paused"
+    await record(pool, actor)
+    shown = await cli.data("show", str(id))
+    assert (shown["state"], shown["waiting"]) == ("paused", 1)
+    assert shown["missed_since"] is not None
+    assert (await cli.data("resume", str(id)))["status"] == "active"
+    (listed,) = await cli.data("replays", str(id))
+    assert (listed["cause"], listed["status"], listed["only_failed"]) == ("return", "running", True)
+    refused = await cli("change", str(id), "--recover")
+    assert isinstance(refused.exception, Refusal)
+    await cli.data("change", str(id), "--disable")
+    assert (await cli.data("change", str(id), "--enable", "--recover"))["status"] == "active"
+
+
+async def test_an_operator_looks_into_a_catcher(database_url: str, pool: Pool) -> None:
+    cli, actor = Cli(database_url), await organization(pool)
+    assert await cli.data("catcher", "show") == []
+    opened = await cli.data("catcher", "open")
+    assert opened["signing_secret"].startswith("whsec_")
+    (event_id,) = await record(pool, actor)
+    async with delivering(pool):
+        await until(lambda: _caught(cli))
+    (caught,) = await cli.data("catcher", "show", "--limit", "5")
+    assert (caught["event_id"], caught["kind"], caught["is_genuine"]) == (event_id, "message.delivered", True)
+    assert await cli.data("catcher", "show", "--mode", "test") == []
+    await cli.data("catcher", "close")
+    assert await cli.data("catcher", "show") == []
+
+
+async def _caught(cli: Cli) -> bool:
+    return bool(await cli.data("catcher", "show"))

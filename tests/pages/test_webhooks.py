@@ -387,3 +387,29 @@ async def test_a_viewer_reads_and_changes_nothing(pool: Pool, tenant: Tenant, ow
     assert (page.status, "Edit" in page.words, "Disable" in page.words) == (200, False, False)
     assert "New endpoint" not in (await viewer.get("/webhooks")).words
     await viewer.session.close()
+
+
+async def test_paused_and_resumed_by_buttons_and_enabled_with_what_it_missed(pool: Pool, owner: Browser) -> None:
+    async with receiving() as receiver:
+        id = id_in(await register(owner, receiver.url))
+        page = await owner.submit(await owner.get(f"/webhooks/{id}"), f"/webhooks/{id}/pause")
+        assert "The endpoint is paused." in page.words
+        assert "Paused" in page.words
+        assert f"/webhooks/{id}/test" not in page.text
+        page = await owner.get("/webhooks")
+        assert ("Paused" in page.words, receiver.url in page.text) == (True, True)
+        page = await owner.get(f"/webhooks/{id}/replay")
+        assert "What waits is sent once it is resumed." in page.words
+        page = await owner.submit(await owner.get(f"/webhooks/{id}"), f"/webhooks/{id}/resume")
+        assert "What waited is on its way" in page.words
+        assert await pool.fetchval("SELECT count(*) FROM webhook_replays WHERE cause = 'return'") == 1
+        page = await owner.get(f"/webhooks/{id}/disable")
+        page = await owner.submit(page, f"/webhooks/{id}/disable")
+        assert "0 deliveries were dropped" in page.words
+        page = await owner.post(f"/webhooks/{id}/enable", page.form(f"/webhooks/{id}/enable") | {"recover": "yes"})
+        assert "What it missed is on its way" in page.words
+        page = await owner.post(
+            f"/webhooks/{id}/rotate", (await owner.get(f"/webhooks/{id}/rotate")).form(f"/webhooks/{id}/rotate")
+        )
+        page = await owner.get(f"/webhooks/{id}")
+        assert "Both secrets sign until" in page.words

@@ -30,7 +30,7 @@ SHOWN_RULES = {
     "contacts/tags.py": {"TooManyTagChanges"},
     "contacts/records.py": {"ContactAlreadyExists"},
     "consent/optouts.py": {"NotYoursToLift"},
-    "webhooks/endpoints.py": {"TooManyEndpoints", "EndpointDisabled"},
+    "webhooks/endpoints.py": {"TooManyEndpoints", "EndpointDisabled", "EndpointPaused"},
     "webhooks/replays.py": {"ReplayRunning"},
     "overview/exports/jobs.py": {"TooManyExports"},
     "sms/messages.py": {"MessageNotCancelable"},

@@ -27,7 +27,7 @@ from heliograph.contacts.records import Entry
 from heliograph.retention import forgetting
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.dispatch import routing, suppliers
-from heliograph.webhooks import endpoints
+from heliograph.webhooks import changing, endpoints
 from tests.rules.factories import organization
 
 SHELL = Who("cli", name="alice", reason="ticket 7")
@@ -147,8 +147,8 @@ async def test_a_webhooks_secret_and_the_query_of_its_address_are_blanked(pool: 
     async with pool.acquire() as conn:
         one, secret = await endpoints.create(conn, actor, url=url, subscribed_events=["message.failed"], rules=rules)
         _, second, _ = await endpoints.rotate_secret(conn, actor, id=one.id, rules=rules)
-        await endpoints.disable(conn, actor, id=one.id)
-        await endpoints.disable(conn, actor, id=one.id)
+        await changing.disable(conn, actor, id=one.id)
+        await changing.disable(conn, actor, id=one.id)
         created, rotated, disabled = await found(conn, "webhook")
         stored = str([tuple(row) for row in await conn.fetch("SELECT * FROM audit_log")])
     assert created["after"]["url"] == "https://example.com/in?(secret)"

@@ -18,7 +18,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.http.client import HttpClient, webhook_rules
 from heliograph.queue import leases
 from heliograph.simulators.receiver import Options, Receiver
-from heliograph.webhooks import endpoints
+from heliograph.webhooks import changing, endpoints
 from heliograph.webhooks.delivery import signing
 from heliograph.webhooks.delivery.delivery import Deliverer
 from tests.hooks import (
@@ -310,7 +310,7 @@ async def test_disabling_holds_within_a_second_for_a_deliverer_at_work(pool: Poo
         await receiver.wait_for(lambda it: it.counters.received == 1)
         await record(pool, actor)  # as a worker of yesterday would have queued it
         async with pool.acquire() as conn:
-            await endpoints.disable(conn, actor, id=id)
+            await changing.disable(conn, actor, id=id)
         await until(lambda: _is_empty(pool))
         came = receiver.counters.requests
         await pool.execute(

@@ -15,7 +15,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
-from heliograph.webhooks import endpoints
+from heliograph.webhooks import changing, endpoints
 from heliograph.webhooks.recording import events
 
 SETTINGS = Settings(secret_key="a secret key for tests, long enough")
@@ -134,7 +134,7 @@ async def test_parallel_creations_stay_at_ten(pool: Pool) -> None:
     made = [one for one in done if isinstance(one, endpoints.Endpoint)]
     assert (len(made), len(refused)) == (4, 8)
     async with pool.acquire() as conn:
-        await endpoints.disable(conn, actor, id=made[0].id)
+        await changing.disable(conn, actor, id=made[0].id)
     await create(pool, actor)
     with pytest.raises(endpoints.TooManyEndpoints):
         await create(pool, actor)
@@ -145,8 +145,8 @@ async def test_a_disabled_endpoint_stays_listed_and_a_repeat_changes_nothing(poo
     actor = await organization(pool)
     older, newer = await create(pool, actor), await create(pool, actor)
     async with pool.acquire() as conn:
-        disabled = await endpoints.disable(conn, actor, id=older.id)
-        again = await endpoints.disable(conn, actor, id=older.id)
+        disabled = await changing.disable(conn, actor, id=older.id)
+        again = await changing.disable(conn, actor, id=older.id)
         listed = await endpoints.list_all(conn, actor)
     assert (disabled.status, disabled.disabled_reason) == ("disabled", "requested")
     assert disabled.disabled_at is not None
@@ -160,7 +160,7 @@ async def test_disabling_drops_what_is_queued_and_nothing_else(pool: Pool) -> No
     event = events.Event(actor.organization_id, uuid7(), "message.delivered", "r", "{}", clock.now())
     async with pool.acquire() as conn:
         assert await events.record(conn, [event]) == 2
-        await endpoints.disable(conn, actor, id=dropped.id)
+        await changing.disable(conn, actor, id=dropped.id)
         assert [row["line"] for row in await conn.fetch("SELECT line FROM queue")] == [kept.id]
         later = events.Event(actor.organization_id, uuid7(), "message.delivered", "r", "{}", clock.now())
         assert await events.record(conn, [later]) == 1
@@ -175,7 +175,7 @@ async def test_disabling_does_not_wait_for_a_delivery_that_is_being_recorded(poo
         async with busy.transaction():
             await busy.execute("SELECT FROM queue WHERE line = $1 FOR UPDATE", endpoint.id)
             async with asyncio.timeout(120):
-                disabled = await endpoints.disable(conn, actor, id=endpoint.id)
+                disabled = await changing.disable(conn, actor, id=endpoint.id)
     assert disabled.status == "disabled"
 
 
@@ -185,7 +185,7 @@ async def test_unknown_and_foreign_endpoints_are_not_found(pool: Pool) -> None:
     async with pool.acquire() as conn:
         for who, id in [(other, endpoint.id), (actor, uuid7())]:
             with pytest.raises(NotFound) as refused:
-                await endpoints.disable(conn, who, id=id)
+                await changing.disable(conn, who, id=id)
             assert refused.value.details == {"resource": "webhook_endpoint", "id": str(id)}
         assert await endpoints.list_all(conn, other) == []
         assert (await endpoints.list_all(conn, actor))[0].status == "active"
@@ -205,7 +205,7 @@ async def test_a_list_holds_what_is_active_and_what_was_disabled_lately(pool: Po
                 conn, actor, url=f"{URL}{age}", subscribed_events=["webhook.test"], rules=RULES
             )
             if age != "active":
-                await endpoints.disable(conn, actor, id=made.id)
+                await changing.disable(conn, actor, id=made.id)
                 await pool.execute(
                     "UPDATE webhook_endpoints SET disabled_at = now() - make_interval(days => $2) WHERE id = $1",
                     made.id,

@@ -19,7 +19,7 @@ from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.queue import leases
 from heliograph.queue.backlog import claim_once
 from heliograph.simulators.receiver import Options, Receiver
-from heliograph.webhooks import endpoints, history, replays
+from heliograph.webhooks import changing, endpoints, history, replays
 from heliograph.webhooks.delivery import attempts, signing
 from heliograph.webhooks.delivery.attempts import Attempt, Ended
 from heliograph.webhooks.endpoints import EndpointDisabled
@@ -129,7 +129,7 @@ async def test_what_cannot_be_sent_again_is_refused(pool: Pool) -> None:
     (theirs, _), (event_id,) = await endpoint(pool, other, URL), await past(pool, actor, [60])
     (foreign,) = await past(pool, other, [60])
     async with pool.acquire() as conn:
-        await endpoints.disable(conn, actor, id=disabled)
+        await changing.disable(conn, actor, id=disabled)
         for endpoint_id, event, refusal in (
             (uuid7(), event_id, NotFound),
             (theirs, event_id, NotFound),
@@ -304,7 +304,7 @@ async def test_a_replay_ends_with_its_endpoint(pool: Pool) -> None:
     await past(pool, actor, [100])
     await start(pool, actor, id)
     async with pool.acquire() as conn:
-        await endpoints.disable(conn, actor, id=id)
+        await changing.disable(conn, actor, id=id)
     assert await advance(pool) == 0
     assert (await replay_of(pool, actor, id)).status == "canceled"
     assert await queued(pool) == 0

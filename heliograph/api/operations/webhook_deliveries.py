@@ -18,7 +18,7 @@ from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
 from heliograph.base.database.clock import iso
 from heliograph.webhooks import history, replays
 from heliograph.webhooks.delivery.attempts import type_of
-from heliograph.webhooks.endpoints import EndpointDisabled
+from heliograph.webhooks.endpoints import EndpointDisabled, EndpointPaused
 from heliograph.webhooks.history import Filters, Tried
 from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.replays import REPLAY_DAYS, Replay, ReplayRunning
@@ -129,6 +129,10 @@ class WebhookReplay(msgspec.Struct, kw_only=True):
     queued: Annotated[int, Meta(description="Deliveries queued so far.")]
     created_at: Annotated[Time, Meta(description="When the replay was requested.")]
     completed_at: Annotated[Time | None, Meta(description="When it ended; null while running.")]
+    cause: Annotated[
+        Literal["request", "return"],
+        Meta(description="`request`: asked for. `return`: the endpoint was resumed, or enabled with `recover`."),
+    ]
 
 
 class WebhookReplayStarted(msgspec.Struct):
@@ -178,7 +182,7 @@ async def list_webhook_attempts(call: Call, webhook_endpoint_id: UUID, query: At
     )
 
 
-@operation(status=202, refusals=(EndpointDisabled,))
+@operation(status=202, refusals=(EndpointDisabled, EndpointPaused))
 async def resend_webhook_event(call: Call, webhook_endpoint_id: UUID, body: ResendEvent) -> WebhookQueued:
     """Resend an event.
 
@@ -189,7 +193,7 @@ async def resend_webhook_event(call: Call, webhook_endpoint_id: UUID, body: Rese
     return WebhookQueued(True, True, WebhookDelivery(body.event_id, endpoint_id))
 
 
-@operation(status=202, refusals=(EndpointDisabled,))
+@operation(status=202, refusals=(EndpointDisabled, EndpointPaused))
 async def test_webhook(call: Call, webhook_endpoint_id: UUID) -> WebhookQueued:
     """Send a test event.
 
@@ -200,7 +204,7 @@ async def test_webhook(call: Call, webhook_endpoint_id: UUID) -> WebhookQueued:
     return WebhookQueued(True, True, WebhookDelivery(event_id, endpoint_id))
 
 
-@operation(status=202, refusals=(EndpointDisabled, ReplayRunning))
+@operation(status=202, refusals=(EndpointDisabled, EndpointPaused, ReplayRunning))
 async def replay_webhook_events(call: Call, webhook_endpoint_id: UUID, body: ReplayEvents) -> WebhookReplayStarted:
     """Replay a time range.
 
@@ -263,4 +267,5 @@ def _replay(row: Replay) -> WebhookReplay:
         queued=row.queued,
         created_at=iso(row.created_at),
         completed_at=None if row.completed_at is None else iso(row.completed_at),
+        cause="return" if row.cause == replays.RETURN else "request",
     )

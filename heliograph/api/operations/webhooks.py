@@ -13,9 +13,11 @@ from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
 from heliograph.base.database.clock import iso
 from heliograph.base.errors import Invalid
-from heliograph.webhooks import endpoints
-from heliograph.webhooks.endpoints import Changes, Endpoint, EndpointDisabled, TooManyEndpoints
+from heliograph.webhooks import changing, endpoints
+from heliograph.webhooks.changing import Changes
+from heliograph.webhooks.endpoints import Endpoint, EndpointDisabled, TooManyEndpoints
 from heliograph.webhooks.recording.events import KINDS
+from heliograph.webhooks.replays import REPLAY_DAYS
 
 
 class CreateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +57,19 @@ class ChangeWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         Meta(description="What the endpoint is for, in your own words."),
     ] = None
     disabled: Annotated[bool | None, Meta(description="`true` disables the endpoint, `false` enables it again.")] = None
+    paused: Annotated[
+        bool | None,
+        Meta(
+            description=(
+                "`true`: nothing is sent until it is resumed with `false`, which also sends what waited, "
+                f"up to {REPLAY_DAYS} days back."
+            )
+        ),
+    ] = None
+    recover: Annotated[
+        bool | None,
+        Meta(description="With `disabled`: false, whether to send the events that it missed as well."),
+    ] = None
 
 
 class WebhookEndpoint(msgspec.Struct):
@@ -63,13 +78,20 @@ class WebhookEndpoint(msgspec.Struct):
     id: Annotated[UUID, Meta(description="Id of the endpoint.")]
     url: Annotated[str, Meta(description="URL that events are posted to.")]
     subscribed_events: Annotated[list[str], Meta(description="Kinds of events to send to this endpoint.")]
-    status: Annotated[Literal["active", "disabled"], Meta(description="Nothing is sent to a `disabled` endpoint.")]
+    status: Annotated[
+        Literal["active", "paused", "disabled"],
+        Meta(description="Nothing is sent to an endpoint that is `paused`, whose events wait, or `disabled`."),
+    ]
     created_at: CreatedAt
     disabled_at: Annotated[Time | None, Meta(description="When it was disabled; null if it is not.")]
     disabled_reason: Annotated[str | None, Meta(description="Why it was disabled; null if it is not.")]
     last_success_at: Annotated[Time | None, Meta(description="When it last responded with a 2xx.")]
     consecutive_failures: Annotated[int, Meta(description="Failed attempts since the last success.")]
     description: Annotated[str, Meta(description="What the endpoint is for, in your own words; may be empty.")]
+    paused_at: Annotated[Time | None, Meta(description="When it was paused; null if it is not.")]
+    dropped_deliveries: Annotated[
+        int, Meta(description="Deliveries that left the queue when it was paused or disabled; 0 while it is active.")
+    ]
 
 
 class WebhookCreated(msgspec.Struct, rename="camel"):
@@ -146,21 +168,24 @@ async def changes(body: ChangeWebhook) -> Changes:
         else sorted(endpoints.checked_kinds(body.subscribed_events)),
         description=None if body.description is None else body.description.strip(),
         disabled=body.disabled,
+        paused=body.paused,
+        recover=body.recover,
     )
     if found == Changes():
-        what = "give what to change: `url`, `subscribed_events`, `description` or `disabled`"
+        what = "give what to change: `url`, `subscribed_events`, `description`, `disabled` or `paused`"
         raise Invalid(("url", "required", what))
     return found
 
 
-@operation(canonical=changes, refusals=(TooManyEndpoints,))
+@operation(canonical=changes, refusals=(TooManyEndpoints, EndpointDisabled))
 async def change_webhook(call: Call, webhook_endpoint_id: UUID, body: Changes) -> WebhookChanged:
     """Change a webhook endpoint.
 
-    Fields that are left out stay as they are, and so does the secret. Disabling an endpoint discards what is queued for
-    it; once enabled again, it receives the events that occur from then on. Use a replay for those it missed.
+    Fields that are left out stay as they are, and so does the secret. Nothing is sent to a paused endpoint; once it is
+    resumed, it receives what waited as well. Disabling an endpoint discards what is queued for it; once enabled again,
+    it receives the events that occur from then on, and with `recover` those it missed.
     """
-    endpoint = await endpoints.change(
+    endpoint = await changing.change(
         call.conn, call.actor, id=webhook_endpoint_id, changes=body, rules=call.services.webhook_rules
     )
     return WebhookChanged(True, _shown(endpoint))
@@ -168,7 +193,7 @@ async def change_webhook(call: Call, webhook_endpoint_id: UUID, body: Changes) -
 
 async def disable_webhook(call: Call, webhook_endpoint_id: UUID) -> WebhookDisabled:
     """Disable a webhook endpoint."""
-    endpoint = await endpoints.disable(call.conn, call.actor, id=webhook_endpoint_id)
+    endpoint = await changing.disable(call.conn, call.actor, id=webhook_endpoint_id)
     return WebhookDisabled(True, _shown(endpoint))
 
 
@@ -190,13 +215,15 @@ def _shown(endpoint: Endpoint) -> WebhookEndpoint:
         id=endpoint.id,
         url=endpoint.url,
         subscribed_events=endpoint.subscribed_events,
-        status="active" if endpoint.status == "active" else "disabled",
+        status="active" if endpoint.status == "active" else "paused" if endpoint.status == "paused" else "disabled",
         created_at=iso(endpoint.created_at),
         disabled_at=_time(endpoint.disabled_at),
         disabled_reason=endpoint.disabled_reason,
         last_success_at=_time(endpoint.last_success_at),
         consecutive_failures=endpoint.consecutive_failures,
         description=endpoint.description,
+        paused_at=_time(endpoint.paused_at),
+        dropped_deliveries=endpoint.dropped,
     )
 
 

@@ -15,7 +15,7 @@ from heliograph.people.roles import CONTENT, REVEAL
 from heliograph.webhooks import endpoints, history, inspection, replays
 from heliograph.webhooks.delivery.attempts import type_of
 from heliograph.webhooks.delivery.evidence import Kept
-from heliograph.webhooks.endpoints import EndpointDisabled
+from heliograph.webhooks.endpoints import EndpointDisabled, EndpointPaused
 from heliograph.webhooks.history import Delivery, Tried
 
 #: A test that was just sent is waited for, so that its answer stands on the page: looks, and seconds between them.
@@ -62,7 +62,7 @@ async def resend(request: Request) -> Answer:
     try:
         async with request.writing() as conn:
             await replays.resend(conn, request.actor, endpoint_id=endpoint_id, event_id=event_id)
-    except EndpointDisabled as refusal:
+    except (EndpointDisabled, EndpointPaused) as refusal:
         return Elsewhere(location=request.to(here), notice=request.text(refusal.message))
     return Elsewhere(location=request.to(here), notice=request.text("It is on its way again."))
 

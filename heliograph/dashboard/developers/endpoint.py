@@ -15,8 +15,9 @@ from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.pieces import ranges
 from heliograph.pages.requests import Request
-from heliograph.webhooks import endpoints, figures, history, replays
-from heliograph.webhooks.endpoints import OVERLAP, Changes, EndpointDisabled, TooManyEndpoints
+from heliograph.webhooks import changing, endpoints, figures, history, replays
+from heliograph.webhooks.changing import Changes
+from heliograph.webhooks.endpoints import OVERLAP, EndpointDisabled, EndpointPaused, TooManyEndpoints
 from heliograph.webhooks.history import Filters
 from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.replays import REPLAY_DAYS, ReplayRunning
@@ -67,7 +68,7 @@ async def edit(request: Request) -> Answer:
     )
     try:
         async with request.writing() as conn:
-            await endpoints.change(conn, request.actor, id=id, changes=wanted, rules=webhooks.rules(request))
+            await changing.change(conn, request.actor, id=id, changes=wanted, rules=webhooks.rules(request))
     except Invalid as refusal:
         async with request.reading() as conn:
             endpoint = await endpoints.get(conn, request.actor, id=id)
@@ -88,27 +89,47 @@ async def disable(request: Request) -> Answer:
     """Send nothing more to an endpoint."""
     id = request.id()
     async with request.writing() as conn:
-        await endpoints.disable(conn, request.actor, id=id)
+        await changing.disable(conn, request.actor, id=id)
     return Elsewhere(location=request.to(f"/webhooks/{id}"), notice=request.text("The endpoint is disabled."))
 
 
 async def enable(request: Request) -> Answer:
-    """Send to a disabled endpoint again what happens from now on."""
+    """Send to a disabled endpoint again what happens from now on, and what it missed if that is asked for."""
+    recover = request.form.get("recover") == "yes"
+    said = request.text("The endpoint is enabled. It gets what happens from now on; what it missed can be recovered.")
+    if recover:
+        said = request.text("The endpoint is enabled. What it missed is on its way, behind what happens now.")
+    return await _change(request, Changes(disabled=False, recover=recover), said)
+
+
+async def pause(request: Request) -> Answer:
+    """Send nothing until it is resumed."""
+    said = request.text(
+        "The endpoint is paused. What happens waits until it is resumed, for %(days)s days at most.", days=REPLAY_DAYS
+    )
+    return await _change(request, Changes(paused=True), said)
+
+
+async def resume(request: Request) -> Answer:
+    """Send again, and what waited."""
+    said = request.text("The endpoint is resumed. What waited is on its way, behind what happens now.")
+    return await _change(request, Changes(paused=False), said)
+
+
+async def _change(request: Request, wanted: Changes, said: str) -> Answer:
     id = request.id()
     try:
         async with request.writing() as conn:
-            wanted = Changes(disabled=False)
-            await endpoints.change(conn, request.actor, id=id, changes=wanted, rules=webhooks.rules(request))
+            await changing.change(conn, request.actor, id=id, changes=wanted, rules=webhooks.rules(request))
     except (TooManyEndpoints, EndpointDisabled) as refusal:
-        return Elsewhere(location=request.to(f"/webhooks/{id}"), notice=request.text(refusal.message))
-    said = request.text("The endpoint is enabled. It gets what happens from now on; what it missed can be recovered.")
+        said = request.text(refusal.message)
     return Elsewhere(location=request.to(f"/webhooks/{id}"), notice=said)
 
 
 async def show_rotate(request: Request) -> Answer:
     """What replacing the secret means."""
     async with request.reading() as conn:
-        endpoint = await endpoints.active(conn, request.actor, id=request.id())
+        endpoint = await endpoints.get(conn, request.actor, id=request.id())
     hours = OVERLAP // timedelta(hours=1)
     return Shown(template="developers/endpoint_rotate.html", values={"endpoint": endpoint, "hours": hours})
 
@@ -150,7 +171,7 @@ async def test(request: Request) -> Answer:
 
     try:
         event_id = await request.once(work)
-    except (EndpointDisabled, Invalid) as refusal:
+    except (EndpointDisabled, EndpointPaused, Invalid) as refusal:
         return Elsewhere(location=request.to(f"/webhooks/{id}"), notice=request.text(refusal.message))
     return Elsewhere(location=request.to(f"/webhooks/{id}/events/{event_id}", wait="yes"))
 
@@ -186,7 +207,7 @@ async def replay(request: Request) -> Answer:
         await request.once(work)
     except Invalid as refusal:
         return refused("developers/endpoint_replay.html", refusal, await _replay_values(request))
-    except (EndpointDisabled, ReplayRunning) as refusal:
+    except (EndpointDisabled, EndpointPaused, ReplayRunning) as refusal:
         wrong = Invalid(("since", refusal.code, refusal.message))
         return refused("developers/endpoint_replay.html", wrong, await _replay_values(request))
     said = request.text("It is on its way: what is sent again goes behind what happens now.")
@@ -249,6 +270,7 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         "endpoint": health.endpoint,
         "state": word,
         "because": because,
+        "days": REPLAY_DAYS,
         "cells": webhooks.cells(request, health.hours),
         "most_waiting": figures.MOST_WAITING,
         "attempts": tried[:PAGE],

@@ -19,6 +19,8 @@ ROUTES: tuple[Route, ...] = (
     get("/webhooks/{id}/disable", endpoint.show_disable, "webhooks:write"),
     post("/webhooks/{id}/disable", endpoint.disable, "webhooks:write"),
     post("/webhooks/{id}/enable", endpoint.enable, "webhooks:write"),
+    post("/webhooks/{id}/pause", endpoint.pause, "webhooks:write"),
+    post("/webhooks/{id}/resume", endpoint.resume, "webhooks:write"),
     get("/webhooks/{id}/rotate", endpoint.show_rotate, "webhooks:write", is_proved=True),
     post("/webhooks/{id}/rotate", endpoint.rotate, "webhooks:write", is_proved=True),
     post("/webhooks/{id}/test", endpoint.test, "webhooks:write"),

@@ -54,8 +54,8 @@ async def show(request: Request) -> Answer:
     listed = [one for one in found if one.endpoint.catches_until is None]
     lines = [EndpointLine(one, *state(request, one), cells(request, one.hours)) for one in listed]
     values = {
-        "lines": [one for one in lines if one.health.endpoint.status == "active"],
-        "ended": [one for one in lines if one.health.endpoint.status != "active"],
+        "lines": [one for one in lines if one.health.endpoint.status != "disabled"],
+        "ended": [one for one in lines if one.health.endpoint.status == "disabled"],
         "catcher": catching,
         "most": MAX_ACTIVE,
         "most_waiting": figures.MOST_WAITING,

@@ -126,7 +126,7 @@ Wanting = frozenset[tuple[UUID, str]]
 
 WANTED = """
 SELECT organization_id, mode, array_agg(DISTINCT kind) FROM webhook_endpoints, unnest(subscribed_events) AS kind
- WHERE organization_id = ANY ($1) AND status = 'active' GROUP BY organization_id, mode
+ WHERE organization_id = ANY ($1) AND status <> 'disabled' GROUP BY organization_id, mode
 """
 
 

@@ -28,7 +28,7 @@ from heliograph.queue.leases import Lease, Postponed
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery import evidence
 from heliograph.webhooks.delivery.attempts import DELIVERED, GONE, Attempt, Ended
-from heliograph.webhooks.recording import successes, traffic
+from heliograph.webhooks.recording import stopping, successes, traffic
 
 log = structlog.get_logger()
 
@@ -235,7 +235,7 @@ class Record:
         disabled = {row["id"]: row["disabled_reason"] for row in rows if row["disabled_reason"] is not None}
         await notices.record_many(conn, list(self._noticed(rows, standings)))
         if disabled:
-            await endpoints.forget_queued(conn, list(disabled))
+            await stopping.stop(conn, [key for key in keys if key[1] in disabled])
             told = [
                 audit.Entry(
                     action="webhook.disabled",

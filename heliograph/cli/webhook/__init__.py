@@ -1,0 +1,13 @@
+"""`heliograph webhook`: an organization's webhook endpoints, their attempts, sending again, and the catcher."""
+
+from __future__ import annotations
+
+from heliograph.cli.terminal.console import group
+from heliograph.cli.webhook import catcher, deliveries, endpoints
+
+app = group(
+    "Create, show, change, pause and disable webhook endpoints; see attempts, resend, replay, test, rotate, catch."
+)
+app.add_typer(endpoints.app)
+app.add_typer(deliveries.app)
+app.add_typer(catcher.app, name="catcher")

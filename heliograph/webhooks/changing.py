@@ -1,0 +1,183 @@
+"""Changing an endpoint: its address and events, pausing and resuming it, disabling and enabling it.
+
+    active ◄──► paused       what happens meanwhile waits, and is recovered on return
+       ▲          │
+       └─► disabled ◄┘       what happens meanwhile is recovered only if that is asked for
+
+The rule nobody may break: an endpoint that stops loses no event. What waited for it leaves the queue
+(`recording/stopping.py`), and a replay of all that it never took brings it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.webhooks import endpoints, replays
+from heliograph.webhooks.endpoints import (
+    COLUMNS,
+    COUNT_ACTIVE,
+    FORGET_CAUGHT,
+    LOCK_ORGANIZATION,
+    MAX_ACTIVE,
+    REQUESTED,
+    Endpoint,
+    EndpointDisabled,
+    EndpointRules,
+    TooManyEndpoints,
+)
+from heliograph.webhooks.recording import stopping
+
+# A worker that records results may be about to disable it.
+LOCK = "SELECT id FROM webhook_endpoints WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE"
+DISABLE = f"""
+UPDATE webhook_endpoints
+   SET status = 'disabled', paused_at = NULL, disabled_at = coalesce(disabled_at, now()),
+       disabled_reason = coalesce(disabled_reason, $3)
+ WHERE organization_id = $1 AND id = $2 AND mode = ANY ($4)
+RETURNING {COLUMNS}
+"""
+
+
+async def disable(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
+    """Disable an endpoint and drop what is queued for it. Idempotent. Raises NotFound."""
+    async with conn.transaction():
+        await replays.lock(conn, actor, endpoint_id=id)
+        await conn.fetchval(LOCK, actor.organization_id, id)
+        before = await endpoints.get(conn, actor, id=id)
+        row = await conn.fetchrow(DISABLE, actor.organization_id, id, REQUESTED, actor.modes)
+        if row is None:
+            raise NotFound(resource="webhook_endpoint", id=str(id))
+        if before.status == "disabled":
+            return Endpoint(**row)
+        await stopping.stop(conn, [(actor.organization_id, id)])
+        await replays.cancel(conn, actor, endpoint_id=id)
+        if before.catches_until is not None:
+            await conn.execute(FORGET_CAUGHT, actor.organization_id, id)
+        after = await endpoints.get(conn, actor, id=id)
+        await audit.record(conn, actor, "webhook.disabled", object_id=id, before=before, after=after)
+    return after
+
+
+# A pause is no failure: the days after which a failing endpoint is disabled stand still with it.
+CHANGE = f"""
+UPDATE webhook_endpoints
+   SET url = $4, subscribed_events = $5, description = $6, status = $7::text,
+       disabled_at = CASE $7 WHEN 'disabled' THEN coalesce(disabled_at, now()) END,
+       disabled_reason = CASE $7 WHEN 'disabled' THEN coalesce(disabled_reason, $8) END,
+       paused_at = CASE $7 WHEN 'paused' THEN coalesce(paused_at, now()) END,
+       dropped = CASE $7 WHEN 'active' THEN 0 ELSE dropped END,
+       waits_from = CASE WHEN $7 <> 'active' THEN waits_from END,
+       failing_since = CASE WHEN $7 <> 'active' THEN failing_since
+                            WHEN status = 'paused' THEN failing_since + (now() - paused_at)
+                            WHEN status = 'active' THEN failing_since END,
+       consecutive_failures = CASE WHEN status = 'disabled' AND $7 = 'active' THEN 0 ELSE consecutive_failures END
+ WHERE organization_id = $1 AND id = $2 AND mode = ANY ($3)
+RETURNING {COLUMNS}
+"""
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What to change in an endpoint; None stays as it is."""
+
+    url: str | None = None
+    subscribed_events: Sequence[str] | None = None
+    description: str | None = None
+    disabled: bool | None = None
+    paused: bool | None = None
+    #: With `disabled` False: whether what was missed meanwhile is sent too.
+    recover: bool | None = None
+
+
+async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, rules: EndpointRules) -> Endpoint:
+    """Change an endpoint; its secret stays. Raises Invalid, NotFound, EndpointDisabled when a disabled one is to be
+    paused or resumed, and TooManyEndpoints if it was disabled and would be one active endpoint too many. Of a catcher
+    only events and description change; one that has ended is opened again by `catcher.open`.
+
+    Nothing is attempted while an endpoint is paused; what was recorded meanwhile and what had been waiting is sent once
+    it is resumed, up to REPLAY_DAYS back. Disabling drops what is queued, as `disable` does; an enabled endpoint starts
+    without failures and gets what happens from then on, and with `recover` also what it missed.
+    """
+    problem = None if changes.url is None else endpoints.problem_of(changes.url, rules)
+    if changes.recover is not None and changes.disabled is not False:
+        raise Invalid(("recover", "conflict", "`recover` goes with `disabled`: false"))
+    if changes.disabled and changes.paused is not None:
+        raise Invalid(("paused", "conflict", "`paused` cannot be given when `disabled` is true"))
+    async with conn.transaction():
+        await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
+        await replays.lock(conn, actor, endpoint_id=id)
+        await conn.fetchval(LOCK, actor.organization_id, id)
+        before = await endpoints.get(conn, actor, id=id)
+        if problem is not None and before.catches_until is None:
+            raise Invalid(("url", "format", f"`url` is refused: {problem}"))
+        if before.catches_until is not None:
+            if changes.disabled:
+                return await disable(conn, actor, id=id)
+            if before.status != "active":
+                raise EndpointDisabled(id=str(id), reason=before.disabled_reason)
+            if changes.url not in (None, before.url):
+                raise Invalid(("url", "format", "`url` cannot be changed: this endpoint is a catcher"))
+            if changes.paused:
+                raise Invalid(("paused", "conflict", "a catcher cannot be paused"))
+        status = _status(before, changes)
+        if before.status == "disabled" != status and (
+            await conn.fetchval(COUNT_ACTIVE, actor.organization_id) >= MAX_ACTIVE
+        ):
+            raise TooManyEndpoints(limit=MAX_ACTIVE)
+        kinds = before.subscribed_events
+        if changes.subscribed_events is not None:
+            kinds = endpoints.checked_kinds(changes.subscribed_events)
+        description = before.description
+        if changes.description is not None:
+            description = endpoints.checked_description(changes.description)
+        row = await conn.fetchrow(
+            CHANGE,
+            actor.organization_id,
+            id,
+            actor.modes,
+            changes.url or before.url,
+            kinds,
+            description,
+            status,
+            REQUESTED,
+        )
+        if row is None:
+            raise NotFound(resource="webhook_endpoint", id=str(id))
+        after = Endpoint(**row)
+        if before.status != status:
+            after = await _moved(conn, actor, before, after, recover=bool(changes.recover))
+        await audit.record(conn, actor, "webhook.changed", object_id=id, before=before, after=after)
+    return after
+
+
+async def _moved(conn: Connection, actor: Actor, before: Endpoint, after: Endpoint, *, recover: bool) -> Endpoint:
+    """What follows from another status."""
+    if after.status == "active":
+        await replays.release(conn, actor, endpoint_id=after.id)
+        if before.waits_from is not None and (before.status == "paused" or recover):
+            await replays.recover(conn, actor, endpoint=after, since=before.waits_from)
+        return after
+    if before.status == "active":
+        left = await stopping.stop(conn, [(actor.organization_id, after.id)])
+        if after.status == "paused":
+            await replays.hold(conn, actor, endpoint_id=after.id, oldest=left.get(after.id))
+    if after.status == "disabled":
+        await replays.cancel(conn, actor, endpoint_id=after.id)
+    return await endpoints.get(conn, actor, id=after.id)
+
+
+def _status(before: Endpoint, changes: Changes) -> str:
+    if changes.disabled:
+        return "disabled"
+    status = "active" if changes.disabled is False and before.status == "disabled" else before.status
+    if changes.paused is None:
+        return status
+    if status == "disabled":
+        raise EndpointDisabled(id=str(before.id), reason=before.disabled_reason)
+    return "paused" if changes.paused else "active"

@@ -1,0 +1,61 @@
+"""What becomes of the deliveries that wait for an endpoint that is paused or disabled: they leave the queue, and the
+endpoint remembers how many they were and since when it has missed something.
+
+The rule nobody may break: whoever stops an endpoint calls `stop` in the same transaction, after its status is written.
+What is recorded from then on is queued for nobody, so all that the endpoint missed is found by one moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.ids import time_of
+
+#: Events whose transaction had begun when their endpoint stopped may be queued all the same: a worker drops those.
+MARGIN = timedelta(minutes=5)
+
+# A row that a worker is just finishing or putting back is skipped: waiting for it here could deadlock. If it is put
+# back, the worker that claims it next sees that the endpoint is not active and drops it; it is counted here.
+FORGET_QUEUED = """
+WITH seen AS MATERIALIZED (
+    SELECT line, count(*) AS count, min(id::text) AS oldest, min(id::text) FILTER (WHERE lane = 1) AS replayed
+      FROM queue WHERE kind = 'webhook' AND line = ANY ($1) GROUP BY line
+), held AS MATERIALIZED (
+    SELECT ctid AS place FROM queue WHERE kind = 'webhook' AND line = ANY ($1) FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM queue WHERE ctid = ANY (ARRAY(SELECT place FROM held))
+)
+SELECT line, count, oldest::uuid, replayed::uuid FROM seen
+"""
+# What came back once and is still being recovered is recovered from its beginning the next time.
+REMEMBER = """
+UPDATE webhook_endpoints e
+   SET dropped = e.dropped + item.count,
+       waits_from = least(e.waits_from, now() - $5::interval, e.failing_since, item.oldest,
+                          (SELECT min(r.from_at) FROM webhook_replays r
+                            WHERE r.organization_id = e.organization_id AND r.endpoint_id = e.id
+                              AND r.status = 'running' AND r.cause = 'return'))
+  FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::timestamptz[]) AS item (organization_id, id, count, oldest)
+ WHERE e.organization_id = ANY ($1) AND e.id = ANY ($2)  -- else all endpoints might be gone through
+   AND e.organization_id = item.organization_id AND e.id = item.id
+"""
+
+
+async def stop(conn: Connection, keys: Sequence[tuple[UUID, UUID]]) -> dict[UUID, UUID]:
+    """Drop what is queued for endpoints, given as (organization, id) in the order of the ids, which were paused or
+    disabled just now. Returns the oldest replayed event among it, for each endpoint that has one."""
+    ids = [id for _, id in keys]
+    found = {row["line"]: row for row in await conn.fetch(FORGET_QUEUED, ids)}
+    seen = [found.get(id) for id in ids]
+    await conn.execute(
+        REMEMBER,
+        [organization_id for organization_id, _ in keys],
+        ids,
+        [0 if row is None else row["count"] for row in seen],
+        [None if row is None else time_of(row["oldest"]) for row in seen],
+        MARGIN,
+    )
+    return {id: row["replayed"] for id, row in found.items() if row["replayed"] is not None}
