@@ -14,12 +14,13 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts import api_keys, organizations, quota
-from heliograph.base.actor import Actor
+from heliograph.base.actor import SYSTEM, Actor
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.process import private_files
 from heliograph.base.process.settings import Settings
 from heliograph.people import links, memberships, users
+from heliograph.people.operators import accounts as operators
 from heliograph.simulators.graph.simulator import GraphOptions
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.dispatch import routing, suppliers
@@ -33,6 +34,8 @@ SENDER = "HELIOGRAPH"
 COUNTRY = "MZ"
 #: Who owns it: in the dashboard, by a link that signs in once.
 OWNER, OWNER_NAME = "owner@example.com", "Demo owner"
+#: Who runs the installation, as long as nobody else does: in the console, by a link that signs in once.
+ROOT, ROOT_NAME = "operator@example.com", "Operator"
 QUOTA = 1_000_000
 SUPPLIER = "simulator"
 #: The default account of the simulated Cloud API.
@@ -110,6 +113,16 @@ async def ensure(
         test = await _key(conn, operator, "test", known.test_key if known else "")
         await _supplier(conn, settings, smsc)
     return organization.id, live, test
+
+
+async def operators_link(conn: Connection) -> str | None:
+    """A token that leads to the setup of the first operator once; None: there is an operator with a second factor."""
+    if any(one.has_factor for one in await operators.list_all(conn)):
+        return None
+    async with conn.transaction():
+        user, _ = await users.ensure(conn, SYSTEM, email=ROOT, name=ROOT_NAME)
+        await operators.add(conn, SYSTEM, user_id=user.id, email=user.email, role="root")
+        return await links.make(conn, SYSTEM, user_id=user.id, realm="console")
 
 
 async def owners_link(conn: Connection, organization_id: UUID) -> str | None:

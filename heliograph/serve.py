@@ -1,4 +1,5 @@
-"""The web process: settings → pools → the API at /v1, /docs, Meta's door at /in, the dashboard → the server.
+"""The web process: settings → pools → the API at /v1, /docs, Meta's door at /in, the dashboard, the
+console → the server.
 
 Several of them may share a port (SO_REUSEPORT); they share nothing but the database. The rule nobody may break: a
 process that is told to stop answers what it has begun, and takes nothing new.
@@ -15,6 +16,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 
+import msgspec
 import uvloop
 
 from heliograph import requests
@@ -40,6 +42,8 @@ from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.process import crash, signals
 from heliograph.base.process.measures import Gauge
 from heliograph.base.process.settings import Settings
+from heliograph.console import places as console_places
+from heliograph.console.table import TABLE as CONSOLE_TABLE
 from heliograph.dashboard import places
 from heliograph.dashboard.table import TABLE
 from heliograph.http.proxies import TrustedProxies
@@ -50,8 +54,10 @@ from heliograph.http.server.server import Server, listen
 from heliograph.http.static import Page
 from heliograph.metrics.exporting import Exporter, exported
 from heliograph.pages.application import Pages
+from heliograph.pages.realms import CONSOLE, DASHBOARD
 from heliograph.pages.requests import Services as PageServices
-from heliograph.people import factors
+from heliograph.people import factors, sessions
+from heliograph.people.operators import sessions as operator_sessions
 from heliograph.people.session_book import SessionBook
 from heliograph.queue.runner import announce
 from heliograph.sms.accepting.accept import Acceptor
@@ -142,7 +148,8 @@ async def serve(
         services.limiter,
         public_url=settings.public_url,
     )
-    pages = _pages(services, reads)
+    shared = _page_services(services, reads)
+    pages, console = _dashboard(services, shared), _console(services, shared, reads)
     asgi = Asgi(
         _front(
             Guard(OPERATIONS, services),
@@ -150,6 +157,7 @@ async def serve(
             door,
             Probes(services.health, services.is_draining),
             pages,
+            None if settings.console_listen else console,
         )
     )
     service = Service(
@@ -159,6 +167,7 @@ async def serve(
         TrustedProxies(settings.trusted_proxies, settings.proxy_says),
     )
     server = Server(service, asgi.tasks)
+    apart = _apart(settings, console)
     beating = asyncio.create_task(pulse.watch(pool))
     telling = asyncio.create_task(services.failures.run())
     logging = asyncio.create_task(services.log.run())
@@ -171,6 +180,8 @@ async def serve(
                 exported(settings.metrics_listen, Exporter(parts=lambda: _gauges(server)))
             )
             await server.start(listening)
+            if apart is not None:
+                await apart.start([listen(*_place(settings.console_listen))])
             if own_process:
                 _tune(settings)
             clock.running()
@@ -178,15 +189,20 @@ async def serve(
             await stop.wait()
             registry.draining = True  # /readyz and /v1/health say so, and each connection ends with its next answer
             await asyncio.sleep(settings.not_ready_seconds)
+            if apart is not None:
+                apart.abort()
             await server.stop(max(settings.drain_seconds, 1.0))
     finally:
         server.abort()
+        if apart is not None:
+            apart.abort()
         for taker in takers:
             await taker.drain()
         for announcer in announcers:
             announcer.cancel()
         await services.keyring.close()
-        await pages.services.sessions.close()
+        for one in (pages, console):
+            await one.services.sessions.close()
         beating.cancel()
         telling.cancel()
         logging.cancel()
@@ -208,30 +224,36 @@ def _gauges(server: Server) -> Iterable[Gauge]:
     yield Gauge("heliograph_connections", "Open connections of clients", server.connections)
 
 
-def _pages(services: Services, reads: Pool) -> Pages:
-    """The dashboard. Writes use the pool of the API, reads use `reads`."""
+def _page_services(services: Services, reads: Pool) -> PageServices:
+    """What pages need. Writes use the pool of the API, reads use `reads`."""
     settings = services.settings
 
     async def status() -> str:
         return "ok" if (await services.health.read()).is_ok else "degraded"
 
+    return PageServices(
+        pool=services.pool,
+        reads=reads,
+        settings=settings,
+        sessions=SessionBook(reads, sessions.authenticate_many, sessions.touch),
+        failures=services.failures,
+        log=services.log,
+        form_key=derive_key(settings.secret_key, "forms"),
+        answer_key=services.answer_key,
+        cursor_key=services.cursor_key,
+        factor_key=factors.seal_key(settings),
+        sms=services.acceptor,
+        whatsapp=services.whatsapp,
+        status=status,
+    )
+
+
+def _dashboard(services: Services, shared: PageServices) -> Pages:
+    """The pages of organizations."""
     return Pages(
         TABLE,
-        PageServices(
-            pool=services.pool,
-            reads=reads,
-            settings=settings,
-            sessions=SessionBook(reads),
-            failures=services.failures,
-            log=services.log,
-            form_key=derive_key(settings.secret_key, "forms"),
-            answer_key=services.answer_key,
-            cursor_key=services.cursor_key,
-            factor_key=factors.seal_key(settings),
-            sms=services.acceptor,
-            whatsapp=services.whatsapp,
-            status=status,
-        ),
+        shared,
+        realm=DASHBOARD,
         folders=[places.TEMPLATES],
         frame=places.frame,
         admit=services.strangers.admit,
@@ -239,7 +261,48 @@ def _pages(services: Services, reads: Pool) -> Pages:
     )
 
 
-def _front(guard: Guard, docs: Docs, door: Callbacks, probe: Probes, pages: Pages) -> Callable[..., Awaitable[None]]:
+def _console(services: Services, shared: PageServices, reads: Pool) -> Pages:
+    """The pages of operators: other sessions, and forms that the dashboard's tokens do not open."""
+    settings = services.settings
+    address = settings.console_url or ("" if settings.console_listen else settings.public_url)
+    return Pages(
+        CONSOLE_TABLE,
+        msgspec.structs.replace(
+            shared,
+            settings=msgspec.structs.replace(settings, public_url=address),
+            sessions=SessionBook(reads, operator_sessions.authenticate_many, operator_sessions.touch),
+            form_key=derive_key(settings.secret_key, "forms of the console"),
+        ),
+        realm=CONSOLE,
+        folders=[console_places.TEMPLATES],
+        frame=console_places.frame,
+        admit=services.strangers.admit,
+        refusal_of=envelope.refusal_of,
+    )
+
+
+def _apart(settings: Settings, console: Pages) -> Server | None:
+    """The server of the console's own address; None where it has none."""
+    if not settings.console_listen:
+        return None
+    asgi = Asgi(console)
+    service = Service(
+        Registry(limits_of(settings)),
+        asgi.begin,
+        functools.partial(envelope.unanswered, public_url=settings.console_url),
+        TrustedProxies(settings.trusted_proxies, settings.proxy_says),
+    )
+    return Server(service, asgi.tasks)
+
+
+def _place(listen: str) -> tuple[str, int]:
+    host, _, port = listen.rpartition(":")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _front(
+    guard: Guard, docs: Docs, door: Callbacks, probe: Probes, pages: Pages, console: Pages | None
+) -> Callable[..., Awaitable[None]]:
     """Choose who answers. Not a coroutine: a request to the API costs one comparison."""
     paths = docs.paths
 
@@ -255,6 +318,8 @@ def _front(guard: Guard, docs: Docs, door: Callbacks, probe: Probes, pages: Page
             return pages(scope, receive, send)
         if path in paths:
             return docs(scope, receive, send)
+        if console is not None and (path == CONSOLE.prefix or path.startswith(f"{CONSOLE.prefix}/")):
+            return console(scope, receive, send)
         return (pages if pages.owns(path) else guard)(scope, receive, send)
 
     return app

@@ -144,6 +144,8 @@ class Welcome(msgspec.Struct, frozen=True):
     keys_are_new: bool
     #: The URL of the dashboard; with a link that signs its owner in once, as long as they have no password.
     dashboard: str = ""
+    #: The URL of the console; with a link to its setup, as long as no operator has finished theirs.
+    console: str = ""
 
 
 def welcome(ready: Welcome) -> None:
@@ -190,7 +192,7 @@ async def up(
     watcher: asyncio.Task[None] | None = None
     try:
         await _migrate(settings)
-        credentials, app, are_new, dashboard = await _prepare(
+        credentials, app, are_new, dashboard, console = await _prepare(
             settings, data_dir, f"http://{_shown(options.host)}:{port}"
         )
         environment = part_environment(settings, host=options.host)
@@ -217,7 +219,7 @@ async def up(
         demo.write_credentials(data_dir / "credentials.json", credentials)
         demo.write_credentials(path, credentials)
         if not stop.is_set():
-            on_ready(Welcome(credentials, path, are_new, dashboard))
+            on_ready(Welcome(credentials, path, are_new, dashboard, console))
         await stop.wait()
         say("Stopping.")
         return 0
@@ -259,8 +261,8 @@ async def _migrate(settings: Settings) -> None:
         raise UpError(f"the database cannot be used: {error}") from error
 
 
-async def _prepare(settings: Settings, data_dir: Path, base_url: str) -> tuple[Credentials, UUID, bool, str]:
-    """Credentials, the id of the simulated app, whether a key is new, and the URL of the dashboard."""
+async def _prepare(settings: Settings, data_dir: Path, base_url: str) -> tuple[Credentials, UUID, bool, str, str]:
+    """Credentials, the id of the simulated app, whether a key is new, and the URLs of the dashboard and the console."""
     kept = data_dir / "credentials.json"
     known = demo.read_credentials(kept)
     smsc = known.smsc if known else Smsc("127.0.0.1", 0, "heliograph", secrets.token_urlsafe(6))
@@ -275,6 +277,7 @@ async def _prepare(settings: Settings, data_dir: Path, base_url: str) -> tuple[C
             organization_id, live, test = await demo.ensure(conn, settings, smsc=smsc, known=known)
             app = await demo.ensure_whatsapp(conn, settings, organization_id, graph)
             token = await demo.owners_link(conn, organization_id)
+            setup = await demo.operators_link(conn)
     finally:
         await pool.close()
     credentials = Credentials(base_url, str(organization_id), live, test, settings.database_url, smsc, graph)
@@ -282,7 +285,10 @@ async def _prepare(settings: Settings, data_dir: Path, base_url: str) -> tuple[C
     demo.write_simulators(data_dir / "smsc.json", data_dir / "graph.json", credentials)
     are_new = known is None or (known.live_key, known.test_key) != (live, test)
     dashboard = settings.public_url or base_url
-    return credentials, app, are_new, links.address(dashboard, token) if token else f"{dashboard.rstrip('/')}/"
+    enter = links.address(dashboard, token) if token else f"{dashboard.rstrip('/')}/"
+    console = settings.console_url or (f"http://{settings.console_listen}" if settings.console_listen else dashboard)
+    run = links.address(console, setup, realm="console") if setup else f"{console.rstrip('/')}/console"
+    return credentials, app, are_new, enter, run
 
 
 def _smsc(smsc: Smsc, config: Path) -> list[str]:
@@ -402,6 +408,7 @@ def _welcome(ready: Welcome) -> str:
 Heliograph is ready.
 
   Dashboard     {ready.dashboard}
+  Console       {ready.console}
   API           {credentials.base_url}/v1
   Docs          {credentials.base_url}/docs, guide at {credentials.base_url}/docs/guide{keys}
   Organization  {credentials.organization_id}

@@ -96,7 +96,7 @@ def frame(request: Request) -> dict[str, Any]:
         if scope is None or request.may(scope)
     ]
     # Of those that are counted, the ones that the reader's role is told of.
-    known = [KINDS[name] for name in (request.session.unread if request.session else ()) if name in KINDS]
+    known = [KINDS[name] for name in (request.person.unread if request.session else ()) if name in KINDS]
     unread = [one for one in known if request.may(one.scope, one.permission, mode="live")]
     return {
         "unread": len(unread),

@@ -267,11 +267,14 @@ COMMENT ON COLUMN invitations.invited_by IS 'a user, or NULL for an operator on 
 
 CREATE TABLE sign_in_links (
     token_hash bytea PRIMARY KEY CHECK (length(token_hash) = 32),
-    user_id    uuid NOT NULL CONSTRAINT sign_in_links_user UNIQUE REFERENCES users ON DELETE CASCADE,
+    user_id    uuid NOT NULL CONSTRAINT sign_in_links_user REFERENCES users ON DELETE CASCADE,
+    realm      text NOT NULL DEFAULT 'dashboard' CHECK (realm IN ('dashboard', 'console')),
     is_mailed  boolean NOT NULL,
-    expires_at timestamptz NOT NULL
+    expires_at timestamptz NOT NULL,
+    CONSTRAINT sign_in_links_one UNIQUE (user_id, realm)
 );
-COMMENT ON TABLE sign_in_links IS 'control: one-time sign-in links, one per person; deleted when used';
+COMMENT ON TABLE sign_in_links IS 'control: one-time sign-in links, one per person and realm; deleted when used';
+COMMENT ON COLUMN sign_in_links.realm IS 'where it signs in: a link to the dashboard never opens the console';
 COMMENT ON COLUMN sign_in_links.is_mailed IS 'people with a second factor must give its code too: a mailbox is not a factor';
 
 CREATE TABLE own_numbers (
@@ -334,6 +337,28 @@ COMMENT ON TABLE sessions IS 'control: signed-in browsers; deleted when ended';
 COMMENT ON COLUMN sessions.organization_id IS 'the organization being viewed; NULL: the person belongs to none';
 COMMENT ON COLUMN sessions.idle IS 'it ends after this long without use, and in any case at ends_at';
 COMMENT ON COLUMN sessions.proved_at IS 'when the person last authenticated, which dangerous actions require again';
+
+CREATE TABLE operators (
+    user_id    uuid PRIMARY KEY CONSTRAINT operators_user REFERENCES users ON DELETE CASCADE,
+    role       text NOT NULL,
+    created_at timestamptz NOT NULL
+);
+COMMENT ON TABLE operators IS 'control: the people who run the installation, and their roles in the console';
+COMMENT ON COLUMN operators.role IS 'a name of heliograph/people/operators/roles.py';
+
+CREATE TABLE operator_sessions (
+    token_hash bytea PRIMARY KEY CHECK (length(token_hash) = 32),
+    id         uuid NOT NULL CONSTRAINT operator_sessions_id UNIQUE,
+    user_id    uuid NOT NULL CONSTRAINT operator_sessions_operator REFERENCES operators ON DELETE CASCADE,
+    created_at timestamptz NOT NULL,
+    seen_at    timestamptz NOT NULL,
+    ends_at    timestamptz NOT NULL,
+    proved_at  timestamptz NOT NULL,
+    address    text NOT NULL,
+    agent      text NOT NULL CHECK (length(agent) <= 300)
+);
+CREATE INDEX operator_sessions_of_user ON operator_sessions (user_id);
+COMMENT ON TABLE operator_sessions IS 'control: browsers signed in to the console; deleted when ended. A session of the dashboard is never one of these';
 
 CREATE TABLE sign_in_tries (
     subject  bytea PRIMARY KEY CHECK (length(subject) = 16),
@@ -947,6 +972,9 @@ CREATE UNIQUE INDEX sender_ids_value ON sender_ids (organization_id, lower(value
 CREATE UNIQUE INDEX sender_ids_default ON sender_ids (organization_id) WHERE is_default;
 -- Finds the owner of a number that a handset wrote to: the only look-up without an organization.
 CREATE INDEX sender_ids_approved ON sender_ids (lower(value)) WHERE status = 'approved';
+-- What waits for an operator, oldest first; and what reads alike (heliograph/overview/approvals.py).
+CREATE INDEX sender_ids_pending ON sender_ids (id) WHERE status = 'pending';
+CREATE INDEX sender_ids_alike ON sender_ids (translate(lower(value), '013457i8 ._&-', 'oleastlb')) WHERE status = 'approved';
 COMMENT ON TABLE sender_ids IS 'tenant: names and numbers that an organization may send from';
 
 CREATE TABLE saved_texts (

@@ -33,14 +33,16 @@ from heliograph.pages.assets import Assets
 from heliograph.pages.live import regions
 from heliograph.pages.live.sharing import Sharing
 from heliograph.pages.pieces import passkeys
+from heliograph.pages.realms import Realm
 from heliograph.pages.requests import Request, Services
 from heliograph.pages.routes import Route, Table
 from heliograph.pages.uploads import Disconnected, Upload
-from heliograph.people import roles, sessions, signing_in
+from heliograph.people import signing_in
 from heliograph.people.passkeys import ceremony, keeping
 from heliograph.people.passkeys.ceremony import PasskeyRefused
 from heliograph.people.passwords import TooManySignIns
 from heliograph.people.roles import RoleRequired
+from heliograph.people.sessions import Known
 from heliograph.people.signing_in import WrongSignIn
 from heliograph.people.tries import TooManyTries
 from heliograph.requests import Entry, blanking
@@ -69,7 +71,6 @@ LONGEST_OF_ALL, MOST_OF_ALL = 1_048_576, 3_000
 _IN_ADDRESS = "/?#%&=+:;,@!$'()*~-._"
 _VARY = (b"vary", b"accept, hx-request, cookie, accept-language, accept-encoding")
 
-SIGN_IN, FACTOR = "/login", "/account/factor"
 PROVE_FIELD, CHALLENGE_FIELD, CREDENTIAL_FIELD, ONCE_FIELD = "_password", "_challenge", "_credential", "_once"
 
 
@@ -109,6 +110,7 @@ class Pages:
         table: Table,
         services: Services,
         *,
+        realm: Realm,
         folders: Sequence[Path],
         frame: Frame,
         admit: Callable[[str], None],
@@ -117,6 +119,7 @@ class Pages:
         """`admit` counts a request by its address and refuses too many; `refusal_of` makes of any error what is
         said of it, and logs surprises."""
         self.table = table
+        self.realm = realm
         self.services = services
         self._assets, self._templates = kit(tuple(folders))
         self._frame = frame
@@ -149,7 +152,7 @@ class Pages:
         except Exception as error:
             status, headers, body, code = await self._failed(request, error)
         await self._send(request, send, status, headers, body)
-        if request.method == "POST" and request.route and request.session is not None:
+        if request.method == "POST" and request.route and isinstance(request.session, Known):
             self._remember(request, status, code, began)
 
     # ── The steps, in order ───────────────────────────────────────────────────────────────────────────────────────
@@ -159,7 +162,7 @@ class Pages:
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             headers[name] = b"; ".join((headers[name], value)) if name == b"cookie" and name in headers else value
-        request.services = self.services
+        request.services, request.realm = self.services, self.realm
         request.method, request.path = scope["method"], scope["path"]
         request.headers, request.request_id, request.began = headers, uuid7_text(), clock.milliseconds()
         request.cookies = cookies.read(headers.get(b"cookie", b""))
@@ -171,7 +174,7 @@ class Pages:
         request.is_fragment = b"hx-request" in headers
         request.query, request.form, request.parameters = {}, {}, {}
         request.session, request.mode, request.route = None, "live", ""
-        request.token = request.cookies.get(cookies.session_name(request.is_secure), "")
+        request.token = request.cookies.get(cookies.session_name(self.realm.cookie, request.is_secure), "")
         theme = request.cookies.get(cookies.THEME, "")
         request.theme = theme if theme in cookies.THEMES else "system"
         request.notice, undo = cookies.read_notice(request.cookies.get(cookies.notice_name(request.is_secure), ""))
@@ -202,16 +205,16 @@ class Pages:
                 raise SignedOut
             if request.method != "GET":
                 raise WrongSignIn("You were signed out. Sign in, then try again.")
-            return Elsewhere(location=f"{SIGN_IN}?next={_quoted(request, scope)}")
+            return Elsewhere(location=f"{self.realm.sign_in}?next={_quoted(request, scope)}")
         if not (route.is_public or route.is_personal):
             request.route = route.path
         self._demand(request, route)
         person = request.session
         # The front page is everybody's, and home for who is signed in.
         is_open = route.is_personal or (route.is_public and route.path != "/")
-        if not is_open and person is not None and person.factor_required and not person.has_totp:
+        if not is_open and person is not None and person.lacks_factor:
             said = request.text("This organization requires a second factor. Turn one on to go on.")
-            return Elsewhere(location=FACTOR, notice=said)
+            return Elsewhere(location=self.realm.factor, notice=said if isinstance(person, Known) else "")
         if route.method == "POST":
             forgery.check_origin(request.headers, host=request.host, public_url=self.services.settings.public_url)
             if route.takes_file:
@@ -224,7 +227,7 @@ class Pages:
             if request.session is not None:
                 given = request.form.get(forgery.FIELD) or request.headers.get(forgery.HEADER, b"").decode("latin-1")
                 forgery.check_token(self.services.form_key, request.session.id, given)
-        if route.is_proved and not request.person.is_proved:
+        if route.is_proved and person is not None and not person.is_proved:
             asked = await self._prove(request)
             if asked is not None:
                 return asked
@@ -248,16 +251,17 @@ class Pages:
         person = request.session
         if person is not None:
             language = person.language or request.speech.language
-            request.speech = languages.speech(language, person.time_zone or person.organization_zone)
+            request.speech = languages.speech(language, person.zone)
 
     def _demand(self, request: Request, route: Route) -> None:
         if route.is_public or route.is_personal:
             return
-        if request.person.organization_id is None:
+        person = request.session
+        if isinstance(person, Known) and person.organization_id is None:
             raise NotFound("You belong to no organization. Ask somebody there to invite you.")
         mode = "live" if route.is_shared else request.mode
         if not request.may(route.scope, route.permission, mode=mode):
-            raise RoleRequired(required=roles.holders(scope=route.scope, permission=route.permission, mode=mode))
+            raise RoleRequired(required=self.realm.holders(route.scope, route.permission, mode))
 
     async def _receive_form(self, request: Request, receive: Receive, *, longest: int = LONGEST_FORM) -> bytes:
         kind = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
@@ -277,7 +281,8 @@ class Pages:
 
     async def _prove(self, request: Request) -> Answer | None:
         """A page that asks for the password, with the form that was on its way; None once it is proved."""
-        person = request.person
+        person = request.session
+        assert person is not None
         given = request.form.get(PROVE_FIELD) if request.method == "POST" else None
         refusal = None
         if given is not None:
@@ -290,7 +295,7 @@ class Pages:
                     address=request.address,
                 )
                 async with request.writing() as conn:
-                    await sessions.prove(conn, id=person.id, user_id=person.user_id)
+                    await self.realm.prove(conn, id=person.id, user_id=person.user_id)
                 self.services.sessions.forget(request.token)
                 return None
             except (WrongSignIn, TooManyTries, TooManySignIns) as wrong:  # what was typed is kept, whichever it is
@@ -303,7 +308,7 @@ class Pages:
                 shown = request.form.get(CREDENTIAL_FIELD, "")
                 async with request.writing() as conn, conn.transaction():
                     await keeping.check(conn, where, asked=asked, given=shown, user_id=person.user_id)
-                    await sessions.prove(conn, id=person.id, user_id=person.user_id)
+                    await self.realm.prove(conn, id=person.id, user_id=person.user_id)
                 self.services.sessions.forget(request.token)
                 return None
             except PasskeyRefused as wrong:
@@ -363,6 +368,7 @@ class Pages:
         values: dict[str, Any] = {
             "request": request,
             "person": person,
+            "realm": self.realm,
             "role": request.role,
             "may": request.may,
             "to": request.to,

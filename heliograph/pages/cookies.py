@@ -7,8 +7,8 @@ import binascii
 from collections.abc import Mapping
 
 #: By https the name itself makes browsers refuse a cookie that another host or plain http set (RFC 6265bis §4.1.3.2).
+SECURE = "__Host-"
 #: A notice too: the button that it may have writes in the reader's name.
-SESSION, SECURE_SESSION = "hg", "__Host-hg"
 NOTICE, SECURE_NOTICE = "hg-notice", "__Host-hg-notice"
 #: That of a browser in which somebody has signed in before (`people.signing_in.mark`).
 BROWSER = "hg-browser"
@@ -31,19 +31,19 @@ def read(header: bytes) -> Mapping[str, str]:
     return found
 
 
-def session(token: str, *, is_secure: bool, is_kept: bool) -> str:
-    """That of a session; without `is_kept` it goes with the browser."""
-    return _set(session_name(is_secure), token, is_secure=is_secure, age=MONTH if is_kept else None)
+def session(name: str, token: str, *, is_secure: bool, is_kept: bool = False) -> str:
+    """That of a session in the realm whose cookie has this name; without `is_kept` it goes with the browser."""
+    return _set(session_name(name, is_secure), token, is_secure=is_secure, age=MONTH if is_kept else None)
 
 
-def no_session(*, is_secure: bool) -> str:
+def no_session(name: str, *, is_secure: bool) -> str:
     """Ends it in the browser."""
-    return _set(session_name(is_secure), "", is_secure=is_secure, age=0)
+    return _set(session_name(name, is_secure), "", is_secure=is_secure, age=0)
 
 
-def session_name(is_secure: bool) -> str:
+def session_name(name: str, is_secure: bool) -> str:
     """By https or not."""
-    return SECURE_SESSION if is_secure else SESSION
+    return SECURE + name if is_secure else name
 
 
 def preference(name: str, value: str, *, is_secure: bool) -> str:

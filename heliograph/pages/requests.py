@@ -20,8 +20,10 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7_text
 from heliograph.base.process.settings import Settings
 from heliograph.pages.languages import Speech
+from heliograph.pages.realms import Realm
 from heliograph.pages.uploads import Upload
 from heliograph.people import roles
+from heliograph.people.operators.sessions import Operator
 from heliograph.people.roles import Role
 from heliograph.people.session_book import SessionBook
 from heliograph.people.sessions import Known
@@ -43,7 +45,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     #: For what only reads: small, and quick to give up, so that pages never slow the product.
     reads: Pool
     settings: Settings
-    sessions: SessionBook
+    #: Of its realm.
+    sessions: SessionBook[Any]
     #: Counts who did not prove who they are, for the audit log.
     failures: Failures
     #: What is remembered of requests.
@@ -84,6 +87,7 @@ class Request:
         "parameters",
         "path",
         "query",
+        "realm",
         "request_id",
         "route",
         "services",
@@ -119,7 +123,8 @@ class Request:
     mode: str
     theme: str
     speech: Speech
-    session: Known | None
+    realm: Realm
+    session: Known | Operator | None
     #: The session's, as the browser sent it.
     token: str
     #: The file that the form brings, on routes that take one.
@@ -130,14 +135,21 @@ class Request:
 
     @property
     def person(self) -> Known:
-        """The session, on pages that need one."""
-        assert self.session is not None
+        """The session, on pages of the dashboard that need one."""
+        assert isinstance(self.session, Known)
+        return self.session
+
+    @property
+    def operator(self) -> Operator:
+        """The session, on pages of the console that need one."""
+        assert isinstance(self.session, Operator)
         return self.session
 
     @property
     def role(self) -> Role | None:
         """The person's role where they look; None without an organization."""
-        return None if self.session is None or self.session.role is None else roles.ROLES.get(self.session.role)
+        person = self.session
+        return roles.ROLES.get(person.role) if isinstance(person, Known) and person.role is not None else None
 
     @property
     def actor(self) -> Actor:
@@ -166,10 +178,11 @@ class Request:
 
     @property
     def who(self) -> Who:
-        """The person, for the audit log."""
-        person = self.person
+        """The person or operator, for the audit log."""
+        person = self.session
+        assert person is not None
         return Who(
-            "person",
+            "operator" if isinstance(person, Operator) else "person",
             person.user_id,
             name=person.name,
             address=self.address,
@@ -179,15 +192,7 @@ class Request:
 
     def may(self, scope: str | None = None, permission: str | None = None, *, mode: str | None = None) -> bool:
         """Whether the person's role has a scope, in a mode or else in that of the address, and a page permission."""
-        role = self.role
-        if role is None:
-            return False
-        # Who sees all texts anyway reveals nothing.
-        if permission == roles.REVEAL and not self.person.reveals and roles.CONTENT not in role.permissions:
-            return False
-        return (scope is None or scope in role.scopes(mode or self.mode)) and (
-            permission is None or permission in role.permissions
-        )
+        return self.session is not None and self.session.may(scope, permission, mode or self.mode)
 
     def text(self, english: str, **values: object) -> str:
         """In the reader's language."""

@@ -68,6 +68,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "export_kind": _named(words.EXPORT_KINDS),
         "export_state": _named(words.EXPORT_STATES),
         "role_name": _named(words.ROLES),
+        "organization_state": _named(words.ORGANIZATION_STATES),
         "mail_reason": _named(words.MAIL_REASONS),
         "status_name": _named(words.STATUSES),
         "result_name": _named(words.RESULTS),

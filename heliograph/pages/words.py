@@ -12,6 +12,18 @@ ROLES: Mapping[str, str] = {
     "sender": "Sender",
     "viewer": "Viewer",
     "billing": "Billing",
+    "root": "Root",
+    "operator": "Operator",
+    "support": "Support",
+    "finance": "Finance",
+    "auditor": "Auditor",
+}
+OPERATORS_EXPLAINED: Mapping[str, str] = {
+    "root": "Everything, other operators included.",
+    "operator": "Everything but changing operators.",
+    "support": "Looks into messages with a reason; sees suppliers, routes and the queue.",
+    "finance": "Quotas, plans, wallets and rates.",
+    "auditor": "Sees everything but messages, changes nothing.",
 }
 ROLES_EXPLAINED: Mapping[str, str] = {
     "owner": "Everything, other owners included.",
@@ -304,6 +316,21 @@ TEMPLATE_MEANINGS: Mapping[str, str] = {
     "in_appeal": "Its rejection is being looked at again.",
 }
 #: Why a template was rejected, and what to do.
+#: organizations.state
+ORGANIZATION_STATES: Mapping[str, str] = {
+    "active": "Active",
+    "trial": "Trial",
+    "past_due": "Past due",
+    "suspended": "Suspended",
+    "closed": "Closed",
+}
+#: Reasons for which a sender ID is rejected most often, as its organization reads them.
+REJECTED_SENDER: Mapping[str, str] = {
+    "proof": "There is no proof that this name is yours.",
+    "imitates": "This name can be taken for another company's.",
+    "generic": "This name says nothing about who writes: networks do not carry such names.",
+    "content": "What is to be sent under it is not allowed.",
+}
 REJECTIONS: Mapping[str, str] = {
     "abusive_content": "It reads as abusive or threatening. Say the same without pressure.",
     "incorrect_category": "It is of another category than it says. Take out what promotes something, or change it.",

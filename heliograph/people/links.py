@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from datetime import timedelta
+from typing import Literal
 from uuid import UUID
 
 import msgspec
@@ -19,9 +20,11 @@ from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Refusal
 
+Realm = Literal["dashboard", "console"]
+
 LIFE, MAILED_LIFE = timedelta(hours=1), timedelta(minutes=30)
-#: Below the address of the dashboard.
-PATH = "/enter"
+#: Below the address of the dashboard, and below that of the console.
+PATHS: dict[Realm, str] = {"dashboard": "/enter", "console": "/console/setup"}
 
 
 class LinkUsed(Refusal):
@@ -39,31 +42,34 @@ class Used(msgspec.Struct, frozen=True):
 
 
 MAKE = """
-INSERT INTO sign_in_links (token_hash, user_id, is_mailed, expires_at) VALUES ($1, $2, $3, now() + $4::interval)
-    ON CONFLICT (user_id) DO UPDATE
+INSERT INTO sign_in_links (token_hash, user_id, is_mailed, expires_at, realm)
+VALUES ($1, $2, $3, now() + $4::interval, $5)
+    ON CONFLICT (user_id, realm) DO UPDATE
    SET token_hash = excluded.token_hash, is_mailed = excluded.is_mailed, expires_at = excluded.expires_at
 """
 
 
-async def make(conn: Connection, by: Actor | Who, *, user_id: UUID, is_mailed: bool = False) -> str:
-    """A token that signs this person in once, valid for an hour, or 30 minutes. Ends the previous one."""
+async def make(
+    conn: Connection, by: Actor | Who, *, user_id: UUID, is_mailed: bool = False, realm: Realm = "dashboard"
+) -> str:
+    """A token that signs this person in once, valid for an hour, or 30 minutes. Ends the previous one of the realm."""
     token = secrets.token_urlsafe(32)
     async with conn.transaction():
-        await conn.execute(MAKE, hash_secret(token), user_id, is_mailed, MAILED_LIFE if is_mailed else LIFE)
-        await audit.record(conn, by, "user.link_made", object_id=user_id)
+        await conn.execute(MAKE, hash_secret(token), user_id, is_mailed, MAILED_LIFE if is_mailed else LIFE, realm)
+        await audit.record(conn, by, "user.link_made", object_id=user_id, after={"realm": realm})
     return token
 
 
 USE = """
-DELETE FROM sign_in_links WHERE token_hash = $1
+DELETE FROM sign_in_links WHERE token_hash = $1 AND realm = $2
 RETURNING user_id, is_mailed, expires_at > now() AS is_good,
           is_mailed AND EXISTS (SELECT FROM users WHERE id = user_id AND totp IS NOT NULL) AS needs_code
 """
 
 
-async def use(conn: Connection, *, token: str) -> Used:
+async def use(conn: Connection, *, token: str, realm: Realm = "dashboard") -> Used:
     """The person of a token, which is used up. Raises LinkUsed."""
-    row = await conn.fetchrow(USE, hash_secret(token.strip()[:200]))
+    row = await conn.fetchrow(USE, hash_secret(token.strip()[:200]), realm)
     if row is None or not row["is_good"]:
         raise LinkUsed
     return Used(row["user_id"], row["is_mailed"], row["needs_code"])
@@ -73,7 +79,7 @@ END = "DELETE FROM sign_in_links WHERE user_id = $1"
 
 
 async def end(conn: Connection, *, user_id: UUID) -> None:
-    """The link that a person may have signs nobody in any more."""
+    """The links that a person may have sign nobody in any more."""
     await conn.execute(END, user_id)
 
 
@@ -83,6 +89,6 @@ DELETE FROM sign_in_links WHERE token_hash IN (SELECT token_hash FROM sign_in_li
 """
 
 
-def address(base_url: str, token: str) -> str:
-    """The link itself. `base_url`: of the dashboard."""
-    return f"{base_url.rstrip('/')}{PATH}#{token}"
+def address(base_url: str, token: str, *, realm: Realm = "dashboard") -> str:
+    """The link itself. `base_url`: of the dashboard, or of the console."""
+    return f"{base_url.rstrip('/')}{PATHS[realm]}#{token}"

@@ -6,14 +6,13 @@ As with keys: what is known is never used when it is more than MAX_AGE old, coun
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.batching import Batcher
-from heliograph.base.database.pool import Pool, is_down
+from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.loading_cache import LoadingCache
-from heliograph.people import sessions
-from heliograph.people.sessions import Known
 
 #: Seconds; half of the promised time, the rest is for a slow response from the database.
 MAX_AGE = 0.5
@@ -24,20 +23,31 @@ CAPACITY = 10_000
 #: Length of a token; anything else is not ours.
 LENGTH = 43
 
+Session = TypeVar("Session")
 
-class SessionBook:
-    """One per process."""
 
-    def __init__(self, pool: Pool, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+class SessionBook(Generic[Session]):
+    """One per process and realm. `authenticate` and `touch` are those of its table."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        authenticate: Callable[[Connection, Sequence[bytes]], Awaitable[Mapping[bytes, Session]]],
+        touch: Callable[[Connection, Sequence[bytes]], Awaitable[None]],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._pool = pool
+        self._authenticate = authenticate
+        self._touch_many = touch
         self._now = monotonic
-        self._known: LoadingCache[bytes, Known] = LoadingCache(
+        self._known: LoadingCache[bytes, Session] = LoadingCache(
             self._load, max_age=MAX_AGE, limit=CAPACITY, indivisible=is_down
         )
         self._touched: dict[bytes, float] = {}
         self._touching: Batcher[bytes, None] = Batcher(self._touch, indivisible=is_down)
 
-    async def find(self, token: str, *, anew: bool = False) -> Known | None:
+    async def find(self, token: str, *, anew: bool = False) -> Session | None:
         """The session of a token; None: there is none. `anew`: the current state, after a change."""
         if len(token) != LENGTH or not token.isascii():
             return None
@@ -61,11 +71,11 @@ class SessionBook:
         """Finish what is being written."""
         await self._touching.drain()
 
-    async def _load(self, digests: Sequence[bytes]) -> dict[bytes, Known]:
+    async def _load(self, digests: Sequence[bytes]) -> Mapping[bytes, Session]:
         async with self._pool.acquire() as conn:
-            return await sessions.authenticate_many(conn, digests)
+            return await self._authenticate(conn, digests)
 
     async def _touch(self, digests: list[bytes]) -> list[None]:
         async with self._pool.acquire() as conn:
-            await sessions.touch(conn, digests)
+            await self._touch_many(conn, digests)
         return [None] * len(digests)

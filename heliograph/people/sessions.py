@@ -19,6 +19,7 @@ from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
+from heliograph.people import roles
 
 #: A session ends after this long without a request; "keep me signed in" makes it LONGEST.
 IDLE = timedelta(hours=12)
@@ -65,6 +66,26 @@ class Known(msgspec.Struct, frozen=True):
     #: Whether the person authenticated within PROVED, by signing in or since.
     is_proved: bool
 
+    @property
+    def lacks_factor(self) -> bool:
+        """Whether the organization demands a second factor that the person does not have."""
+        return self.factor_required and not self.has_totp
+
+    @property
+    def zone(self) -> str | None:
+        """The time zone of what they see: their own, else the organization's."""
+        return self.time_zone or self.organization_zone
+
+    def may(self, scope: str | None, permission: str | None, mode: str) -> bool:
+        """Whether the person's role has a scope in a mode, and a page permission."""
+        role = None if self.role is None else roles.ROLES.get(self.role)
+        if role is None:
+            return False
+        # Who sees all texts anyway reveals nothing.
+        if permission == roles.REVEAL and not self.reveals and roles.CONTENT not in role.permissions:
+            return False
+        return (scope is None or scope in role.scopes(mode)) and (permission is None or permission in role.permissions)
+
 
 class Listed(msgspec.Struct, frozen=True):
     """A session as its person sees it."""
@@ -107,7 +128,7 @@ async def open_for(
     idle = LONGEST if is_kept else IDLE
     async with conn.transaction():
         looked_at = await conn.fetchval(
-            OPEN, hash_secret(token), uuid7(), user_id, organization_id, idle, LONGEST, address, _printable(agent)
+            OPEN, hash_secret(token), uuid7(), user_id, organization_id, idle, LONGEST, address, printable(agent)
         )
         user = await conn.fetchrow(SIGNED_IN, user_id)
         assert user is not None
@@ -245,5 +266,6 @@ async def _ended(conn: Connection, by: Actor | Who, user_id: UUID, statement: st
             await audit.record(conn, by, "user.sessions_ended", object_id=user_id, after={"sessions": count})
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """What a client says that it is, without what would break a line."""
     return "".join(character for character in text[:300] if character.isprintable())

@@ -21,6 +21,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.mail import outbox
 from heliograph.people import links, passwords, sessions, tries
+from heliograph.people.operators import sessions as operator_sessions
 
 LANGUAGES = ("en", "pt")
 
@@ -167,6 +168,7 @@ async def set_password(
     async with pool.acquire() as conn, conn.transaction():
         await keep_password(conn, by, user=user, hashed=hashed)
         await sessions.end_all(conn, by, user_id=user.id, keep=keep_session)
+        await operator_sessions.end_all(conn, by, user_id=user.id, keep=keep_session)
 
 
 async def keep_password(conn: Connection, by: Actor | Who, *, user: User, hashed: str) -> None:

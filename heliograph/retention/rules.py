@@ -15,6 +15,7 @@ from heliograph.contacts.marked import UNDONE_FOR
 from heliograph.mail import outbox
 from heliograph.networks.learned import KEPT as NETWORKS
 from heliograph.people import links, sessions, tries
+from heliograph.people.operators import sessions as operator_sessions
 from heliograph.people.passkeys import keeping
 from heliograph.sms import retention as sms_retention
 from heliograph.webhooks.catcher import OPEN_FOR
@@ -129,6 +130,7 @@ SHARED = Rules(
         Deletion("counts of requests", DELETE_REQUEST_COUNTS, lambda at: at.now - timedelta(days=requests.DAYS)),
         Deletion("notices", notices.FORGET, lambda at: at.now - timedelta(days=notices.DAYS)),
         Deletion("sessions", sessions.FORGET, lambda at: at.now),
+        Deletion("sessions of the console", operator_sessions.FORGET, lambda at: at.now),
         Deletion("links to sign in", links.FORGET, lambda at: at.now),
         Deletion("mails", outbox.FORGET, lambda at: at.now - outbox.KEPT),
         Deletion("used challenges", keeping.FORGET, lambda at: at.now - keeping.REMEMBERED),

@@ -13,6 +13,7 @@ import typer
 from heliograph.api.routes import OPERATIONS
 from heliograph.audit.actions import ACTIONS
 from heliograph.cli import ROOMS, module_of
+from heliograph.console.table import ROUTES as CONSOLE
 from heliograph.dashboard.table import ROUTES
 from heliograph.suppliers import kinds
 from tests.house import calls
@@ -34,6 +35,7 @@ AUDITED = (
     *("tariffs", "tariff_rates"),
     *("campaigns", "contacts", "contact_imports", "opt_outs", "webhook_endpoints", "webhook_replays"),
     *("users", "memberships", "invitations", "sign_in_links", "sessions", "recovery_codes", "passkeys"),
+    *("operators", "operator_sessions"),
     *("saved_texts", "own_numbers", "whatsapp_apps", "whatsapp_accounts", "whatsapp_numbers", "whatsapp_templates"),
     *("guard_settings", "spend_limits"),
 )
@@ -58,6 +60,9 @@ UNRECORDED = {
     "heliograph.people.sessions.prove": "its caller was asked for a password",
     "heliograph.people.sessions.switch": "a person looks elsewhere",
     "heliograph.people.sessions.touch": "when a session was last used",
+    "heliograph.people.operators.sessions.end_token": "somebody's own sign-out",
+    "heliograph.people.operators.sessions.prove": "its caller was asked for a password",
+    "heliograph.people.operators.sessions.touch": "when a session was last used",
     "heliograph.people.invitations.accept": "the membership is recorded",
     "heliograph.people.links.use": "the session that it begins is recorded",
     "heliograph.people.links.end": "the password that ends it is recorded",
@@ -195,6 +200,7 @@ COMMANDS = {
     "user link": "user.link_made",
     "user list": READS,
     "user remove": "user.removed",
+    "user role": "operator.role_changed",
     "mail test": WORK,
     "sender request": "sender_id.requested",
     "sender approve": "sender_id.reviewed",
@@ -354,6 +360,25 @@ OPERATED = {
 #: Every form of the dashboard, likewise.
 OWN = "it concerns nobody else"
 SUBMITTED = {
+    "/console/login": "operator.signed_in",
+    "/console/login/code": "operator.signed_in",
+    "/console/login/passkey": "operator.signed_in",
+    "/console/preferences": OWN,
+    "/console/setup": "operator.signed_in",
+    "/console/setup/account": "user.password_changed",
+    "/console/setup/factor": "user.factor_changed",
+    "/console/logout": OWN,
+    "/console/prove": OWN,
+    "/console/account/sessions/end": "operator.sessions_ended",
+    "/console/account/sessions/{id}/end": "operator.sessions_ended",
+    "/console/approvals/{organization}/{id}/approve": "sender_id.reviewed",
+    "/console/approvals/{organization}/{id}/reject": "sender_id.reviewed",
+    "/console/approvals/{organization}/{id}/undo": "sender_id.reviewed",
+    "/console/operators": "operator.added",
+    "/console/operators/{id}/role": "operator.role_changed",
+    "/console/operators/{id}/link": "user.link_made",
+    "/console/operators/{id}/sessions/end": "operator.sessions_ended",
+    "/console/operators/{id}/remove": "operator.removed",
     "/login": "user.signed_in",
     "/login/code": "user.signed_in",
     "/login/passkey": "user.signed_in",
@@ -516,12 +541,12 @@ def test_an_operation_records_its_action(id: str, action: str) -> None:
 
 
 def test_every_form_is_told_apart() -> None:
-    assert {route.path for route in ROUTES if route.method == "POST"} == SUBMITTED.keys()
+    assert {route.path for route in (*ROUTES, *CONSOLE) if route.method == "POST"} == SUBMITTED.keys()
 
 
 @pytest.mark.parametrize(("path", "action"), [(one, text) for one, text in SUBMITTED.items() if text in ACTIONS])
 def test_a_form_records_its_action(path: str, action: str) -> None:
-    (submitted,) = [route.handler for route in ROUTES if (route.method, route.path) == ("POST", path)]
+    (submitted,) = [route.handler for route in (*ROUTES, *CONSOLE) if (route.method, route.path) == ("POST", path)]
     assert action in calls.texts(calls.reached([f"{submitted.__module__}.{submitted.__qualname__}"]))
 
 

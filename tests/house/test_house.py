@@ -78,7 +78,7 @@ def test_one_module_reads_this_machines_clock() -> None:
 def test_files_of_pages_take_turns() -> None:
     """A file that goes out while it is read takes its connections from `reading_in_turn`, or many at once leave pages
     none. The method itself is handed on for nothing else."""
-    pages = (ROOT / "heliograph" / "dashboard").rglob("*.py")
+    pages = [path for room in ("dashboard", "console") for path in (ROOT / "heliograph" / room).rglob("*.py")]
     assert [name_of(path) for path in pages if re.search(r"request\.reading\b(?!\()", path.read_text())] == []
 
 

@@ -11,6 +11,7 @@ from jinja2.ext import babel_extract
 
 from heliograph.accounts.api_keys import SCOPES
 from heliograph.audit.actions import ACTIONS
+from heliograph.console import places as console_places
 from heliograph.dashboard import places
 from heliograph.dashboard.audience import words as audience
 from heliograph.pages import words
@@ -19,7 +20,7 @@ from tests.house.project import ROOT
 
 PACKAGE = ROOT / "heliograph"
 #: Modules whose refusals pages show as they are.
-RULES = ("people", "pages", "dashboard")
+RULES = ("people", "pages", "dashboard", "console")
 SHOWN_RULES = {
     "accounts/api_keys.py": {"KeyNotActive", "KeyReplaced", "ScopeRequired", "LiveKeyRequired", "TooManyActiveKeys"},
     "accounts/requests.py": {"IdempotencyConflict", "IdempotencyInProgress"},
@@ -66,6 +67,8 @@ def texts() -> set[str]:
     found |= {label for label, _, _ in places.ACTIONS}
     for heading, group in places.GROUPS:
         found |= {heading, *(place.label for place in group)}
+    for heading, rail in console_places.GROUPS:
+        found |= {heading, *(one.label for one in rail)}
     return {text for text in found if text}
 
 

@@ -81,6 +81,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             " restoring any point in time"
         ),
     ] = ""
+    console_listen: Annotated[
+        str,
+        (
+            "Address and port at which alone the operator's console answers, such as `127.0.0.1:8090`, so that it can"
+            " be kept off the internet; if empty, it answers below `/console` where the API does"
+        ),
+    ] = ""
+    console_url: Annotated[
+        str, "URL of the console as browsers see it, if it has one of its own; if empty, HELIOGRAPH_PUBLIC_URL"
+    ] = ""
     metrics_listen: Annotated[
         str,
         (
@@ -191,9 +201,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if self.proxy_says not in PROXIES_SAY:
             raise SettingsError(f"HELIOGRAPH_PROXY_SAYS must be one of {', '.join(PROXIES_SAY)}")
         self._check_mail()
-        _, _, port = self.metrics_listen.rpartition(":")
-        if self.metrics_listen and not (port.isdigit() and port.isascii() and int(port) < 65_500):
-            raise SettingsError("HELIOGRAPH_METRICS_LISTEN must be an address and a port, such as 127.0.0.1:9464")
+        for name, listen in (("METRICS", self.metrics_listen), ("CONSOLE", self.console_listen)):
+            _, _, port = listen.rpartition(":")
+            if listen and not (port.isdigit() and port.isascii() and int(port) < 65_500):
+                raise SettingsError(f"HELIOGRAPH_{name}_LISTEN must be an address and a port, such as 127.0.0.1:9464")
         try:
             retry.webhook(self.webhook_schedule)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""`heliograph user`: the people who use the dashboard."""
+"""`heliograph user`: the people who use the dashboard, and the operators who use the console."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
 from heliograph.base.process.settings import Settings
 from heliograph.cli.terminal.console import (
     DataDir,
@@ -24,73 +25,106 @@ from heliograph.cli.terminal.console import (
     show,
 )
 from heliograph.people import links, memberships, roles, users
+from heliograph.people.operators import accounts
+from heliograph.people.operators import roles as operator_roles
 from heliograph.people.users import User
 
-app = group("Create, list and remove users of the dashboard, and create sign-in links for them.")
+app = group("Create, list and remove users of the dashboard and operators, and create sign-in links for them.")
 
 COLUMNS = ("organization", "email", "name", "role", "second_factor", "signed_in_at")
+OPERATOR_COLUMNS = ("email", "name", "role", "has_factor", "sessions", "signed_in_at")
 Email = Annotated[str, typer.Argument(metavar="EMAIL", help="E-mail address of the person.")]
 Url = Annotated[
     str | None,
     typer.Option(
-        metavar="URL", show_default=False, help="Address of the dashboard. Defaults to HELIOGRAPH_PUBLIC_URL."
+        metavar="URL",
+        show_default=False,
+        help="Address of the dashboard or console. Defaults to HELIOGRAPH_PUBLIC_URL or HELIOGRAPH_CONSOLE_URL.",
     ),
 ]
+Operator = Annotated[bool, typer.Option("--operator", help="An operator of the installation, for the console.")]
 
 
 @app.command("create")
 def create(
     email: Email,
-    role: Annotated[str, typer.Option(help=f"One of {', '.join(roles.ROLES)}.")] = "owner",
+    role: Annotated[
+        str | None,
+        typer.Option(
+            show_default=False,
+            help=f"One of {', '.join(roles.ROLES)}; with --operator, one of {', '.join(operator_roles.ROLES)}."
+            " [default: owner, or root]",
+        ),
+    ] = None,
     name: Annotated[str, typer.Option(help="Name of the person. [default: the part before the @]")] = "",
+    operator: Operator = False,
     org: Org = None,
     url: Url = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Make a person a member of an organization, and print a one-time sign-in link.
+    """Make a person a member of an organization or an operator, and print a one-time sign-in link.
 
-    Somebody who already has an account becomes a member and gets no link: they sign in as before.
+    Somebody who already has an account becomes a member and gets no link: they sign in as before. An operator always
+    gets one: it leads to the setup of password and second factor, which the console demands.
 
     \b
     Examples:
       heliograph user create ana@example.com --org Acme
       heliograph user create rui@example.com --org Acme --role developer --name "Rui Costa"
+      heliograph user create eva@example.com --operator --role support
     """
     settings = settings_of(data_dir)
+    if operator and org is not None:
+        raise typer.BadParameter("an operator belongs to no organization", param_hint="--org")
+
+    async def make_operator(conn: Connection) -> dict[str, object]:
+        by = shell()
+        async with conn.transaction():
+            user, _ = await users.ensure(conn, by, email=email, name=name)
+            await accounts.add(conn, by, user_id=user.id, email=user.email, role=role or "root")
+            token = await links.make(conn, by, user_id=user.id, realm="console")
+        has = next(one.role for one in await accounts.list_all(conn) if one.user_id == user.id)
+        return {"id": user.id, "email": user.email, "role": has, "link": _address(settings, url, token, "console")}
 
     async def work(conn: Connection) -> dict[str, object]:
         found = await organization(conn, org)
         actor = acting_for(found)
         async with conn.transaction():
             user, is_new = await users.ensure(conn, actor, email=email, name=name)
-            await memberships.add(conn, actor, user_id=user.id, role=role)
+            await memberships.add(conn, actor, user_id=user.id, role=role or "owner")
             token = await links.make(conn, actor, user_id=user.id) if is_new else None
             has = await memberships.role_of(conn, actor, user_id=user.id)
         made = {"id": user.id, "email": user.email, "organization": found.name, "role": has}
         return made | {"link": _address(settings, url, token) if token else None}
 
-    made = on_database(work, settings)
+    made = on_database(make_operator if operator else work, settings)
     show(made, json)
     say("The link is valid for one hour and one use." if made["link"] else "This person signs in as before.")
 
 
 @app.command("link")
-def link(email: Email, url: Url = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """Print a one-time sign-in link, for somebody who lost their password.
+def link(
+    email: Email, operator: Operator = False, url: Url = None, json: Json = False, data_dir: DataDir = None
+) -> None:
+    """Print a one-time sign-in link, for somebody who lost their password or second factor.
 
     It is valid for one hour; earlier links stop working.
 
     \b
-    Example:
+    Examples:
       heliograph user link ana@example.com
+      heliograph user link eva@example.com --operator
     """
     settings = settings_of(data_dir)
+    realm: links.Realm = "console" if operator else "dashboard"
 
     async def work(conn: Connection) -> dict[str, object]:
         user = await users.find(conn, email=email)
-        token = await links.make(conn, shell(), user_id=user.id)
-        return {"email": user.email, "link": _address(settings, url, token)}
+        if operator and all(one.user_id != user.id for one in await accounts.list_all(conn)):
+            raise NotFound("There is no such operator.", resource="operator", email=email)
+        token = await links.make(conn, shell(), user_id=user.id, realm=realm)
+        return {"email": user.email, "link": _address(settings, url, token, realm)}
 
     show(on_database(work, settings), json)
     say("The link is valid for one hour and one use.")
@@ -99,16 +133,21 @@ def link(email: Email, url: Url = None, json: Json = False, data_dir: DataDir = 
 @app.command("list")
 def list_(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 1000,
+    operator: Operator = False,
     org: OrgOrAll = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List the members of all organizations or of one.
+    """List the members of all organizations or of one, or the operators.
 
     \b
-    Example:
+    Examples:
       heliograph user list --org Acme
+      heliograph user list --operator
     """
+    if operator:
+        show(on_database(accounts.list_all, settings_of(data_dir)), json, OPERATOR_COLUMNS)
+        return
 
     async def work(conn: Connection) -> list[dict[str, object]]:
         found = await users.list_everywhere(conn, organization_id=await only(conn, org), limit=limit)
@@ -128,28 +167,56 @@ def list_(
 
 
 @app.command("remove")
-def remove(email: Email, org: OrgOrAll = None, json: Json = False, data_dir: DataDir = None) -> None:
+def remove(
+    email: Email, operator: Operator = False, org: OrgOrAll = None, json: Json = False, data_dir: DataDir = None
+) -> None:
     """Remove a person from one organization or, without --org, from the installation. Their sessions end at once.
 
-    API keys they created are kept.
+    API keys they created are kept. With --operator, only the console is taken from them.
 
     \b
     Examples:
       heliograph user remove ana@example.com --org Acme
       heliograph user remove ana@example.com
+      heliograph user remove eva@example.com --operator
     """
 
     async def work(conn: Connection) -> User:
         user = await users.find(conn, email=email)
-        if org is None:
+        if operator:
+            await accounts.remove(conn, shell(), user_id=user.id, email=user.email)
+        elif org is None:
             await users.remove(conn, shell(), id=user.id)
         else:
             await memberships.remove(conn, acting_for(await organization(conn, org)), user_id=user.id)
         return user
 
     user = on_database(work, settings_of(data_dir))
-    show({"email": user.email, "removed_from": org or "the installation"}, json)
+    show({"email": user.email, "removed_from": "the console" if operator else org or "the installation"}, json)
 
 
-def _address(settings: Settings, url: str | None, token: str) -> str:
-    return links.address(url or settings.public_url or "http://127.0.0.1:8080", token)
+@app.command("role")
+def role_(
+    email: Email,
+    role: Annotated[str, typer.Argument(help=f"One of {', '.join(operator_roles.ROLES)}.")],
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Give an operator another role, in all their sessions within a second.
+
+    \b
+    Example:
+      heliograph user role eva@example.com auditor
+    """
+
+    async def work(conn: Connection) -> User:
+        user = await users.find(conn, email=email)
+        await accounts.change_role(conn, shell(), user_id=user.id, email=user.email, role=role)
+        return user
+
+    show({"email": on_database(work, settings_of(data_dir)).email, "role": role}, json)
+
+
+def _address(settings: Settings, url: str | None, token: str, realm: links.Realm = "dashboard") -> str:
+    own = settings.console_url if realm == "console" else ""
+    return links.address(url or own or settings.public_url or "http://127.0.0.1:8080", token, realm=realm)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
-import segno
-
 from heliograph.base.actor import Actor, Who
-from heliograph.base.crypto import Unsealable, seal, unseal
 from heliograph.base.errors import Invalid
-from heliograph.dashboard.door.sign_in import said
 from heliograph.pages import cookies, languages
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces import passkeys
+from heliograph.pages.pieces import factor, passkeys
+from heliograph.pages.pieces.door import said
 from heliograph.pages.requests import Request
 from heliograph.people import factors, sessions, users
 from heliograph.people.passkeys import keeping
@@ -89,17 +85,14 @@ async def change_password(request: Request) -> Answer:
 async def show_factor(request: Request) -> Answer:
     """Turn an authenticator app on: its QR code, its secret as text, and a field for the first code."""
     secret = factors.new_secret()
-    return Shown(template="door/account_factor.html", values=_factor(request, secret))
+    return Shown(template="door/account_factor.html", values=factor.offer(request, secret))
 
 
 async def turn_factor_on(request: Request) -> Answer:
     """The first code is right: show the recovery codes, once."""
     person = request.person
-    try:
-        secret = unseal(
-            request.services.factor_key, bytes.fromhex(request.form.get("sealed", "")), f"offer/{person.user_id}"
-        ).decode()
-    except (ValueError, Unsealable):
+    secret = factor.offered(request)
+    if secret is None:
         return Elsewhere(location="/account/factor")
     try:
         async with request.writing() as conn:
@@ -112,7 +105,7 @@ async def turn_factor_on(request: Request) -> Answer:
                 given=request.form.get("code", ""),
             )
     except Invalid as refusal:
-        return refused("door/account_factor.html", refusal, _factor(request, secret))
+        return refused("door/account_factor.html", refusal, factor.offer(request, secret))
     request.services.sessions.forget(request.token)
     return Shown(template="door/account_codes.html", values={"codes": codes})
 
@@ -166,15 +159,6 @@ async def _values(request: Request) -> dict[str, Any]:
         "language": person.language or "",
         "zones": sorted(zone for zone in languages.zones() if "/" in zone and not zone.startswith("Etc/")),
     }
-
-
-def _factor(request: Request, secret: str) -> dict[str, Any]:
-    drawn = io.BytesIO()
-    address = factors.address(secret, email=request.person.email)
-    segno.make(address, error="m").save(drawn, kind="svg", border=2, xmldecl=False, svgns=True, omitsize=True)
-    sealed = seal(request.services.factor_key, secret.encode(), f"offer/{request.person.user_id}")
-    grouped = " ".join(secret[at : at + 4] for at in range(0, len(secret), 4))
-    return {"qr": drawn.getvalue().decode(), "secret": grouped, "sealed": sealed.hex()}
 
 
 def _self(request: Request) -> Actor | Who:

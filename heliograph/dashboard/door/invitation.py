@@ -7,8 +7,8 @@ from uuid import UUID
 
 from heliograph.base.actor import Who
 from heliograph.base.errors import Invalid
-from heliograph.dashboard.door.sign_in import demand_https, end_former, signed_in
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces.door import demand_https, end_former, signed_in
 from heliograph.pages.requests import Request
 from heliograph.people import invitations, passwords, sessions, users
 from heliograph.people.invitations import InvitationEnded, Offer
@@ -38,7 +38,7 @@ async def accept(request: Request) -> Answer:
     demand_https(request)
     async with request.reading() as conn:
         offer = await invitations.offer(conn, token=token)
-    person = request.session
+    person = request.session and request.person
     if person is not None and person.email == offer.email:
         async with request.writing() as conn:
             await invitations.accept(conn, request.who, token=token, user_id=person.user_id)

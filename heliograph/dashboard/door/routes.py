@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from heliograph.dashboard.door import account, invitation, passkeys, sign_in
+from heliograph.pages.pieces.door import signed_out
+from heliograph.pages.pieces.preferences import set_preferences
 from heliograph.pages.routes import Route, own, public
 
 ROUTES: tuple[Route, ...] = (
@@ -15,8 +17,8 @@ ROUTES: tuple[Route, ...] = (
     public("GET", "/enter", sign_in.show_enter),
     public("POST", "/enter", sign_in.enter),
     public("GET", "/session", sign_in.tell_session),
-    public("POST", "/preferences", sign_in.set_preferences),
-    own("POST", "/logout", sign_in.sign_out),
+    public("POST", "/preferences", set_preferences),
+    own("POST", "/logout", signed_out),
     own("POST", "/prove", sign_in.prove, is_proved=True),
     own("GET", "/account", account.show),
     own("POST", "/account", account.change),

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
-from heliograph.base.crypto import derive_key
-from heliograph.base.errors import Invalid, Refusal
+from heliograph.base.errors import Invalid
 from heliograph.mail import outbox
-from heliograph.pages import cookies, forgery
+from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.application import own_address
-from heliograph.pages.pieces import leafing, passkeys
+from heliograph.pages.pieces import passkeys
+from heliograph.pages.pieces.door import demand_https, end_former, mark_key, said, signed_in, ticket_key
 from heliograph.pages.requests import Request
 from heliograph.people import links, sessions, signing_in
 from heliograph.people.mailing import forgotten as asking_anew
@@ -77,7 +76,7 @@ async def sign_in(request: Request) -> Answer:
     try:
         proved = await signing_in.password(
             request.services.pool,
-            _mark_key(request),
+            mark_key(request),
             email=form.get("email", ""),
             password=form.get("password", ""),
             address=request.address,
@@ -87,7 +86,7 @@ async def sign_in(request: Request) -> Answer:
         request.services.failures.note(request.address, door="dashboard")
         return refused("door/sign_in.html", Invalid(("email", "refused", said(request, refusal))), values)
     if proved.needs_code:
-        ticket = signing_in.ticket(_ticket_key(request), user_id=proved.user_id, is_kept=is_kept)
+        ticket = signing_in.ticket(ticket_key(request), user_id=proved.user_id, is_kept=is_kept)
         return Shown(template="door/sign_in_code.html", values={"next": following, "ticket": ticket})
     async with request.writing() as conn:
         token = await sessions.open_for(
@@ -108,7 +107,7 @@ async def sign_in_code(request: Request) -> Answer:
     form = request.form
     following = own_address(form.get("next", "/"))
     try:
-        user_id, is_kept = signing_in.read_ticket(_ticket_key(request), form.get("ticket", ""))
+        user_id, is_kept = signing_in.read_ticket(ticket_key(request), form.get("ticket", ""))
     except WrongSignIn as refusal:
         return refused(
             "door/sign_in.html",
@@ -120,7 +119,7 @@ async def sign_in_code(request: Request) -> Answer:
             await signing_in.code(
                 conn,
                 request.services.factor_key,
-                _mark_key(request),
+                mark_key(request),
                 user_id=user_id,
                 given=form.get("code", ""),
                 address=request.address,
@@ -143,14 +142,6 @@ async def sign_in_code(request: Request) -> Answer:
     return signed_in(request, user_id, token, following, is_kept=is_kept)
 
 
-async def sign_out(request: Request) -> Answer:
-    """End this session."""
-    async with request.writing() as conn:
-        await sessions.end_token(conn, token=request.token)
-    request.services.sessions.forget(request.token)
-    return Elsewhere(location="/login", cookies=[cookies.no_session(is_secure=request.is_secure)])
-
-
 async def show_enter(request: Request) -> Answer:
     """Where a one-time link leads: the token stands after `#`, so a script fills it in, or the reader pastes it."""
     return Shown(template="door/enter.html", values={})
@@ -165,7 +156,7 @@ async def enter(request: Request) -> Answer:
         async with request.writing() as conn, conn.transaction():
             used = await links.use(conn, token=token)
             if used.needs_code:
-                ticket = signing_in.ticket(_ticket_key(request), user_id=used.user_id, is_kept=False)
+                ticket = signing_in.ticket(ticket_key(request), user_id=used.user_id, is_kept=False)
                 return Shown(template="door/sign_in_code.html", values={"next": NEW_PASSWORD, "ticket": ticket})
             session = await sessions.open_for(
                 conn,
@@ -210,59 +201,6 @@ async def tell_session(request: Request) -> Answer:
     return Shown(template="door/session.html", values={}, status=200 if request.session is not None else 401)
 
 
-async def set_preferences(request: Request) -> Answer:
-    """Theme, language, the folded rail and rows of a page, kept in cookies, for visitors too."""
-    kept = []
-    for field, name, allowed in (
-        ("theme", cookies.THEME, cookies.THEMES),
-        ("language", cookies.LANGUAGE, ("en", "pt")),
-        ("rail", cookies.RAIL, ("folded", "open")),
-        ("keys", cookies.KEYS, ("on", "off")),
-        ("rows", cookies.ROWS, tuple(map(str, leafing.SIZES))),
-    ):
-        value = request.form.get(field, "")
-        if value in allowed:
-            kept.append(cookies.preference(name, value, is_secure=request.is_secure))
-    return Elsewhere(location=own_address(request.form.get("next", "/")), cookies=kept)
-
-
 async def prove(request: Request) -> Answer:
     """Back to where the password was asked for: giving it is what this route declares."""
     return Elsewhere(location=own_address(request.query.get("next", "/")))
-
-
-async def end_former(request: Request) -> None:
-    """Whoever signs in where somebody was signed in takes their place."""
-    if request.session is not None:
-        async with request.writing() as conn:
-            await sessions.end_token(conn, token=request.token)
-        request.services.sessions.forget(request.token)
-
-
-def signed_in(request: Request, user_id: UUID, token: str, following: str, *, is_kept: bool) -> Answer:
-    """To a page of ours, as whoever the session is of, in a browser that is known from now on."""
-    session = cookies.session(token, is_secure=request.is_secure, is_kept=is_kept)
-    mark = signing_in.mark(_mark_key(request), user_id=user_id)
-    kept = cookies.preference(cookies.BROWSER, mark, is_secure=request.is_secure)
-    return Elsewhere(location=following, cookies=[session, kept])
-
-
-def demand_https(request: Request) -> None:
-    """A browser keeps no session of ours that came over plain http, unless it is on this machine."""
-    if request.is_secure and request.headers.get(b"origin", b"").startswith(b"http://"):
-        raise forgery.PlainHttp
-
-
-def said(request: Request, refusal: Refusal) -> str:
-    """A refusal, in the reader's language, with how long to wait."""
-    if isinstance(refusal, TooManyTries):
-        return request.text("Too many failures. Try again in %(seconds)s s.", seconds=refusal.details["retry_after"])
-    return refusal.message
-
-
-def _mark_key(request: Request) -> bytes:
-    return derive_key(request.services.settings.secret_key, "known browsers")
-
-
-def _ticket_key(request: Request) -> bytes:
-    return derive_key(request.services.settings.secret_key, "half a sign-in")

@@ -50,7 +50,7 @@ async def front(request: Request) -> Answer:
     """Home, or what a visitor sees first."""
     if request.session is None:
         return Shown(template="door/visitor.html", values={"status": await request.services.status()})
-    if request.session.organization_id is None:
+    if request.person.organization_id is None:
         return Shown(template="door/nowhere.html", values={})
     range = ranges.read(request, usual=USUAL)
     until = range.until or clock.now()

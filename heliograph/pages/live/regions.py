@@ -17,6 +17,7 @@ from heliograph.pages.answers import Region
 from heliograph.pages.requests import Request
 from heliograph.pages.routes import Route
 from heliograph.people import roles
+from heliograph.people.operators.sessions import Operator
 
 #: The header with which `live.js` asks: when that was begun which it shows, ms since 1970; and that of the answer.
 SEEN, MADE = b"x-seen", b"x-made"
@@ -36,7 +37,10 @@ def seen(request: Request) -> int | None:
 
 def key(request: Request, route: Route, query: bytes) -> Hashable:
     """What decides what a region shows."""
-    person = request.person
+    person = request.session
+    assert person is not None
+    if isinstance(person, Operator):
+        return (request.realm.name, person.id, request.path, query, *_shown(request, person.zone))
     who: Hashable = person.id
     # A role that does not see everybody's texts and names sees those of what is its person's own (`dashboard.seeing`).
     if route.is_alike and request.may(permission=roles.CONTENT) and request.may(permission=roles.TEAM):
@@ -47,12 +51,14 @@ def key(request: Request, route: Route, query: bytes) -> Hashable:
         who,
         request.path,
         query,
-        request.speech.language,
-        person.time_zone or person.organization_zone,
-        request.cookies.get(cookies.ROWS),
-        request.host,
-        request.is_secure,
+        *_shown(request, person.zone),
     )
+
+
+def _shown(request: Request, zone: str | None) -> tuple[Hashable, ...]:
+    """How it is shown: in which language and zone, how many rows, under which address."""
+    rows = request.cookies.get(cookies.ROWS)
+    return (request.speech.language, zone, rows, request.host, request.is_secure)
 
 
 def region(text: str, *, made: int) -> Region:
@@ -72,7 +78,8 @@ def filled(kept: Region, request: Request) -> bytes:
     """What one reader gets."""
     if not kept.is_open:
         return kept.body
-    token = forgery.token(request.services.form_key, request.person.id)
+    assert request.session is not None
+    token = forgery.token(request.services.form_key, request.session.id)
     return kept.body.replace(TOKEN.encode(), token.encode()).replace(ONCE.encode(), requests.new_once().encode())
 
 

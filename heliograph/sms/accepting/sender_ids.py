@@ -315,6 +315,30 @@ async def review(conn: Connection, actor: Actor, *, id: UUID, status: str, reaso
     return sender
 
 
+#: How long a decision can be taken back, seconds: ten on the page, and some for the way.
+UNDONE_FOR = 20
+# One that has become the default since stays decided: sends may go out under it.
+REOPEN = f"""
+UPDATE sender_ids SET status = 'pending', rejection_reason = NULL, reviewed_at = NULL, is_default = false
+ WHERE organization_id = $1 AND id = $2 AND status IN ('approved', 'rejected')
+   AND reviewed_at > $3::timestamptz - interval '{UNDONE_FOR} seconds'
+RETURNING {COLUMNS}
+"""
+
+
+async def reopen(conn: Connection, actor: Actor, *, id: UUID) -> bool:
+    """An operator's decision of the last UNDONE_FOR seconds is taken back: the sender ID waits again. Whether it was;
+    what an event has told of it meanwhile, the next decision's event corrects."""
+    async with conn.transaction():
+        before = {row["id"]: row["status"] for row in await conn.fetch(LOCK, actor.organization_id)}
+        row = await conn.fetchrow(REOPEN, actor.organization_id, id, clock.now())
+        if row is None:
+            return False
+        sender = SenderId(*row.values())
+        await _record(conn, actor, "sender_id.reviewed", sender, {"status": before[id]}, {"status": sender.status})
+    return True
+
+
 # Two statements: a unique index looks at each row as it is written.
 CLEAR_DEFAULT = "UPDATE sender_ids SET is_default = false WHERE organization_id = $1 AND is_default AND id <> $2"
 SET_DEFAULT = f"UPDATE sender_ids SET is_default = true WHERE organization_id = $1 AND id = $2 RETURNING {COLUMNS}"

@@ -1,0 +1,1 @@
+"""Approvals: what organizations ask for and operators decide."""

@@ -1,0 +1,83 @@
+"""O2 Approvals: sender IDs that wait for a decision, oldest first, with what one needs to decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.console.acting import acting_for, organization
+from heliograph.overview import approvals
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import APPROVE
+from heliograph.sms.accepting import sender_ids
+
+HERE = "/console/approvals"
+
+
+async def show(request: Request) -> Answer:
+    """What waits."""
+    async with request.reading() as conn:
+        listed = await approvals.waiting(conn)
+    values = {"waiting": listed, "most": approvals.MOST, "may_decide": request.may(permission=APPROVE)}
+    return Shown(template="approvals/senders.html", values=values)
+
+
+async def approve(request: Request) -> Answer:
+    """The organization may send under it from now on."""
+    return await _decided(request, "approved", None, request.text("“%(value)s” is approved."))
+
+
+async def show_reject(request: Request) -> Answer:
+    """The form for the reason, and how the organization will read it."""
+    return Shown(template="approvals/sender_reject.html", values=await _values(request))
+
+
+async def reject(request: Request) -> Answer:
+    """It is rejected, with the reason that its organization reads."""
+    reason = request.form.get("reason", "").strip() or request.text(
+        words.REJECTED_SENDER.get(request.form.get("canned", ""), "")
+    )
+    try:
+        if not reason:
+            raise Invalid(("reason", "required", "Choose a reason, or write one: the organization reads it."))
+        return await _decided(request, "rejected", reason, request.text("“%(value)s” is rejected."))
+    except Invalid as refusal:
+        return refused("approvals/sender_reject.html", refusal, await _values(request))
+
+
+async def undo(request: Request) -> Answer:
+    """Take a decision of just now back."""
+    async with request.writing() as conn:
+        one = await organization(conn, request)
+        done = await sender_ids.reopen(conn, acting_for(request, one), id=request.id())
+    if done:
+        return Elsewhere(location=HERE, notice=request.text("The decision is taken back."))
+    said = request.text("It is too late to take this decision back. The sender ID can still be suspended.")
+    return Elsewhere(location=HERE, notice=said)
+
+
+async def _decided(request: Request, status: str, reason: str | None, said: str) -> Answer:
+    id = request.id()
+    async with request.writing() as conn:
+        one = await organization(conn, request)
+        sender = await sender_ids.review(conn, acting_for(request, one), id=id, status=status, reason=reason)
+    return Elsewhere(location=HERE, notice=said % {"value": sender.value}, undo=f"{HERE}/{one.id}/{id}/undo")
+
+
+async def _values(request: Request) -> dict[str, Any]:
+    id = request.id()
+    async with request.reading() as conn:
+        one = await organization(conn, request)
+        listed = await sender_ids.list_all(conn, acting_for(request, one))
+    sender = next((known for known in listed if known.id == id), None)
+    if sender is None:
+        raise NotFound
+    return {
+        "one": one,
+        "sender": sender,
+        "canned": words.REJECTED_SENDER,
+        "chosen": request.form.get("canned", ""),
+        "reason": request.form.get("reason", ""),
+    }

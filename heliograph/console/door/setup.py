@@ -1,0 +1,121 @@
+"""S1 Setup: from a one-time link to an operator with a second factor, a page a step; it can be left and gone on with.
+
+The rule nobody may break: a session without a second factor gets these pages and no others, and only a link begins one.
+"""
+
+from __future__ import annotations
+
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces import factor
+from heliograph.pages.pieces.door import demand_https, end_former, said, signed_in
+from heliograph.pages.requests import Request
+from heliograph.people import factors, links, users
+from heliograph.people.operators import sessions
+from heliograph.people.tries import TooManyTries
+
+ACCOUNT, FACTOR, NEXT = "/console/setup/account", "/console/setup/factor", "/console/setup/next"
+
+
+async def show_link(request: Request) -> Answer:
+    """Where a one-time link leads: the token stands after `#`, so a script fills it in, or the reader pastes it."""
+    return Shown(template="door/link.html", values={})
+
+
+async def enter(request: Request) -> Answer:
+    """Use the link."""
+    demand_https(request)
+    # The whole link may be pasted as well.
+    token = request.form.get("link", "").strip().rpartition("#")[2]
+    try:
+        async with request.writing() as conn, conn.transaction():
+            used = await links.use(conn, token=token, realm="console")
+            session = await sessions.open_for(
+                conn,
+                user_id=used.user_id,
+                address=request.address,
+                agent=request.agent,
+                how="link",
+                request_id=request.request_id,
+            )
+    except (links.LinkUsed, NotFound):
+        request.services.failures.note(request.address, door=request.realm.name)
+        return refused("door/link.html", Invalid(("link", "refused", links.LinkUsed().message)), {})
+    await end_former(request)
+    return signed_in(request, used.user_id, session, ACCOUNT)
+
+
+async def show_account(request: Request) -> Answer:
+    """Step 1: name and password."""
+    return Shown(template="door/setup_account.html", values={"name": request.operator.name})
+
+
+async def keep_account(request: Request) -> Answer:
+    """Name and password; all other sessions end."""
+    operator, form = request.operator, request.form
+    if not operator.is_proved:
+        raise Invalid(("password", "late", "The link was used too long ago. Ask for a new one."))
+    values = {"name": form.get("name", "")}
+    try:
+        async with request.reading() as conn:
+            user = await users.get(conn, id=operator.user_id)
+        users.checked_name(form.get("name", ""))
+        await users.set_password(
+            request.services.pool,
+            request.who,
+            user=user,
+            password=form.get("password", ""),
+            keep_session=operator.id,
+        )
+        async with request.writing() as conn:
+            await users.change(
+                conn,
+                request.who,
+                id=user.id,
+                name=form.get("name", ""),
+                language=user.language,
+                time_zone=user.time_zone,
+            )
+    except Invalid as refusal:
+        return refused("door/setup_account.html", refusal, values)
+    except TooManyTries as refusal:
+        return refused("door/setup_account.html", Invalid(("password", "refused", said(request, refusal))), values)
+    request.services.sessions.forget(request.token)
+    return Elsewhere(location=FACTOR)
+
+
+async def show_factor(request: Request) -> Answer:
+    """Step 2: an authenticator app, its QR code, its secret as text, and a field for the first code."""
+    return Shown(template="door/setup_factor.html", values=factor.offer(request, factors.new_secret()))
+
+
+async def turn_factor_on(request: Request) -> Answer:
+    """The first code is right: step 3, the recovery codes, once."""
+    operator = request.operator
+    # Who has a factor shows it before it is replaced; who has none came by a link just now.
+    if not operator.is_proved:
+        return Elsewhere(location=request.realm.sign_in if operator.lacks_factor else "/console/account")
+    secret = factor.offered(request)
+    if secret is None:
+        return Elsewhere(location=FACTOR)
+    try:
+        async with request.writing() as conn:
+            codes = await factors.enable(
+                conn,
+                request.who,
+                request.services.factor_key,
+                user_id=operator.user_id,
+                secret=secret,
+                given=request.form.get("code", ""),
+            )
+    except Invalid as refusal:
+        return refused("door/setup_factor.html", refusal, factor.offer(request, secret))
+    request.services.sessions.forget(request.token)
+    return Shown(template="door/setup_codes.html", values={"codes": codes})
+
+
+async def show_next(request: Request) -> Answer:
+    """Step 4: what to do first."""
+    if request.operator.lacks_factor:
+        return Elsewhere(location=FACTOR)
+    return Shown(template="door/setup_next.html", values={})

@@ -1,0 +1,156 @@
+"""S2 for operators: a password and a code, or a passkey; nothing less opens the console."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.pages import cookies
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.application import own_address
+from heliograph.pages.pieces import passkeys
+from heliograph.pages.pieces.door import demand_https, end_former, mark_key, said, signed_in, ticket_key
+from heliograph.pages.requests import Request
+from heliograph.people import signing_in
+from heliograph.people.operators import roles, sessions
+from heliograph.people.passkeys import ceremony
+from heliograph.people.passkeys.ceremony import PasskeyRefused
+from heliograph.people.signing_in import WrongCode, WrongSignIn
+from heliograph.people.tries import TooManyTries
+
+FRONT = "/console"
+#: Where each role begins: the first of these that it may see.
+FIRST = ((roles.APPROVALS, "/console/approvals"), (roles.OPERATORS, "/console/operators"))
+
+
+async def front(request: Request) -> Answer:
+    """The first page that the operator may see."""
+    if request.session is None:
+        return Elsewhere(location=request.realm.sign_in)
+    if request.operator.lacks_factor:
+        return Elsewhere(location=request.realm.factor)
+    return Elsewhere(
+        location=next((path for permission, path in FIRST if request.may(permission=permission)), "/console/account")
+    )
+
+
+async def show_form(request: Request) -> Answer:
+    """The form, or the console for who is signed in."""
+    following = _following(request.query.get("next", FRONT))
+    if request.session is not None:
+        return Elsewhere(location=following)
+    return Shown(template="door/sign_in.html", values=_form(request, following, ""))
+
+
+async def sign_in(request: Request) -> Answer:
+    """E-mail and password; then the form for the code, always."""
+    form = request.form
+    following = _following(form.get("next", FRONT))
+    values = _form(request, following, form.get("email", ""))
+    demand_https(request)
+    try:
+        proved = await signing_in.password(
+            request.services.pool,
+            mark_key(request),
+            email=form.get("email", ""),
+            password=form.get("password", ""),
+            address=request.address,
+            browser=request.cookies.get(cookies.BROWSER, ""),
+        )
+    except (WrongSignIn, TooManyTries) as refusal:
+        return _refused(request, said(request, refusal), values)
+    if not proved.needs_code:
+        # A password alone must not be a way to set up a factor: whoever guessed it would set up their own.
+        said_so = request.text(
+            "The console needs a passkey, or a password with an authenticator app. Ask for a new link to set one up."
+        )
+        return _refused(request, said_so, values)
+    ticket = signing_in.ticket(ticket_key(request), user_id=proved.user_id, is_kept=False)
+    return Shown(template="door/sign_in_code.html", values={"next": following, "ticket": ticket})
+
+
+async def sign_in_code(request: Request) -> Answer:
+    """The code of the authenticator app, or a recovery code."""
+    form = request.form
+    following = _following(form.get("next", FRONT))
+    try:
+        user_id, _ = signing_in.read_ticket(ticket_key(request), form.get("ticket", ""))
+    except WrongSignIn as refusal:
+        return _refused(request, refusal.message, _form(request, following, ""))
+    try:
+        async with request.writing() as conn:
+            await signing_in.code(
+                conn,
+                request.services.factor_key,
+                mark_key(request),
+                user_id=user_id,
+                given=form.get("code", ""),
+                address=request.address,
+                browser=request.cookies.get(cookies.BROWSER, ""),
+            )
+        token = await _session(request, user_id, "code")
+    except (WrongCode, TooManyTries) as refusal:
+        request.services.failures.note(request.address, door=request.realm.name)
+        values = {"next": following, "ticket": form.get("ticket", "")}
+        return refused("door/sign_in_code.html", Invalid(("code", "refused", said(request, refusal))), values)
+    except NotFound:  # somebody with an account and a factor, who is no operator
+        return _refused(request, WrongSignIn().message, _form(request, following, ""))
+    await end_former(request)
+    return signed_in(request, user_id, token, following)
+
+
+async def sign_in_passkey(request: Request) -> Answer:
+    """A passkey that the browser showed."""
+    form = request.form
+    following = _following(form.get("next", FRONT))
+    demand_https(request)
+    where = passkeys.site_of(request)
+    try:
+        if where is None:
+            raise PasskeyRefused
+        asked = ceremony.read_challenge(passkeys.key(request), form.get("challenge", ""))
+        async with request.writing() as conn:
+            user_id = await signing_in.passkey(
+                conn, where, asked=asked, given=form.get("credential", ""), address=request.address
+            )
+        token = await _session(request, user_id, "passkey")
+    except (PasskeyRefused, TooManyTries) as refusal:
+        return _refused(request, said(request, refusal), _form(request, following, ""))
+    except NotFound:
+        return _refused(request, PasskeyRefused().message, _form(request, following, ""))
+    await end_former(request)
+    return signed_in(request, user_id, token, following)
+
+
+async def prove(request: Request) -> Answer:
+    """Back to where the password was asked for: giving it is what this route declares."""
+    return Elsewhere(location=_following(request.query.get("next", FRONT)))
+
+
+async def _session(request: Request, user_id: UUID, how: str) -> str:
+    """Raises NotFound for somebody who is no operator."""
+    async with request.writing() as conn:
+        return await sessions.open_for(
+            conn,
+            user_id=user_id,
+            address=request.address,
+            agent=request.agent,
+            how=how,
+            request_id=request.request_id,
+        )
+
+
+def _refused(request: Request, message: str, values: dict[str, Any]) -> Answer:
+    request.services.failures.note(request.address, door=request.realm.name)
+    return refused("door/sign_in.html", Invalid(("email", "refused", message)), values)
+
+
+def _form(request: Request, following: str, email: str) -> dict[str, Any]:
+    return {"next": following, "email": email, **passkeys.asking(request)}
+
+
+def _following(address: str) -> str:
+    """A page of the console; nobody is sent anywhere else from here."""
+    own = own_address(address)
+    return own if own == FRONT or own.startswith((f"{FRONT}/", f"{FRONT}?")) else FRONT

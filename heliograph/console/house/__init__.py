@@ -1,0 +1,1 @@
+"""The house: who runs the installation."""

@@ -1,0 +1,125 @@
+"""O14 Operators: who runs the installation, with which role and factor, and their links and sessions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces import confirming
+from heliograph.pages.requests import Request
+from heliograph.people import links, users
+from heliograph.people.operators import accounts, roles, sessions
+from heliograph.people.operators.accounts import LastRoot, Listed
+
+HERE = "/console/operators"
+
+
+async def show(request: Request) -> Answer:
+    """All of them."""
+    async with request.reading() as conn:
+        listed = await accounts.list_all(conn)
+    return Shown(template="house/operators.html", values={"operators": listed})
+
+
+async def show_new(request: Request) -> Answer:
+    """The form for another one."""
+    return Shown(template="house/operator_new.html", values=_typed(request))
+
+
+async def add(request: Request) -> Answer:
+    """Make somebody an operator, and show the link to their setup, once."""
+    form = request.form
+    try:
+        async with request.writing() as conn, conn.transaction():
+            user, _ = await users.ensure(conn, request.who, email=form.get("email", ""), name=form.get("name", ""))
+            await accounts.add(conn, request.who, user_id=user.id, email=user.email, role=form.get("role", ""))
+            token = await links.make(conn, request.who, user_id=user.id, realm="console")
+    except Invalid as refusal:
+        return refused("house/operator_new.html", refusal, _typed(request))
+    return _link(request, user.email, token)
+
+
+async def show_one(request: Request) -> Answer:
+    """One operator: another role, a new link, the end of their sessions, or of being one."""
+    return Shown(template="house/operator.html", values=_of(request, await _operator(request)))
+
+
+async def change_role(request: Request) -> Answer:
+    """Another role, in all their sessions within a second."""
+    one = await _operator(request)
+    try:
+        async with request.writing() as conn:
+            await accounts.change_role(
+                conn, request.who, user_id=one.user_id, email=one.email, role=request.form.get("role", "")
+            )
+    except (LastRoot, Invalid) as refusal:
+        wrong = refusal if isinstance(refusal, Invalid) else Invalid(("role", refusal.code, refusal.message))
+        return refused("house/operator.html", wrong, _of(request, one))
+    return Elsewhere(location=HERE, notice=request.text("The role is changed."))
+
+
+async def make_link(request: Request) -> Answer:
+    """A new link to the setup, for who lost password or factor; shown once."""
+    one = await _operator(request)
+    async with request.writing() as conn:
+        token = await links.make(conn, request.who, user_id=one.user_id, realm="console")
+    return _link(request, one.email, token)
+
+
+async def end_sessions(request: Request) -> Answer:
+    """Sign them out everywhere in the console."""
+    one = await _operator(request)
+    async with request.writing() as conn:
+        await sessions.end_all(conn, request.who, user_id=one.user_id)
+    return Elsewhere(location=f"{HERE}/{one.user_id}", notice=request.text("All sessions were ended."))
+
+
+async def remove(request: Request) -> Answer:
+    """Take the console from them; their account stays."""
+    one = await _operator(request)
+    try:
+        confirming.check(request, one.email)
+        async with request.writing() as conn:
+            await accounts.remove(conn, request.who, user_id=one.user_id, email=one.email)
+    except (LastRoot, Invalid) as refusal:
+        wrong = refusal if isinstance(refusal, Invalid) else Invalid((confirming.FIELD, refusal.code, refusal.message))
+        return refused("house/operator.html", wrong, _of(request, one))
+    return Elsewhere(location=HERE, notice=request.text("%(name)s is no operator any more.", name=one.name))
+
+
+async def _operator(request: Request) -> Listed:
+    wanted = request.id()
+    async with request.reading() as conn:
+        found = next((one for one in await accounts.list_all(conn) if one.user_id == wanted), None)
+    if found is None:
+        raise NotFound
+    return found
+
+
+def _offered(request: Request) -> list[tuple[str, str, str]]:
+    """(name, what it is called, what it may do)"""
+    return [
+        (name, request.text(words.ROLES[name]), request.text(words.OPERATORS_EXPLAINED[name])) for name in roles.ROLES
+    ]
+
+
+def _typed(request: Request) -> dict[str, Any]:
+    form = request.form
+    return {
+        "roles": _offered(request),
+        "email": form.get("email", ""),
+        "name": form.get("name", ""),
+        "chosen": form.get("role", "operator"),
+    }
+
+
+def _of(request: Request, one: Listed) -> dict[str, Any]:
+    return {"one": one, "roles": _offered(request), "chosen": request.form.get("role", one.role)}
+
+
+def _link(request: Request, email: str, token: str) -> Answer:
+    base = request.headers.get(b"origin", b"").decode("latin-1")
+    values = {"link": links.address(base, token, realm="console"), "email": email}
+    return Shown(template="house/operator_link.html", values=values)

@@ -1,0 +1,18 @@
+"""Addresses of the house."""
+
+from __future__ import annotations
+
+from heliograph.console.house import operators
+from heliograph.pages.routes import Route, get, post
+from heliograph.people.operators.roles import OPERATORS
+
+ROUTES: tuple[Route, ...] = (
+    get("/console/operators", operators.show, permission=OPERATORS),
+    get("/console/operators/new", operators.show_new, permission=OPERATORS, is_proved=True),
+    post("/console/operators", operators.add, permission=OPERATORS, is_proved=True),
+    get("/console/operators/{id}", operators.show_one, permission=OPERATORS),
+    post("/console/operators/{id}/role", operators.change_role, permission=OPERATORS, is_proved=True),
+    post("/console/operators/{id}/link", operators.make_link, permission=OPERATORS, is_proved=True),
+    post("/console/operators/{id}/sessions/end", operators.end_sessions, permission=OPERATORS),
+    post("/console/operators/{id}/remove", operators.remove, permission=OPERATORS, is_proved=True),
+)

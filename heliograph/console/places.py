@@ -1,0 +1,44 @@
+"""The frame around every screen of the console: where an operator can go, by role."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from heliograph import __version__
+from heliograph.pages import cookies
+from heliograph.pages.requests import Request
+from heliograph.people.operators import roles
+
+#: Of the console's screens.
+TEMPLATES = Path(__file__).with_name("templates")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """An entry of the rail, for who holds its permission."""
+
+    path: str
+    label: str
+    icon: str
+    permission: str
+
+
+#: Groups of the rail with their headings.
+GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
+    ("", (Place("/console/approvals", "Approvals", "tag", roles.APPROVALS),)),
+    ("House", (Place("/console/operators", "Operators", "users", roles.OPERATORS),)),
+)
+
+
+def frame(request: Request) -> dict[str, Any]:
+    """What the templates of the frame need."""
+    groups = [
+        (heading, [one for one in places if request.may(permission=one.permission)]) for heading, places in GROUPS
+    ]
+    return {
+        "rail": [(heading, places) for heading, places in groups if places],
+        "is_folded": request.cookies.get(cookies.RAIL) == "folded",
+        "version": __version__,
+    }

@@ -1,0 +1,12 @@
+"""The table of routes: every address of the console, and which permission opens it, room by room."""
+
+from __future__ import annotations
+
+from heliograph.console.approvals.routes import ROUTES as APPROVALS
+from heliograph.console.door.routes import ROUTES as DOOR
+from heliograph.console.house.routes import ROUTES as HOUSE
+from heliograph.pages.routes import Route, Table
+
+ROUTES: tuple[Route, ...] = (*DOOR, *APPROVALS, *HOUSE)
+
+TABLE = Table(ROUTES)

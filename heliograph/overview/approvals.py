@@ -1,0 +1,127 @@
+"""What waits for an operator's decision, with what one needs to decide it: whose it is, what was decided for them
+before, and which names it could be taken for."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database.pool import Connection
+from heliograph.sms.accepting.sender_ids import SenderId
+
+#: Shown at once; the oldest come first, and the next ones when these are decided.
+MOST = 50
+#: Names of other organizations that are told of one.
+ALIKE = 5
+#: What is read as another character, and what is not read at all: `M0ZBANK` reads as `MOZBANK`. The index
+#: `sender_ids_alike` says the same; sender IDs are ASCII.
+_READ_AS = str.maketrans("013457i8", "oleastlb", " ._&-")
+_IN_SQL = "translate(lower({}), '013457i8 ._&-', 'oleastlb')"
+
+
+class Alike(msgspec.Struct, frozen=True):
+    """An approved sender ID of another organization."""
+
+    organization: str
+    value: str
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A sender ID to decide on."""
+
+    organization_id: UUID
+    organization: str
+    #: organizations.state
+    state: str
+    organization_since: datetime
+    sender: SenderId
+    #: Sender IDs of the organization by what was decided.
+    approved: int
+    rejected: int
+    #: A name that is often imitated and reads alike; "": none.
+    brand: str
+    alike: list[Alike]
+
+
+# The look-alikes by their index; a number reads as nothing but itself.
+WAITING = f"""
+SELECT s.organization_id, o.name AS organization, o.state, o.created_at AS organization_since,
+       s.id, s.value, s.status, s.is_default, s.rejection_reason, s.created_at, s.reviewed_at,
+       known.approved, known.rejected,
+       ARRAY(SELECT other.organization_id FROM sender_ids other
+              WHERE other.status = 'approved' AND other.organization_id <> s.organization_id AND s.value ~ '[A-Za-z]'
+                AND {_IN_SQL.format("other.value")} = {_IN_SQL.format("s.value")}
+              ORDER BY other.id LIMIT $2) AS alike_ids,
+       ARRAY(SELECT other.value FROM sender_ids other
+              WHERE other.status = 'approved' AND other.organization_id <> s.organization_id AND s.value ~ '[A-Za-z]'
+                AND {_IN_SQL.format("other.value")} = {_IN_SQL.format("s.value")}
+              ORDER BY other.id LIMIT $2) AS alike
+  FROM (SELECT * FROM sender_ids WHERE status = 'pending' ORDER BY id LIMIT $1) s
+       CROSS JOIN LATERAL (SELECT * FROM organizations WHERE id = s.organization_id LIMIT 1) o
+       CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE status IN ('approved', 'suspended')) AS approved,
+                                  count(*) FILTER (WHERE status = 'rejected') AS rejected
+                             FROM (SELECT status FROM sender_ids WHERE organization_id = s.organization_id
+                                    LIMIT 1000) decided) known
+ ORDER BY s.id
+"""
+NAMES = "SELECT id, name FROM organizations WHERE id = ANY ($1)"
+
+
+async def waiting(conn: Connection) -> list[Waiting]:
+    """Sender IDs to decide on, of all organizations, oldest first: MOST."""
+    rows = await conn.fetch(WAITING, MOST, ALIKE)
+    others = {id for row in rows for id in row["alike_ids"]}
+    names = {row["id"]: row["name"] for row in await conn.fetch(NAMES, list(others))} if others else {}
+    columns = SenderId.__struct_fields__
+    return [
+        Waiting(
+            organization_id=row["organization_id"],
+            organization=row["organization"],
+            state=row["state"],
+            organization_since=row["organization_since"],
+            sender=SenderId(**{name: row[name] for name in columns}),
+            approved=row["approved"],
+            rejected=row["rejected"],
+            brand=brand(row["value"]),
+            alike=[Alike(names[id], value) for id, value in zip(row["alike_ids"], row["alike"], strict=True)],
+        )
+        for row in rows
+    ]
+
+
+COUNT = "SELECT count(*) FROM (SELECT FROM sender_ids WHERE status = 'pending' LIMIT $1) waiting"
+
+
+async def count(conn: Connection) -> int:
+    """How many wait: at most MOST."""
+    found: int = await conn.fetchval(COUNT, MOST)
+    return found
+
+
+def read_as(value: str) -> str:
+    """What a sender ID is read as at a glance."""
+    return value.lower().translate(_READ_AS)
+
+
+def brand(value: str) -> str:
+    """The name of those that are often imitated that this one could be taken for; "": none. A number is none."""
+    if value.isdecimal():
+        return ""
+    seen = read_as(value)
+    return next((name for skeleton, name in _brands().items() if skeleton in (seen, seen[:-1])), "") or next(
+        (name for skeleton, name in _brands().items() if len(skeleton) >= LONG and skeleton in seen), ""
+    )
+
+
+#: From this length on, a brand inside a longer name counts: `WHATSAPP ID`.
+LONG = 5
+
+
+@cache
+def _brands() -> dict[str, str]:
+    lines = Path(__file__).with_name("brands.txt").read_text().splitlines()
+    return {read_as(line): line for line in lines if line and not line.startswith("#")}

@@ -1,0 +1,61 @@
+"""What the doors of both realms share: sessions only by https, words for what was refused, and the keys that sign."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from heliograph.base.crypto import derive_key
+from heliograph.base.errors import Refusal
+from heliograph.pages import cookies, forgery
+from heliograph.pages.answers import Answer, Elsewhere
+from heliograph.pages.requests import Request
+from heliograph.people import signing_in
+from heliograph.people.tries import TooManyTries
+
+
+async def end_former(request: Request) -> None:
+    """Whoever signs in where somebody was signed in takes their place."""
+    if request.session is not None:
+        async with request.writing() as conn:
+            await request.realm.end(conn, token=request.token)
+        request.services.sessions.forget(request.token)
+
+
+def signed_in(request: Request, user_id: UUID, token: str, following: str, *, is_kept: bool = False) -> Answer:
+    """To a page of ours, as whoever the session is of, in a browser that is known from now on."""
+    session = cookies.session(request.realm.cookie, token, is_secure=request.is_secure, is_kept=is_kept)
+    mark = signing_in.mark(mark_key(request), user_id=user_id)
+    kept = cookies.preference(cookies.BROWSER, mark, is_secure=request.is_secure)
+    return Elsewhere(location=following, cookies=[session, kept])
+
+
+async def signed_out(request: Request) -> Answer:
+    """End this session."""
+    async with request.writing() as conn:
+        await request.realm.end(conn, token=request.token)
+    request.services.sessions.forget(request.token)
+    ended = cookies.no_session(request.realm.cookie, is_secure=request.is_secure)
+    return Elsewhere(location=request.realm.sign_in, cookies=[ended])
+
+
+def demand_https(request: Request) -> None:
+    """A browser keeps no session of ours that came over plain http, unless it is on this machine."""
+    if request.is_secure and request.headers.get(b"origin", b"").startswith(b"http://"):
+        raise forgery.PlainHttp
+
+
+def said(request: Request, refusal: Refusal) -> str:
+    """A refusal, in the reader's language, with how long to wait."""
+    if isinstance(refusal, TooManyTries):
+        return request.text("Too many failures. Try again in %(seconds)s s.", seconds=refusal.details["retry_after"])
+    return refusal.message
+
+
+def mark_key(request: Request) -> bytes:
+    """Signs the marks of browsers in which somebody has signed in."""
+    return derive_key(request.services.settings.secret_key, "known browsers")
+
+
+def ticket_key(request: Request) -> bytes:
+    """Signs the tickets of half a sign-in, which are good in their realm alone."""
+    return derive_key(request.services.settings.secret_key, f"half a sign-in to the {request.realm.name}")

@@ -1,0 +1,25 @@
+"""Preferences that a browser keeps: theme, language, the folded rail, keys and rows of a page, for visitors too."""
+
+from __future__ import annotations
+
+from heliograph.pages import cookies
+from heliograph.pages.answers import Answer, Elsewhere
+from heliograph.pages.application import own_address
+from heliograph.pages.pieces import leafing
+from heliograph.pages.requests import Request
+
+
+async def set_preferences(request: Request) -> Answer:
+    """Keep what was chosen, and back to the page."""
+    kept = []
+    for field, name, allowed in (
+        ("theme", cookies.THEME, cookies.THEMES),
+        ("language", cookies.LANGUAGE, ("en", "pt")),
+        ("rail", cookies.RAIL, ("folded", "open")),
+        ("keys", cookies.KEYS, ("on", "off")),
+        ("rows", cookies.ROWS, tuple(map(str, leafing.SIZES))),
+    ):
+        value = request.form.get(field, "")
+        if value in allowed:
+            kept.append(cookies.preference(name, value, is_secure=request.is_secure))
+    return Elsewhere(location=own_address(request.form.get("next", request.realm.front)), cookies=kept)

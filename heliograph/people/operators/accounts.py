@@ -1,0 +1,119 @@
+"""Who is an operator, and as what.
+
+The rule nobody may break: an installation that has a root keeps one. Whoever changes operators locks all their rows
+first, in one order, so that two roots cannot remove each other.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Who
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound, Refusal
+from heliograph.people.operators import roles
+
+
+class LastRoot(Refusal):
+    """This is the last operator with the role root. Give it to somebody else first."""
+
+    code, status = "last_root", 409
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """An operator as the others see them."""
+
+    user_id: UUID
+    email: str
+    name: str
+    role: str
+    has_factor: bool
+    created_at: datetime
+    signed_in_at: datetime | None
+    #: Open sessions in the console, and when one of them was last used.
+    sessions: int
+    seen_at: datetime | None
+
+
+LIST = """
+SELECT o.user_id, u.email, u.name, o.role, o.created_at, u.signed_in_at,
+       u.totp IS NOT NULL OR EXISTS (SELECT FROM passkeys p WHERE p.user_id = o.user_id) AS has_factor,
+       s.count AS sessions, s.seen_at
+  FROM operators o
+       CROSS JOIN LATERAL (SELECT * FROM users WHERE id = o.user_id LIMIT 1) u
+       CROSS JOIN LATERAL (SELECT count(*) AS count, max(seen_at) AS seen_at FROM operator_sessions
+                            WHERE user_id = o.user_id AND ends_at > now()) s
+ ORDER BY u.name, u.email LIMIT 1000
+"""
+
+
+async def list_all(conn: Connection) -> list[Listed]:
+    """All operators, by name."""
+    return [Listed(**row) for row in await conn.fetch(LIST)]
+
+
+ANY = "SELECT EXISTS (SELECT FROM operators)"
+
+
+async def are_there(conn: Connection) -> bool:
+    """Whether anybody is an operator."""
+    found: bool = await conn.fetchval(ANY)
+    return found
+
+
+ADD = """
+INSERT INTO operators (user_id, role, created_at) VALUES ($1, $2, now()) ON CONFLICT (user_id) DO NOTHING RETURNING true
+"""
+
+
+async def add(conn: Connection, by: Who, *, user_id: UUID, email: str, role: str) -> None:
+    """Make a user an operator; who is one keeps their role. Raises Invalid."""
+    async with conn.transaction():
+        if await conn.fetchval(ADD, user_id, roles.checked(role).name):
+            await audit.record(conn, by, "operator.added", object_id=user_id, name=email, after={"role": role})
+
+
+# In one order: two who change operators at once wait for each other, and never in a circle.
+LOCK = "SELECT user_id, role FROM operators ORDER BY user_id FOR UPDATE"
+CHANGE = "UPDATE operators SET role = $2 WHERE user_id = $1"
+REMOVE = "DELETE FROM operators WHERE user_id = $1"
+
+
+async def change_role(conn: Connection, by: Who, *, user_id: UUID, email: str, role: str) -> None:
+    """Give an operator another role, in all their sessions within a second. Raises NotFound, LastRoot, Invalid."""
+    roles.checked(role)
+    async with conn.transaction():
+        known = await _locked(conn, user_id)
+        if role != "root":
+            _demand_other_root(known, user_id)
+        if known[user_id] != role:
+            await conn.execute(CHANGE, user_id, role)
+            before, after = {"role": known[user_id]}, {"role": role}
+            await audit.record(
+                conn, by, "operator.role_changed", object_id=user_id, name=email, before=before, after=after
+            )
+
+
+async def remove(conn: Connection, by: Who, *, user_id: UUID, email: str) -> None:
+    """Take the console from a person, and end their sessions in it; their account stays. Raises NotFound, LastRoot."""
+    async with conn.transaction():
+        known = await _locked(conn, user_id)
+        _demand_other_root(known, user_id)
+        await conn.execute(REMOVE, user_id)
+        await audit.record(conn, by, "operator.removed", object_id=user_id, name=email, before={"role": known[user_id]})
+
+
+async def _locked(conn: Connection, user_id: UUID) -> dict[UUID, str]:
+    known = {row["user_id"]: row["role"] for row in await conn.fetch(LOCK)}
+    if user_id not in known:
+        raise NotFound("There is no such operator.", resource="operator", id=str(user_id))
+    return known
+
+
+def _demand_other_root(known: dict[UUID, str], user_id: UUID) -> None:
+    if known[user_id] == "root" and not any(role == "root" for id, role in known.items() if id != user_id):
+        raise LastRoot

@@ -1,0 +1,84 @@
+"""What each role in the console may do: the one table that its pages and tests go by.
+
+The rule nobody may break: no other place names a role to decide something; it asks for a permission.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from heliograph.base.errors import Invalid
+
+#: See the state of the service: what every operator may.
+NOW = "now"
+#: See what waits for a decision; decide, suspend and resume.
+APPROVALS, APPROVE = "approvals", "approve"
+#: See organizations; create and change them.
+ORGANIZATIONS, ORGANIZATIONS_CHANGE = "organizations", "organizations_change"
+#: Look into an organization's messages, reveal text or number with a reason, view as an organization.
+LOOK = "look"
+#: See suppliers, routes, queue and settings; change them.
+CARRIAGE, CARRIAGE_CHANGE = "carriage", "carriage_change"
+#: See quotas, plans, wallets and rates; change them.
+MONEY, MONEY_CHANGE = "money", "money_change"
+#: See and change operators and their factors.
+OPERATORS = "operators"
+#: See the whole audit log; or what one did oneself.
+AUDIT, AUDIT_OWN = "audit", "audit_own"
+
+PERMISSIONS = frozenset(
+    {
+        NOW,
+        APPROVALS,
+        APPROVE,
+        ORGANIZATIONS,
+        ORGANIZATIONS_CHANGE,
+        LOOK,
+        CARRIAGE,
+        CARRIAGE_CHANGE,
+        MONEY,
+        MONEY_CHANGE,
+        OPERATORS,
+        AUDIT,
+        AUDIT_OWN,
+    }
+)
+
+
+class Role(msgspec.Struct, frozen=True):
+    """Permissions under a name."""
+
+    name: str
+    permissions: frozenset[str]
+
+
+_SEEN = frozenset({NOW, ORGANIZATIONS, AUDIT_OWN})
+
+#: From the most to the least powerful, as they are offered.
+ROLES: dict[str, Role] = {
+    role.name: role
+    for role in (
+        Role("root", PERMISSIONS),
+        Role(
+            "operator",
+            _SEEN
+            | {APPROVALS, APPROVE, ORGANIZATIONS_CHANGE, LOOK, CARRIAGE, CARRIAGE_CHANGE, MONEY, MONEY_CHANGE, AUDIT},
+        ),
+        Role("support", _SEEN | {LOOK, CARRIAGE}),
+        Role("finance", _SEEN | {MONEY, MONEY_CHANGE}),
+        Role("auditor", _SEEN | {APPROVALS, CARRIAGE, MONEY, AUDIT}),
+    )
+}
+
+
+def checked(name: str) -> Role:
+    """The role of this name. Raises Invalid."""
+    role = ROLES.get(name)
+    if role is None:
+        raise Invalid(("role", "enum", f"`role` must be one of {', '.join(ROLES)}"))
+    return role
+
+
+def holders(permission: str) -> list[str]:
+    """Names of the roles that hold a permission."""
+    return [role.name for role in ROLES.values() if permission in role.permissions]

@@ -1,0 +1,176 @@
+"""Sessions of the console: browsers in which an operator is signed in.
+
+As sessions of the dashboard, a token is 256 random bits of which the table has the SHA-256; but they are rows of their
+own, shorter, never kept for a month, and good for nothing until the operator has a second factor.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor, Who
+from heliograph.base.crypto import hash_secret
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+from heliograph.base.ids import uuid7
+from heliograph.people.operators import roles
+from heliograph.people.sessions import PROVED, SIGNED_IN, Listed, printable
+
+#: A session ends after this long without a request, and in any case after LONGEST: a shift.
+IDLE, LONGEST = timedelta(hours=2), timedelta(hours=14)
+
+
+class Operator(msgspec.Struct, frozen=True):
+    """A session and its operator, at most half a second old."""
+
+    id: UUID
+    user_id: UUID
+    email: str
+    name: str
+    language: str | None
+    time_zone: str | None
+    has_password: bool
+    has_totp: bool
+    #: An authenticator app or a passkey: without one there is nothing here but the setup.
+    has_factor: bool
+    role: str
+    created_at: datetime
+    seen_at: datetime
+    ends_at: datetime
+    #: Whether the person authenticated within PROVED, by signing in or since.
+    is_proved: bool
+
+    @property
+    def lacks_factor(self) -> bool:
+        """Whether the session is good for nothing but setting up a second factor."""
+        return not self.has_factor
+
+    @property
+    def zone(self) -> str | None:
+        """The time zone of what they see."""
+        return self.time_zone
+
+    def may(self, scope: str | None, permission: str | None, mode: str) -> bool:
+        """Whether the role has a permission. Scopes are of organizations: no operator holds one."""
+        role = roles.ROLES.get(self.role)
+        return scope is None and role is not None and (permission is None or permission in role.permissions)
+
+
+OPEN = """
+INSERT INTO operator_sessions (token_hash, id, user_id, created_at, seen_at, ends_at, proved_at, address, agent)
+SELECT $1, $2, user_id, now(), now(), now() + $4::interval, now(), $5, left($6, 300) FROM operators WHERE user_id = $3
+RETURNING id
+"""
+
+
+async def open_for(conn: Connection, *, user_id: UUID, address: str, agent: str, how: str, request_id: str = "") -> str:
+    """Begin a session for an operator who has authenticated; returns its token, which exists nowhere else.
+
+    `how`: by what, "code", "passkey" or "link". Raises NotFound for somebody who is no operator.
+    """
+    token = secrets.token_urlsafe(32)
+    async with conn.transaction():
+        if await conn.fetchval(OPEN, hash_secret(token), uuid7(), user_id, LONGEST, address, printable(agent)) is None:
+            raise NotFound("There is no such operator.", resource="operator", id=str(user_id))
+        user = await conn.fetchrow(SIGNED_IN, user_id)
+        assert user is not None
+        who = Who("operator", user_id, name=user["name"], address=address, device=agent, request_id=request_id)
+        after = {"by": how}
+        await audit.record(conn, who, "operator.signed_in", object_id=user_id, name=user["email"], after=after)
+    return token
+
+
+AUTHENTICATE = """
+SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, u.password IS NOT NULL AS has_password,
+       u.totp IS NOT NULL AS has_totp,
+       u.totp IS NOT NULL OR EXISTS (SELECT FROM passkeys p WHERE p.user_id = s.user_id) AS has_factor,
+       o.role, s.created_at, s.seen_at, s.ends_at, s.proved_at > now() - $2::interval AS is_proved
+  FROM unnest($1::bytea[]) AS asked (token_hash)
+       CROSS JOIN LATERAL (SELECT * FROM operator_sessions WHERE token_hash = asked.token_hash LIMIT 1) s
+       CROSS JOIN LATERAL (SELECT * FROM operators WHERE user_id = s.user_id LIMIT 1) o
+       CROSS JOIN LATERAL (SELECT * FROM users WHERE id = s.user_id LIMIT 1) u
+ WHERE s.ends_at > now() AND s.seen_at > now() - $3::interval
+"""
+
+
+async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> dict[bytes, Operator]:
+    """The session of each token's SHA-256, without unknown and ended ones."""
+    return {
+        row["token_hash"]: Operator(**{name: row[name] for name in Operator.__struct_fields__})
+        for row in await conn.fetch(AUTHENTICATE, list(hashes), PROVED, IDLE)
+    }
+
+
+# As of the dashboard's: a row that another process is writing needs no second write.
+TOUCH = """
+UPDATE operator_sessions SET seen_at = now()
+ WHERE token_hash IN (SELECT token_hash FROM operator_sessions WHERE token_hash = ANY ($1)
+                       ORDER BY token_hash FOR NO KEY UPDATE SKIP LOCKED)
+"""
+
+
+async def touch(conn: Connection, hashes: Sequence[bytes]) -> None:
+    """These were used just now."""
+    await conn.execute(TOUCH, list(hashes))
+
+
+PROVE = "UPDATE operator_sessions SET proved_at = now() WHERE id = $1 AND user_id = $2"
+
+
+async def prove(conn: Connection, *, id: UUID, user_id: UUID) -> None:
+    """The operator of a session authenticated again."""
+    await conn.execute(PROVE, id, user_id)
+
+
+END_TOKEN = "DELETE FROM operator_sessions WHERE token_hash = $1"  # noqa: S105
+
+
+async def end_token(conn: Connection, *, token: str) -> None:
+    """Sign out."""
+    await conn.execute(END_TOKEN, hash_secret(token))
+
+
+END = "DELETE FROM operator_sessions WHERE user_id = $1 AND id = $2"
+END_ALL = "DELETE FROM operator_sessions WHERE user_id = $1 AND id IS DISTINCT FROM $2"
+
+
+async def end(conn: Connection, by: Actor | Who, *, user_id: UUID, id: UUID) -> None:
+    """End one session of an operator. Idempotent."""
+    await _ended(conn, by, user_id, END, id)
+
+
+async def end_all(conn: Connection, by: Actor | Who, *, user_id: UUID, keep: UUID | None = None) -> None:
+    """End all sessions of an operator, except one."""
+    await _ended(conn, by, user_id, END_ALL, keep)
+
+
+LIST = """
+SELECT id, address, agent, created_at, seen_at FROM operator_sessions
+ WHERE user_id = $1 AND ends_at > now() AND seen_at > now() - $2::interval ORDER BY seen_at DESC LIMIT 200
+"""
+
+
+async def list_all(conn: Connection, *, user_id: UUID) -> list[Listed]:
+    """The console sessions of an operator, most recently used first."""
+    return [Listed(**row) for row in await conn.fetch(LIST, user_id, IDLE)]
+
+
+# Of retention: $1 is now, $2 how many at once.
+FORGET = f"""
+DELETE FROM operator_sessions WHERE token_hash IN (
+    SELECT token_hash FROM operator_sessions
+     WHERE ends_at < $1 OR seen_at < $1 - interval '{IDLE.total_seconds():.0f} seconds' LIMIT $2)
+"""
+
+
+async def _ended(conn: Connection, by: Actor | Who, user_id: UUID, statement: str, id: UUID | None) -> None:
+    async with conn.transaction():
+        count = int((await conn.execute(statement, user_id, id)).split()[-1])
+        if count:
+            await audit.record(conn, by, "operator.sessions_ended", object_id=user_id, after={"sessions": count})

@@ -1,0 +1,1 @@
+"""The operator's console, as a browser without scripts sees it."""

@@ -1,0 +1,54 @@
+"""Operators with a second factor, and their browsers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyotp
+import pytest
+
+from heliograph.base.actor import SYSTEM
+from heliograph.base.database.pool import Pool
+from heliograph.people import links, users
+from heliograph.people.operators import accounts
+from tests.pages.conftest import PASSWORD, Browser, Page, api, browser, other_browser, running, tenant
+
+__all__ = ["PASSWORD", "Browser", "Page", "api", "browser", "other_browser", "running", "tenant"]
+
+
+async def make_operator(pool: Pool, email: str, role: str = "root") -> tuple[Any, str]:
+    """(user, token of the link to their setup)"""
+    async with pool.acquire() as conn:
+        user, _ = await users.ensure(conn, SYSTEM, email=email, name=email.partition("@")[0].title())
+        await accounts.add(conn, SYSTEM, user_id=user.id, email=email, role=role)
+        return user, await links.make(conn, SYSTEM, user_id=user.id, realm="console")
+
+
+async def set_up(browser: Browser, token: str, password: str = PASSWORD) -> str:
+    """From the link to the last step of the setup; returns the secret of the authenticator app."""
+    page = await browser.submit(await browser.get("/console/setup"), "/console/setup", link=token)
+    assert page.path == "/console/setup/account", page.words
+    page = await browser.submit(page, "/console/setup/account", name="Eva", password=password)
+    assert page.path == "/console/setup/factor", page.words
+    found = re.search(r'class="mono"><br>([A-Z2-7 ]+)<', page.text)
+    assert found, page.text
+    secret = found[1].replace(" ", "")
+    page = await browser.submit(page, "/console/setup/factor", code=pyotp.TOTP(secret).now())
+    assert page.status == 200, page.words
+    assert 'class="codes"' in page.text
+    return secret
+
+
+async def signed_in(pool: Pool, browser: Browser, role: str = "root", email: str = "eva@example.com") -> Any:
+    """An operator of a role, signed in."""
+    user, token = await make_operator(pool, email, role)
+    await set_up(browser, token)
+    return user
+
+
+@pytest.fixture
+async def root(pool: Pool, browser: Browser) -> Browser:
+    """A root operator's browser, signed in."""
+    await signed_in(pool, browser)
+    return browser

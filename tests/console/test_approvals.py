@@ -1,0 +1,85 @@
+"""O2 Approvals: decided with what one needs to know, taken back, and told to the organization."""
+
+from __future__ import annotations
+
+import pytest
+
+from heliograph.accounts import organizations
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Pool
+from heliograph.overview import approvals
+from heliograph.sms.accepting import sender_ids
+from tests.api.conftest import Tenant
+
+from .conftest import Browser
+
+
+@pytest.mark.parametrize(
+    ("value", "brand"),
+    [
+        ("M0ZABANC0", "MozaBanco"),
+        ("W-H4TSAPP", "WhatsApp"),
+        ("WhatsApp ID", "WhatsApp"),
+        ("G00GLE", "Google"),
+        ("V15A", "Visa"),
+        ("Padaria", ""),
+        ("Visagismo", ""),
+        ("84512", ""),
+    ],
+)
+def test_names_that_read_alike(value: str, brand: str) -> None:
+    assert approvals.brand(value) == brand
+
+
+async def test_a_sender_is_approved_taken_back_and_rejected(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    async with pool.acquire() as conn:
+        other = await organizations.create(conn, name="Banco do Sul")
+        their = Actor(other.id, None, "live", frozenset(), "active")
+        known = await sender_ids.request(conn, their, value="BancoSul")
+        await sender_ids.review(conn, their, id=known.id, status="approved")
+        asked = await sender_ids.request(conn, tenant.actor, value="BANC0-SUL")
+    page = await root.get("/console/approvals")
+    assert "BANC0-SUL" in page.words
+    assert "Reads like “BancoSul” of Banco do Sul." in page.words
+    assert "1 approved before" in page.words
+    here = f"/console/approvals/{tenant.id}/{asked.id}"
+    page = await root.submit(page, f"{here}/approve")
+    assert "“BANC0-SUL” is approved." in page.words
+    assert "Nothing waits" in page.words
+    page = await root.submit(page, f"{here}/undo")
+    assert "taken back" in page.words
+    assert "BANC0-SUL" in page.words
+    async with pool.acquire() as conn:
+        (status,) = [one.status for one in await sender_ids.list_all(conn, tenant.actor) if one.id == asked.id]
+    assert status == "pending"
+    page = await root.get(f"{here}/reject")
+    wrong = await root.submit(page, f"{here}/reject")
+    assert wrong.status == 422
+    assert "Choose a reason" in wrong.words
+    page = await root.submit(page, f"{here}/reject", canned="imitates")
+    assert "is rejected" in page.words
+    async with pool.acquire() as conn:
+        (one,) = [one for one in await sender_ids.list_all(conn, tenant.actor) if one.id == asked.id]
+        told = await conn.fetch(
+            "SELECT who FROM audit_log WHERE action = 'sender_id.reviewed' AND object_id = $1", str(asked.id)
+        )
+    assert (one.status, one.rejection_reason) == ("rejected", "This name can be taken for another company's.")
+    assert {row["who"] for row in told} == {"operator"}
+
+
+async def test_what_is_not_there_and_what_is_too_late(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    async with pool.acquire() as conn:
+        asked = await sender_ids.request(conn, tenant.actor, value="PADARIA")
+    page = await root.get("/console/approvals")
+    here = f"/console/approvals/{tenant.id}/{asked.id}"
+    await root.submit(page, f"{here}/approve")
+    async with pool.acquire() as conn:
+        await conn.execute("UPDATE sender_ids SET reviewed_at = reviewed_at - interval '1 minute'")
+    token = (await root.get("/console/account")).form("/console/logout")["_token"]
+    page = await root.post(f"{here}/undo", {"_token": token})
+    assert "too late" in page.words
+    async with pool.acquire() as conn:
+        other = await organizations.create(conn, name="Other")
+    # Another organization's id with this sender.
+    assert (await root.post(f"/console/approvals/{other.id}/{asked.id}/approve", {"_token": token})).status == 404
+    assert (await root.get(f"/console/approvals/{other.id}/{asked.id}/reject")).status == 404

@@ -1,0 +1,173 @@
+"""The door of the console: only a link begins, a second factor always, and no cookie of one realm opens the other."""
+
+from __future__ import annotations
+
+import uuid
+
+import pyotp
+
+from heliograph.base.actor import SYSTEM
+from heliograph.base.database.pool import Pool
+from heliograph.people import factors, links, passwords
+from heliograph.people.operators import accounts
+from tests.api.conftest import Tenant
+from tests.pages.conftest import make_person
+from tests.ports import held_port
+
+from .conftest import PASSWORD, Browser, make_operator, running, set_up, signed_in
+
+
+async def test_from_the_link_to_the_console(pool: Pool, browser: Browser, other_browser: Browser) -> None:
+    _, token = await make_operator(pool, "eva@example.com")
+    page = await browser.get("/console")
+    assert page.path == "/console/login"
+    assert page.status == 200
+    secret = await set_up(browser, token)
+    page = await browser.get("/console")
+    assert (page.status, page.path) == (200, "/console/approvals"), page.words
+    # The link is used up.
+    page = await other_browser.submit(await other_browser.get("/console/setup"), "/console/setup", link=token)
+    assert page.status == 422
+    assert "used already" in page.words
+    # From another browser: the password alone is half of it.
+    page = await other_browser.get("/console/operators")
+    assert page.path == "/console/login?next=/console/operators"
+    page = await other_browser.submit(page, "/console/login", email="eva@example.com", password=PASSWORD)
+    assert "Code of your authenticator app" in page.words
+    # A code is good once; the next one is of the next step.
+    wrong = await other_browser.submit(page, "/console/login/code", code="000000")
+    assert wrong.status == 422
+    later = pyotp.TOTP(secret).generate_otp(factors.clock.milliseconds() // 1000 // factors.STEP + 1)
+    page = await other_browser.submit(page, "/console/login/code", code=later)
+    assert (page.status, page.path) == (200, "/console/operators"), page.words
+    page = await other_browser.submit(page, "/console/logout")
+    assert page.path == "/console/login"
+    assert (await other_browser.get("/console/operators")).path.startswith("/console/login")
+    async with pool.acquire() as conn:
+        told = [row["action"] for row in await conn.fetch("SELECT action FROM audit_log ORDER BY id")]
+    assert told.count("operator.signed_in") == 2
+    assert {"operator.added", "user.link_made", "user.password_changed", "user.factor_changed"} <= set(told)
+
+
+async def test_a_session_without_a_factor_gets_the_setup_and_nothing_else(
+    pool: Pool, browser: Browser, other_browser: Browser
+) -> None:
+    user, token = await make_operator(pool, "eva@example.com")
+    page = await browser.submit(await browser.get("/console/setup"), "/console/setup", link=token)
+    token_of = page.form("/console/setup/account")["_token"]
+    for path in ("/console", "/console/approvals", "/console/operators", "/console/account", "/console/setup/next"):
+        assert (await browser.get(path)).path == "/console/setup/factor", path
+    page = await browser.post("/console/operators", {"_token": token_of, "email": "x@example.com", "role": "root"})
+    assert page.path == "/console/setup/factor"
+    # A password is set, and the factor never: whoever guesses that password gets nowhere.
+    async with pool.acquire() as conn:
+        assert len(await accounts.list_all(conn)) == 1
+        found = await conn.fetchrow("SELECT * FROM users WHERE id = $1", user.id)
+        assert found is not None
+        assert found["password"] is None
+        await conn.execute("UPDATE users SET password = $2 WHERE id = $1", user.id, await passwords.hashed(PASSWORD))
+    page = await other_browser.submit(
+        await other_browser.get("/console/login"), "/console/login", email="eva@example.com", password=PASSWORD
+    )
+    assert page.status == 422
+    assert "Ask for a new link" in page.words
+    assert (await other_browser.get("/console/setup/factor")).path.startswith("/console/login")
+
+
+async def test_no_cookie_of_one_realm_opens_the_other(
+    pool: Pool, tenant: Tenant, browser: Browser, other_browser: Browser
+) -> None:
+    # The same person is an owner and a root: two sessions all the same.
+    owner = await make_person(pool, tenant, "eva@example.com")
+    page = await browser.sign_in("eva@example.com")
+    assert page.path == "/"
+    async with pool.acquire() as conn:
+        await accounts.add(conn, SYSTEM, user_id=owner.id, email="eva@example.com", role="root")
+        token = await links.make(conn, SYSTEM, user_id=owner.id, realm="console")
+    assert (await browser.get("/console/operators")).path.startswith("/console/login")
+    # The session's value under the console's name is not one of its sessions.
+    jar = {cookie.key: cookie.value for cookie in browser.session.cookie_jar}
+    assert "hg" in jar
+    assert "hgc" not in jar
+    other_browser.session.cookie_jar.update_cookies({"hgc": jar["hg"]})
+    assert (await other_browser.get("/console/operators")).path.startswith("/console/login")
+    # Nor does a link to the console sign in to the dashboard.
+    assert (await other_browser.enter(token)).status == 422
+    await set_up(other_browser, token)
+    jar = {cookie.key: cookie.value for cookie in other_browser.session.cookie_jar}
+    assert "hgc" in jar
+    assert "hg" not in jar
+    assert (await other_browser.get("/messages")).path.startswith("/login")
+    async with pool.acquire() as conn:
+        assert await conn.fetchval("SELECT count(*) FROM operator_sessions") == 1
+
+
+async def test_a_member_with_a_factor_is_no_operator(
+    pool: Pool, tenant: Tenant, browser: Browser, other_browser: Browser
+) -> None:
+    _, token = await make_operator(pool, "eva@example.com")
+    secret = await set_up(browser, token)
+    async with pool.acquire() as conn:
+        await conn.execute("DELETE FROM operators")
+    page = await other_browser.submit(
+        await other_browser.get("/console/login"), "/console/login", email="eva@example.com", password=PASSWORD
+    )
+    later = pyotp.TOTP(secret).generate_otp(factors.clock.milliseconds() // 1000 // factors.STEP + 1)
+    page = await other_browser.submit(page, "/console/login/code", code=later)
+    assert page.status == 422
+    assert "not correct" in page.words
+    assert (await browser.get("/console/approvals")).path.startswith("/console/login"), "their session went, too"
+
+
+async def test_forms_of_the_dashboard_are_foreign_here(
+    pool: Pool, tenant: Tenant, browser: Browser, other_browser: Browser
+) -> None:
+    await make_person(pool, tenant, "ana@example.com")
+    page = await browser.sign_in("ana@example.com")
+    token = (await browser.get("/account")).form("/account")["_token"]
+    await signed_in(pool, other_browser)
+    fields = {"_token": token, "email": "mallory@example.com", "role": "root"}
+    page = await other_browser.post("/console/operators", fields)
+    assert page.status == 403
+    page = await other_browser.post("/console/operators", fields, Origin="http://evil.example")
+    assert page.status == 403
+    async with pool.acquire() as conn:
+        assert len(await accounts.list_all(conn)) == 1
+
+
+async def test_sessions_end_everywhere(pool: Pool, root: Browser, other_browser: Browser) -> None:
+    async with pool.acquire() as conn:
+        user_id = await conn.fetchval("SELECT user_id FROM operators")
+        token = await links.make(conn, SYSTEM, user_id=user_id, realm="console")
+    await other_browser.submit(await other_browser.get("/console/setup"), "/console/setup", link=token)
+    page = await root.get("/console/account")
+    assert page.status == 200
+    assert "this one" in page.words
+    page = await root.submit(page, "/console/account/sessions/end")
+    assert page.status == 200
+    async with pool.acquire() as conn:
+        assert await conn.fetchval("SELECT count(*) FROM operator_sessions") == 1
+
+
+async def test_an_address_of_its_own(database_url: str, pool: Pool) -> None:
+    with held_port() as port:
+        settings = {"console_listen": f"127.0.0.1:{port}"}
+        async with running(database_url, **settings) as api:
+            await _apart(pool, Browser(api.base_url), Browser(f"http://127.0.0.1:{port}"))
+
+
+async def _apart(pool: Pool, here: Browser, there: Browser) -> None:
+    try:
+        page = await there.get("/console/login")
+        assert page.status == 200
+        style = page.text.partition('href="/assets/')[2].partition('"')[0]
+        assert (await there.get(f"/assets/{style}")).status == 200
+        assert (await here.get("/console/login")).status == 404
+        for path in ("/v1/health", "/login", f"/messages/{uuid.uuid4()}"):
+            assert (await there.get(path)).status == 404, path
+        _, token = await make_operator(pool, "eva@example.com")
+        await set_up(there, token)
+        assert (await there.get("/console")).path == "/console/approvals"
+    finally:
+        await here.session.close()
+        await there.session.close()

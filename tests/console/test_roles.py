@@ -1,0 +1,78 @@
+"""Every address of the console with every role of operators: what the table declares is what the server does."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from heliograph.console.table import ROUTES
+from heliograph.dashboard.table import ROUTES as DASHBOARD
+from heliograph.pages.routes import Route
+from heliograph.people.operators.roles import PERMISSIONS, ROLES
+from heliograph.people.roles import ROLES as MEMBERS
+from tests.api.conftest import Tenant
+from tests.pages.conftest import make_person
+
+from .conftest import Browser, Pool, signed_in
+
+ENDS = ("/console/logout",)
+
+
+def path_of(route: Route) -> str:
+    return route.path.replace("{id}", str(uuid.uuid4())).replace("{organization}", str(uuid.uuid4()))
+
+
+def test_the_table_names_permissions_that_exist_and_stays_under_its_prefix() -> None:
+    for route in ROUTES:
+        assert route.path == "/console" or route.path.startswith("/console/"), route.path
+        assert route.scope is None, route.path
+        assert route.permission is None or route.permission in PERMISSIONS, route.path
+        # What is neither the door's nor one's own is nobody's by default.
+        assert route.is_public or route.is_personal or route.permission, route.path
+    for role in ROLES.values():
+        assert role.permissions <= PERMISSIONS
+    assert not {route.path for route in ROUTES} & {route.path for route in DASHBOARD}
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_every_route_with_every_role(pool: Pool, browser: Browser, role: str) -> None:
+    await signed_in(pool, browser, role)
+    token = (await browser.get("/console/account")).form("/console/logout")["_token"]
+    for route in ROUTES:
+        if route.path in ENDS:
+            continue
+        path = path_of(route)
+        page = await (browser.get(path) if route.method == "GET" else browser.post(path, {"_token": token}))
+        may = route.permission is None or route.permission in ROLES[role].permissions
+        assert page.status < 500, (route.path, page.words)
+        assert (page.status == 403) != may, (route.method, route.path, page.words)
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_the_rail_leads_nowhere_that_is_not_allowed(pool: Pool, browser: Browser, role: str) -> None:
+    await signed_in(pool, browser, role)
+    page = await browser.get("/console")
+    assert page.status == 200, page.words
+    nav = page.text[page.text.index('<div class="groups">') :].partition("</nav>")[0]
+    for part in nav.split('<li><a href="')[1:]:
+        assert (await browser.get(part.partition('"')[0])).status == 200, part[:40]
+
+
+@pytest.mark.parametrize("role", [None, *MEMBERS])
+async def test_no_member_of_an_organization_gets_in(
+    pool: Pool, tenant: Tenant, browser: Browser, role: str | None
+) -> None:
+    token = ""
+    if role is not None:
+        await make_person(pool, tenant, "someone@example.com", role)
+        await browser.sign_in("someone@example.com")
+        token = (await browser.get("/account")).form("/account")["_token"]
+    for route in ROUTES:
+        if route.is_public:
+            continue
+        path = path_of(route)
+        if route.method == "GET":
+            assert (await browser.get(path)).path.startswith("/console/login?next="), path
+        else:
+            assert (await browser.post(path, {"_token": token})).status == 403, path
