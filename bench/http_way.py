@@ -38,7 +38,7 @@ async def http_way(stage: Stage, report: Report, lengths: Lengths) -> None:
         rates.append(result.received / result.seconds)
         costs = result.costs(result.received)
         processor.append(sum(cost for name, cost in costs.items() if name not in (*STAND_INS, "aggregator")))
-        await settle(receiver)
+        await settle(stage)
         stage.say(f"  round {number + 1}: {rates[-1]:,.0f} webhooks/s at {result.rate:,.0f} accepted/s")
     report.add("way_http", "whole way through a supplier over HTTP", rates, "/s")
     report.ratio("way_http_ratio", "whole way over HTTP ÷ over SMPP", "way_http", "way")

@@ -31,6 +31,8 @@ from bench.control import Control
 TEXT = "Your code is 482913. It is valid for ten minutes. We will never ask you for it by phone."
 #: How long the last answers may take, seconds.
 PATIENCE = 30.0
+#: Numbers that are sent to, and how far apart those of two messages are; prime to each other, so all of them come.
+NUMBERS, SPREAD = 9_986_000, 7919
 #: How often to look whether more may be sent, seconds.
 TICK = 0.01
 
@@ -93,7 +95,9 @@ class Result(msgspec.Struct, frozen=True):
 def requests(options: Options) -> Callable[[int], bytes]:
     """A function from a number to a request with a key and a recipient of its own.
 
-    The recipients' last four digits are 0014 and up: those below are orders to simulators.
+    Recipients are spread over a thousand blocks, as those of honest traffic are: of numbers that follow one another,
+    nearly every one meets a hold of the guard, which is a row more for each message. Their last four digits are 0014
+    and up: those below are orders to simulators.
     """
     if options.whatsapp:
         return _templates(options)
@@ -110,8 +114,8 @@ def requests(options: Options) -> Callable[[int], bytes]:
     before = b"\r\n\r\n" + before
 
     def request(number: int) -> bytes:
-        group, last = divmod(number, 9986)
-        return b"%s%012x%s%03d%04d%s" % (head, number, before, group % 1000, last + 14, after)
+        group, last = divmod(number * SPREAD % NUMBERS, 9986)
+        return b"%s%012x%s%03d%04d%s" % (head, number, before, group, last + 14, after)
 
     return request
 

@@ -28,7 +28,7 @@ async def memory(stage: Stage, report: Report, lengths: Lengths) -> None:
     began = time.monotonic()
     while True:
         result = await stage.load(connections=64, seconds=min(lengths.way, 60), in_flight=way.IN_FLIGHT)
-        await way.settle(receiver)
+        await way.settle(stage)
         stage.say(
             f"  after {(time.monotonic() - began) / 60:.1f} min: API {stage.size('api'):.0f} MB,"
             f" worker {stage.size('worker'):.0f} MB, {result.rate:,.0f}/s"

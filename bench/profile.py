@@ -42,7 +42,7 @@ async def profile(stage: Stage, name: str, results: Path) -> str:
         )
     result = await loading
     if receiver is not None:
-        await way.settle(receiver)
+        await way.settle(stage)
     await stage.stop(name)
     for control in (smsc, receiver):
         if control is not None:

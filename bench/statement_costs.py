@@ -75,19 +75,19 @@ async def measure(made: Stage, channel: str, seconds: float) -> list[str]:
     numbers: tuple[str, ...] = ()
     if channel == "sms":
         await made.start_smsc()
-        receiver = await made.start_receiver()
+        await made.start_receiver()
         await made.start_worker()
     else:
         await made.start_graph(numbers=whatsapp.NUMBERS)
         await made.start_worker(bound=False)
         numbers = tuple(str(row["id"]) for row in await made.whatsapp_numbers(count=whatsapp.NUMBERS))
-        receiver = await made.start_receiver()
+        await made.start_receiver()
     load = {"connections": 64, "warm_up": 1.0, "in_flight": way.IN_FLIGHT, "whatsapp": numbers}
     await made.load(seconds=1.0, **load)
-    await way.settle(receiver)
+    await way.settle(made)
     before = _logs(made)
     result = await made.load(seconds=seconds, **load)
-    await way.settle(receiver)
+    await way.settle(made)
     log = ""
     for path in sorted(_logs(made)):
         with path.open(errors="replace") as file:

@@ -59,14 +59,14 @@ async def way(stage: Stage, report: Report, lengths: Lengths) -> None:
         rates.append(result.received / result.seconds)
         busy.append(result.busy * 100)
         processor.append(sum(cost for name, cost in result.costs(result.received).items() if name not in STAND_INS))
-        await settle(receiver)
+        await settle(stage)
         work = (await database.mark(stage)).since(before, messages=result.statuses["202"])
         full_p50.append((await receiver.ask("latencies"))["p50"])
         since = datetime.now(UTC)
         half = await stage.load(
             connections=64, warm_up=1.0, seconds=lengths.way / 3, in_flight=IN_FLIGHT, rate=rates[-1] / 2
         )
-        await settle(receiver)
+        await settle(stage)
         took = await receiver.ask("latencies")
         half_p50.append(took["p50"])
         half_p95.append(took["p95"])
@@ -98,20 +98,23 @@ async def way(stage: Stage, report: Report, lengths: Lengths) -> None:
         control.close()
 
 
-async def settle(receiver: Control, *, quiet: float = 1.0, patience: float = 30.0) -> int:
-    """Wait until no webhook has come for `quiet` seconds; returns how many came in all."""
+#: Something is still on its way: work in the queue, or a message whose end is not known.
+OPEN = """
+SELECT EXISTS (SELECT FROM queue)
+    OR EXISTS (SELECT FROM messages WHERE status IN ('accepted', 'sent'))
+    OR EXISTS (SELECT FROM whatsapp_messages WHERE direction = 'outbound' AND status IN ('accepted', 'sent'))
+"""
+
+
+async def settle(stage: Stage, *, patience: float = 60.0) -> None:
+    """Wait until every message has ended and every webhook was answered and recorded, however slow the machine is now.
+    BenchError if that takes longer than `patience` seconds."""
     deadline = time.monotonic() + patience
-    before, since = -1, time.monotonic()
-    while True:
-        received: int = (await receiver.ask("counters"))["received"]
-        now = time.monotonic()
-        if received != before:
-            before, since = received, now
-        elif now - since >= quiet:
-            return received
-        if now > deadline:
-            raise BenchError(f"webhooks still come after {patience:.0f} s: {received} so far")
-        await asyncio.sleep(0.05)
+    async with stage.connection() as conn:
+        while await conn.fetchval(OPEN):
+            if time.monotonic() > deadline:
+                raise BenchError(f"messages or webhooks are still on their way after {patience:.0f} s")
+            await asyncio.sleep(0.2)
 
 
 async def _all_came(stage: Stage, receiver: Control) -> None:

@@ -61,7 +61,7 @@ async def _sends(stage: Stage, report: Report, lengths: Lengths, numbers: tuple[
         )
         rates.append(result.received / result.seconds)
         accepted.append(result.p99)
-        await settle(receiver)
+        await settle(stage)
         stage.say(f"  round {number + 1}: {rates[-1]:,.0f} sends/s")
     await _until_read(stage)
     report.add("whatsapp_way", "WhatsApp sends, accept to webhook, 3 statuses each, 64 connections", rates, "/s")
