@@ -6,8 +6,9 @@ The rule nobody may break: a refund is made in the commit that ends the message,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-
-import asyncpg
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
 
 from heliograph.accounts import quota
 from heliograph.audit import recording as audit
@@ -36,29 +37,48 @@ CHOICES = tuple(name for name in REASONS if name != UNSENT)
 CHOSEN = "SELECT class FROM refunded_classes"
 
 
-async def give_back(conn: Connection, rows: Iterable[asyncpg.Record]) -> None:
+class Moved(Protocol):
+    """A message that has just moved."""
+
+    @property
+    def organization_id(self) -> UUID: ...
+    @property
+    def id(self) -> UUID: ...
+    @property
+    def mode(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def sent_at(self) -> datetime | None: ...
+    @property
+    def failure_code(self) -> str | None: ...
+    @property
+    def segments(self) -> int: ...
+
+
+async def give_back(conn: Connection, moved: Iterable[Moved]) -> None:
     """Refund those of these messages that have just failed, by their class. Runs in the caller's transaction,
     after its moves: balances are what others wait for."""
-    failed = [(row, name) for row in rows if (name := class_of(row)) is not None]
+    failed = [(one, name) for one in moved if (name := class_of(one)) is not None]
     if not failed:
         return
     chosen = {UNSENT}
     if any(name != UNSENT for _, name in failed):
         chosen.update(row["class"] for row in await conn.fetch(CHOSEN))
-    due = [(row, name) for row, name in failed if name in chosen]
+    due = [(one, name) for one, name in failed if name in chosen]
     if due:
-        messages = [(row["organization_id"], row["id"], row["segments"]) for row, _ in due]
+        messages = [(one.organization_id, one.id, one.segments) for one, _ in due]
         await quota.refund_many(conn, messages, [REASONS[name] for _, name in due])
 
 
-def class_of(row: asyncpg.Record) -> str | None:
+def class_of(one: Moved) -> str | None:
     """The class of a message's failure; None: it has not failed, or costs nothing."""
-    status = row["status"]
-    if row["mode"] != "live" or status not in REASONS:
+    status = one.status
+    if status not in REASONS or one.mode != "live":
         return None
-    if row["sent_at"] is not None or status == "unknown":
-        return str(status)
-    return "refused" if row["failure_code"] == "rejected" else UNSENT
+    if one.sent_at is not None or status == "unknown":
+        return status
+    return "refused" if one.failure_code == "rejected" else UNSENT
 
 
 # -- what the installation says ----------------------------------------------------------------------------------------

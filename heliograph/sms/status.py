@@ -14,19 +14,17 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-import asyncpg
 import msgspec
 
 from heliograph import traffic
-from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.base.money import Charge, columns
 from heliograph.prices import margins
 from heliograph.sms import refunds
+from heliograph.sms.arrivals import Arrival, change, due, event
 from heliograph.suppliers.contract import ReceiptState
 from heliograph.webhooks.recording import events
-from heliograph.why import words
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -63,8 +61,6 @@ BY_RECEIPT = {
 
 #: Why a message ended as `unknown`: no receipt came in time, or no answer to the one attempt that its policy allows.
 NO_RECEIPT, OUTCOME_UNKNOWN = "no_receipt", "outcome_unknown"
-#: What customers read about a failure, by its code. Never a supplier's text.
-FAILURES = words.told("sms_failure")
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False):
@@ -127,6 +123,7 @@ def guard(old: str, new: str) -> str:
 
 
 # A late `delivered` takes back the failure that it proves wrong. event_id is set once, by the first contract event.
+# What the move itself says (ids, times) is not returned: reading it took as long as all that follows.
 MOVE = f"""
 UPDATE messages m
    SET status = v.status,
@@ -151,16 +148,15 @@ UPDATE messages m
        receipt_at = CASE WHEN m.receipt IS NOT NULL THEN m.receipt_at WHEN v.receipt IS NOT NULL THEN v.at END
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::text[], $6::uuid[], $7::boolean[],
               $8::boolean[], $9::uuid[], $10::uuid[], $11::smallint[], $12::text[], $13::text[], $14::bigint[],
-              $15::text[], $16::text[])
+              $15::text[], $16::text[]) WITH ORDINALITY
        AS v (organization_id, id, status, at, failure_code, event_id, unsent, was_sent, supplier_id, receipt,
-             receipt_attempt, receipt_error, network, cost, cost_currency, cost_due)
+             receipt_attempt, receipt_error, network, cost, cost_currency, cost_due, n)
  WHERE m.organization_id = v.organization_id AND m.id = v.id AND {guard("m.status", "v.status")}
    AND (NOT v.unsent OR m.status = 'accepted')
-RETURNING m.organization_id, m.id, m.mode, m.status, m.recipient, m.client_reference, m.segments, m.request_id,
-          m.accepted_at, m.sent_at, m.delivered_at, m.failed_at, m.failure_code, v.at, v.event_id,
-          m.event_id = v.event_id AS raises, m.country, m.sender, m.supplier_id, m.send_at, m.previous_status,
-          m.receipt, m.expires_at, m.network, m.price, m.price_currency, m.price_due, m.cost, m.cost_currency,
-          m.cost_due
+RETURNING v.n, m.event_id = v.event_id AS raises, m.receipt = v.receipt AS notes, m.mode, m.segments, m.country,
+          m.sender, m.accepted_at, CASE v.status WHEN 'sent' THEN nullif(m.sent_at, v.at) ELSE m.sent_at END,
+          m.previous_status, m.supplier_id, m.recipient, m.client_reference, m.request_id, m.send_at, m.expires_at,
+          m.network, m.price, m.price_currency, m.price_due, m.cost, m.cost_currency, m.cost_due
 """
 
 
@@ -198,6 +194,7 @@ async def move_many(
     moved, deliveries, _ = await move_many(conn, sent_first, announce_sent=announce_sent, handover=handover)
     # In one order, or two batches that share messages could deadlock.
     moves = sorted(one_each.values(), key=lambda move: move.message_id.int)
+    event_ids = [uuid7() if STATUSES[move.status].event else None for move in moves]
     rows = await conn.fetch(
         MOVE,
         [move.organization_id for move in moves],
@@ -205,7 +202,7 @@ async def move_many(
         [move.status for move in moves],
         [move.at for move in moves],
         [move.failure_code for move in moves],
-        [uuid7() if STATUSES[move.status].event else None for move in moves],
+        event_ids,
         [move.unsent for move in moves],
         [move.was_sent for move in moves],
         [move.supplier_id for move in moves],
@@ -215,110 +212,23 @@ async def move_many(
         [move.taken and move.taken.network for move in moves],
         *columns([None if move.taken is None else move.taken.cost for move in moves]),
     )
-    await traffic.record(conn, map(_change, rows))
-    await margins.record(conn, [due for row in rows if (due := _due(row)) is not None])
-    raised = [_event(row) for row in rows if row["raises"]]
-    if announce_sent:
-        raised += [
-            _event(row, "message.sent")
-            for row in rows
-            if row["status"] == "sent" and (row["organization_id"], row["mode"]) in announce_sent
-        ]
-    moved.update(row["id"] for row in rows)
-    noted = {row["receipt"] for row in rows}
+    arrived: list[Arrival] = []
+    raised: list[events.Event] = []
+    noted: set[UUID] = set()
+    for n, raises, notes, *row in rows:
+        move, event_id = moves[n - 1], event_ids[n - 1]
+        kind = STATUSES[move.status].event
+        one = Arrival(move.organization_id, move.message_id, move.status, move.at, move.failure_code, kind, *row)
+        arrived.append(one)
+        moved.add(move.message_id)
+        if notes and move.receipt is not None:
+            noted.add(move.receipt)
+        if raises and event_id is not None and kind is not None:
+            raised.append(event(one, event_id, kind))
+        elif announce_sent and one.status == "sent" and (one.organization_id, one.mode) in announce_sent:
+            raised.append(event(one, uuid7(), "message.sent"))
+    await traffic.record(conn, map(change, arrived))
+    await margins.record(conn, [amount for one in arrived if (amount := due(one)) is not None])
     deliveries += await events.record(conn, raised, handover=handover)
-    await refunds.give_back(conn, rows)
+    await refunds.give_back(conn, arrived)
     return Moved(moved, deliveries, noted)
-
-
-def _change(row: asyncpg.Record) -> traffic.Change:
-    """The traffic deltas of a row that moved."""
-    old, sent, delivered = row["previous_status"], row["sent_at"], row["delivered_at"]
-    begun = max(row["accepted_at"], row["send_at"] or row["accepted_at"])
-    # A message that had ended without news from a supplier may turn out to have arrived.
-    new = old in ("accepted", "sending") or (old in ("unknown", "expired") and sent == row["at"])
-    # Nothing but a receipt ends a message that a supplier has, save that there is none.
-    is_reported = sent is not None and STATUSES[row["status"]].event is not None
-    late_from = None if sent is None else row["expires_at"] or sent + traffic.LATE
-    return traffic.Change(
-        organization_id=row["organization_id"],
-        channel="sms",
-        mode=row["mode"],
-        country=row["country"],
-        sender=row["sender"],
-        segments=row["segments"],
-        accepted_at=row["accepted_at"],
-        old_status=old,
-        new_status=row["status"],
-        supplier_id=row["supplier_id"],
-        sent=(sent - begun).total_seconds() if new and sent is not None else None,
-        delivered=(delivered - begun).total_seconds() if row["status"] == "delivered" else None,
-        # Of what failed, only what expired may move on: its code is no longer in the row, so it is counted by one.
-        old_reason=old if old == "expired" else "",
-        new_reason=row["status"] if row["status"] == "expired" else row["failure_code"] or "",
-        taken_at=sent,
-        receipt=(row["at"] - sent).total_seconds() if is_reported else None,
-        is_late=is_reported and (old == "unknown" or row["at"] > late_from),
-    )
-
-
-def _due(row: asyncpg.Record) -> margins.Due | None:
-    """What a live message that moved made due: when a supplier takes it, and when it arrives."""
-    price, cost = row["price"], row["cost"]
-    if (price is None and cost is None) or row["mode"] != "live":
-        return None
-    arrives = row["status"] == "delivered"
-    # A message that had ended without news from a supplier may turn out to have arrived.
-    taken = row["previous_status"] == "accepted" and row["sent_at"] is not None
-    if not taken and not arrives:
-        return None
-    now = {"submit": taken, "delivered": arrives}
-    return margins.Due(
-        organization_id=row["organization_id"],
-        at=row["at"],
-        supplier_id=row["supplier_id"],
-        country=row["country"],
-        network=row["network"] or "",
-        messages=int(taken),
-        segments=row["segments"] if taken else 0,
-        price=price if price is not None and now[row["price_due"]] else 0,
-        price_currency=row["price_currency"] or "",
-        cost=cost if cost is not None and now[row["cost_due"]] else 0,
-        cost_currency=row["cost_currency"] or "",
-    )
-
-
-def _event(row: asyncpg.Record, kind: str | None = None) -> events.Event:
-    contract = STATUSES[row["status"]].event
-    return events.Event(
-        organization_id=row["organization_id"],
-        id=row["event_id"] or uuid7(),
-        kind=kind or contract or "",
-        request_id=row["request_id"],
-        data=message_data(row),
-        created_at=row["at"],
-        message_id=row["id"],
-        mode=row["mode"],
-    )
-
-
-def message_data(row: asyncpg.Record) -> str:
-    """The `data` of a message's event, as JSON. Contains nothing from the supplier."""
-    code = row["failure_code"]
-    return msgspec.json.encode(
-        {
-            "message": {
-                "id": row["id"],
-                "clientReference": row["client_reference"],
-                "channel": "sms",
-                "to": row["recipient"],
-                "status": row["status"],
-                "segments": row["segments"],
-                "acceptedAt": iso(row["accepted_at"]),
-                "sentAt": iso(row["sent_at"]) if row["sent_at"] else None,
-                "deliveredAt": iso(row["delivered_at"]) if row["delivered_at"] else None,
-                "failedAt": iso(row["failed_at"]) if row["failed_at"] else None,
-                "failure": {"code": code, "message": FAILURES[code]} if code else None,
-            }
-        }
-    ).decode()

@@ -6,15 +6,16 @@ where it was counted, under the same hour, supplier and status, and added where 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from heliograph.base.database.pool import Connection
-from heliograph.base.histogram import LENGTH, bucket
+from heliograph.base.histogram import LENGTH, bucket_of
 from heliograph.base.ids import uuid7
 from heliograph.traffic.reconciliation import Counted, Sums, add, append, as_text, hour_of
 
@@ -27,9 +28,12 @@ NONE = UUID(int=0)
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """A message whose status changed. `sent`, `delivered`: from acceptance (or from when it was due) to that, seconds,
-    if it happened just now. `receipt`: from when the supplier took it (`taken_at`) to the receipt that ended it,
-    seconds, if one did; `is_late`: it came too late."""
+    """A message whose status changed. Those of a batch are of one channel; times are in UTC.
+
+    `sent`, `delivered`: from acceptance (or from when it was due) to that, seconds, if it happened just now. `receipt`:
+    from when the supplier took it (`taken_at`) to the receipt that ended it, seconds, if one did; `is_late`: it came
+    too late.
+    """
 
     organization_id: UUID
     channel: str
@@ -143,34 +147,31 @@ def _groups(changes: Iterable[Change]) -> Iterable[_Group]:
     """Changes that are alike. A batch is of hundreds of messages and of few kinds, so a message costs one look-up."""
     groups: dict[tuple[Any, ...], _Group] = {}
     for change in changes:
-        at = change.accepted_at
+        at, taken, sent = change.accepted_at, change.taken_at, change.sent
         key = (
             change.organization_id,
+            at.toordinal(),
             at.hour,
-            at.date(),
             change.sender,
             change.country,
             change.supplier_id,
             change.old_status,
             change.new_status,
             change.mode,
-            change.channel,
             change.old_reason,
             change.new_reason,
-            at.tzinfo,
-            change.sent is None,
+            sent is None,
             change.is_late,
             # The day of the month is enough: nothing that is reported is a month old.
-            None if (taken := change.taken_at) is None else (taken.day, taken.hour),
+            None if taken is None else taken.day * 24 + taken.hour,
         )
         group = groups.get(key)
         if group is None:
-            hour = at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-            group = groups[key] = _Group(change, hour)
+            group = groups[key] = _Group(change, at.replace(minute=0, second=0, microsecond=0))
         group.count += 1
         group.segments += change.segments
-        if change.sent is not None:
-            group.sent.append(change.sent)
+        if sent is not None:
+            group.sent.append(sent)
         if change.delivered is not None:
             group.delivered.append(change.delivered)
         if change.receipt is not None:
@@ -180,6 +181,7 @@ def _groups(changes: Iterable[Change]) -> Iterable[_Group]:
 
 def _counted(histogram: list[int] | None, durations: Iterable[float]) -> list[int]:
     histogram = histogram or [0] * LENGTH
-    for duration in durations:
-        histogram[bucket(duration)] += 1
+    # A bucket is a number of binary digits: of a batch's durations there are few.
+    for digits, count in Counter([int(duration * 1000).bit_length() for duration in durations]).items():
+        histogram[bucket_of(1 << max(digits - 1, 0))] += count
     return histogram

@@ -21,7 +21,8 @@ from heliograph.base.errors import Refusal
 from heliograph.campaigns import plan, standstill
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.cli import app
-from heliograph.sms.status import FAILURES, STATUSES
+from heliograph.sms.arrivals import FAILURES
+from heliograph.sms.status import STATUSES
 from heliograph.webhooks.recording import events
 from heliograph.whatsapp import status
 from tests.house import tables

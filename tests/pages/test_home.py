@@ -11,7 +11,8 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.dashboard.messaging.home import LATEST, TRIED
 from heliograph.overview import figures
-from heliograph.sms.status import FAILURES, Move, move_many
+from heliograph.sms.arrivals import FAILURES
+from heliograph.sms.status import Move, move_many
 from heliograph.traffic import Point
 
 from .conftest import Api, Browser, Tenant, make_person

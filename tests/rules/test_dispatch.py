@@ -18,8 +18,8 @@ from heliograph.base.retry import SUBMIT
 from heliograph.sending.attempts import Attempt
 from heliograph.sending.dispatch import OVERTAKEN
 from heliograph.sms.accepting import withdrawal
+from heliograph.sms.arrivals import FAILURES
 from heliograph.sms.dispatch.claimed import ClaimedMessage
-from heliograph.sms.status import FAILURES
 from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Submission, Verdict
 from tests.rules.dispatching import Bench, attempts, pause_of, queued
 from tests.rules.factories import (

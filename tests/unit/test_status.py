@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from heliograph.sms.status import BY_RECEIPT, FAILURES, STATUSES, may_move
+from heliograph.sms.arrivals import FAILURES
+from heliograph.sms.status import BY_RECEIPT, STATUSES, may_move
 from heliograph.suppliers.contract import ReceiptState
 
 RANK = {"accepted": 0, "sent": 1}

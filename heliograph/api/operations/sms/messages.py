@@ -17,8 +17,8 @@ from heliograph.base import phones
 from heliograph.base.database.clock import iso
 from heliograph.base.errors import Invalid
 from heliograph.sms import conversions, messages
+from heliograph.sms.arrivals import FAILURES
 from heliograph.sms.messages import SHOWN_STATUSES, Filters, MessageNotCancelable, Step
-from heliograph.sms.status import FAILURES
 
 StatusName = Annotated[str, Meta(extra_json_schema={"enum": list(SHOWN_STATUSES)})]
 

@@ -1,0 +1,174 @@
+"""What follows from a message's move: changes of the roll-ups, amounts that become due, its event.
+
+The rule nobody may break: what customers read of a message contains nothing from the supplier.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph import traffic
+from heliograph.base.database.clock import iso
+from heliograph.prices import margins
+from heliograph.webhooks.recording import events
+from heliograph.why import words
+
+#: What customers read about a failure, by its code. Never a supplier's text.
+FAILURES = words.told("sms_failure")
+#: Statuses of messages that no supplier has.
+WAITING = ("accepted", "sending")
+
+
+class Arrival(msgspec.Struct, frozen=True, gc=False):
+    """A message that has just moved: first what its move says, then the rest of its row, as `status.MOVE` returns
+    it."""
+
+    organization_id: UUID
+    id: UUID
+    #: Its new status, since when, and why it failed.
+    status: str
+    at: datetime
+    failure_code: str | None
+    #: The contract event of its status.
+    kind: str | None
+    mode: str
+    segments: int
+    country: str
+    sender: str
+    accepted_at: datetime
+    #: When a supplier took it; None for one that was `sent` by this move.
+    sent_before: datetime | None
+    previous_status: str
+    supplier_id: UUID | None
+    recipient: str
+    client_reference: str | None
+    request_id: str
+    send_at: datetime | None
+    expires_at: datetime | None
+    network: str | None
+    price: int | None
+    price_currency: str | None
+    price_due: str | None
+    cost: int | None
+    cost_currency: str | None
+    cost_due: str | None
+
+    @property
+    def sent_at(self) -> datetime | None:
+        """When a supplier took it; None: none is known to have it."""
+        return self.sent_before or (self.at if self.status == "sent" else None)
+
+
+def change(one: Arrival) -> traffic.Change:
+    """The traffic deltas of a message that moved."""
+    old, status, at, accepted_at, sent = one.previous_status, one.status, one.at, one.accepted_at, one.sent_at
+    begun = accepted_at if one.send_at is None else max(accepted_at, one.send_at)
+    # A message that had ended without news from a supplier may turn out to have arrived.
+    new = old in WAITING or (old in ("unknown", "expired") and sent == at)
+    took: float | None = None
+    is_late = False
+    # Nothing but a receipt ends a message that a supplier has, save that there is none.
+    if sent is not None and one.kind is not None:
+        took = (at - sent).total_seconds()
+        is_late = old == "unknown" or at > (one.expires_at or sent + traffic.LATE)
+    return traffic.Change(
+        one.organization_id,
+        "sms",
+        one.mode,
+        one.country,
+        one.sender,
+        one.segments,
+        accepted_at,
+        old,
+        status,
+        one.supplier_id,
+        (sent - begun).total_seconds() if new and sent is not None else None,
+        (at - begun).total_seconds() if status == "delivered" else None,
+        # Of what failed, only what expired may move on: its code is no longer in the row, so it is counted by one.
+        old if old == "expired" else "",
+        status if status == "expired" else one.failure_code or "",
+        sent,
+        took,
+        is_late,
+    )
+
+
+def due(one: Arrival) -> margins.Due | None:
+    """What a live message that moved made due: when a supplier takes it, and when it arrives."""
+    price, cost = one.price, one.cost
+    if (price is None and cost is None) or one.mode != "live":
+        return None
+    arrives = one.status == "delivered"
+    # A message that had ended without news from a supplier may turn out to have arrived.
+    taken = one.previous_status == "accepted" and one.sent_at is not None
+    if not taken and not arrives:
+        return None
+    now = {"submit": taken, "delivered": arrives}
+    return margins.Due(
+        organization_id=one.organization_id,
+        at=one.at,
+        supplier_id=one.supplier_id,
+        country=one.country,
+        network=one.network or "",
+        messages=int(taken),
+        segments=one.segments if taken else 0,
+        price=price if price is not None and now[one.price_due or ""] else 0,
+        price_currency=one.price_currency or "",
+        cost=cost if cost is not None and now[one.cost_due or ""] else 0,
+        cost_currency=one.cost_currency or "",
+    )
+
+
+def event(one: Arrival, id: UUID, kind: str) -> events.Event:
+    """The event of this id and kind about a message that moved."""
+    return events.Event(one.organization_id, id, kind, one.request_id, message_data(one), one.at, one.id, one.mode)
+
+
+class _Failure(msgspec.Struct, frozen=True, gc=False):
+    code: str
+    message: str
+
+
+class _Message(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """As events show it."""
+
+    id: UUID
+    client_reference: str | None
+    channel: str
+    to: str
+    status: str
+    segments: int
+    accepted_at: str
+    sent_at: str | None
+    delivered_at: str | None
+    failed_at: str | None
+    failure: _Failure | None
+
+
+class _Data(msgspec.Struct, frozen=True, gc=False):
+    message: _Message
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def message_data(one: Arrival) -> str:
+    """The `data` of a message's event, as JSON."""
+    at, code, status, sent = iso(one.at), one.failure_code, one.status, one.sent_at
+    message = _Message(
+        one.id,
+        one.client_reference,
+        "sms",
+        one.recipient,
+        status,
+        one.segments,
+        iso(one.accepted_at),
+        iso(sent) if sent is not None else None,
+        at if status == "delivered" else None,
+        at if code is not None and status != "unknown" else None,
+        _Failure(code, FAILURES[code]) if code else None,
+    )
+    return _encode(_Data(message)).decode()
