@@ -218,6 +218,7 @@ SINCE: Mapping[str, str] = {
     "3d": "The last 3 days",
     "7d": "The last 7 days",
     "30d": "The last 30 days",
+    "custom": "Choose times",
 }
 REPLAYS: Mapping[str, str] = {"running": "Running", "completed": "Completed", "canceled": "Canceled"}
 #: What came of an attempt to deliver an event.

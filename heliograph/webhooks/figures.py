@@ -6,6 +6,7 @@ which are some ten seconds old; what waits is counted up to MOST_WAITING.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -26,6 +27,8 @@ MOST_WAITING = 1_000
 #: Events of a pause that are scanned to count those that wait.
 LOOKED = 5_000
 HOUR = timedelta(hours=1)
+#: Longest range that is shown by the hour.
+HOURLY = timedelta(days=7, hours=1)
 
 
 class Hour(msgspec.Struct, frozen=True):
@@ -41,6 +44,26 @@ class Hour(msgspec.Struct, frozen=True):
     @property
     def failed(self) -> int:
         return sum(self.results.values()) - self.delivered
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """Attempts that began within the interval from `at` on. `results`: how many, by result; `p50`, `p95`: seconds
+    within which so many of the successes were answered."""
+
+    at: datetime
+    results: dict[str, int]
+    p50: float | None
+    p95: float | None
+
+
+class Course(msgspec.Struct, frozen=True):
+    """The attempts at an endpoint over a range: all together, and in intervals of `step`, empty ones included."""
+
+    step: timedelta
+    intervals: list[Interval]
+    results: dict[str, int]
+    p50: float | None
+    p95: float | None
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -126,6 +149,38 @@ async def of(conn: Connection, actor: Actor, *, id: UUID, hours: int = 24) -> He
     """One endpoint. Raises NotFound."""
     endpoint = await endpoints.get(conn, actor, id=id)
     return (await _healths(conn, actor, [endpoint], hours))[0]
+
+
+async def course(conn: Connection, actor: Actor, *, id: UUID, since: datetime, until: datetime) -> Course:
+    """The attempts at one of the actor's endpoints, by the hour, or by 24 hours if that would be more than a week;
+    `since` counts from the beginning of its hour. Raises NotFound."""
+    await endpoints.get(conn, actor, id=id)
+    since = since.replace(minute=0, second=0, microsecond=0)
+    step = HOUR if until - since <= HOURLY else 24 * HOUR
+    count = max(-((since - until) // step), 1)
+    results: list[dict[str, int]] = [{} for _ in range(count)]
+    took = [[0] * histogram.LENGTH for _ in range(count)]
+    for _, hour, result, attempts, durations in await conn.fetch(TRAFFIC, actor.organization_id, [id], since, until):
+        place = (hour - since) // step
+        results[place][result] = results[place].get(result, 0) + attempts
+        if result == DELIVERED:
+            took[place] = [one + other for one, other in zip(took[place], durations, strict=True)]
+    total = Counter[str]()
+    for each in results:
+        total.update(each)
+    whole = [sum(column) for column in zip(*took, strict=True)]
+    return Course(
+        step,
+        [
+            Interval(
+                since + n * step, results[n], histogram.percentile(took[n], 0.5), histogram.percentile(took[n], 0.95)
+            )
+            for n in range(count)
+        ],
+        dict(total),
+        histogram.percentile(whole, 0.5),
+        histogram.percentile(whole, 0.95),
+    )
 
 
 async def _healths(conn: Connection, actor: Actor, listed: Sequence[Endpoint], hours: int) -> list[Health]:

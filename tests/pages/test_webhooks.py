@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.network.addresses import parse_url
@@ -22,7 +23,7 @@ from heliograph.pages import words
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.webhooks import endpoints, history, replays
 from heliograph.webhooks.delivery import evidence, signing
-from heliograph.webhooks.recording import feed
+from heliograph.webhooks.recording import feed, traffic
 from tests.hooks import attempted, delivering, record
 from tests.hooks import settings as impatient
 from tests.house.project import ROOT
@@ -413,3 +414,29 @@ async def test_paused_and_resumed_by_buttons_and_enabled_with_what_it_missed(poo
         )
         page = await owner.get(f"/webhooks/{id}")
         assert "Both secrets sign until" in page.words
+
+
+async def test_charts_of_an_endpoint_and_times_of_ones_own(pool: Pool, owner: Browser) -> None:
+    async with receiving(Options(status=500)) as receiver:
+        id = id_in(await register(owner, receiver.url))
+        actor = await pool.fetchval("SELECT organization_id FROM webhook_endpoints")
+        async with delivering(pool, UNDER):
+            await record(
+                pool, Actor(organization_id=actor, key_id=None, mode="live", scopes=frozenset(), state="active")
+            )
+            await attempted(pool, 3)
+    async with pool.acquire() as conn:
+        await traffic.fold(conn)
+    page = await owner.get(f"/webhooks/{id}")
+    assert "0 attempts delivered, 3 failed." in page.words
+    assert "Nothing was answered with a 2xx." in page.words
+    file = await owner.get(f"/webhooks/{id}?csv=attempts")
+    assert file.text.lstrip("\ufeff").startswith("Time,Delivered,Refused")
+    page = await owner.get(f"/webhooks/{id}/replay")
+    at = clock.iso(clock.now() - timedelta(minutes=5))
+    form = {"since": "custom", "kinds": "message.delivered"}
+    for wrong in ({"from": ""}, {"from": "yesterday"}, {"from": at, "to": "2001-01-01"}, {"from": "2001-01-01"}):
+        again = await owner.submit(page, f"/webhooks/{id}/replay", **(form | wrong))
+        assert (again.status, 'href="#from"' in again.text) == (422, True), wrong
+    done = await owner.submit(page, f"/webhooks/{id}/replay", **(form | {"from": at, "to": ""}))
+    assert "It is on its way" in done.words

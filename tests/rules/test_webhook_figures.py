@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
+import pytest
+
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.base.errors import NotFound
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.webhooks import figures, replays
 from heliograph.webhooks.recording import traffic
@@ -58,6 +63,19 @@ async def test_every_attempt_counts_once(pool: Pool) -> None:
     assert p95 is not None
     assert p50 <= p95
     assert seen[failing].p95 is None
+    now = clock.now()
+    async with pool.acquire() as conn:
+        day = await figures.course(conn, actor, id=failing, since=now - timedelta(hours=24), until=now)
+        month = await figures.course(conn, actor, id=well, since=now - timedelta(days=30), until=now)
+        with pytest.raises(NotFound):
+            await figures.course(conn, await organization(pool), id=well, since=now - timedelta(days=1), until=now)
+    assert (day.step, day.results, day.p95) == (timedelta(hours=1), {"refused": 60}, None)
+    assert len(day.intervals) in (24, 25)
+    assert sum(one.results.get("refused", 0) for one in day.intervals) == 60
+    assert (month.step, month.results, len(month.intervals)) == (timedelta(hours=24), {"delivered": 31}, 31)
+    assert month.p50 == p50
+    (busy,) = [one for one in month.intervals if one.results]
+    assert busy.p95 == p95
     await good.stop()
     await bad.stop()
 

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 from heliograph.base.database import clock, cursor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
-from heliograph.dashboard.developers import webhooks
+from heliograph.dashboard.developers import endpoint_charts, webhooks
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces import ranges
+from heliograph.pages.pieces import charts, ranges
 from heliograph.pages.requests import Request
 from heliograph.webhooks import changing, endpoints, figures, history, replays
 from heliograph.webhooks.changing import Changes
@@ -32,6 +33,8 @@ SINCE = {
     "7d": timedelta(days=7),
     "30d": timedelta(days=REPLAY_DAYS),
 }
+#: Or times of one's own.
+OWN = "custom"
 COLLECTION = "attempts of a page"
 
 
@@ -43,6 +46,8 @@ async def show(request: Request) -> Answer:
         return Elsewhere(location=request.to(f"/webhooks/{id}"))
     if values["endpoint"].catches_until is not None:
         return Elsewhere(location=request.to("/webhooks/catcher"))
+    if (file := charts.download(request, values["charts"])) is not None:
+        return file
     template = "developers/endpoint_live.html" if request.is_fragment else "developers/endpoint.html"
     return Shown(template=template, values=values)
 
@@ -186,9 +191,7 @@ async def replay(request: Request) -> Answer:
     id, form = request.id(), request.form
 
     async def work(conn: Connection) -> str:
-        since = SINCE.get(form.get("since", ""))
-        if since is None:
-            raise Invalid(("since", "enum", "Choose one of the times that are offered."))
+        from_at, to_at = _asked_times(request)
         asked = [one for one in form.get("kinds", "").split(",") if one]
         if not asked:
             raise Invalid(("kinds", "length", "Choose at least one event."))
@@ -196,8 +199,8 @@ async def replay(request: Request) -> Answer:
             conn,
             request.actor,
             endpoint_id=id,
-            # The limit is as old as the oldest attempt that is kept.
-            from_at=clock.now() - since + timedelta(minutes=1),
+            from_at=from_at,
+            to_at=to_at,
             kinds=asked,
             only_failed=form.get("what") != "everything",
         )
@@ -206,12 +209,34 @@ async def replay(request: Request) -> Answer:
     try:
         await request.once(work)
     except Invalid as refusal:
+        if [(one["field"], one["issue"]) for one in refusal.details["fields"]] == [("from", "range")]:
+            refusal = Invalid(("from", "range", "The beginning must lie before the end, within the last 30 days."))
         return refused("developers/endpoint_replay.html", refusal, await _replay_values(request))
     except (EndpointDisabled, EndpointPaused, ReplayRunning) as refusal:
         wrong = Invalid(("since", refusal.code, refusal.message))
         return refused("developers/endpoint_replay.html", wrong, await _replay_values(request))
     said = request.text("It is on its way: what is sent again goes behind what happens now.")
     return Elsewhere(location=request.to(f"/webhooks/{id}/replay"), notice=said)
+
+
+def _asked_times(request: Request) -> tuple[datetime, datetime | None]:
+    """From when until when something is sent again; None: until now. Raises Invalid."""
+    form, zone = request.form, ZoneInfo(request.speech.zone)
+    if form.get("since") != OWN:
+        since = SINCE.get(form.get("since", ""))
+        if since is None:
+            raise Invalid(("since", "enum", "Choose one of the times that are offered."))
+        # The limit is as old as the oldest attempt that is kept.
+        return clock.now() - since + timedelta(minutes=1), None
+    ends: list[datetime | None] = []
+    for field in ("from", "to"):
+        typed = form.get(field, "").strip()
+        try:
+            ends.append(ranges.moment(typed, zone, is_end=field == "to") if typed or field == "from" else None)
+        except (ValueError, OverflowError):
+            raise Invalid((field, "format", "Write a time as 2027-01-31 or 2027-01-31 14:30.")) from None
+    assert ends[0] is not None
+    return ends[0], ends[1]
 
 
 async def _replay_values(request: Request) -> dict[str, Any]:
@@ -226,7 +251,9 @@ async def _replay_values(request: Request) -> dict[str, Any]:
         "ticked": form.get("kinds", "").split(",") if form else kinds,
         "since": form.get("since", "24h"),
         "what": form.get("what", "failed"),
-        "times": [(name, request.text(words.SINCE[name])) for name in SINCE],
+        "times": [(name, request.text(words.SINCE[name])) for name in (*SINCE, OWN)],
+        "typed": {name: form.get(name, "") for name in ("from", "to")},
+        "days": REPLAY_DAYS,
         "replays": listed,
     }
 
@@ -254,6 +281,8 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         before = (datetime.fromisoformat(at), UUID(event), number)
     async with request.reading() as conn:
         health = await figures.of(conn, request.actor, id=id)
+        since, until = endpoint_charts.bounds(range)
+        course = await figures.course(conn, request.actor, id=id, since=since, until=until)
         page = await history.attempts(
             conn, request.actor, endpoint_id=id, filters=filters, before=before, limit=PAGE + 1
         )
@@ -271,6 +300,7 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         "state": word,
         "because": because,
         "days": REPLAY_DAYS,
+        "charts": endpoint_charts.drawn(request, course),
         "cells": webhooks.cells(request, health.hours),
         "most_waiting": figures.MOST_WAITING,
         "attempts": tried[:PAGE],

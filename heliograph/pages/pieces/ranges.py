@@ -61,7 +61,7 @@ def read(request: Request, *, usual: str = "") -> Range:
     problems = {}
     for field, text in typed.items():
         try:
-            ends[field] = _moment(text, zone, is_end=field == "to") if text else None
+            ends[field] = moment(text, zone, is_end=field == "to") if text else None
         except (ValueError, OverflowError):
             ends[field] = None
             problems[field] = request.text("Write a time as 2027-01-31 or 2027-01-31 14:30.")
@@ -79,8 +79,9 @@ def read(request: Request, *, usual: str = "") -> Range:
     )
 
 
-def _moment(text: str, zone: ZoneInfo, *, is_end: bool) -> datetime:
-    """Raises ValueError."""
+def moment(text: str, zone: ZoneInfo, *, is_end: bool) -> datetime:
+    """A time as a field for it has it, in the reader's zone unless it names one; a day without a time begins then, or
+    ends. Raises ValueError and OverflowError."""
     if len(text) == len("2027-01-31"):
         day = date.fromisoformat(text)
         if day.year not in YEARS:
