@@ -33,6 +33,7 @@ from bench.load import Options, Result
 from heliograph import demo
 from heliograph.accounts import quota, send_defaults
 from heliograph.base.actor import Actor
+from heliograph.base.crypto import Key
 from heliograph.base.database.migrate import migrate
 from heliograph.base.embedded.server import Embedded
 from heliograph.base.process.settings import Settings
@@ -192,7 +193,7 @@ class Stage:
         return control, f"http://127.0.0.1:{port}"
 
     @property
-    def supplier_key(self) -> bytes:
+    def supplier_key(self) -> Key:
         """What suppliers' secrets are sealed under."""
         return suppliers.seal_key(self._settings())
 

@@ -17,7 +17,7 @@ import msgspec
 
 from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgress
 from heliograph.base.actor import Actor
-from heliograph.base.crypto import Unsealable, seal, unseal
+from heliograph.base.crypto import Key, Unsealable, seal, unseal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Unavailable
 
@@ -79,7 +79,7 @@ async def once(
     hours: int,
     wait_seconds: float,
     run: Callable[[], Awaitable[tuple[int, bytes]]],
-    seal_key: bytes | None = None,
+    seal_key: Key | None = None,
 ) -> Outcome:
     """Run `run` once for this key and payload, in a transaction on `conn` that also stores what it returns.
 
@@ -108,11 +108,11 @@ async def once(
     return Outcome(status, body, False)
 
 
-def _closed(seal_key: bytes | None, key: UUID, body: bytes) -> str:
+def _closed(seal_key: Key | None, key: UUID, body: bytes) -> str:
     return body.decode() if seal_key is None else base64.b64encode(seal(seal_key, body, f"idempotency/{key}")).decode()
 
 
-def _opened(seal_key: bytes | None, key: UUID, body: str) -> bytes:
+def _opened(seal_key: Key | None, key: UUID, body: str) -> bytes:
     if seal_key is None:
         return body.encode()
     try:

@@ -22,7 +22,7 @@ from typing import Literal
 import msgspec
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from heliograph.base.crypto import Unsealable, seal, unseal
+from heliograph.base.crypto import Key, Unsealable, seal, unseal
 
 MANIFEST, SECRETS, CLUSTER, DUMP = "manifest.json", "secrets.sealed", "cluster", "database.dump"
 PREFIX, UNFINISHED = "heliograph-", ".unfinished-"
@@ -73,6 +73,8 @@ class Secrets(msgspec.Struct, frozen=True):
     secret_key: str
     #: `credentials.json` of `heliograph up`, as text; empty: there is none.
     credentials: str = ""
+    #: While the secret key is being changed; empty: it is not.
+    other_secret_key: str = ""
 
 
 def read(path: Path) -> Backup:
@@ -156,8 +158,8 @@ def open_secrets(backup: Backup, passphrase: str) -> Secrets:
     return msgspec.json.decode(content, type=Secrets)
 
 
-def _key(passphrase: str, salt: bytes) -> bytes:
-    return Scrypt(salt=salt, length=32, n=_SCRYPT_N, r=_SCRYPT_R, p=_SCRYPT_P).derive(passphrase.encode())
+def _key(passphrase: str, salt: bytes) -> Key:
+    return Key([Scrypt(salt=salt, length=32, n=_SCRYPT_N, r=_SCRYPT_R, p=_SCRYPT_P).derive(passphrase.encode())])
 
 
 def _digest(path: Path) -> str:

@@ -3,10 +3,11 @@
 The rule nobody may break: `settings.secret_key` itself encrypts nothing. Each use derives its own key from it
 (HKDF-SHA256, RFC 5869) under a named purpose, so that a key for cursors opens no webhook secret.
 
-A sealed value is `01 | nonce (12) | ciphertext and tag`, AES-256-GCM (NIST SP 800-38D) with random nonces: good for
-2^32 seals under one key before a repeated nonce becomes likely enough to matter. The first byte is the version of the
-format. The context (which table, which row) is authenticated with the value: a sealed value that is moved to another
-row cannot be decrypted there.
+A sealed value is `02 | key id (4) | nonce (12) | ciphertext and tag`, AES-256-GCM (NIST SP 800-38D) with random nonces:
+good for 2^32 seals under one key before a repeated nonce becomes likely enough to matter. The first byte is the version
+of the format. The key id says which of two secret keys opens it, so that the secret key can be changed (`rekeying.py`).
+The context (which table, which row) is authenticated with the value: a sealed value that is moved to another row cannot
+be decrypted there.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from functools import lru_cache
+from collections.abc import Sequence
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-_VERSION = b"\x01"
+_VERSION = b"\x02"
+_ID_BYTES = 4
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
 
@@ -30,27 +32,51 @@ class Unsealable(Exception):
     """A sealed value was altered, belongs elsewhere, or was sealed with another secret key."""
 
 
-def derive_key(secret_key: str, purpose: str) -> bytes:
-    """32 bytes for one purpose ("webhook secrets", "cursors"), always the same for the same secret key.
+class Key:
+    """What one purpose ("webhook secrets", "cursors") seals and signs with: the first part. All parts open and verify.
 
-    Derive at startup and pass the key down, so that only one place knows the secret key.
+    Made by `derive_key`; it shows none of its bytes.
     """
-    return HKDF(SHA256(), length=32, salt=None, info=b"heliograph/" + purpose.encode()).derive(secret_key.encode())
+
+    __slots__ = ("_ciphers", "_parts", "id")
+
+    def __init__(self, parts: Sequence[bytes]) -> None:
+        """`parts`: 32 bytes each, one or more."""
+        self._parts = tuple(parts)
+        self._ciphers = {_id(part): AESGCM(part) for part in self._parts}
+        #: Of the first part: stands in everything that is sealed from now on.
+        self.id = _id(self._parts[0])
+
+    def __repr__(self) -> str:
+        return f"Key({self.id.hex()})"
 
 
-def seal(key: bytes, plaintext: bytes | bytearray, context: str) -> bytes:
-    """Encrypt and authenticate. `key`: 32 bytes of `derive_key`; `context`: where the value is kept, table and id."""
-    nonce = os.urandom(_NONCE_BYTES)
-    return _VERSION + nonce + _cipher(key).encrypt(nonce, plaintext, _VERSION + context.encode())
+def derive_key(secret_keys: str | Sequence[str], purpose: str) -> Key:
+    """The key of one purpose, always the same for the same secret keys, of which the first seals.
+
+    Derive at startup and pass the key down, so that only one place knows the secret keys.
+    """
+    given = [secret_keys] if isinstance(secret_keys, str) else secret_keys
+    info = b"heliograph/" + purpose.encode()
+    return Key([HKDF(SHA256(), length=32, salt=None, info=info).derive(one.encode()) for one in given])
 
 
-def unseal(key: bytes, sealed: bytes, context: str) -> bytes:
+def seal(key: Key, plaintext: bytes | bytearray, context: str) -> bytes:
+    """Encrypt and authenticate, under the key's first part. `context`: where the value is kept, table and id."""
+    nonce, head = os.urandom(_NONCE_BYTES), _VERSION + key.id
+    return head + nonce + key._ciphers[key.id].encrypt(nonce, plaintext, head + context.encode())
+
+
+def unseal(key: Key, sealed: bytes, context: str) -> bytes:
     """Decrypt what `seal` returned. Raises Unsealable if key, context or value differ."""
-    if sealed[:1] != _VERSION or len(sealed) < 1 + _NONCE_BYTES + _TAG_BYTES:
+    if sealed[:1] != _VERSION or len(sealed) < 1 + _ID_BYTES + _NONCE_BYTES + _TAG_BYTES:
         raise Unsealable("the sealed value has an unknown form")
-    nonce, ciphertext = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
+    head, rest = sealed[: 1 + _ID_BYTES], sealed[1 + _ID_BYTES :]
+    cipher = key._ciphers.get(head[1:])
+    if cipher is None:
+        raise Unsealable("the value was sealed with another secret key")
     try:
-        return _cipher(key).decrypt(nonce, ciphertext, _VERSION + context.encode())
+        return cipher.decrypt(rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], head + context.encode())
     except InvalidTag:
         raise Unsealable("the sealed value does not open with this key in this place") from None
 
@@ -60,9 +86,18 @@ def hash_secret(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def mac(key: bytes, data: bytes) -> bytes:
-    """HMAC-SHA256 (RFC 2104), 32 bytes."""
-    return hmac.digest(key, data, "sha256")
+def mac(key: Key, data: bytes) -> bytes:
+    """HMAC-SHA256 (RFC 2104), 32 bytes, under the key's first part."""
+    return hmac.digest(key._parts[0], data, "sha256")
+
+
+def is_mac(key: Key, data: bytes, given: bytes | str, *, length: int = 32) -> bool:
+    """Whether `given` is the first `length` bytes of a MAC of `data` under any part of the key; text is in hex."""
+    found = False
+    for part in key._parts:
+        tag = hmac.digest(part, data, "sha256")[:length]
+        found |= constant_time_equal(tag.hex() if isinstance(given, str) else tag, given)
+    return found
 
 
 def constant_time_equal(one: bytes | str, other: bytes | str) -> bool:
@@ -75,6 +110,5 @@ def _bytes(value: bytes | str) -> bytes:
     return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
 
 
-@lru_cache(maxsize=16)
-def _cipher(key: bytes) -> AESGCM:
-    return AESGCM(key)
+def _id(part: bytes) -> bytes:
+    return hashlib.sha256(b"heliograph/key id" + part).digest()[:_ID_BYTES]

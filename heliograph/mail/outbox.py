@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.crypto import derive_key, seal, unseal
+from heliograph.base.crypto import Key, derive_key, seal, unseal
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.base.network.smtp import Letter
@@ -33,7 +33,7 @@ KEPT = timedelta(days=7)
 class Outbox(msgspec.Struct, frozen=True):
     """What putting mails in needs. `base_url`: of the dashboard, for the links in them."""
 
-    key: bytes
+    key: Key
     base_url: str
 
 
@@ -51,9 +51,9 @@ def of(settings: Settings) -> Outbox | None:
     return Outbox(seal_key(settings), settings.public_url) if settings.smtp_url else None
 
 
-def seal_key(settings: Settings) -> bytes:
+def seal_key(settings: Settings) -> Key:
     """What seals the mails that wait."""
-    return derive_key(settings.secret_key, "mails")
+    return derive_key(settings.secret_keys, "mails")
 
 
 # Both counts stop at their bound.
@@ -87,12 +87,12 @@ async def put(
     return bool(await conn.fetchval(PUT, id, *values))
 
 
-def letter(key: bytes, taken: Taken) -> Letter:
+def letter(key: Key, taken: Taken) -> Letter:
     """What a mail says. Raises Unsealable."""
     return msgspec.json.decode(content(key, taken), type=Letter)
 
 
-def content(key: bytes, taken: Taken) -> bytes:
+def content(key: Key, taken: Taken) -> bytes:
     """What was put in, as JSON. Raises Unsealable."""
     return unseal(key, taken.sealed, _context(taken.id))
 

@@ -9,7 +9,7 @@ import os
 import urllib.parse
 from uuid import UUID
 
-from heliograph.base.crypto import constant_time_equal, mac
+from heliograph.base.crypto import Key, is_mac, mac
 from heliograph.base.errors import Refusal
 
 #: The field of each form, and the header of requests that scripts make.
@@ -29,20 +29,20 @@ class PlainHttp(Refusal):
     code, status = "https_required", 403
 
 
-def token(key: bytes, session_id: UUID) -> str:
+def token(key: Key, session_id: UUID) -> str:
     """A fresh token for the forms of a page."""
     nonce = os.urandom(_NONCE)
     return (nonce + mac(key, nonce + session_id.bytes)).hex()
 
 
-def check_token(key: bytes, session_id: UUID, given: str) -> None:
+def check_token(key: Key, session_id: UUID, given: str) -> None:
     """Raises ForeignForm unless `given` is a token of this session."""
     try:
         raw = bytes.fromhex(given[:200])
     except ValueError:
         raise ForeignForm from None
     nonce, tag = raw[:_NONCE], raw[_NONCE:]
-    if not constant_time_equal(mac(key, nonce + session_id.bytes), tag):
+    if not is_mac(key, nonce + session_id.bytes, tag):
         raise ForeignForm
 
 

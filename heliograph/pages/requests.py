@@ -15,6 +15,7 @@ from heliograph import requests
 from heliograph.accounts import idempotency
 from heliograph.audit.failures import Failures
 from heliograph.base.actor import Actor, Who
+from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7_text
@@ -52,13 +53,13 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     #: What is remembered of requests.
     log: requests.Log
     #: Signs tokens of forms and the tickets of half a sign-in.
-    form_key: bytes
+    form_key: Key
     #: Seals answers that hold a secret, as the API's are.
-    answer_key: bytes
+    answer_key: Key
     #: Authenticates where the next page of a list begins.
-    cursor_key: bytes
+    cursor_key: Key
     #: Seals secrets of authenticator apps.
-    factor_key: bytes
+    factor_key: Key
     #: Take sends, in batches with those of the API.
     sms: SmsAcceptor
     whatsapp: WhatsAppAcceptor

@@ -13,7 +13,7 @@ import pyotp
 from heliograph.audit import recording as audit
 from heliograph.base import crypto
 from heliograph.base.actor import Actor, Who
-from heliograph.base.crypto import hash_secret
+from heliograph.base.crypto import Key, hash_secret
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
@@ -27,9 +27,9 @@ RECOVERY_CODES = 10
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
-def seal_key(settings: Settings) -> bytes:
+def seal_key(settings: Settings) -> Key:
     """The key that secrets of authenticator apps are sealed under."""
-    return crypto.derive_key(settings.secret_key, "authenticator secrets")
+    return crypto.derive_key(settings.secret_keys, "authenticator secrets")
 
 
 def new_secret() -> str:
@@ -47,7 +47,7 @@ FORGET_CODES = "DELETE FROM recovery_codes WHERE user_id = $1"
 ADD_CODES = "INSERT INTO recovery_codes (user_id, code_hash) SELECT $1, unnest($2::bytea[])"
 
 
-async def enable(conn: Connection, by: Actor | Who, key: bytes, *, user_id: UUID, secret: str, given: str) -> list[str]:
+async def enable(conn: Connection, by: Actor | Who, key: Key, *, user_id: UUID, secret: str, given: str) -> list[str]:
     """Require codes from now on. `given`: a code that proves that the app has `secret`. Returns ten recovery codes,
     which exist nowhere else. Raises Invalid."""
     step = _step_of(secret, given, after=0)
@@ -79,7 +79,7 @@ USE_CODE = "DELETE FROM recovery_codes WHERE user_id = $1 AND code_hash = $2 RET
 CODES_LEFT = "SELECT count(*) FROM recovery_codes WHERE user_id = $1"
 
 
-async def check(conn: Connection, key: bytes, *, user_id: UUID, given: str) -> bool:
+async def check(conn: Connection, key: Key, *, user_id: UUID, given: str) -> bool:
     """Whether it is an unused code of the person's app, or a recovery code, which is used up."""
     async with conn.transaction():
         row = await conn.fetchrow(SECRET, user_id)

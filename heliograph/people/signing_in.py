@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.crypto import constant_time_equal, mac
+from heliograph.base.crypto import Key, is_mac, mac
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Refusal
@@ -48,9 +48,7 @@ class Proved(msgspec.Struct, frozen=True):
 FIND = "SELECT id, password, totp IS NOT NULL AS has_totp FROM users WHERE email = $1"
 
 
-async def password(
-    pool: Pool, mark_key: bytes, *, email: str, password: str, address: str, browser: str = ""
-) -> Proved:
+async def password(pool: Pool, mark_key: Key, *, email: str, password: str, address: str, browser: str = "") -> Proved:
     """The person with this password. Raises WrongSignIn, TooManyTries, TooManySignIns.
 
     `address`: where it comes from; `browser`: the mark that it brings. No connection is held while the hash is made.
@@ -85,7 +83,7 @@ async def prove_again(pool: Pool, *, session_id: UUID, user_id: UUID, password: 
 
 
 async def code(
-    conn: Connection, seal_key: bytes, mark_key: bytes, *, user_id: UUID, given: str, address: str, browser: str = ""
+    conn: Connection, seal_key: Key, mark_key: Key, *, user_id: UUID, given: str, address: str, browser: str = ""
 ) -> None:
     """Check the code of an authenticator app, or a recovery code, which is used up. Raises WrongCode, TooManyTries."""
     email = await conn.fetchval("SELECT email FROM users WHERE id = $1", user_id)
@@ -97,20 +95,20 @@ async def code(
     await tries.forgive(conn, account=_counted(mark_key, email or "", user_id, browser), address=address)
 
 
-def mark(key: bytes, *, user_id: UUID) -> str:
+def mark(key: Key, *, user_id: UUID) -> str:
     """What a browser keeps in which this person has signed in. It lets nobody in."""
     name = secrets.token_hex(8)
-    return f"{name}.{_signed(key, user_id, name)}"
+    return f"{name}.{mac(key, _marked(user_id, name)).hex()}"
 
 
-def _counted(key: bytes, account: str, user_id: UUID, browser: str) -> str:
+def _counted(key: Key, account: str, user_id: UUID, browser: str) -> str:
     """Under what name a try is counted: the account's, or that of a browser which this person has used before."""
     name, _, tag = browser[:200].partition(".")
-    return f"{account} in {name}" if constant_time_equal(_signed(key, user_id, name), tag) else account
+    return f"{account} in {name}" if is_mac(key, _marked(user_id, name), tag) else account
 
 
-def _signed(key: bytes, user_id: UUID, name: str) -> str:
-    return mac(key, f"{user_id} {name}".encode("utf-8", "surrogatepass")).hex()
+def _marked(user_id: UUID, name: str) -> bytes:
+    return f"{user_id} {name}".encode("utf-8", "surrogatepass")
 
 
 async def passkey(conn: Connection, where: Site, *, asked: bytes, given: str, address: str) -> UUID:
@@ -123,17 +121,17 @@ async def passkey(conn: Connection, where: Site, *, asked: bytes, given: str, ad
     return user_id
 
 
-def ticket(key: bytes, *, user_id: UUID, is_kept: bool) -> str:
+def ticket(key: Key, *, user_id: UUID, is_kept: bool) -> str:
     """The ticket in the form for the code: whose password was correct, and until when it is valid."""
     until = clock.milliseconds() // 1000 + CODE_WITHIN
     said = f"{user_id}.{int(is_kept)}.{until}"
     return f"{said}.{mac(key, said.encode()).hex()}"
 
 
-def read_ticket(key: bytes, text: str) -> tuple[UUID, bool]:
+def read_ticket(key: Key, text: str) -> tuple[UUID, bool]:
     """(user, whether to stay signed in) of a ticket. Raises WrongSignIn for one that is not ours, or too old."""
     said, _, tag = text[:200].rpartition(".")
-    if not constant_time_equal(mac(key, said.encode("utf-8", "surrogatepass")).hex(), tag):
+    if not is_mac(key, said.encode("utf-8", "surrogatepass"), tag):
         raise WrongSignIn("It took too long. Sign in once more.")
     user_id, kept, until = said.split(".")
     if int(until) < clock.milliseconds() // 1000:

@@ -16,7 +16,7 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.base import naming
 from heliograph.base.actor import Actor
-from heliograph.base.crypto import derive_key, seal, unseal
+from heliograph.base.crypto import Key, derive_key, seal, unseal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -91,7 +91,7 @@ class EndpointRules(msgspec.Struct, frozen=True):
 
     allow_http: bool
     networks: tuple[Network, ...]
-    seal_key: bytes
+    seal_key: Key
 
 
 def rules(settings: Settings) -> EndpointRules:
@@ -103,9 +103,9 @@ def rules(settings: Settings) -> EndpointRules:
     )
 
 
-def seal_key(settings: Settings) -> bytes:
+def seal_key(settings: Settings) -> Key:
     """The key that secrets are sealed under."""
-    return derive_key(settings.secret_key, "webhooks")
+    return derive_key(settings.secret_keys, "webhooks")
 
 
 def problem_of(url: str, rules: EndpointRules) -> str | None:
@@ -280,7 +280,7 @@ def seal_secret(rules: EndpointRules, *, organization_id: UUID, id: UUID, secret
     return seal(rules.seal_key, secret.encode(), _context(organization_id, id))
 
 
-def open_secret(seal_key: bytes, *, organization_id: UUID, id: UUID, sealed: bytes) -> str:
+def open_secret(seal_key: Key, *, organization_id: UUID, id: UUID, sealed: bytes) -> str:
     """The secret of an endpoint, for signing. Raises crypto.Unsealable."""
     return unseal(seal_key, sealed, _context(organization_id, id)).decode()
 

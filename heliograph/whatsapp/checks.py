@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from heliograph.base.checks import LATE, Check
-from heliograph.base.crypto import Unsealable
+from heliograph.base.crypto import Key, Unsealable
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
 from heliograph.queue import leases
@@ -34,7 +34,7 @@ def _warned(one: dict[str, Any]) -> list[Check]:
     return [Check(f"whatsapp {waba_id} warnings", "warning", one["warnings"], remedy)]
 
 
-def _account(one: dict[str, Any], key: bytes | None) -> Check:
+def _account(one: dict[str, Any], key: Key | None) -> Check:
     """One WhatsApp account: first what keeps it from sending, then what keeps it from receiving."""
     name = f"whatsapp {one['waba_id']}"
     update = f'heliograph whatsapp account update {one["waba_id"]} --org "{one["organization"]}"'

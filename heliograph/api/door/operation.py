@@ -24,6 +24,7 @@ from heliograph.api.door.health import HealthChecks
 from heliograph.api.door.limits import Limiter, Strangers
 from heliograph.audit.failures import Failures
 from heliograph.base.actor import Actor
+from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.process.settings import Settings
@@ -202,9 +203,9 @@ class Services(msgspec.Struct, frozen=True):
     whatsapp: WhatsAppAcceptor
     webhook_rules: EndpointRules
     #: Seals stored answers that hold a secret.
-    answer_key: bytes
+    answer_key: Key
     #: Authenticates the cursors of lists.
-    cursor_key: bytes
+    cursor_key: Key
     #: The OpenAPI document.
     document: Page
     #: True once the process is going down.
@@ -263,7 +264,7 @@ class Call:
         self.conn: Connection
 
     @property
-    def cursor_key(self) -> bytes:
+    def cursor_key(self) -> Key:
         """Authenticates the cursors of lists."""
         return self.services.cursor_key
 

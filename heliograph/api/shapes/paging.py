@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from heliograph.base.actor import Actor
+from heliograph.base.crypto import Key
 from heliograph.base.database import cursor
 from heliograph.base.errors import Invalid
 
@@ -55,7 +56,7 @@ class Called(Protocol):
     query: Any
 
     @property
-    def cursor_key(self) -> bytes:
+    def cursor_key(self) -> Key:
         """Authenticates cursors."""
 
 

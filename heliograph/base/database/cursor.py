@@ -17,7 +17,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.crypto import constant_time_equal, mac
+from heliograph.base.crypto import Key, is_mac, mac
 from heliograph.base.errors import Invalid
 
 _VERSION = b"\x01"
@@ -27,7 +27,7 @@ _LONGEST = 1024
 
 
 def encode(
-    key: bytes, position: Sequence[Any], *, organization_id: UUID, collection: str, filters: Mapping[str, Any]
+    key: Key, position: Sequence[Any], *, organization_id: UUID, collection: str, filters: Mapping[str, Any]
 ) -> str:
     """A cursor for `position`: the sort values of the last row shown (JSON scalars, datetimes, UUIDs).
 
@@ -35,26 +35,26 @@ def encode(
     absent. Page size is no filter: a client may change it between pages.
     """
     payload = msgspec.json.encode(list(position))
-    tag = _tag(key, payload, organization_id, collection, filters)
+    tag = mac(key, _bound(payload, organization_id, collection, filters))[:_MAC_BYTES]
     return base64.urlsafe_b64encode(_VERSION + tag + payload).rstrip(b"=").decode()
 
 
-def decode(key: bytes, cursor: str, *, organization_id: UUID, collection: str, filters: Mapping[str, Any]) -> list[Any]:
+def decode(key: Key, cursor: str, *, organization_id: UUID, collection: str, filters: Mapping[str, Any]) -> list[Any]:
     """The position that `encode` was given; datetimes and UUIDs come back as text. Raises Invalid on `cursor`."""
     raw = _raw(cursor)
     tag, payload = raw[1 : 1 + _MAC_BYTES], raw[1 + _MAC_BYTES :]
-    expected = _tag(key, payload, organization_id, collection, filters)
-    if raw[:1] != _VERSION or not constant_time_equal(tag, expected):
+    bound = _bound(payload, organization_id, collection, filters)
+    if raw[:1] != _VERSION or not is_mac(key, bound, tag, length=_MAC_BYTES):
         raise _refusal()
     position: list[Any] = msgspec.json.decode(payload)
     return position
 
 
-def _tag(key: bytes, payload: bytes, organization_id: UUID, collection: str, filters: Mapping[str, Any]) -> bytes:
+def _bound(payload: bytes, organization_id: UUID, collection: str, filters: Mapping[str, Any]) -> bytes:
     given = {name: value for name, value in filters.items() if value is not None}
     # A JSON list keeps the parts apart: no choice of names and values can make two different bindings look alike.
     binding = msgspec.json.encode([organization_id, collection, given], order="deterministic")
-    return mac(key, _VERSION + len(binding).to_bytes(4, "big") + binding + payload)[:_MAC_BYTES]
+    return _VERSION + len(binding).to_bytes(4, "big") + binding + payload
 
 
 def _raw(cursor: str) -> bytes:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import os
+import zlib
 from collections.abc import Mapping
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -24,12 +26,15 @@ PROXIES_SAY = ("x-forwarded-for", "forwarded", "proxy-protocol")
 DEFAULT_SECRET_KEY = "insecure-default-for-heliograph-up-only"  # noqa: S105
 
 #: Settings that may stand in a file instead, which `HELIOGRAPH_…_FILE` names, or in a credential of systemd.
-SECRETS = ("secret_key", "database_url", "owner_database_url", "smtp_url")
+SECRETS = ("secret_key", "other_secret_key", "database_url", "owner_database_url", "smtp_url")
 
 #: The shortest retention of the audit log.
 LEAST_AUDIT_MONTHS = 13
 #: Different characters that a secret must have.
 FEWEST_CHARACTERS = 8
+#: Characters that a secret key must have, and bytes that must remain of it once repetitions are removed.
+SHORTEST_SECRET_KEY = 32
+LEAST_CONTENT = 24
 
 
 #: Names that begin like a setting, but are read elsewhere: secrets for commands, and options of tests.
@@ -58,6 +63,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     database_url: Annotated[str, "PostgreSQL 15 or later to connect to; if empty, `heliograph up` runs its own"] = ""
     secret_key: Annotated[str, "Encrypts webhook and supplier secrets and signs cursors; at least 32 characters"] = ""
+    other_secret_key: Annotated[
+        str,
+        (
+            "Decrypts and verifies what the secret key cannot, but encrypts nothing; for changing the secret key, see"
+            " `heliograph rekey`"
+        ),
+    ] = ""
     public_url: Annotated[str, "Base URL used in links and shown to users; if empty, the listening address"] = ""
     smtp_url: Annotated[
         str,
@@ -194,8 +206,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     crash_at: Annotated[str, "For tests only: exit at the named point (`name` or `name:nth`)"] = ""
 
     def __post_init__(self) -> None:
-        if self.secret_key and len(self.secret_key) < 32:
-            raise SettingsError("HELIOGRAPH_SECRET_KEY must have at least 32 characters")
+        self._check_secret_keys()
         if self.audit_retention_months < LEAST_AUDIT_MONTHS:
             raise SettingsError(f"HELIOGRAPH_AUDIT_RETENTION_MONTHS must be at least {LEAST_AUDIT_MONTHS}")
         if self.proxy_says not in PROXIES_SAY:
@@ -213,6 +224,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             parse_networks(self.trusted_proxies)
         except ValueError as error:
             raise SettingsError(f"HELIOGRAPH_TRUSTED_PROXIES must list networks: {error}") from None
+
+    @property
+    def secret_keys(self) -> tuple[str, ...]:
+        """The secret key, and the other one if there is one. For `crypto.derive_key`."""
+        return (self.secret_key, self.other_secret_key) if self.other_secret_key else (self.secret_key,)
+
+    def _check_secret_keys(self) -> None:
+        for name in ("secret_key", "other_secret_key"):
+            secret: str = getattr(self, name)
+            if secret and len(secret) < SHORTEST_SECRET_KEY:
+                raise SettingsError(
+                    f"HELIOGRAPH_{name.upper()} must have at least {SHORTEST_SECRET_KEY} characters; generate one with"
+                    " `openssl rand -base64 48`"
+                )
+        if self.other_secret_key and self.other_secret_key == self.secret_key:
+            raise SettingsError("HELIOGRAPH_OTHER_SECRET_KEY must differ from HELIOGRAPH_SECRET_KEY, or be omitted")
 
     def _check_mail(self) -> None:
         if not self.smtp_url:
@@ -232,12 +259,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-def _is_repeated(secret: str) -> bool:
-    """Whether a secret repeats a shorter one, or uses fewer than eight different characters.
+def _weakness(secret: str) -> str:
+    """Why a secret can be guessed, for a sentence; "" if nothing speaks against it.
 
-    32 random hexadecimal digits have fewer than eight different ones once in 50,000 times.
+    32 random hexadecimal digits have fewer than eight different ones once in 50,000 times, and compress or count by
+    chance far less often.
     """
-    return secret in (secret + secret)[1:-1] or len(set(secret)) < FEWEST_CHARACTERS
+    if len(set(secret)) < FEWEST_CHARACTERS:
+        return "uses only a few different characters"
+    # Raw deflate writes a repeated piece once, and adds two bytes to what does not repeat.
+    packed = zlib.compressobj(9, zlib.DEFLATED, -15)
+    if len(packed.compress(secret.encode()) + packed.flush()) < LEAST_CONTENT:
+        return "repeats itself"
+    codes = [ord(one) for one in secret]
+    steps = [after - before for before, after in pairwise(codes)]
+    if sum(one == other for one, other in pairwise(steps)) > len(steps) / 2:
+        return "is a sequence, such as the alphabet"
+    return ""
 
 
 def demand_secret_key(settings: Settings) -> None:
@@ -248,11 +286,12 @@ def demand_secret_key(settings: Settings) -> None:
             "safe, and use the same one for every process: what is encrypted with it cannot be decrypted "
             "with another"
         )
-    if _is_repeated(settings.secret_key):
-        raise SettingsError(
-            "HELIOGRAPH_SECRET_KEY repeats a few characters and can be guessed. Generate one with "
-            "`openssl rand -base64 48`"
-        )
+    for name in ("secret_key", "other_secret_key"):
+        secret: str = getattr(settings, name)
+        if secret and (weakness := _weakness(secret)):
+            raise SettingsError(
+                f"HELIOGRAPH_{name.upper()} {weakness} and can be guessed. Generate one with `openssl rand -base64 48`"
+            )
 
 
 def unknown_names(environment: Mapping[str, str] = os.environ) -> dict[str, str | None]:

@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 import typer
 
-from heliograph.base.crypto import Unsealable
+from heliograph.base.crypto import Key, Unsealable
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.process.settings import Settings, SettingsError
@@ -422,7 +422,7 @@ def _address(one: Supplier) -> str:
     return f"{host if isinstance(host, str) else ','.join(host or ())}:{one.settings.get('port')}"
 
 
-def _opened(key: bytes, one: Supplier) -> str | None:
+def _opened(key: Key, one: Supplier) -> str | None:
     """The password, or None if it was sealed under another secret key."""
     try:
         return suppliers.open_secret(key, one)

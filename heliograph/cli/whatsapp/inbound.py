@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from heliograph.base import phones
+from heliograph.base.crypto import Key
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, open_pool
 from heliograph.base.errors import Invalid, NotFound
@@ -184,7 +185,7 @@ SELECT m.id, m.recipient, (SELECT wamid FROM whatsapp_wamids w WHERE w.number_id
 """
 
 
-async def _number(conn: Connection, key: bytes, organization_id: UUID, reference: str | None) -> Sender:
+async def _number(conn: Connection, key: Key, organization_id: UUID, reference: str | None) -> Sender:
     wanted = None if reference is None else reference.strip().removeprefix("+").lower()
     rows = await conn.fetch(FIND, organization_id, wanted)
     if not rows:

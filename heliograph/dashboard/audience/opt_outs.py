@@ -8,6 +8,7 @@ import msgspec
 
 from heliograph.accounts import organizations
 from heliograph.accounts.organizations import Organization
+from heliograph.base.crypto import Key
 from heliograph.base.database import cursor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
@@ -190,7 +191,7 @@ async def _listed(request: Request, searched: str, typed: dict[str, str]) -> dic
     }
 
 
-def _position(request: Request, key: bytes) -> tuple[datetime, str] | None:
+def _position(request: Request, key: Key) -> tuple[datetime, str] | None:
     given = request.query.get("after")
     if not given:
         return None

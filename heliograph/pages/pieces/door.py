@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from heliograph.base.crypto import derive_key
+from heliograph.base.crypto import Key, derive_key
 from heliograph.base.errors import Refusal
 from heliograph.pages import cookies, forgery
 from heliograph.pages.answers import Answer, Elsewhere
@@ -51,11 +51,11 @@ def said(request: Request, refusal: Refusal) -> str:
     return refusal.message
 
 
-def mark_key(request: Request) -> bytes:
+def mark_key(request: Request) -> Key:
     """Signs the marks of browsers in which somebody has signed in."""
-    return derive_key(request.services.settings.secret_key, "known browsers")
+    return derive_key(request.services.settings.secret_keys, "known browsers")
 
 
-def ticket_key(request: Request) -> bytes:
+def ticket_key(request: Request) -> Key:
     """Signs the tickets of half a sign-in, which are good in their realm alone."""
-    return derive_key(request.services.settings.secret_key, f"half a sign-in to the {request.realm.name}")
+    return derive_key(request.services.settings.secret_keys, f"half a sign-in to the {request.realm.name}")

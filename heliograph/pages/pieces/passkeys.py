@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from heliograph.base.crypto import derive_key
+from heliograph.base.crypto import Key, derive_key
 from heliograph.pages.requests import Request
 from heliograph.people.passkeys import ceremony
 from heliograph.people.passkeys.ceremony import Site
@@ -23,9 +23,9 @@ def site_of(request: Request) -> Site | None:
     return ceremony.site(public.rstrip("/") if public else f"{scheme}://{request.host}")
 
 
-def key(request: Request) -> bytes:
+def key(request: Request) -> Key:
     """What challenges are signed with."""
-    return derive_key(request.services.settings.secret_key, "passkey challenges")
+    return derive_key(request.services.settings.secret_keys, "passkey challenges")
 
 
 def asking(request: Request) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from webauthn.helpers.structs import (
     UserVerificationRequirement,
 )
 
-from heliograph.base.crypto import constant_time_equal, mac
+from heliograph.base.crypto import Key, is_mac, mac
 from heliograph.base.database import clock
 from heliograph.base.errors import Refusal
 
@@ -70,16 +70,16 @@ def site(origin: str) -> Site | None:
     return None
 
 
-def challenge(key: bytes) -> str:
+def challenge(key: Key) -> str:
     """A fresh one, as `read_challenge` reads it."""
     said = f"{secrets.token_hex(32)}.{clock.milliseconds() // 1000 + GOOD_FOR}"
     return f"{said}.{mac(key, said.encode()).hex()}"
 
 
-def read_challenge(key: bytes, text: str) -> bytes:
+def read_challenge(key: Key, text: str) -> bytes:
     """The bytes that a device was asked to sign. Raises PasskeyRefused for one that is not ours, or too old."""
     said, _, tag = text[:300].rpartition(".")
-    if not constant_time_equal(mac(key, said.encode("utf-8", "surrogatepass")).hex(), tag):
+    if not is_mac(key, said.encode("utf-8", "surrogatepass"), tag):
         raise PasskeyRefused
     random, _, until = said.partition(".")
     if int(until) < clock.milliseconds() // 1000:

@@ -4,10 +4,9 @@ it need not be kept, and is the only proof of suppliers that sign nothing."""
 from __future__ import annotations
 
 import base64
-import hmac
 from uuid import UUID
 
-from heliograph.base.crypto import derive_key
+from heliograph.base.crypto import Key, derive_key, is_mac, mac
 from heliograph.base.process.settings import Settings
 
 #: What is called there: receipts of what was sent, and messages from handsets.
@@ -17,15 +16,23 @@ PREFIX = "/in/sms/"
 LENGTH = 18
 
 
-def token_key(settings: Settings) -> bytes:
+def token_key(settings: Settings) -> Key:
     """What the secret parts of addresses are made with; to be derived once, not for each callback."""
-    return derive_key(settings.secret_key, "addresses of suppliers' callbacks")
+    return derive_key(settings.secret_keys, "addresses of suppliers' callbacks")
 
 
-def token(key: bytes, supplier_id: UUID) -> str:
+def token(key: Key, supplier_id: UUID) -> str:
     """The secret part of an account's address. `key`: of `token_key`."""
-    digest = hmac.digest(key, supplier_id.bytes, "sha256")
-    return base64.urlsafe_b64encode(digest[:LENGTH]).decode()
+    return base64.urlsafe_b64encode(mac(key, supplier_id.bytes)[:LENGTH]).decode()
+
+
+def is_token(key: Key, supplier_id: UUID, given: str) -> bool:
+    """Whether this is the secret part of an account's address, as made with either of two secret keys."""
+    try:
+        raw = base64.b64decode(given.encode("ascii"), altchars=b"-_", validate=True)
+    except ValueError:
+        return False
+    return is_mac(key, supplier_id.bytes, raw, length=LENGTH)
 
 
 def address(settings: Settings, supplier_id: UUID) -> str:

@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from heliograph.base import crypto
+from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.process.crash import crash_point
 from heliograph.base.process.settings import SettingsError
@@ -56,7 +57,7 @@ class CallbackProcessing:
     def __init__(
         self,
         pool: Pool,
-        key: bytes,
+        key: Key,
         account: Callable[[UUID], PooledSupplier | None],
         *,
         on_receipts: Callable[[UUID, Sequence[Receipt]], Awaitable[None]],

@@ -13,7 +13,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Who
-from heliograph.base.crypto import derive_key, seal, unseal
+from heliograph.base.crypto import Key, derive_key, seal, unseal
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -29,12 +29,12 @@ class SupplierExists(Refusal):
     code, status = "supplier_already_exists", 409
 
 
-def seal_key(settings: Settings) -> bytes:
+def seal_key(settings: Settings) -> Key:
     """The key that suppliers' secrets are sealed under."""
-    return derive_key(settings.secret_key, "suppliers")
+    return derive_key(settings.secret_keys, "suppliers")
 
 
-def open_secret(key: bytes, supplier: Supplier) -> str:
+def open_secret(key: Key, supplier: Supplier) -> str:
     """The account's password."""
     return unseal(key, supplier.secret, f"suppliers/{supplier.id}").decode()
 
@@ -48,7 +48,7 @@ VALUES ($1, $2, $3, $4::text::jsonb, $5, $6, $7, $8, $9, $10, $11, $12, $12)
 
 async def add(
     conn: Connection,
-    key: bytes,
+    key: Key,
     *,
     name: str,
     kind: str,
@@ -112,7 +112,7 @@ UPDATE suppliers SET name = $2, settings = $3::text::jsonb, prefixes = $4, prior
 
 async def change(
     conn: Connection,
-    key: bytes,
+    key: Key,
     after: Supplier,
     *,
     before: Supplier | None = None,
@@ -152,7 +152,7 @@ RECONFIGURE = "UPDATE suppliers SET settings = $2::text::jsonb, secret = $3, cha
 
 
 async def reconfigure(
-    conn: Connection, key: bytes, *, id: UUID, settings: dict[str, Any], secret: str, by: Who = SYSTEM
+    conn: Connection, key: Key, *, id: UUID, settings: dict[str, Any], secret: str, by: Who = SYSTEM
 ) -> None:
     """Replace an account's settings and password; workers reconnect within a second."""
     sealed = seal(key, secret.encode(), f"suppliers/{id}")

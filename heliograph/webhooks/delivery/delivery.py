@@ -20,6 +20,7 @@ from uuid import UUID, uuid4
 
 import structlog
 
+from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.process.settings import Settings
 from heliograph.http.client import HttpClient
@@ -55,7 +56,7 @@ class Deliverer:
         client: HttpClient,
         settings: Settings,
         *,
-        seal_key: bytes,
+        seal_key: Key,
         chance: random.Random | None = None,
         backlog: Backlog | None = None,
     ) -> None:

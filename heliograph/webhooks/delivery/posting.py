@@ -19,7 +19,7 @@ from uuid import UUID
 import structlog
 
 from heliograph.base import retry
-from heliograph.base.crypto import Unsealable
+from heliograph.base.crypto import Key, Unsealable
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.loading_cache import LoadingCache
@@ -58,7 +58,7 @@ class Poster:
         client: HttpClient,
         settings: Settings,
         *,
-        seal_key: bytes,
+        seal_key: Key,
         chance: random.Random,
         places: Concurrency[Delivery],
         record: Callable[[Ended], None],

@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from heliograph.base import crypto
+from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
@@ -76,7 +77,7 @@ SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bytea[], $4::text[], $5::timest
 """
 
 
-async def store(conn: Connection, key: bytes, letters: Sequence[DeadLetter]) -> None:
+async def store(conn: Connection, key: Key, letters: Sequence[DeadLetter]) -> None:
     """Store them. `key`: of `accounts.seal_key`."""
     if not letters:
         return
@@ -95,7 +96,7 @@ async def store(conn: Connection, key: bytes, letters: Sequence[DeadLetter]) -> 
 LIST = "SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters ORDER BY id DESC LIMIT $1"
 
 
-async def list_all(conn: Connection, key: bytes, *, limit: int) -> list[StoredDeadLetter]:
+async def list_all(conn: Connection, key: Key, *, limit: int) -> list[StoredDeadLetter]:
     """Dead letters, newest first. Raises Unsealable."""
     return [_opened(key, *row) for row in await conn.fetch(LIST, limit)]
 
@@ -106,7 +107,7 @@ TAKE = (
 DELETE = "DELETE FROM whatsapp_dead_letters WHERE id = ANY ($1)"
 
 
-async def take(conn: Connection, key: bytes, *, limit: int) -> list[StoredDeadLetter]:
+async def take(conn: Connection, key: Key, *, limit: int) -> list[StoredDeadLetter]:
     """The oldest, locked until the end of the caller's transaction. Raises Unsealable."""
     return [_opened(key, *row) for row in await conn.fetch(TAKE, limit)]
 
@@ -127,5 +128,5 @@ def context(id: UUID) -> str:
     return f"whatsapp_dead_letters/{id}"
 
 
-def _opened(key: bytes, id: UUID, app: UUID, received_at: datetime, reason: str, body: bytes) -> StoredDeadLetter:
+def _opened(key: Key, id: UUID, app: UUID, received_at: datetime, reason: str, body: bytes) -> StoredDeadLetter:
     return StoredDeadLetter(id, app, received_at, reason, crypto.unseal(key, body, context(id)))

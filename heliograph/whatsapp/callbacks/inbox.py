@@ -30,6 +30,7 @@ import msgspec
 import structlog
 
 from heliograph.base import crypto
+from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.process.crash import crash_point
 from heliograph.queue.backlog import Backlog
@@ -106,7 +107,7 @@ class Inbox:
     def __init__(
         self,
         pool: Pool,
-        key: bytes,
+        key: Key,
         rates: RateBook,
         *,
         on_deliveries: Callable[[], None],
@@ -321,7 +322,7 @@ def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) 
     return Work(item, app, at, found.organization_id, found.account_id, number_id, found.trying)
 
 
-async def retry(pool: Pool, key: bytes, *, limit: int = 1000) -> tuple[int, int]:
+async def retry(pool: Pool, key: Key, *, limit: int = 1000) -> tuple[int, int]:
     """Retry dead letters, oldest first; returns how many were examined, and how many are settled.
 
     One that no longer has an owner, or fails again, stays. Raises Unsealable.

@@ -16,6 +16,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base import crypto
+from heliograph.base.crypto import Key
 from heliograph.base.database import clock
 from heliograph.base.database.batching import Batcher
 from heliograph.base.database.pool import Connection, Kept, Pool, is_down
@@ -59,7 +60,7 @@ def context(id: UUID) -> str:
 class CallbackIntake:
     """Takes callbacks; one per process. All of it raises what asyncpg does while the database is away."""
 
-    def __init__(self, pool: Pool, apps: AppBook, key: bytes) -> None:
+    def __init__(self, pool: Pool, apps: AppBook, key: Key) -> None:
         """`key`: of `apps.seal_key`."""
         self._pool = pool
         self._kept = Kept(pool)

@@ -18,7 +18,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Who
-from heliograph.base.crypto import seal, unseal
+from heliograph.base.crypto import Key, seal, unseal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -114,12 +114,12 @@ INVALID = frozenset({0, 190})
 _ID = re.compile(r"[0-9]{1,40}", re.ASCII)
 
 
-def open_token(key: bytes, account_id: UUID, sealed: bytes) -> str:
+def open_token(key: Key, account_id: UUID, sealed: bytes) -> str:
     """The account's credential."""
     return unseal(key, sealed, f"whatsapp_accounts/{account_id}/token").decode()
 
 
-def credential_of(key: bytes, line: SendingNumber) -> Credential:
+def credential_of(key: Key, line: SendingNumber) -> Credential:
     """The number that sends from a line."""
     token = open_token(key, line.account_id, line.token)
     return credential(token, apps.open_secret(key, line.app, line.app_secret))
@@ -152,7 +152,7 @@ UPDATE whatsapp_accounts SET token = $3 WHERE organization_id = $1 AND id = $2 R
 
 async def add(
     conn: Connection,
-    key: bytes,
+    key: Key,
     *,
     organization_id: UUID,
     app_id: str,
@@ -207,7 +207,7 @@ RETURNING {_ACCOUNT}
 
 async def update(
     conn: Connection,
-    key: bytes,
+    key: Key,
     *,
     organization_id: UUID,
     account_id: UUID,
@@ -408,7 +408,7 @@ def _check(
         raise Invalid(*problems)
 
 
-def _sealed_token(key: bytes, account_id: UUID, token: str) -> bytes:
+def _sealed_token(key: Key, account_id: UUID, token: str) -> bytes:
     return seal(key, token.encode(), f"whatsapp_accounts/{account_id}/token")
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Who
-from heliograph.base.crypto import constant_time_equal, derive_key, seal, unseal
+from heliograph.base.crypto import Key, constant_time_equal, derive_key, seal, unseal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import Invalid, NotFound
@@ -50,9 +50,9 @@ class App(msgspec.Struct, frozen=True):
 OLD_SECRET = 7 * 86_400.0
 
 
-def seal_key(settings: Settings) -> bytes:
+def seal_key(settings: Settings) -> Key:
     """The key that secrets of apps and accounts, and stored callbacks, are sealed under."""
-    return derive_key(settings.secret_key, "whatsapp")
+    return derive_key(settings.secret_keys, "whatsapp")
 
 
 FIND_APP = "SELECT id, app_id, secret, verify_token FROM whatsapp_apps WHERE app_id = $1 FOR UPDATE"
@@ -63,7 +63,7 @@ ON CONFLICT (app_id) DO NOTHING
 
 
 async def ensure_app(
-    conn: Connection, key: bytes, app_id: str, secret: str | None, verify_token: str | None, at: datetime
+    conn: Connection, key: Key, app_id: str, secret: str | None, verify_token: str | None, at: datetime
 ) -> UUID:
     """The app's row id, created if necessary. A known app stays unchanged. Raises Invalid."""
     row = await conn.fetchrow(FIND_APP, app_id)
@@ -107,7 +107,7 @@ UPDATE whatsapp_apps
 
 async def change_app(
     conn: Connection,
-    key: bytes,
+    key: Key,
     *,
     app_id: str,
     app_secret: str | None = None,
@@ -146,7 +146,7 @@ EXISTING_AGE = 5.0
 class AppBook:
     """A cache of apps, at most half a second old."""
 
-    def __init__(self, pool: Pool, key: bytes) -> None:
+    def __init__(self, pool: Pool, key: Key) -> None:
         """`key`: of `seal_key`."""
         self._pool = pool
         self._key = key
@@ -168,12 +168,12 @@ class AppBook:
         return {row["id"]: open_app(self._key, row) for row in await self._pool.fetch(APPS, ids)}
 
 
-def open_secret(key: bytes, id: UUID, sealed: bytes) -> bytes:
+def open_secret(key: Key, id: UUID, sealed: bytes) -> bytes:
     """The secret of the app with this row id."""
     return unseal(key, sealed, f"whatsapp_apps/{id}/secret")
 
 
-def open_app(key: bytes, row: asyncpg.Record) -> App:
+def open_app(key: Key, row: asyncpg.Record) -> App:
     """A row of APPS with its secrets decrypted."""
     place = f"whatsapp_apps/{row['id']}"
     sealed = [one for one in (row["secret"], row["old_secret"]) if one is not None]
@@ -187,7 +187,7 @@ def open_app(key: bytes, row: asyncpg.Record) -> App:
     )
 
 
-async def get_app(conn: Connection, key: bytes, id: UUID) -> App:
+async def get_app(conn: Connection, key: Key, id: UUID) -> App:
     """The app according to the database's current state. Raises NotFound."""
     row = await conn.fetchrow(APPS, [id])
     if row is None:
@@ -195,7 +195,7 @@ async def get_app(conn: Connection, key: bytes, id: UUID) -> App:
     return open_app(key, row)
 
 
-async def find_app(conn: Connection, key: bytes, app_id: str) -> App | None:
+async def find_app(conn: Connection, key: Key, app_id: str) -> App | None:
     """The app by Meta's id for it."""
     row = await conn.fetchrow(APP_BY_ID, app_id)
     return None if row is None else open_app(key, row)

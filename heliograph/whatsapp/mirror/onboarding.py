@@ -15,6 +15,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
@@ -39,7 +40,7 @@ class Connected(msgspec.Struct, frozen=True):
 
 async def connect(
     conn: Connection,
-    key: bytes,
+    key: Key,
     client: CloudClient,
     *,
     organization_id: UUID,
@@ -100,7 +101,7 @@ async def connect(
 
 
 async def change_token(
-    conn: Connection, key: bytes, client: CloudClient, *, account: BusinessAccount, token: str, by: Who = SYSTEM
+    conn: Connection, key: Key, client: CloudClient, *, account: BusinessAccount, token: str, by: Who = SYSTEM
 ) -> tuple[Reading, Changed]:
     """Change an account's token, once Meta has accepted it. Raises Invalid. `conn` is in no transaction."""
     app = await apps.get_app(conn, key, account.app)
@@ -118,7 +119,7 @@ SUBSCRIBED = "UPDATE whatsapp_accounts SET subscribed = true WHERE organization_
 
 
 async def subscribe(
-    conn: Connection, key: bytes, client: CloudClient, *, account: BusinessAccount, by: Who = SYSTEM
+    conn: Connection, key: Key, client: CloudClient, *, account: BusinessAccount, by: Who = SYSTEM
 ) -> None:
     """Subscribe the app to the account's callbacks. Raises Invalid for what Meta refuses."""
     row = await accounts.get(conn, account.organization_id, account.id)

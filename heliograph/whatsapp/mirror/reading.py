@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from heliograph.base import retry
-from heliograph.base.crypto import Unsealable
+from heliograph.base.crypto import Key, Unsealable
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.whatsapp.mirror import accounts, apps, sync
@@ -105,7 +105,7 @@ class Mirror:
         self,
         pool: Pool,
         *,
-        key: bytes,
+        key: Key,
         on_deliveries: Callable[[], None] = lambda: None,
         connect: Callable[[str, str], CloudClient] = CloudClient,
         chance: random.Random | None = None,
