@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 import resource
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
+from functools import partial
 
 import msgspec
 import uvloop
 
 from heliograph import requests
+from heliograph.accounts import idempotency
 from heliograph.accounts.keyring import Keyring
 from heliograph.api.callbacks import sms as sms_callbacks
 from heliograph.api.callbacks import whatsapp as whatsapp_callbacks
@@ -41,7 +42,7 @@ from heliograph.base.database import clock, pulse
 from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.process import crash, signals
 from heliograph.base.process.measures import Gauge
-from heliograph.base.process.settings import Settings
+from heliograph.base.process.settings import Settings, current
 from heliograph.console import places as console_places
 from heliograph.console.table import TABLE as CONSOLE_TABLE
 from heliograph.dashboard import places
@@ -101,6 +102,7 @@ async def serve(
     listening = sockets or [listen(host, port)]
     pool = await open_pool(
         settings.database_url,
+        current=partial(current, settings, "database_url"),
         size=settings.database_pool,
         wait=PATIENCE,
         patience=settings.database_patience_seconds,
@@ -114,6 +116,7 @@ async def serve(
         raise
     reads = await open_pool(
         settings.database_url,
+        current=partial(current, settings, "database_url"),
         size=PAGE_READS,
         wait=PATIENCE,
         patience=settings.database_patience_seconds,
@@ -132,7 +135,7 @@ async def serve(
         acceptor=Acceptor(pool, keys_kept=timedelta(hours=settings.idempotency_hours)),
         whatsapp=WhatsAppAcceptor(pool, settings=settings),
         webhook_rules=endpoints.rules(settings),
-        answer_key=derive_key(settings.secret_keys, "stored answers"),
+        answer_key=idempotency.seal_key(settings),
         cursor_key=derive_key(settings.secret_keys, "cursors"),
         document=Page(openapi.document(OPERATIONS, settings.public_url), "application/json", "no-cache"),
         is_draining=lambda: registry.draining,
@@ -163,7 +166,7 @@ async def serve(
     service = Service(
         registry,
         asgi.begin,
-        functools.partial(envelope.unanswered, public_url=settings.public_url),
+        partial(envelope.unanswered, public_url=settings.public_url),
         TrustedProxies(settings.trusted_proxies, settings.proxy_says),
     )
     server = Server(service, asgi.tasks)
@@ -289,7 +292,7 @@ def _apart(settings: Settings, console: Pages) -> Server | None:
     service = Service(
         Registry(limits_of(settings)),
         asgi.begin,
-        functools.partial(envelope.unanswered, public_url=settings.console_url),
+        partial(envelope.unanswered, public_url=settings.console_url),
         TrustedProxies(settings.trusted_proxies, settings.proxy_says),
     )
     return Server(service, asgi.tasks)

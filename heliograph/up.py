@@ -178,7 +178,10 @@ async def up(
     _check_free(options.host, port)
     settings = from_environment()
     if not settings.secret_key:
-        settings = msgspec.structs.replace(settings, secret_key=_secret_key(data_dir / "secret_key"))
+        kept, other = _secret_key(data_dir / "secret_key"), _other_secret_key(data_dir / "other_secret_key")
+        settings = msgspec.structs.replace(
+            settings, secret_key=kept, other_secret_key=settings.other_secret_key or other
+        )
     demand_secret_key(settings)
     database: Embedded | None = None
     if not settings.database_url:
@@ -334,6 +337,8 @@ def part_environment(settings: Settings, *, host: str) -> dict[str, str]:
     if _is_loopback(host):
         usual |= {"HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true", "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": LOOPBACK}
     found = {"HELIOGRAPH_DATABASE_URL": settings.database_url, "HELIOGRAPH_SECRET_KEY": settings.secret_key}
+    if settings.other_secret_key:
+        found["HELIOGRAPH_OTHER_SECRET_KEY"] = settings.other_secret_key
     # This process has already reported misspelt ones.
     unknown = unknown_names()
     given = {name: value for name, value in os.environ.items() if name not in unknown and name != OWNER_URL}
@@ -360,6 +365,14 @@ def _secret_key(path: Path) -> str:
     except FileNotFoundError:
         private_files.write(path, secrets.token_urlsafe(48).encode() + b"\n")
         return path.read_text().strip()
+
+
+def _other_secret_key(path: Path) -> str:
+    """While the secret key is being changed, the other one; "": it is not."""
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        return ""
 
 
 async def _listens(host: str, port: int) -> None:

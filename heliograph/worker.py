@@ -27,7 +27,7 @@ from heliograph.base.database.pool import Connection, Pool, is_down, open_pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process import crash
 from heliograph.base.process.measures import Gauge
-from heliograph.base.process.settings import Settings
+from heliograph.base.process.settings import Settings, current
 from heliograph.campaigns import audience
 from heliograph.campaigns.work import CampaignWork
 from heliograph.consent.importing import OptOutImports
@@ -103,7 +103,7 @@ class Worker:
         tasks = [self._loop(one) for one in self._loops]
         tasks += [self._timer(one) for one in self._timers()]
         tasks += [asyncio.ensure_future(one) for part in self._parts for one in part.background()]
-        tasks.append(asyncio.create_task(listen(self._settings.database_url, self._watch.wake.set)))
+        tasks.append(asyncio.create_task(listen(self._pool.connector, self._watch.wake.set)))
         # Long-lived objects are not worth looking at in every collection: 9–15 % of the time under load.
         gc.collect()
         gc.freeze()
@@ -230,7 +230,12 @@ async def work(settings: Settings, *, stop: asyncio.Event, on_ready: Callable[[]
     """
     crash.arm(settings.crash_at)
     clock.arm(settings.clock_shift)
-    pool = await open_pool(settings.database_url, size=settings.database_pool, wait=60.0)
+    pool = await open_pool(
+        settings.database_url,
+        size=settings.database_pool,
+        wait=60.0,
+        current=partial(current, settings, "database_url"),
+    )
     beating = asyncio.create_task(pulse.watch(pool))
     try:
         clock.demand()

@@ -17,14 +17,25 @@ import msgspec
 
 from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgress
 from heliograph.base.actor import Actor
-from heliograph.base.crypto import Key, Unsealable, seal, unseal
+from heliograph.base.crypto import Key, Unsealable, derive_key, seal, unseal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Unavailable
+from heliograph.base.process.settings import Settings
 
 #: The format of a key: 1 to 255 printable ASCII characters.
 MAX_LENGTH = 255
 
 _encoder = msgspec.json.Encoder(order="deterministic")
+
+
+def seal_key(settings: Settings) -> Key:
+    """The key that stored responses are sealed under if they contain a secret."""
+    return derive_key(settings.secret_keys, "stored answers")
+
+
+def context(key_hash: UUID) -> str:
+    """The context of a stored response's seal."""
+    return f"idempotency/{key_hash}"
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -109,14 +120,14 @@ async def once(
 
 
 def _closed(seal_key: Key | None, key: UUID, body: bytes) -> str:
-    return body.decode() if seal_key is None else base64.b64encode(seal(seal_key, body, f"idempotency/{key}")).decode()
+    return body.decode() if seal_key is None else base64.b64encode(seal(seal_key, body, context(key))).decode()
 
 
 def _opened(seal_key: Key | None, key: UUID, body: str) -> bytes:
     if seal_key is None:
         return body.encode()
     try:
-        return unseal(seal_key, base64.b64decode(body), f"idempotency/{key}")
+        return unseal(seal_key, base64.b64decode(body), context(key))
     except Unsealable:
         raise IdempotencyConflict(
             "This Idempotency-Key was used earlier. The stored response contains a secret and can no "

@@ -58,6 +58,7 @@ ACTIONS = {
     "supplier.changed": "Supplier changed",
     "tariff.imported": "Rates of a supplier or a price list imported",
     "price_list.assigned": "Price list assigned",
+    "secrets.rekeyed": "Secrets encrypted under another secret key",
     "supplier.state_changed": "Supplier paused, resumed or removed",
     "backup.taken": "Backup taken",
     "backup.restored": "Backup restored",

@@ -27,6 +27,7 @@ ROOMS = {
     "doctor": "running",
     "backup": "running",
     "restore": "running",
+    "rekey": "running",
     "audit": "running",
     "org": "organization",
     "key": "organization",

@@ -82,7 +82,7 @@ async def put(
     id = uuid7()
     if subject_id is not None:
         await drop(conn, subject_id=subject_id)
-    sealed = seal(outbox.key, msgspec.json.encode(content), _context(id))
+    sealed = seal(outbox.key, msgspec.json.encode(content), context(id))
     values = (kind, organization_id, subject_id, sealed, within, MOST_WAITING, MOST_A_DAY)
     return bool(await conn.fetchval(PUT, id, *values))
 
@@ -94,7 +94,7 @@ def letter(key: Key, taken: Taken) -> Letter:
 
 def content(key: Key, taken: Taken) -> bytes:
     """What was put in, as JSON. Raises Unsealable."""
-    return unseal(key, taken.sealed, _context(taken.id))
+    return unseal(key, taken.sealed, context(taken.id))
 
 
 DROP = "UPDATE mails SET state = 'dropped', sealed = NULL WHERE subject_id = $1 AND state = 'waiting'"
@@ -188,5 +188,6 @@ async def done(conn: Connection, taken: Taken) -> bool:
 FORGET = "DELETE FROM mails WHERE id IN (SELECT id FROM mails WHERE created_at < $1 ORDER BY created_at LIMIT $2)"
 
 
-def _context(id: UUID) -> str:
+def context(id: UUID) -> str:
+    """The context of a mail's seal."""
     return f"mails {id}"

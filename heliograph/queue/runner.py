@@ -107,9 +107,8 @@ async def announce(pool: Pool, stored: asyncio.Event) -> None:
         await asyncio.sleep(COALESCE)
 
 
-async def listen(url: str, wake: Callable[[], None]) -> None:
+async def listen(connector: Connector, wake: Callable[[], None]) -> None:
     """Call `wake` for each notification, until cancelled. A lost connection is reopened."""
-    connector = Connector(url)
     while True:
         try:
             conn = await connector.connect(command_timeout=LISTENS)

@@ -277,15 +277,16 @@ async def owner(conn: Connection, *, id: UUID) -> UUID:
 
 def seal_secret(rules: EndpointRules, *, organization_id: UUID, id: UUID, secret: str) -> bytes:
     """The secret of an endpoint, for its row."""
-    return seal(rules.seal_key, secret.encode(), _context(organization_id, id))
+    return seal(rules.seal_key, secret.encode(), context(organization_id, id))
 
 
 def open_secret(seal_key: Key, *, organization_id: UUID, id: UUID, sealed: bytes) -> str:
     """The secret of an endpoint, for signing. Raises crypto.Unsealable."""
-    return unseal(seal_key, sealed, _context(organization_id, id)).decode()
+    return unseal(seal_key, sealed, context(organization_id, id)).decode()
 
 
-def _context(organization_id: UUID, id: UUID) -> str:
+def context(organization_id: UUID, id: UUID) -> str:
+    """The context of the seal of an endpoint's secrets."""
     return f"webhook_endpoints/{organization_id}/{id}"
 
 

@@ -16,6 +16,7 @@ from heliograph.api.door.limits import Limiter, Strangers
 from heliograph.api.door.operation import Services
 from heliograph.api.routes import OPERATIONS
 from heliograph.audit.failures import Failures
+from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.requests import Log
@@ -332,8 +333,8 @@ async def test_guesses_while_an_address_is_locked_out_cost_no_query(pool: Pool, 
         acceptor=nothing,
         whatsapp=nothing,
         webhook_rules=nothing,
-        answer_key=b"",
-        cursor_key=b"",
+        answer_key=derive_key("", "tests"),
+        cursor_key=derive_key("", "tests"),
         document=nothing,
     )
     guard = Guard(OPERATIONS, services)

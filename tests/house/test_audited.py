@@ -203,6 +203,7 @@ COMMANDS = {
     "user role": "operator.role_changed",
     "mail test": WORK,
     "sender request": "sender_id.requested",
+    "rekey": "secrets.rekeyed",
     "sender approve": "sender_id.reviewed",
     "sender reject": "sender_id.reviewed",
     "sender suspend": "sender_id.reviewed",

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from typer.testing import CliRunner, Result
 
+from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.cli import app
 from heliograph.sms.dispatch import suppliers
@@ -31,7 +32,7 @@ async def data(url: str, *arguments: str) -> Any:
 async def test_from_a_card_to_an_assigned_price_list(pool: Pool, database_url: str, tmp_path: Path) -> None:
     actor = await organization(pool)
     async with pool.acquire() as conn:
-        await suppliers.add(conn, b"k" * 32, name="main", kind="smpp", settings={}, secret="s")
+        await suppliers.add(conn, derive_key("k" * 32, "tests"), name="main", kind="smpp", settings={}, secret="s")
     card, draft = tmp_path / "card.csv", tmp_path / "draft.csv"
     card.write_text(CARD)
     refused = await call(database_url, "rates", "import", "main", str(card))

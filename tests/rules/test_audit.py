@@ -16,6 +16,7 @@ from heliograph.audit import exporting, reading, recording
 from heliograph.audit.failures import MOST, OTHERS, Failures
 from heliograph.audit.reading import Filter, Recorded
 from heliograph.base.actor import SYSTEM, Actor, Who
+from heliograph.base.crypto import derive_key
 from heliograph.base.database.migrate import make_partitions
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid
@@ -31,7 +32,7 @@ from heliograph.webhooks import changing, endpoints
 from tests.rules.factories import organization
 
 SHELL = Who("cli", name="alice", reason="ticket 7")
-KEY = b"k" * 32
+KEY = derive_key("k" * 32, "tests")
 
 
 async def found(conn: Connection, action: str | None = None, **values: Any) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import pytest
 from heliograph.accounts.idempotency import Outcome, checked_key, key_hash, once, request_hash
 from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgress
 from heliograph.base.actor import Actor
+from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Unavailable
 from heliograph.base.ids import uuid7
@@ -136,7 +137,7 @@ async def test_a_key_of_age_is_free_again(pool: Pool, actor: Actor) -> None:
 
 
 async def test_an_answer_with_a_secret_is_sealed(pool: Pool, actor: Actor) -> None:
-    seal_key = b"k" * 32
+    seal_key = derive_key("k" * 32, "tests")
     await make(pool, actor, "secret", seal_key=seal_key)
     assert "secret" not in await pool.fetchval("SELECT body FROM idempotency")
     assert await make(pool, actor, seal_key=seal_key) == Outcome(201, b"secret", True)

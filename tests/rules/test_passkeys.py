@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from heliograph.base.actor import SYSTEM
+from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
@@ -21,7 +22,7 @@ from heliograph.people import users
 from heliograph.people.passkeys import ceremony, keeping
 from heliograph.people.passkeys.ceremony import PasskeyRefused, Registered, Site
 
-KEY = b"k" * 32
+KEY = derive_key("k" * 32, "tests")
 HERE = Site("sms.example.com", "https://sms.example.com")
 PRESENT, VERIFIED = 0x01, 0x04
 
@@ -125,7 +126,7 @@ def test_a_challenge_is_ours_and_young(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(PasskeyRefused):
             ceremony.read_challenge(KEY, wrong)
     with pytest.raises(PasskeyRefused):
-        ceremony.read_challenge(b"o" * 32, made)
+        ceremony.read_challenge(derive_key("o" * 32, "tests"), made)
     ahead = clock.milliseconds() + 1000 * (ceremony.GOOD_FOR + 1)
     monkeypatch.setattr(ceremony.clock, "milliseconds", lambda: ahead)
     with pytest.raises(PasskeyRefused):

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.sms.dispatch import suppliers, test_mode
@@ -27,7 +28,7 @@ from heliograph.suppliers.contract import (
 )
 from tests.rules.factories import Scripted, message, organization, receipt, until
 
-SEAL = b"k" * 32
+SEAL = derive_key("k" * 32, "tests")
 
 
 class Broken(Exception):

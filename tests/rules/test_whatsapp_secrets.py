@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from heliograph.base.crypto import Unsealable
+from heliograph.base.crypto import Unsealable, derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.logs import clean
 from heliograph.whatsapp.mirror import accounts, apps
@@ -15,7 +15,7 @@ from tests.rules.factories import organization
 from tests.rules.test_whatsapp_retention import holding
 from tests.rules.whatsapp_factories import APP_SECRET, KEY, TOKEN, VERIFY_TOKEN, account, made
 
-OTHER = KEY[::-1]
+OTHER = derive_key("another secret key", "whatsapp")
 
 
 async def opened(pool: Pool) -> App:

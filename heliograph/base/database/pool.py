@@ -55,6 +55,9 @@ STATEMENT_TIMEOUT = 30.0
 ANSWER = 0.5
 
 
+PASSWORD = asyncpg.InvalidAuthorizationSpecificationError
+
+
 class DatabaseAway(ConnectionError):
     """The database does not answer, and requests fail at once."""
 
@@ -123,15 +126,21 @@ class Pool(_Pool):
 
 
 async def open_pool(
-    url: str, *, size: int, wait: float = 0.0, patience: float | None = None, statement: float = STATEMENT_TIMEOUT
+    url: str,
+    *,
+    size: int,
+    wait: float = 0.0,
+    patience: float | None = None,
+    statement: float = STATEMENT_TIMEOUT,
+    current: Callable[[], str] | None = None,
 ) -> Pool:
     """A pool of up to `size` connections, opened as needed; the database's clock is followed from then on.
 
     `wait`: seconds to keep trying while the server is starting or restarting. `patience`: seconds to wait for a
-    connection, None: as long as it takes. `statement`: seconds that the server lets a statement take. Raises what
-    asyncpg raises.
+    connection, None: as long as it takes. `statement`: seconds that the server lets a statement take. `current`: the
+    URL as it is now, see Connector. Raises what asyncpg raises.
     """
-    connector = Connector(url)
+    connector = Connector(url, current=current)
     deadline = asyncio.get_running_loop().time() + wait
     while True:
         try:
@@ -163,7 +172,8 @@ async def open_pool(
                 raise
             return pool
         except (OSError, asyncpg.PostgresError, TimeoutError, asyncpg.InternalClientError) as error:
-            if not is_down(error) or asyncio.get_running_loop().time() >= deadline:
+            # At the start a refused password is a mistake; later it is being changed, and its file follows.
+            if not is_down(error) or isinstance(error, PASSWORD) or asyncio.get_running_loop().time() >= deadline:
                 raise
             await asyncio.sleep(0.1)
 
@@ -281,6 +291,7 @@ def is_down(error: BaseException) -> bool:
         | asyncpg.AdminShutdownError
         | asyncpg.CrashShutdownError
         | asyncpg.TooManyConnectionsError
+        | asyncpg.InvalidAuthorizationSpecificationError
         | asyncpg.ReadOnlySQLTransactionError
         | asyncpg.InsufficientResourcesError
         | asyncpg.QueryCanceledError

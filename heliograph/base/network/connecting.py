@@ -10,17 +10,21 @@ import os
 import random
 import socket
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
+import structlog
 from asyncpg.connect_utils import SessionAttribute
 
-from heliograph.base.database.url import Host, KeepAlive, UrlError, parse
+from heliograph.base.database.url import Host, KeepAlive, Target, UrlError, parse, shown
 
 if TYPE_CHECKING:
     Raw = asyncpg.Connection[asyncpg.Record]
 else:
     Raw = asyncpg.Connection
+
+log = structlog.get_logger()
 
 #: Errors after which the next host is tried: this one is absent, hangs, is not ready, or is of the wrong kind. A
 #: refused password is not among them: it is the same everywhere.
@@ -38,12 +42,11 @@ NEXT = (
 class Connector:
     """Makes connections for a URL. Remembers which host answered last, and tries that one first."""
 
-    def __init__(self, url: str) -> None:
-        """Raises UrlError, also if a file that it names cannot be read."""
-        self._target = parse(url)
-        for name, path in self._target.files:
-            if not os.access(path, os.R_OK):
-                raise UrlError(f"`{name}` in the database's URL is {path}, which cannot be read")
+    def __init__(self, url: str, *, current: Callable[[], str] | None = None) -> None:
+        """`current`: the URL as it is now, "" if unknown; asked before each connection, so that a password can be changed
+        in its file while the process is running. Raises UrlError, also if a file that the URL names cannot be read."""
+        self._url, self._current = url, current
+        self._target = _usable(url)
         self._last: Host | None = None
 
     @property
@@ -56,6 +59,7 @@ class Connector:
 
         Raises what the last host's attempt raised.
         """
+        self._follow()
         target = self._target
         if target.system_roots:
             options["ssl"] = ssl.create_default_context()
@@ -66,6 +70,18 @@ class Connector:
             if target.attributes != "prefer-standby":
                 raise
         return await self._first("any", options)
+
+    def _follow(self) -> None:
+        url = self._url if self._current is None else self._current()
+        if url in ("", self._url):
+            return
+        self._url = url
+        try:
+            self._target = _usable(url)
+        except UrlError as error:
+            log.warning("the changed URL of the database is invalid, the previous one stays", reason=str(error))
+        else:
+            log.info("database URL changed", database=shown(url))
 
     async def _first(self, kind: str, options: dict[str, Any]) -> Raw:
         failed: BaseException | None = None
@@ -95,6 +111,14 @@ class Connector:
         elif self._last is not None:
             hosts.sort(key=lambda host: host is not self._last)
         return hosts
+
+
+def _usable(url: str) -> Target:
+    target = parse(url)
+    for name, path in target.files:
+        if not os.access(path, os.R_OK):
+            raise UrlError(f"`{name}` in the database's URL is {path}, which cannot be read")
+    return target
 
 
 async def connect(url: str, **options: Any) -> Raw:

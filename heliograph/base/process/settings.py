@@ -337,6 +337,19 @@ def _kept(name: str, environment: Mapping[str, str]) -> str | None:
         ) from None
 
 
+def current(settings: Settings, name: str, environment: Mapping[str, str] = os.environ) -> str:
+    """A secret as its file holds it now, as the settings have it if no file was named; "" if the file cannot be read or
+    is empty, because it is being replaced."""
+    known: str = getattr(settings, name)
+    if f"HELIOGRAPH_{name.upper()}" in environment:
+        return known
+    try:
+        found = _kept(name, environment)
+    except SettingsError:
+        return ""
+    return known if found is None else found
+
+
 def from_environment(environment: Mapping[str, str] = os.environ, **overrides: object) -> Settings:
     """Settings from `HELIOGRAPH_*` variables; `overrides` (from a command line) win. Raises SettingsError."""
     hints = get_type_hints(Settings, include_extras=True)

@@ -75,7 +75,8 @@ def take(
         if not settings.secret_key:
             raise Problem("there is no secret key to seal: set HELIOGRAPH_SECRET_KEY, or omit the passphrase")
         kept = home.parent / "credentials.json" if home is not None else None
-        sealed = Secrets(settings.secret_key, kept.read_text() if kept is not None and kept.exists() else "")
+        credentials = kept.read_text() if kept is not None and kept.exists() else ""
+        sealed = Secrets(settings.secret_key, credentials, settings.other_secret_key)
 
     async def taken() -> Backup:
         async with connection(settings.database_url) as conn:

@@ -70,6 +70,9 @@ def _secret_key(settings: Settings) -> Check:
         demand_secret_key(settings)
     except SettingsError as error:
         return Check("secret key", "failed", "HELIOGRAPH_SECRET_KEY is not set", str(error))
+    if settings.other_secret_key:
+        remedy = "`heliograph rekey` encrypts everything under the secret key, and says when the other one may go."
+        return Check("secret key", "warning", "is being changed: another one is set beside it", remedy)
     return Check("secret key", "ok", f"{len(settings.secret_key)} characters")
 
 

@@ -89,7 +89,7 @@ async def _into_database(found: store.Backup) -> Restored:
 
 def _demand_room(place: Path, secrets: Secrets | None) -> None:
     """Refuse before anything is written what would be overwritten afterwards."""
-    for name in ("secret_key", "credentials.json") if secrets is not None else ():
+    for name in ("secret_key", "other_secret_key", "credentials.json") if secrets is not None else ():
         if (place / name).exists():
             raise Problem(f"{place / name} exists: restore into an empty data directory, or move the file away")
 
@@ -98,5 +98,7 @@ def _keep(place: Path, secrets: Secrets | None) -> None:
     if secrets is None:
         return
     private_files.write(place / "secret_key", secrets.secret_key.encode() + os.linesep.encode())
+    if secrets.other_secret_key:
+        private_files.write(place / "other_secret_key", secrets.other_secret_key.encode() + os.linesep.encode())
     if secrets.credentials:
         private_files.write(place / "credentials.json", secrets.credentials.encode())

@@ -119,7 +119,10 @@ def settings_of(
                 settings, database_url=url_of(here), owner_database_url=owner_url_of(here)
             )
         if not settings.secret_key:
-            settings = msgspec.structs.replace(settings, secret_key=_read(data_dir / "secret_key"))
+            kept, other = _read(data_dir / "secret_key"), _read(data_dir / "other_secret_key")
+            settings = msgspec.structs.replace(
+                settings, secret_key=kept, other_secret_key=settings.other_secret_key or other
+            )
     if not settings.database_url:
         raise SettingsError(
             "no database is configured: set HELIOGRAPH_DATABASE_URL, or give the data directory of "

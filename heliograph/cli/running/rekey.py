@@ -1,0 +1,77 @@
+"""`heliograph rekey`: encrypt everything that is stored under the present secret key."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from heliograph import rekeying
+from heliograph.base.database.pool import Connection
+from heliograph.base.process.settings import Settings
+from heliograph.cli.terminal.console import FAILED, DataDir, Json, on_database, say, settings_of, shell, show
+
+
+def command(
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit with 1 if something is encrypted under another key.")
+    ] = False,
+    batch: Annotated[int, typer.Option(min=1, max=10_000, help="Values per transaction.")] = rekeying.BATCH,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Encrypt everything that is stored under the present secret key. Safe to repeat, to interrupt, and while the
+    service is running.
+
+    To change the secret key, first give every process the new one as HELIOGRAPH_OTHER_SECRET_KEY and restart it; then
+    exchange the two, and restart again; then run this. Afterwards it says whether the old one may be removed.
+
+    \b
+    Examples:
+      heliograph rekey
+      heliograph rekey --check
+    """
+    settings = settings_of(data_dir, needs_key=True)
+
+    async def done(conn: Connection) -> tuple[list[rekeying.Rekeyed], list[str]]:
+        found = await rekeying.rekey(
+            conn, settings, check=check, batch=batch, say=(lambda line: None) if check else say, by=shell()
+        )
+        return found, await rekeying.called(conn)
+
+    found, called = on_database(done, settings)
+    left = sum(one.rekeyed for one in found) if check else 0
+    unknown = sum(one.unknown for one in found)
+    shown = [one for one in found if one.rekeyed or one.unknown]
+    if json:
+        show({"places": shown, "left": left, "unknown": unknown, "old_key_may_go": not (left or unknown)}, json)
+    elif shown:
+        show(shown, json, ("place", "rekeyed", "unknown"))
+    if not json:
+        _advise(settings, left, unknown, called)
+    if unknown or left:
+        raise typer.Exit(FAILED)
+
+
+def _advise(settings: Settings, left: int, unknown: int, called: list[str]) -> None:
+    if left:
+        say(f"{left} values are encrypted under the other secret key. Run `heliograph rekey`.")
+    elif unknown:
+        say(
+            f"{unknown} values are encrypted under a secret key that is not set. Set it as HELIOGRAPH_OTHER_SECRET_KEY"
+            " and repeat this. If it is lost, enter what it encrypted again: passwords with `heliograph supplier set`"
+            " and `heliograph whatsapp account`, and rotate webhook secrets."
+        )
+    elif not settings.other_secret_key:
+        say("Everything is encrypted under the secret key.")
+    else:
+        say(
+            "Everything is encrypted under the secret key. HELIOGRAPH_OTHER_SECRET_KEY may be removed once every"
+            " process has been restarted with the present order of keys; if one had not been, repeat this first. Keep"
+            " the old key with the backups that were taken before."
+        )
+        if called:
+            say(
+                f"Before that, give these suppliers their new callback address (`heliograph supplier show`):"
+                f" {', '.join(called)}."
+            )

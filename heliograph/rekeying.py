@@ -1,0 +1,197 @@
+"""Changing the secret key: everything that is sealed under another key is sealed anew under the present one.
+
+The rules nobody may break: a value is replaced only if it is still the one that was opened, so that a secret changed
+meanwhile stays as it is; and each batch is a commit, so that a run that was killed goes on where it was. What opens
+with no key that is set is counted and left alone.
+
+What is signed (cursors, cookies, forms) is not stored, and is verified with both keys for as long as both are set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.accounts import idempotency
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.crypto import Key, Unsealable, seal, unseal
+from heliograph.base.database.pool import Connection
+from heliograph.base.process.settings import Settings
+from heliograph.mail import outbox
+from heliograph.people import factors
+from heliograph.sms.callbacks import intake as sms_intake
+from heliograph.sms.dispatch import suppliers
+from heliograph.suppliers import kinds
+from heliograph.webhooks import endpoints
+from heliograph.whatsapp.callbacks import dead_letters
+from heliograph.whatsapp.callbacks import intake as whatsapp_intake
+from heliograph.whatsapp.mirror import apps
+
+#: Values replaced by one transaction: 20 ms of work.
+BATCH = 500
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A column of sealed values, for the statements below. `context`: of a row's ids."""
+
+    table: str
+    column: str
+    key: Callable[[Settings], Key]
+    context: Callable[[Sequence[UUID]], str]
+    ids: tuple[str, ...] = ("id",)
+    #: The column as bytea[]: all of its values.
+    values: str = "ARRAY[{column}]"
+    #: What the column becomes, from bytea[].
+    written: str = "($1::bytea[])[1]"
+    #: Which rows have one.
+    has: str = "length({column}) > 0"
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.table}.{self.column}"
+
+    def sql(self, text: str) -> str:
+        """A statement for this place."""
+        ids = ", ".join(self.ids)
+        after = ", ".join(f"${number}" for number in range(3, 3 + len(self.ids)))
+        known = " AND ".join(f"{name} = ${number}" for number, name in enumerate(self.ids, start=3))
+        values = self.values.format(column=self.column)
+        return text.format(
+            table=self.table,
+            column=self.column,
+            ids=ids,
+            after=after,
+            known=known,
+            values=values,
+            written=self.written,
+            has=self.has.format(column=self.column),
+        )
+
+
+class Rekeyed(msgspec.Struct, frozen=True):
+    """What was found in a place."""
+
+    place: str
+    #: Values that were sealed anew, or would be.
+    rekeyed: int
+    #: Values that no key that is set opens.
+    unknown: int
+
+
+#: Every column that holds sealed values. A test compares it with the comments of the schema.
+PLACES = (
+    Place("suppliers", "secret", suppliers.seal_key, lambda ids: f"suppliers/{ids[0]}"),
+    Place("whatsapp_apps", "secret", apps.seal_key, lambda ids: f"whatsapp_apps/{ids[0]}/secret"),
+    Place("whatsapp_apps", "old_secret", apps.seal_key, lambda ids: f"whatsapp_apps/{ids[0]}/secret"),
+    Place("whatsapp_apps", "verify_token", apps.seal_key, lambda ids: f"whatsapp_apps/{ids[0]}/verify_token"),
+    Place(
+        "whatsapp_accounts",
+        "token",
+        apps.seal_key,
+        lambda ids: f"whatsapp_accounts/{ids[1]}/token",
+        ("organization_id", "id"),
+    ),
+    Place(
+        "webhook_endpoints",
+        "secret",
+        endpoints.seal_key,
+        lambda ids: endpoints.context(*ids),
+        ("organization_id", "id"),
+    ),
+    Place(
+        "webhook_endpoints",
+        "old_secrets",
+        endpoints.seal_key,
+        lambda ids: endpoints.context(*ids),
+        ("organization_id", "id"),
+        values="{column}",
+        written="$1",
+        has="cardinality({column}) > 0",
+    ),
+    Place("users", "totp", factors.seal_key, lambda ids: f"users/{ids[0]}"),
+    Place("mails", "sealed", outbox.seal_key, lambda ids: outbox.context(ids[0])),
+    Place("supplier_callbacks", "body", suppliers.seal_key, lambda ids: sms_intake.context(ids[0])),
+    Place("whatsapp_callbacks", "body", apps.seal_key, lambda ids: whatsapp_intake.context(ids[0])),
+    Place("whatsapp_dead_letters", "body", apps.seal_key, lambda ids: dead_letters.context(ids[0])),
+    # Responses with a secret stand there as base64, the others as JSON.
+    Place(
+        "idempotency",
+        "body",
+        idempotency.seal_key,
+        lambda ids: idempotency.context(ids[1]),
+        ("organization_id", "key_hash"),
+        values="ARRAY[CASE WHEN left(body, 1) ~ '[A-Za-z]' THEN decode(body, 'base64') END]",
+        written="translate(encode(($1::bytea[])[1], 'base64'), E'\\n', '')",
+        has="left({column}, 1) ~ '[A-Za-z]'",
+    ),
+)
+
+# $1 is the present key's id, $2 how many rows, then the ids of the last row looked at.
+FOREIGN = """
+SELECT {ids}, {values} AS found FROM {table}
+ WHERE {has} AND ({ids}) > ({after})
+   AND EXISTS (SELECT FROM unnest({values}) AS one WHERE substring(one FROM 2 FOR 4) <> $1)
+ ORDER BY {ids} LIMIT $2
+"""
+# $1 is what the values become, $2 what they must still be, then the ids.
+REPLACE = "UPDATE {table} SET {column} = {written} WHERE {known} AND {values} = $2::bytea[]"
+_FIRST = UUID(int=0)
+
+
+async def rekey(
+    conn: Connection,
+    settings: Settings,
+    *,
+    check: bool = False,
+    batch: int = BATCH,
+    say: Callable[[str], None] = lambda line: None,
+    by: Who = SYSTEM,
+) -> list[Rekeyed]:
+    """Seal everything anew under the secret key, in batches of a commit each; safe to repeat and while the service is
+    running. `check`: only count. `say` is told of progress."""
+    found = [await _in_place(conn, place, place.key(settings), check, batch, say) for place in PLACES]
+    if not check and any(one.rekeyed for one in found):
+        after = {"rekeyed": sum(one.rekeyed for one in found), "unknown": sum(one.unknown for one in found)}
+        await audit.record(conn, by, "secrets.rekeyed", object_id="secret_key", after=after)
+    return found
+
+
+async def _in_place(
+    conn: Connection, place: Place, key: Key, check: bool, batch: int, say: Callable[[str], None]
+) -> Rekeyed:
+    rekeyed = unknown = 0
+    last = [_FIRST] * len(place.ids)
+    foreign, replace = place.sql(FOREIGN), place.sql(REPLACE)
+    while rows := await conn.fetch(foreign, key.id, batch, *last):
+        anew: list[tuple[Any, ...]] = []
+        for row in rows:
+            last = [row[name] for name in place.ids]
+            try:
+                sealed = [_anew(key, one, place.context(last)) for one in row["found"]]
+            except Unsealable:
+                unknown += 1
+                continue
+            anew.append((sealed, row["found"], *last))
+        if not check:
+            async with conn.transaction():
+                await conn.executemany(replace, anew)
+        rekeyed += len(anew)
+        say(f"{place.name}: {rekeyed}" + (f", and {unknown} that no key opens" if unknown else ""))
+    return Rekeyed(place.name, rekeyed, unknown)
+
+
+def _anew(key: Key, sealed: bytes, context: str) -> bytes:
+    return seal(key, unseal(key, sealed, context), context)
+
+
+CALLED = "SELECT name, kind FROM suppliers WHERE state <> 'removed' ORDER BY name"
+
+
+async def called(conn: Connection) -> list[str]:
+    """Names of suppliers whose callback address is made with the secret key, so that it changes with it."""
+    return [row["name"] for row in await conn.fetch(CALLED) if row["kind"] in kinds.HTTP]
