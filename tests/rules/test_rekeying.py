@@ -44,7 +44,13 @@ NEW = msgspec.structs.replace(OLD, secret_key=NEW_KEY)
 
 #: Columns of bytes that are not sealed: hashes, public keys, files, and what others said.
 PLAIN = {
-    *("api_keys.secret_hash", "idempotency.request_hash", "invitations.token_hash", "send_keys.request_hash"),
+    *(
+        "api_keys.secret_hash",
+        "operator_sessions.token_hash",
+        "idempotency.request_hash",
+        "invitations.token_hash",
+        "send_keys.request_hash",
+    ),
     *("sign_in_links.token_hash", "sessions.token_hash", "recovery_codes.code_hash", "own_numbers.code_hash"),
     *("passkey_challenges.hash", "passkeys.credential_id", "passkeys.public_key", "sign_in_tries.subject"),
     *("contact_import_chunks.bytes", "export_chunks.bytes", "inbound_messages.body", "inbound_messages.raw"),

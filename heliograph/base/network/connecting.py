@@ -43,8 +43,11 @@ class Connector:
     """Makes connections for a URL. Remembers which host answered last, and tries that one first."""
 
     def __init__(self, url: str, *, current: Callable[[], str] | None = None) -> None:
-        """`current`: the URL as it is now, "" if unknown; asked before each connection, so that a password can be changed
-        in its file while the process is running. Raises UrlError, also if a file that the URL names cannot be read."""
+        """`current`: the URL as it is now, "" if unknown; asked before each connection: a password can be changed
+        in its file while the process is running.
+
+        Raises UrlError, also if a file that the URL names cannot be read.
+        """
         self._url, self._current = url, current
         self._target = _usable(url)
         self._last: Host | None = None
