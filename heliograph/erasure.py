@@ -59,6 +59,12 @@ WITH gone AS (
      WHERE organization_id = $1 AND kind = 'number' AND range = ANY (SELECT substr(unnest($2::text[]), 2))
 ), converted AS (
     DELETE FROM guard_conversions WHERE organization_id = $1 AND recipient = ANY ($2)
+), seen AS (
+    -- A second of the windows is forgotten with it.
+    DELETE FROM guard_seen
+     WHERE organization_id = $1
+       AND numbers && ARRAY(SELECT CASE WHEN one ~ '^[+][0-9]+$' THEN substr(one, 2)::bigint END
+                              FROM unnest($2::text[]) AS item (one))
 ), vouched AS (
     UPDATE guard_settings
        SET safe = ARRAY(SELECT one FROM unnest(safe) WITH ORDINALITY AS item (one, n)

@@ -12,13 +12,22 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.base.phones import REGIONS
 from heliograph.guard.conversion import Conversions
-from heliograph.guard.windows import Windows
+from heliograph.guard.windows import Suspicion, Windows
 
 ORGANIZATION = UUID(int=9)
 HOME, MINUTES, SEEDS = "MZ", 60, (1, 2, 3)
 #: Mozambique's mobile prefixes, ten million numbers each.
 PREFIXES = tuple(f"+258{code}" for code in (82, 83, 84, 85, 86, 87))
+#: A company's new phones, numbered one after the other.
+PHONES = frozenset(f"+{258_84_345_6700 + n}" for n in range(300))
+#: Where roaming people come from: calling codes and countries, half of them LISTED.
+_CODES = """
+263 260 265 255 27 351 91 44 55 244 33 49 1 90 250
+971 966 234 92 880 62 20 39 94 213 229 63 995 996 962
+"""
+ABROAD = [(code, REGIONS[code]) for code in _CODES.split()]
 #: Of honest people, how many enter their code, and how many ask for it twice.
 CONVERSION, AGAIN = 0.75, 0.12
 
@@ -32,6 +41,10 @@ class Case(msgspec.Struct, frozen=True):
     make: Callable[[random.Random, float], Iterator[Send]]
     #: Of attackers who say that their codes were entered.
     faked: float = 0.0
+    #: Numbers that are the organization's contacts.
+    contacts: frozenset[str] = frozenset()
+    #: Countries that had 20 messages before this hour, besides HOME.
+    known: tuple[str, ...] = ()
 
 
 class Outcome(msgspec.Struct):
@@ -101,8 +114,7 @@ def one_prefix(chance: random.Random, rate: float) -> Iterator[Send]:
 def onboarding(chance: random.Random, rate: float) -> Iterator[Send]:
     """A company hands 300 phones to its people, numbered one after the other, and all sign up within half an hour."""
     yield from honest(chance, rate)
-    first = 258_84_000_0000 + chance.randrange(10**7)
-    numbers = [f"+{first + n}" for n in range(300)]
+    numbers = sorted(PHONES)
     chance.shuffle(numbers)
     for number in numbers:
         yield chance.uniform(1800, 3600), number, HOME, False
@@ -140,6 +152,17 @@ def resend_storm(chance: random.Random, rate: float) -> Iterator[Send]:
             yield chance.uniform(2400, 2700), number, HOME, False
 
 
+def roaming(chance: random.Random, rate: float) -> Iterator[Send]:
+    """A tenth of the people have numbers of thirty other countries, half of them listed; a fair brings a fiftieth
+    more from one of those for half an hour."""
+    yield from honest(chance, rate * 0.9)
+    for at, number, *rest in honest(chance, rate * 0.1):
+        code, country = chance.choice(ABROAD)
+        yield (at, f"+{code}{number[-8:]}", country, *rest[1:])  # type: ignore[misc]
+    for at, number, *rest in honest(chance, rate * 0.02, minutes=30):
+        yield (at + 1200, f"+9715{number[-8:]}", "AE", *rest[1:])  # type: ignore[misc]
+
+
 ATTACKS = (
     Case("sequential, 20 a minute", sequential),
     Case("random in three blocks of 10,000, 20 a minute", in_blocks),
@@ -153,7 +176,9 @@ HONEST = (
     Case("payday: 20,000 customers of a bank in ten minutes", payday),
     Case("a fifth with an operator of 100,000 numbers", small_operator),
     Case("a storm of repetitions after an outage", resend_storm),
+    Case("people who roam, a tenth, from thirty known countries", roaming, known=tuple(one for _, one in ABROAD)),
     Case("300 new phones with consecutive numbers", onboarding),
+    Case("the same, their people imported as contacts", onboarding, contacts=PHONES),
 )
 
 
@@ -162,7 +187,8 @@ def run(case: Case, rate: float, seed: int) -> Outcome:
     chance = random.Random(f"{case.name} {rate} {seed}")
     sends = sorted(case.make(chance, rate))
     windows, conversions, outcome = Windows(), Conversions(), Outcome()
-    windows.known(ORGANIZATION, HOME)
+    for country in (HOME, *case.known):
+        windows.known(ORGANIZATION, country)
     held: dict[str, float] = {}
     times: dict[str, int] = {}
     entered: list[tuple[float, str]] = []
@@ -178,11 +204,15 @@ def run(case: Case, rate: float, seed: int) -> Outcome:
             accepted=at,
             unconverted=conversions.is_bad(ORGANIZATION, number),
         )
+        if suspicion is not None and _is_acquainted(case, windows, suspicion):
+            suspicion = None
         if suspicion is not None and held.get(suspicion.range, 0.0) <= at:
             times[suspicion.range] = times.get(suspicion.range, 0) + 1
             first = 1800 if suspicion.kind == "country" else 900
             held[suspicion.range] = at + min(first * 2 ** (times[suspicion.range] - 1), 43_200)
-        is_held = any(held.get(range, 0.0) > at for range in (number[1:-4], number[1:], country))
+        is_held = number not in case.contacts and any(
+            held.get(range, 0.0) > at for range in (number[1:-4], number[1:], country)
+        )
         if attack:
             outcome.attack += 1
             outcome.caught += is_held
@@ -195,6 +225,14 @@ def run(case: Case, rate: float, seed: int) -> Outcome:
             entered.append((at + chance.uniform(5, 60), number))
             entered.sort()
     return outcome
+
+
+def _is_acquainted(case: Case, windows: Windows, suspicion: Suspicion) -> bool:
+    """As `guard.holds.acquainted`: half of a block's numbers are contacts."""
+    if suspicion.kind != "block" or not case.contacts:
+        return False
+    members = windows.members(ORGANIZATION, suspicion.range)
+    return sum(one in case.contacts for one in members) * 2 >= len(members)
 
 
 def total(case: Case, rate: float) -> Outcome:

@@ -1,9 +1,10 @@
 """The rules, applied by a worker to what is about to go out: where money is spent, and where every door's messages
 come through.
 
-A message that meets no suspicion costs its place in the windows (3 to 5 µs) and no statement. What one worker sees in
-the last minutes is in its memory; the holds are rows, so a range that one worker finds is held for all of them, and
-stays held across restarts. With several workers each sees its share, and a range comes to notice that much later.
+A message that meets no suspicion costs its place in the windows (3 to 5 µs) and no statement. The windows are in each
+worker's memory; what it saw it tells the others once a second (`sharing`), so a range comes to notice as if one worker
+had seen everything, a second or two later, and a worker that starts knows what went out before. The holds are rows: a
+range that one worker finds is held for all of them.
 
 The rule nobody may break: what is not suspicious never waits for the database here.
 """
@@ -18,10 +19,11 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base import phones
-from heliograph.base.database.pool import Connection
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.guard import holds
 from heliograph.guard.conversion import Conversions
 from heliograph.guard.holds import Found
+from heliograph.guard.sharing import Shared
 from heliograph.guard.windows import Suspicion, Windows
 
 #: Seconds for which the list of holds is used.
@@ -48,6 +50,7 @@ class Judge:
     def __init__(self, windows: Windows | None = None) -> None:
         self._windows = windows or Windows()
         self._conversions = Conversions()
+        self._shared = Shared()
         #: Conversions until then have been taken in.
         self._converted_until: datetime | None = None
         self._standing: dict[UUID, dict[str, UUID]] = {}
@@ -83,6 +86,10 @@ class Judge:
                 met.append((one.organization_id, one.id, one.to, hold))
         return await holds.meet(conn, met) if met else set()
 
+    async def share(self, pool: Pool) -> None:
+        """Tell the other workers what this one has seen since the last time; nothing: no statement."""
+        await self._shared.tell(pool)
+
     def refresh(self) -> None:
         """Read the holds and conversions anew with the next messages."""
         self._read_at = float("-inf")
@@ -90,6 +97,7 @@ class Judge:
     def _look(self, one: Outgoing, moment: float) -> Suspicion | None:
         country = phones.country(one.to)
         accepted = one.accepted_at.timestamp()
+        self._shared.saw(one.organization_id, one.to, one.accepted_at)
         self._conversions.sent(one.organization_id, one.to, at=moment)
         bad = self._conversions.is_bad(one.organization_id, one.to)
         return self._windows.see(one.organization_id, one.to, country, at=moment, accepted=accepted, unconverted=bad)
@@ -99,7 +107,22 @@ class Judge:
         for organization_id, range, id in await holds.standing(conn):
             standing.setdefault(organization_id, {})[range] = id
         self._standing, self._read_at = standing, asyncio.get_running_loop().time()
-        for organization_id, to, at in await holds.converted(conn, since=self._converted_until):
+        # First whose conversions are known: what was sent counts only for those. Then what others sent, and what of
+        # that was converted.
+        converted = await holds.converted(conn, since=self._converted_until)
+        self._convert(converted)
+        told = await self._shared.hear(conn)
+        for seen in told:
+            country = phones.country(seen.to)
+            moment = seen.at.timestamp()
+            self._conversions.sent(seen.organization_id, seen.to, at=moment)
+            accepted = seen.accepted_at.timestamp()
+            self._windows.told(seen.organization_id, seen.to, country, at=moment, accepted=accepted)
+        if told:
+            self._convert(converted)
+
+    def _convert(self, converted: Sequence[tuple[UUID, str, datetime]]) -> None:
+        for organization_id, to, at in converted:
             self._conversions.converted(organization_id, to, at=at.timestamp())
             self._converted_until = at
 

@@ -95,7 +95,7 @@ class _Window:
 
 
 class Windows:
-    """The windows of all organizations, as one worker sees them."""
+    """The windows of all organizations: what this worker sees, and what others tell it."""
 
     def __init__(self, *, most: int = MOST) -> None:
         self._most = most
@@ -121,6 +121,22 @@ class Windows:
         A message may be seen several times: the same time of acceptance counts once. Returns what is suspicious about
         where it goes, each time anew, or None.
         """
+        window, n = self._add(organization_id, number, country, at, accepted)
+        if (
+            window.thousand[n // 1000] < NEIGHBOURS
+            and window.ten_thousand[n // 10_000] < TEN_THOUSAND
+            and not unconverted
+            and n not in window.repeats
+            and (country not in LISTED or window.countries[country] <= NEW_COUNTRY)
+        ):
+            return None
+        return self._judge(window, organization_id, n, country, UNCONVERTED if unconverted else 0)
+
+    def told(self, organization_id: UUID, number: str, country: str, *, at: float, accepted: float) -> None:
+        """Another worker saw this message. Being told of it again, or seeing it, changes nothing."""
+        self._add(organization_id, number, country, at, accepted)
+
+    def _add(self, organization_id: UUID, number: str, country: str, at: float, accepted: float) -> tuple[_Window, int]:
         came = self._came
         while came and (came[0][0] <= at - SPAN or len(came) >= self._most):
             _, window, n, old = came.popleft()
@@ -139,14 +155,7 @@ class Windows:
             window.thousand[block] = window.thousand.get(block, 0) + 1
             window.ten_thousand[block // 10] = window.ten_thousand.get(block // 10, 0) + 1
             window.countries[country] = window.countries.get(country, 0) + 1
-        if (
-            window.thousand[n // 1000] < NEIGHBOURS
-            and not unconverted
-            and n not in window.repeats
-            and (country not in LISTED or window.countries[country] <= NEW_COUNTRY)
-        ):
-            return None
-        return self._judge(window, organization_id, n, country, UNCONVERTED if unconverted else 0)
+        return window, n
 
     def members(self, organization_id: UUID, range: str) -> list[str]:
         """The numbers in the window that begin with these digits, in E.164."""

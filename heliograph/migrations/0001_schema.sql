@@ -2199,6 +2199,18 @@ CREATE INDEX guard_held_by_hold ON guard_held (organization_id, hold_id);
 COMMENT ON TABLE guard_held IS 'tenant: messages that met a hold, for a month. Whether one still waits is for the queue to say';
 COMMENT ON COLUMN guard_held.released_at IS 'when it was let go; held_at: at once, since holds were only noted';
 
+CREATE TABLE guard_seen (
+    organization_id uuid NOT NULL,
+    id              uuid NOT NULL,
+    worker_id       uuid NOT NULL,
+    at              timestamptz NOT NULL,
+    numbers         bigint[] NOT NULL,
+    accepted_at     timestamptz[] NOT NULL CHECK (cardinality(accepted_at) = cardinality(numbers)),
+    PRIMARY KEY (organization_id, id)
+);
+CREATE INDEX guard_seen_by_time ON guard_seen (at);
+COMMENT ON TABLE guard_seen IS 'tenant: what workers tell each other of the messages that they saw, for ten minutes';
+COMMENT ON COLUMN guard_seen.numbers IS 'of one second; accepted_at has when each message was accepted';
 
 CREATE TABLE guard_conversions (
     organization_id uuid NOT NULL,

@@ -12,6 +12,7 @@ from heliograph import notices, requests
 from heliograph.base.database.retention_rules import Deletion, Rules, Table
 from heliograph.contacts.imports.drafts import KEPT as IMPORTS_KEPT
 from heliograph.contacts.marked import UNDONE_FOR
+from heliograph.guard.windows import SPAN
 from heliograph.mail import outbox
 from heliograph.networks.learned import KEPT as NETWORKS
 from heliograph.people import links, sessions, tries
@@ -93,6 +94,10 @@ DELETE_GUARD_CONVERSIONS = """
 DELETE FROM guard_conversions WHERE (organization_id, message_id) IN (
     SELECT organization_id, message_id FROM guard_conversions WHERE converted_at < $1 LIMIT $2)
 """
+DELETE_GUARD_SEEN = """
+DELETE FROM guard_seen WHERE (organization_id, id) IN (
+    SELECT organization_id, id FROM guard_seen WHERE at < $1 LIMIT $2)
+"""
 DELETE_REQUEST_COUNTS = """
 DELETE FROM request_counts WHERE ctid IN (SELECT ctid FROM request_counts WHERE hour < $1 LIMIT $2)
 """
@@ -126,6 +131,7 @@ SHARED = Rules(
         Deletion("caught events", DELETE_CAUGHT, lambda at: at.now - OPEN_FOR),
         Deletion("messages that the guard met", DELETE_GUARD_HELD, lambda at: at.now - WEBHOOKS),
         Deletion("conversions", DELETE_GUARD_CONVERSIONS, lambda at: at.now - WEBHOOKS),
+        Deletion("what workers told each other", DELETE_GUARD_SEEN, lambda at: at.now - timedelta(seconds=SPAN)),
         Deletion("holds of the guard", DELETE_GUARD_HOLDS, lambda at: at.now - WEBHOOKS),
         Deletion("counts of requests", DELETE_REQUEST_COUNTS, lambda at: at.now - timedelta(days=requests.DAYS)),
         Deletion("notices", notices.FORGET, lambda at: at.now - timedelta(days=notices.DAYS)),

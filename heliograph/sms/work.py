@@ -13,6 +13,7 @@ import structlog
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.process.measures import Gauge
 from heliograph.base.process.settings import Settings
+from heliograph.guard import sharing
 from heliograph.networks.learned import Notes
 from heliograph.prices import margins
 from heliograph.queue.backlog import Backlog
@@ -125,6 +126,7 @@ class SmsWork(Work):
         return (
             Timer("suppliers", self._refresh, 1.0),
             Timer("notes", self._keep_up, 5.0),
+            Timer("guard", self._share, sharing.EVERY),
             SharedTimer("shares", adapting.step, adapting.EVERY, when=adapting.ANY),
             SharedTimer("margins", margins.fold, 10.0, when=margins.ANY, in_steps=True),
             SharedTimer("receipts", self._sweep_receipts, 1.0, when=waiting.ANY_DUE),
@@ -215,6 +217,9 @@ class SmsWork(Work):
         self._charges.routes_by_network = any(route.network is not None for route in self._suppliers.routes())
         await self._charges.refresh(self._pool)
         await self._channel.measure(self._pool)
+
+    async def _share(self) -> None:
+        await self._channel.share(self._pool)
 
     async def _close_silent(self, conn: Connection) -> None:
         deadline = timedelta(hours=self._settings.receipt_deadline_hours)

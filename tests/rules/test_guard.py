@@ -277,3 +277,50 @@ async def test_codes_that_nobody_enters_are_noticed(pool: Pool) -> None:
         (hold,) = await holds.list_all(conn)
         assert (hold.range, hold.rules) == (BLOCK, ["conversion"])
         assert not await judged(honest[0], 0)
+
+
+async def test_workers_see_together_what_each_sees_a_part_of(pool: Pool) -> None:
+    """A sequence whose numbers reach two workers in turn, and the restart of one of them."""
+    actor, first, second, now = await one(pool), Judge(), Judge(), clock.now()
+
+    async def judged(judge: Judge, n: int) -> bool:
+        judge.refresh()
+        async with pool.acquire() as conn, conn.transaction():
+            # Three apart: only the block of a thousand tells.
+            outgoing = Outgoing(actor.organization_id, uuid7(), f"+{BLOCK}{n * 13:04}", now)
+            held = bool(await judge.judge(conn, [outgoing], at=now))
+        await judge.share(pool)
+        return held
+
+    found = [await judged((first, second)[n % 2], n) for n in range(12)]
+    assert found == [False] * 9 + [True] * 3, "as one worker finds it that sees everything"
+    (hold,) = await listed(pool)
+    assert "thousand_full" in hold.rules
+    assert await pool.fetchval("SELECT sum(cardinality(numbers)) FROM guard_seen") == 12
+
+    other = await one(pool)
+    actor = other
+    assert not any([await judged(first, n) for n in range(9)])
+    assert await judged(Judge(), 9), "one that starts knows what went out before"
+    # Nothing to tell is no statement, and no row.
+    rows = await pool.fetchval("SELECT count(*) FROM guard_seen")
+    await first.share(pool)
+    assert await pool.fetchval("SELECT count(*) FROM guard_seen") == rows
+    # What is older than the windows tells nothing, and goes.
+    await pool.execute("UPDATE guard_seen SET at = at - interval '12 minutes'")
+    actor = await one(pool)
+    assert not await judged(Judge(), 10)
+    assert await pool.fetchval("SELECT count(*) FROM guard_seen") == 1
+
+
+async def test_an_erased_person_is_in_no_window(pool: Pool) -> None:
+    actor, judge, now = await one(pool), Judge(), clock.now()
+    async with pool.acquire() as conn, conn.transaction():
+        outgoing = [Outgoing(actor.organization_id, uuid7(), f"+{BLOCK}{n:04}", now) for n in (1, 2)]
+        await judge.judge(conn, outgoing, at=now)
+    await judge.share(pool)
+    async with pool.acquire() as conn:
+        await erasure.erase(conn, actor, address=f"+{ELSEWHERE}0001")
+        assert await conn.fetchval("SELECT count(*) FROM guard_seen") == 1
+        await erasure.erase(conn, actor, address=f"+{BLOCK}0001")
+        assert await conn.fetchval("SELECT count(*) FROM guard_seen") == 0

@@ -32,7 +32,7 @@ def test_the_targets(found: dict[tuple[str, float], Outcome]) -> None:
                 continue
             assert one.share >= target, (case.name, rate, one)
             assert one.before is not None
-            assert one.before <= 45
+            assert one.before <= 30
         for case in HONEST:
             one = found[case.name, rate]
             if case.name.startswith("300 new phones"):

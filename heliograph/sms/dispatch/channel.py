@@ -183,6 +183,10 @@ class SmsChannel:
         ]
         return await self._judge.judge(conn, fresh, at=messages[0].at) if fresh else set()
 
+    async def share(self, pool: Pool) -> None:
+        """Tell other workers what the guard has seen here."""
+        await self._judge.share(pool)
+
     async def move(self, conn: Connection, moves: Sequence[Move]) -> int:
         return (await move_many(conn, moves)).deliveries
 

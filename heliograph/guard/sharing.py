@@ -1,0 +1,111 @@
+"""What workers tell each other: the numbers that each has just seen, for the windows of all of them.
+
+    a worker's messages ── in memory ──► a row for each organization, once a second ──► every other worker's windows
+
+It is written by a timer, outside of any transaction that hands messages over, and read with the holds. What stands in
+the table is what the windows hold, for as long: ten minutes.
+
+The rule nobody may break: this only makes the windows complete. A row that is lost, late or read twice delays what is
+noticed, and changes nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.ids import uuid7
+from heliograph.guard.windows import MOST, SPAN
+
+#: Seconds between two tellings.
+EVERY = 1.0
+#: Rows that are read at once; more wait for the next second.
+ROWS = 2000
+#: A row is visible when its transaction ends: so long afterwards rows are looked for again.
+LATE = timedelta(seconds=5)
+
+# What is older than the windows goes, a bounded number with each telling, and the rest with retention.
+TELL = f"""
+WITH old AS (
+    DELETE FROM guard_seen WHERE (organization_id, id) IN (
+        SELECT organization_id, id FROM guard_seen WHERE at < now() - interval '{SPAN + 60} seconds'
+         ORDER BY at LIMIT 500 FOR UPDATE SKIP LOCKED)
+)
+INSERT INTO guard_seen (organization_id, id, worker_id, at, numbers, accepted_at)
+SELECT item.organization_id, item.id, $1, now(),
+       ($4::bigint[])[item.first:item.last], ($5::timestamptz[])[item.first:item.last]
+  FROM unnest($2::uuid[], $3::uuid[], $6::int[], $7::int[]) AS item (organization_id, id, first, last)
+"""
+HEAR = f"""
+SELECT organization_id, id, at, numbers, accepted_at FROM guard_seen
+ WHERE at > greatest(coalesce($1::timestamptz - $2::interval, '-infinity'), now() - interval '{SPAN} seconds')
+   AND worker_id <> $3 AND id <> ALL ($5::uuid[])
+ ORDER BY at LIMIT $4
+"""
+
+
+class Seen(msgspec.Struct, frozen=True, gc=False):
+    """A message that another worker was about to hand over."""
+
+    organization_id: UUID
+    #: E.164 with `+`.
+    to: str
+    accepted_at: datetime
+    #: When the other worker said so.
+    at: datetime
+
+
+class Shared:
+    """One per worker: what it has to tell, and what it was told."""
+
+    def __init__(self) -> None:
+        self._id = uuid7()
+        self._untold: dict[UUID, list[tuple[int, datetime]]] = {}
+        self._count = 0
+        #: Rows up to then were read; those of the last LATE by their ids too.
+        self._until: datetime | None = None
+        self._read: dict[UUID, datetime] = {}
+
+    def saw(self, organization_id: UUID, to: str, accepted_at: datetime) -> None:
+        """To be told to the others. What the windows could not hold is left out."""
+        if self._count < MOST:
+            self._count += 1
+            self._untold.setdefault(organization_id, []).append((int(to), accepted_at))
+
+    async def tell(self, pool: Pool) -> None:
+        """Write down what was seen since the last time. Without anything, no statement."""
+        if not self._untold:
+            return
+        untold, self._untold, self._count = self._untold, {}, 0
+        numbers: list[int] = []
+        accepted: list[datetime] = []
+        first: list[int] = []
+        last: list[int] = []
+        for seen in untold.values():
+            first.append(len(numbers) + 1)
+            numbers += [number for number, _ in seen]
+            accepted += [at for _, at in seen]
+            last.append(len(numbers))
+        ids = [uuid7() for _ in untold]
+        await pool.execute(TELL, self._id, list(untold), ids, numbers, accepted, first, last)
+
+    async def hear(self, conn: Connection) -> list[Seen]:
+        """What others told since the last time; at first, of the last ten minutes. In the order of time."""
+        rows = await conn.fetch(HEAR, self._until, LATE, self._id, ROWS, list(self._read))
+        heard: list[Seen] = []
+        for row in rows:
+            self._read[row["id"]] = row["at"]
+            heard += _messages(row["organization_id"], row["at"], row["numbers"], row["accepted_at"])
+        if rows:
+            self._until = max(rows[-1]["at"], self._until or rows[-1]["at"])
+            self._read = {id: at for id, at in self._read.items() if at > self._until - LATE}
+        return heard
+
+
+def _messages(organization_id: UUID, at: datetime, numbers: list[int], accepted: list[datetime]) -> Iterator[Seen]:
+    for number, accepted_at in zip(numbers, accepted, strict=True):
+        yield Seen(organization_id, f"+{number}", accepted_at, at)
