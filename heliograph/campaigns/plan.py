@@ -1,4 +1,4 @@
-"""Campaigns as their organization sees them: begin, list, get, cancel; and the states they go through.
+"""Campaigns: begin, pause, resume, cancel; and the states they go through. What one looks like is in `record`.
 
     scheduled → staging → running ⇄ paused
                   any of these → canceled | failed          running → completed
@@ -8,15 +8,12 @@ cover the next message, the organization is suspended, or the channel cannot sen
 `completed`: nothing is left to do. What a campaign says, and how it is made, is its channel's.
 
 The rule nobody may break: a state changes in one place, `move`, whose guard stands in the UPDATE.
-
-It has over 400 lines because the record, its table of states and the guard are read together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -26,11 +23,11 @@ from heliograph import notices
 from heliograph.audit import recording as audit
 from heliograph.base import naming
 from heliograph.base.actor import SYSTEM, Actor, Who
-from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import audience, standstill
+from heliograph.campaigns import audience
+from heliograph.campaigns.record import COLUMNS, CONTENT, Campaign, campaign, get, shown
 from heliograph.notices import Notice
 from heliograph.webhooks.recording import events
 
@@ -56,8 +53,6 @@ QUOTA, SUSPENDED, SENDER = "quota_exceeded", "organization_suspended", "sender_i
 SPENT = "spend_limit_reached"
 #: Somebody paused it, and somebody has to resume it: it does not go on by itself.
 BY_REQUEST = "paused_by_request"
-#: What a running campaign waits for once all of it was sent: the last receipts or statuses.
-WAITING = "waiting_for_receipts"
 
 
 class CampaignAudienceEmpty(Refusal):
@@ -82,50 +77,6 @@ class Anew(Exception):
     """What a step was based on has changed meanwhile. The step is rolled back and decided again."""
 
 
-class Counts(msgspec.Struct, frozen=True):
-    """Recipients by outcome: disjoint, and `total` is the sum of the others."""
-
-    total: int
-    #: Not staged yet.
-    pending: int
-    #: Staged, and no supplier has it yet.
-    queued: int
-    sent: int
-    #: And not read, where the channel can tell.
-    delivered: int
-    read: int
-    failed: int
-    #: Sent, and no receipt came by the deadline.
-    unknown: int
-    canceled: int
-    opted_out: int
-    #: Invalid or forbidden numbers, and values that do not fit the text or template.
-    invalid: int
-
-
-class Campaign(msgspec.Struct, frozen=True, kw_only=True):
-    """One campaign as its organization sees it."""
-
-    id: UUID
-    channel: str
-    name: str
-    status: str
-    status_reason: str | None
-    #: What it says: those of CONTENT that its channel has.
-    content: dict[str, Any]
-    #: None: the recipients were listed.
-    audience_tags: list[str] | None
-    audience_tag_match_mode: str
-    #: Contacts with any of these are left out.
-    excluded_tags: list[str]
-    messages_per_minute: int | None
-    scheduled_at: datetime | None
-    started_at: datetime | None
-    completed_at: datetime | None
-    created_at: datetime
-    counts: Counts
-
-
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """A campaign to be created, in any channel. The API has checked lengths and types; everything else is checked
     here."""
@@ -139,27 +90,6 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     excluded_tags: Sequence[str] | None = None
     recipients: Sequence[str] | None = None
     messages_per_minute: int | None = None
-
-
-#: Columns of what campaigns say; the others of a campaign are NULL.
-CONTENT = (
-    "message_template",
-    "class",
-    "sender_id",
-    "number_id",
-    "template_id",
-    "template_name",
-    "template_language",
-    "parameters",
-)
-#: They may be longer than an event.
-NOT_SHOWN = frozenset({"parameters"})
-#: Outcomes that a channel does not have.
-NOT_COUNTED = {"sms": "read", "whatsapp": "unknown"}
-COUNTS = ", ".join(Counts.__struct_fields__)
-COLUMNS = ", ".join(
-    [*(name for name in Campaign.__struct_fields__ if name not in ("content", "counts")), *CONTENT, COUNTS]
-)
 
 
 def checked_name(text: str) -> str:
@@ -261,70 +191,6 @@ async def begin(
     told |= {"scheduled_at": outline.scheduled_at, "messages_per_minute": wish.messages_per_minute, "mode": actor.mode}
     await audit.record(conn, actor, "campaign.created", object_id=id, name=outline.name, after=told)
     return campaign(row)
-
-
-LIST = f"""
-SELECT {COLUMNS}, {standstill.WHY} AS stands FROM campaigns
- WHERE organization_id = $1 AND channel = $2 AND id < $3 AND mode = $5 ORDER BY id DESC LIMIT $4
-"""
-LIST_BOTH = f"""
-SELECT {COLUMNS}, {standstill.WHY} AS stands FROM campaigns
- WHERE organization_id = $1 AND channel = $2 AND id < $3 ORDER BY id DESC LIMIT $4
-"""
-_LAST = UUID(int=2**128 - 1)
-
-
-async def list_page(
-    conn: Connection, actor: Actor, *, after: UUID | None, limit: int, channel: str = "sms"
-) -> list[Campaign]:
-    """Up to `limit` campaigns of a channel, newest first, older than `after`."""
-    values = (actor.organization_id, channel, after or _LAST, limit)
-    both = len(actor.modes) > 1
-    rows = await (conn.fetch(LIST_BOTH, *values) if both else conn.fetch(LIST, *values, actor.mode))
-    return [campaign(row) for row in rows]
-
-
-LIST_EVERYWHERE = f"""
-SELECT (SELECT name FROM organizations WHERE id = organization_id) AS organization, {COLUMNS},
-       {standstill.WHY} AS stands FROM campaigns
- WHERE ($1::uuid IS NULL OR organization_id = $1) AND channel = $2 ORDER BY id DESC LIMIT $3
-"""
-
-
-async def list_everywhere(
-    conn: Connection, *, organization_id: UUID | None, channel: str = "sms", limit: int
-) -> list[tuple[str, Campaign]]:
-    """For operators: (organization's name, campaign), newest first, of one organization, or of all (None)."""
-    rows = await conn.fetch(LIST_EVERYWHERE, organization_id, channel, limit)
-    return [(row["organization"], campaign(row)) for row in rows]
-
-
-GET = f"""
-SELECT {COLUMNS}, {standstill.WHY} AS stands FROM campaigns
- WHERE organization_id = $1 AND channel = $2 AND id = $3 AND mode = ANY ($4)
-"""
-
-
-async def get(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
-    """The campaign of a channel. Raises NotFound."""
-    row = await conn.fetchrow(GET, actor.organization_id, channel, id, actor.modes)
-    if row is None:
-        raise NotFound("There is no such campaign.", resource="campaign", id=str(id))
-    return campaign(row)
-
-
-WAITING_FOR_TAG = """
-SELECT name FROM campaigns
- WHERE organization_id = $1 AND channel IS NOT NULL AND mode = $2 AND step_at IS NOT NULL
-   AND status IN ('scheduled', 'staging') AND ($3 = ANY (audience_tags) OR $3 = ANY (excluded_tags))
- ORDER BY scheduled_at LIMIT 20
-"""
-
-
-async def waiting_for_tag(conn: Connection, actor: Actor, *, tag: str) -> list[str]:
-    """Names of campaigns that are still to gather the contacts with a tag, or those without it."""
-    rows = await conn.fetch(WAITING_FOR_TAG, actor.organization_id, actor.mode, tag)
-    return [row["name"] for row in rows]
 
 
 def guard(status: str) -> str:
@@ -454,44 +320,6 @@ async def _moved_by(conn: Connection, actor: Actor, before: Campaign, status: st
         after={"status": status, "status_reason": reason},
     )
     return moved
-
-
-def campaign(row: asyncpg.Record) -> Campaign:
-    """The record for a row that has COLUMNS."""
-    values = {name: row[name] for name in Campaign.__struct_fields__ if name not in ("content", "counts")}
-    content = {name: row[name] for name in CONTENT if row[name] is not None}
-    counts = Counts(*(row[name] for name in Counts.__struct_fields__))
-    # Not stored: it follows from the counts.
-    if values["status"] == "running" and counts.pending == counts.queued == 0 and counts.sent:
-        values["status_reason"] = WAITING
-    elif values["status"] == "running" and values["status_reason"] is None:
-        values["status_reason"] = row.get("stands")
-    return Campaign(**values, content=content, counts=counts)
-
-
-def shown(one: Campaign) -> dict[str, object]:
-    """The record as events and commands show it, and SMS answers."""
-    values: dict[str, object] = {}
-    for name in Campaign.__struct_fields__:
-        value = getattr(one, name)
-        if name == "content":
-            values.update({key: _plain(part) for key, part in value.items() if key not in NOT_SHOWN})
-        elif name == "counts":
-            counts = msgspec.structs.asdict(value)
-            del counts[NOT_COUNTED[one.channel]]
-            values[name] = counts
-        else:
-            values[name] = _plain(value)
-    # Unknown until the audience has been gathered.
-    known = one.audience_tags is None or one.status not in ("scheduled", "staging")
-    values["recipient_count"] = one.counts.total if known else None
-    return values
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, datetime):
-        return iso(value)
-    return str(value) if isinstance(value, UUID) else value
 
 
 def _completed(one: Campaign, row: asyncpg.Record) -> events.Event:

@@ -13,10 +13,10 @@ import asyncpg
 import msgspec
 import pytest
 
-from heliograph.campaigns import plan
+from heliograph.campaigns import record
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels.sms import Wish
-from heliograph.campaigns.plan import Campaign
+from heliograph.campaigns.record import Campaign
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.webhooks import endpoints
@@ -59,7 +59,7 @@ async def check(made: Installation, conn: asyncpg.Connection[asyncpg.Record], id
         made.actor.organization_id,
     )
     assert remaining == booked == GRANT - amount
-    found = await plan.get(conn, made.actor, id=id)
+    found = await record.get(conn, made.actor, id=id)
     assert (found.counts.total, found.counts.pending) == (amount, 0)
     return found
 
@@ -75,23 +75,23 @@ async def test_random_kills_while_staging(database_server: Cluster, tmp_path: Pa
             id = await begin(made, conn, MANY)
             reached = []
             for _ in range(KILLS):
-                before = await plan.get(conn, made.actor, id=id)
+                before = await record.get(conn, made.actor, id=id)
                 worker = await made.worker()
 
                 async def at_work(before: Campaign = before) -> bool:
-                    return await plan.get(conn, made.actor, id=id) != before
+                    return await record.get(conn, made.actor, id=id) != before
 
                 await until_true(at_work)
                 await asyncio.sleep(chance.uniform(0, 0.1))
                 await worker.kill()
-                found = await plan.get(conn, made.actor, id=id)
+                found = await record.get(conn, made.actor, id=id)
                 reached.append((found.status, found.counts.queued))
                 if found.counts.queued == MANY:
                     break
             await asyncio.gather(*(made.worker() for _ in range(2)))
 
             async def staged() -> bool:
-                found = await plan.get(conn, made.actor, id=id)
+                found = await record.get(conn, made.actor, id=id)
                 return found.status == "running" and found.counts.queued == MANY
 
             await until_true(staged, within=120)
@@ -121,14 +121,14 @@ async def test_a_crash_before_and_after_each_commit(database_server: Cluster, tm
             await made.worker()
 
             async def staged() -> bool:
-                return (await plan.get(conn, made.actor, id=id)).counts.queued == FEW
+                return (await record.get(conn, made.actor, id=id)).counts.queued == FEW
 
             await until_true(staged)
             await check(made, conn, id, FEW)
             await conn.execute("UPDATE suppliers SET state = 'active'")
 
             async def completed() -> bool:
-                return (await plan.get(conn, made.actor, id=id)).status == "completed"
+                return (await record.get(conn, made.actor, id=id)).status == "completed"
 
             await until_true(completed, within=120)
             found = await check(made, conn, id, FEW)

@@ -15,11 +15,11 @@ import msgspec
 import pytest
 
 from heliograph.base.database.pool import Pool, open_pool
-from heliograph.campaigns import plan
+from heliograph.campaigns import plan, record
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.campaigns.channels.whatsapp import Wish
 from heliograph.campaigns.filling import Filling
-from heliograph.campaigns.plan import Campaign
+from heliograph.campaigns.record import Campaign
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.webhooks import endpoints
@@ -80,7 +80,7 @@ async def test_kills_while_staging_and_while_taking_back(database_server: Cluste
 
             async def now() -> Campaign:
                 async with pool.acquire() as conn:
-                    return await plan.get(conn, made.actor, id=campaign.id, channel="whatsapp")
+                    return await record.get(conn, made.actor, id=campaign.id, channel="whatsapp")
 
             async def kills(done: str) -> list[int]:
                 """Kill workers at work until that many have died or all are `done`."""
@@ -171,7 +171,7 @@ async def test_a_whole_way_with_a_kill(database_server: Cluster, tmp_path: Path)
 
                 async def is_now(status: str, reason: str | None, **counts: int) -> bool:
                     async with pool.acquire() as conn:
-                        found = await plan.get(conn, made.actor, id=campaign.id, channel="whatsapp")
+                        found = await record.get(conn, made.actor, id=campaign.id, channel="whatsapp")
                     shown = {name: getattr(found.counts, name) for name in counts}
                     return (found.status, found.status_reason, shown) == (status, reason, counts)
 

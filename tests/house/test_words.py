@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from heliograph.api.document import pages
-from heliograph.campaigns import plan, standstill
+from heliograph.campaigns import plan, record, standstill
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.http import answers
 from heliograph.sms import messages as sms_messages
@@ -57,7 +57,7 @@ def known() -> dict[str, set[str]]:
         plan.SUSPENDED,
         plan.SENDER,
         plan.BY_REQUEST,
-        plan.WAITING,
+        record.WAITING,
         whatsapp_channel.FUNDS,
     }
     campaign |= set(standstill.REASONS)

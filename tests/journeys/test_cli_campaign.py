@@ -18,7 +18,7 @@ from heliograph.base.ids import uuid7
 from heliograph.campaigns import counting
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels.sms import Wish
-from heliograph.campaigns.plan import Campaign
+from heliograph.campaigns.record import Campaign
 from heliograph.campaigns.staging import Stager
 from heliograph.cli import app
 from tests.rules.factories import organization

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,8 +15,10 @@ from heliograph.campaigns import counting
 from heliograph.campaigns.staging import Stager
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
+from tests.rules import whatsapp_factories as making
 
 from .conftest import Browser, Page, Tenant, make_person, make_tenant
+from .exported import fetch
 
 OWN = "+258840000001"
 DUE = "SELECT count(*) FROM queue WHERE kind = 'sms' AND due_at < now() + interval '1 minute'"
@@ -205,8 +209,12 @@ async def test_who_did_not_get_it_is_seen_taken_away_and_tried_again(
         assert said in page.words, (said, page.words)
     page = await owner.get(where + "?status=undelivered")
     assert re.findall(r'row-link" href="[^"]*">([^<]+)<', page.text) == ["+258841000003"]
-    file = await owner.submit(page, where + "/export", format="csv")
-    assert [line.split(",")[:2] for line in file.text.splitlines()[1:]] == [["+258841000003", "undelivered"]]
+    for said in ("The audience 4", "Handed over 4", "Delivered 3"):
+        assert said in page.words, (said, page.words)
+    file = await fetch(pool, owner, page, where + "/export", format="csv")
+    rows = list(csv.DictReader(io.StringIO(file.text.removeprefix("\ufeff"))))
+    assert [(row["to"], row["status"]) for row in rows] == [("+258841000003", "undelivered")]
+    assert await pool.fetchval("SELECT object_id::text FROM audit_log WHERE action = 'campaign.exported'") in where
     again = re.search(r'href="(/campaigns/new[^"]*)"[^>]*>Send to those', page.text)
     assert again
     form = await owner.get(again[1].replace("&amp;", "&"))
@@ -240,3 +248,64 @@ async def test_another_organizations_campaigns_are_nobodys(
     assert (await other_browser.get(where)).status == 404
     for act in ("pause", "resume", "cancel", "export"):
         assert (await other_browser.post(f"{where}/{act}", token)).status == 404, act
+
+
+async def test_a_whatsapp_campaign_is_looked_at_made_and_followed(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await people(pool, tenant, 3)
+    made = await making.made(pool, organization_id=tenant.id)
+    await pool.execute("UPDATE contacts SET first_name = 'Ana' WHERE phone = '+258841000001'")
+    form = (await owner.get("/campaigns/new?channel=whatsapp")).form("/campaigns")
+    typed = {"name": "Delivery", "to": "tags", "tags": "all", "when": "now", "number": str(made.number_id)}
+    # A template has its values' fields once it is chosen.
+    page = await owner.post("/campaigns", form | typed | {"do": "template", "template": str(made.template_id)})
+    assert "Hello {{1}}, your order {{2}} was shipped." in page.words
+    form = page.form("/campaigns")
+    assert {name for name in form if re.fullmatch(r"[pt]\d", name)} == {"p1", "t1", "p2", "t2"}
+    form |= typed | {"do": "preview", "p1": "first_name", "t1": "customer", "p2": "text", "t2": ""}
+    page = await owner.post("/campaigns", form)
+    assert (page.status, 'href="#t2"' in page.text) == (422, True), page.words
+    page = await owner.post("/campaigns", form | {"t1": "two\tparts", "t2": "4471"})
+    assert (page.status, 'href="#t1"' in page.text, 'href="#t2"' in page.text) == (422, True, False), page.words
+    page = await owner.post("/campaigns", form | {"t2": "4471"})
+    for said in (
+        "Get it 3",
+        "at most €0.03, for what is delivered",
+        "Wallet after €99.97",
+        "Hello Ana, your order 4471",
+    ):
+        assert said in page.words, (said, page.words)
+    assert "Hello customer, your order 4471 was shipped." in page.words
+    page = await owner.post("/campaigns", page.form("/campaigns") | typed | {"do": "create"})
+    assert "The campaign is made." in page.words, page.words
+    where = page.path
+    await stage(pool)
+    rows = await pool.fetch("SELECT content::jsonb ->> 'parameters' AS said FROM whatsapp_messages ORDER BY recipient")
+    assert [row["said"] for row in rows] == ['["customer", "4471"]', '["Ana", "4471"]', '["customer", "4471"]']
+    await pool.execute(
+        "UPDATE whatsapp_messages SET status = 'failed', failure_code = 'undeliverable', failed_at = now(),"
+        " sent_at = NULL WHERE recipient = '+258841000001'"
+    )
+    await counted(pool)
+    page = await owner.get(where + "?status=failed")
+    assert re.findall(r'row-link" href="[^"]*">([^<]+)<', page.text) == ["+258841000001"]
+    assert ("Failed 1" in page.words, "Why messages failed" in page.words) == (True, True)
+    copy = (await owner.get(f"/campaigns/new?copy={where.rpartition('/')[2]}")).form("/campaigns")
+    assert (copy["name"], copy["tags"], copy["t1"], copy["t2"]) == ("Delivery", "all", "customer", "4471")
+    # A number that went meanwhile, and a template that is no longer approved, are told at their fields.
+    await pool.execute("UPDATE whatsapp_templates SET status = 'paused'")
+    page = await owner.post("/campaigns", form | {"t2": "4471"})
+    assert (page.status, "not currently approved" in page.words) == (422, True), page.words
+
+
+async def test_a_campaign_is_copied_and_a_wrong_sender_is_told(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await people(pool, tenant, 12)
+    page = await look(owner, sender="nobody")
+    assert (page.status, 'href="#sender"' in page.text) == (422, True), page.words
+    page = await look(owner, pace="5")
+    assert page.text.count('class="bubble"') == 10
+    where = (await make(owner, pace="5", without="odd")).path
+    assert f"copy={where.rpartition('/')[2]}" in (await owner.get(where)).text
+    page = await owner.get(f"/campaigns/new?copy={where.rpartition('/')[2]}")
+    copy = page.form("/campaigns")
+    assert (copy["name"], copy["pace"], copy["without"]) == ("Sale", "5", "odd")
+    assert ">Hello {{name}}</textarea>" in page.text

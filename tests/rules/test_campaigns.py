@@ -18,10 +18,10 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import audience, counting, plan, staging, template
+from heliograph.campaigns import audience, counting, plan, record, staging, template
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels.sms import Wish
-from heliograph.campaigns.plan import Campaign, Counts
+from heliograph.campaigns.record import Campaign, Counts
 from heliograph.campaigns.staging import Stager
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
@@ -57,7 +57,7 @@ async def create(pool: Pool, actor: Actor, text: str = "hello", **values: Any) -
 
 async def get(pool: Pool, actor: Actor, id: UUID) -> Campaign:
     async with pool.acquire() as conn:
-        return await plan.get(conn, actor, id=id)
+        return await record.get(conn, actor, id=id)
 
 
 async def cancel(pool: Pool, actor: Actor, id: UUID) -> Campaign:
@@ -128,10 +128,10 @@ async def test_contacts_by_tag(pool: Pool, mode: str, expected: set[int]) -> Non
     await contact(pool, other, number(5), "vip", "beira")
     made = await create(pool, actor, audience_tags=[" VIP ", "beira", "vip"], audience_tag_match_mode=mode)
     assert made.audience_tags == ["vip", "beira"]
-    assert plan.shown(made)["recipient_count"] is None
+    assert record.shown(made)["recipient_count"] is None
     await run(pool)
     assert set(await texts(pool)) == {number(n) for n in expected}
-    assert plan.shown(await get(pool, actor, made.id))["recipient_count"] == len(expected)
+    assert record.shown(await get(pool, actor, made.id))["recipient_count"] == len(expected)
 
 
 async def test_contacts_with_an_excluded_tag_are_left_out(pool: Pool) -> None:
@@ -143,10 +143,10 @@ async def test_contacts_with_an_excluded_tag_are_left_out(pool: Pool) -> None:
     made = await create(pool, actor, audience_tags=["vip", "beira"], excluded_tags=[" Staff", "left", "staff", "none"])
     assert made.excluded_tags == ["staff", "left", "none"]
     async with pool.acquire() as conn:
-        assert await plan.waiting_for_tag(conn, actor, tag="staff") == ["Sale"]
+        assert await record.waiting_for_tag(conn, actor, tag="staff") == ["Sale"]
     await run(pool, gather=1)
     assert set(await texts(pool)) == {number(1), number(4)}
-    found = plan.shown(await get(pool, actor, made.id))
+    found = record.shown(await get(pool, actor, made.id))
     assert (found["recipient_count"], found["excluded_tags"]) == (2, ["staff", "left", "none"])
     told = await pool.fetchval("SELECT after FROM audit_log WHERE action = 'campaign.created'")
     assert msgspec.json.decode(told)["excluded_tags"] == ["staff", "left", "none"]
@@ -448,7 +448,7 @@ async def test_it_completes_once_and_says_so(pool: Pool) -> None:
     assert (found.status, found.status_reason) == ("completed", None)
     assert found.counts == counts(delivered=3, failed=1)
     events = await pool.fetch("SELECT * FROM events WHERE kind = 'campaign.completed'")
-    assert [msgspec.json.decode(row["data"]) for row in events] == [{"campaign": plan.shown(found)}]
+    assert [msgspec.json.decode(row["data"]) for row in events] == [{"campaign": record.shown(found)}]
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'webhook'") == 1
     assert await pool.fetchval("SELECT count(*) FROM campaign_chunks") == 0
 
@@ -594,7 +594,7 @@ async def test_pages_are_newest_first(pool: Pool) -> None:
     actor = await organization(pool)
     made = [await create(pool, actor, recipients=[number(1)]) for _ in range(3)]
     async with pool.acquire() as conn:
-        first = await plan.list_page(conn, actor, after=None, limit=2)
-        rest = await plan.list_page(conn, actor, after=first[-1].id, limit=2)
+        first = await record.list_page(conn, actor, after=None, limit=2)
+        rest = await record.list_page(conn, actor, after=first[-1].id, limit=2)
         assert [one.id for one in (*first, *rest)] == [one.id for one in reversed(made)]
-        assert await plan.list_page(conn, await organization(pool), after=None, limit=2) == []
+        assert await record.list_page(conn, await organization(pool), after=None, limit=2) == []

@@ -14,12 +14,12 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import counting, filling, plan
+from heliograph.campaigns import counting, filling, plan, record
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.campaigns.channels.whatsapp import Wish
 from heliograph.campaigns.filling import Filling
-from heliograph.campaigns.plan import Campaign, Counts
+from heliograph.campaigns.record import Campaign, Counts
 from heliograph.campaigns.staging import Stager
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
@@ -76,7 +76,7 @@ async def create(pool: Pool, known: Made, **values: Any) -> Campaign:
 
 async def get(pool: Pool, known: Made, id: UUID) -> Campaign:
     async with pool.acquire() as conn:
-        return await plan.get(conn, known.actor, id=id, channel="whatsapp")
+        return await record.get(conn, known.actor, id=id, channel="whatsapp")
 
 
 async def cancel(pool: Pool, known: Made, id: UUID) -> Campaign:
@@ -156,20 +156,20 @@ async def test_what_is_shown_and_to_whom(pool: Pool) -> None:
     known = await made(pool)
     await contacts(pool, known.actor, 1)
     campaign = await create(pool, known)
-    shown = plan.shown(campaign)
+    shown = record.shown(campaign)
     assert (shown["channel"], shown["template_name"]) == ("whatsapp", "order_shipped")
     assert not shown.keys() & {"parameters", "message_template", "sender_id"}
     assert isinstance(shown["counts"], dict)
     assert "unknown" not in shown["counts"]
     text = await sms(pool, known.actor)
-    assert "read" not in plan.shown(text)["counts"]  # type: ignore[operator]
+    assert "read" not in record.shown(text)["counts"]  # type: ignore[operator]
     async with pool.acquire() as conn:
         for channel, one in (("sms", text), ("whatsapp", campaign)):
-            listed = await plan.list_page(conn, known.actor, after=None, limit=9, channel=channel)
+            listed = await record.list_page(conn, known.actor, after=None, limit=9, channel=channel)
             assert [found.id for found in listed] == [one.id]
         for channel, id in (("sms", campaign.id), ("whatsapp", text.id)):
             with pytest.raises(NotFound):
-                await plan.get(conn, known.actor, id=id, channel=channel)
+                await record.get(conn, known.actor, id=id, channel=channel)
             with pytest.raises(NotFound):
                 await plan.cancel(conn, known.actor, id=id, channel=channel)
     with pytest.raises(NotFound):
@@ -368,8 +368,8 @@ async def test_one_that_runs_and_stands_still_says_what_it_waits_for(pool: Pool)
 
     async def reasons() -> set[str | None]:
         async with pool.acquire() as conn:
-            (shown,) = await plan.list_page(conn, known.actor, after=None, limit=5, channel="whatsapp")
-            ((_, everywhere),) = await plan.list_everywhere(conn, organization_id=None, channel="whatsapp", limit=5)
+            (shown,) = await record.list_page(conn, known.actor, after=None, limit=5, channel="whatsapp")
+            ((_, everywhere),) = await record.list_everywhere(conn, organization_id=None, channel="whatsapp", limit=5)
         found = await get(pool, known, campaign.id)
         assert {found.status, shown.status, everywhere.status} == {"running"}
         return {found.status_reason, shown.status_reason, everywhere.status_reason}
@@ -379,7 +379,7 @@ async def test_one_that_runs_and_stands_still_says_what_it_waits_for(pool: Pool)
         await pool.execute(change)
         assert await reasons() == {reason}
     await pool.execute("UPDATE campaigns SET sent = sent + queued, queued = 0")
-    assert await reasons() == {plan.WAITING}
+    assert await reasons() == {record.WAITING}
 
 
 @pytest.mark.parametrize(
@@ -519,7 +519,7 @@ async def test_counts_are_disjoint_and_follow_what_is_read(pool: Pool) -> None:
     found = await get(pool, known, campaign.id)
     assert (found.status, found.counts) == ("completed", counts(delivered=1, read=1, failed=2))
     events = await pool.fetch("SELECT data FROM events WHERE kind = 'campaign.completed'")
-    assert [msgspec.json.decode(row["data"]) for row in events] == [{"campaign": plan.shown(found)}]
+    assert [msgspec.json.decode(row["data"]) for row in events] == [{"campaign": record.shown(found)}]
     # Reading goes on after the end, and a failure may turn out to be none.
     await pool.execute("UPDATE whatsapp_messages SET status = 'read' WHERE recipient <> $1", number(0))
     await count(pool)
@@ -539,7 +539,7 @@ async def test_both_channels_side_by_side(pool: Pool) -> None:
     await count(pool)
     assert (await get(pool, known, campaign.id)).counts == counts(queued=5)
     async with pool.acquire() as conn:
-        assert (await plan.get(conn, known.actor, id=text.id)).counts == counts(queued=1)
+        assert (await record.get(conn, known.actor, id=text.id)).counts == counts(queued=1)
 
 
 async def test_a_category_that_codes_have_is_refused_though_it_has_rates(pool: Pool) -> None:

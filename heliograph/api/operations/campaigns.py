@@ -24,7 +24,7 @@ from heliograph.api.shapes.fields import (
 )
 from heliograph.api.shapes.paging import PageQuery
 from heliograph.base.errors import Invalid
-from heliograph.campaigns import audience, plan, template
+from heliograph.campaigns import audience, plan, record, template
 from heliograph.campaigns.audience import MAX_RECIPIENTS, MAX_TAGS
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels.sms import Wish
@@ -261,13 +261,15 @@ async def create_campaign(call: Call, body: Wish) -> CampaignAnswer:
 
 async def list_campaigns(call: Call, query: PageQuery) -> CampaignList:
     """List campaigns."""
-    found = await plan.list_page(call.conn, call.actor, after=paging.after_id(call, COLLECTION), limit=query.limit + 1)
+    found = await record.list_page(
+        call.conn, call.actor, after=paging.after_id(call, COLLECTION), limit=query.limit + 1
+    )
     return CampaignList(True, *paging.page(call, COLLECTION, found, position=lambda row: [row.id], shown=_shown))
 
 
 async def get_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
     """Get a campaign."""
-    return _answer(await plan.get(call.conn, call.actor, id=campaign_id))
+    return _answer(await record.get(call.conn, call.actor, id=campaign_id))
 
 
 @operation(refusals=(CampaignNotCancelable,))
@@ -321,9 +323,9 @@ def _wish(body: CreateCampaign) -> Wish:
     return Wish(name=body.name, recipients=body.recipients, **values)
 
 
-def _answer(campaign: plan.Campaign) -> CampaignAnswer:
+def _answer(campaign: record.Campaign) -> CampaignAnswer:
     return CampaignAnswer(True, _shown(campaign))
 
 
-def _shown(campaign: plan.Campaign) -> Campaign:
-    return msgspec.convert(plan.shown(campaign), Campaign)
+def _shown(campaign: record.Campaign) -> Campaign:
+    return msgspec.convert(record.shown(campaign), Campaign)

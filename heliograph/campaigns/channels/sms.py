@@ -18,7 +18,7 @@ from heliograph.base.money import Charge
 from heliograph.campaigns import plan, template
 from heliograph.campaigns.audience import Recipient
 from heliograph.campaigns.channels.contract import Due, Made, Stop
-from heliograph.campaigns.plan import Campaign
+from heliograph.campaigns.record import Campaign
 from heliograph.queue.holds import Overtaken
 from heliograph.sms.accepting import bulk, sender_ids, withdrawal
 from heliograph.sms.accepting.accept import MAX_SEGMENTS

@@ -7,7 +7,7 @@ campaign was created. A problem that may resolve itself pauses a campaign; any o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -23,7 +23,7 @@ from heliograph.campaigns import filling, plan
 from heliograph.campaigns.audience import Recipient
 from heliograph.campaigns.channels.contract import Due, Made, Stop
 from heliograph.campaigns.filling import Filling
-from heliograph.campaigns.plan import Campaign
+from heliograph.campaigns.record import Campaign
 from heliograph.queue.holds import Overtaken
 from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
 from heliograph.whatsapp.accepting import bulk, withdrawal
@@ -104,26 +104,7 @@ async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str)
     CampaignAudienceEmpty for one that is to start at once and has nobody.
     """
     outline = await plan.outline(conn, wish)
-    row = await conn.fetchrow(FIND, actor.organization_id, wish.number_id, wish.template, wish.language)
-    if row is None:
-        raise Invalid(("number", "unknown", "`number` is not a WhatsApp number of this organization"))
-    if row["template_id"] is None or row["disabled_locally"] or row["status"] == "removed":
-        raise TemplateNotFound(name=wish.template, language=wish.language)
-    if row["category"] != CATEGORY:
-        why = {
-            "authentication": "a one-time code is for one person who has just asked for it",
-            "marketing": "marketing is not sent by this service",
-        }[row["category"]]
-        raise Invalid(("template", "category", f"campaigns can only send templates in the category utility: {why}"))
-    _check_parameters(_layout(row), wish.parameters)
-    if not await _prices(conn, row["currency"], outline.at):
-        raise Invalid(
-            ("rates", "missing", f"there are no rates for utility messages in {row['currency']}: import them first")
-        )
-    if row["unavailable"]:
-        raise PhoneNumberUnavailable(phoneNumberId=str(wish.number_id), reason=row["unavailable"])
-    if row["status"] != "approved":
-        raise TemplateNotApproved(templateId=str(row["template_id"]), status=row["status"])
+    row, _ = await _checked(conn, actor, wish=wish, at=outline.at)
     return await plan.begin(
         conn,
         actor,
@@ -139,6 +120,60 @@ async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str)
         with_names=any(one.column in ("name", "first_name", "last_name") for one in wish.parameters),
         request_id=request_id,
     )
+
+
+class Outlook(msgspec.Struct, frozen=True):
+    """What a campaign would say to whom, and what it would be paid from."""
+
+    #: The template's body as a recipient would read it, the values, and the price in millionths; None: they are
+    #: skipped.
+    say: Callable[[Recipient], tuple[str, tuple[str, ...], int] | None]
+    currency: str
+    #: In millionths.
+    available: int
+    language: str
+    template: str
+
+
+async def outlook(conn: Connection, actor: Actor, *, wish: Wish) -> Outlook:
+    """What the campaign would say if it started now. Raises what `create` raises about number and template."""
+    row, prices = await _checked(conn, actor, wish=wish, at=await conn.fetchval("SELECT now()"))
+    template = _layout(row)
+    make = _maker(template, wish.parameters, prices)
+
+    def say(recipient: Recipient) -> tuple[str, tuple[str, ...], int] | None:
+        made = make(recipient)
+        return None if made is None else (template.text(made.parameters), made.parameters, made.cost)
+
+    return Outlook(say, row["currency"], row["available"], row["language"], row["name"])
+
+
+async def _checked(
+    conn: Connection, actor: Actor, *, wish: Wish, at: datetime
+) -> tuple[asyncpg.Record, Mapping[str, int]]:
+    """The row of FIND, and prices by country. Raises what `create` says about number and template."""
+    row = await conn.fetchrow(FIND, actor.organization_id, wish.number_id, wish.template, wish.language)
+    if row is None:
+        raise Invalid(("number", "unknown", "`number` is not a WhatsApp number of this organization"))
+    if row["template_id"] is None or row["disabled_locally"] or row["status"] == "removed":
+        raise TemplateNotFound(name=wish.template, language=wish.language)
+    if row["category"] != CATEGORY:
+        why = {
+            "authentication": "a one-time code is for one person who has just asked for it",
+            "marketing": "marketing is not sent by this service",
+        }[row["category"]]
+        raise Invalid(("template", "category", f"campaigns can only send templates in the category utility: {why}"))
+    _check_parameters(_layout(row), wish.parameters)
+    prices = await _prices(conn, row["currency"], at)
+    if not prices:
+        raise Invalid(
+            ("rates", "missing", f"there are no rates for utility messages in {row['currency']}: import them first")
+        )
+    if row["unavailable"]:
+        raise PhoneNumberUnavailable(phoneNumberId=str(wish.number_id), reason=row["unavailable"])
+    if row["status"] != "approved":
+        raise TemplateNotApproved(templateId=str(row["template_id"]), status=row["status"])
+    return row, prices
 
 
 OPEN = f"""
@@ -241,19 +276,14 @@ class WhatsAppBatch:
     ) -> None:
         self.budget = row["available"] if due.mode == "live" else 0
         self.key = (template, parameters, prices, due.mode)
-        self._due, self._row, self._prices = due, row, prices
+        self._due, self._row = due, row
         self._is_live = due.mode == "live"
-        self._fill = filling.filler(parameters)
-        self._takes = filling.judge(template, parameters)
+        self._make = _maker(template, parameters, prices)
 
     def make(self, recipient: Recipient) -> Values | None:
         """Their values; None: the template refuses one, or there is no price for their country."""
-        country = phones.country(recipient[0])
-        price = self._prices.get(country, self._prices.get(ELSEWHERE))
-        if price is None:
-            return None
-        values = self._fill(recipient)
-        return Values(price if self._is_live else 0, values, country) if self._takes(values) else None
+        made = self._make(recipient)
+        return made if made is None or self._is_live else Values(0, made.parameters, made.country)
 
     async def accept(
         self, conn: Connection, ids: Sequence[UUID], recipients: Sequence[str], made: Sequence[Any], due: list[datetime]
@@ -284,6 +314,23 @@ class WhatsAppBatch:
             at=self._due.at,
         )
         return left is not None
+
+
+def _maker(
+    template: TemplateLayout, parameters: Sequence[Filling], prices: Mapping[str, int]
+) -> Callable[[Recipient], Values | None]:
+    """A function that says a recipient's values and price; None: the template refuses one, or there is no price."""
+    fill, takes, elsewhere = filling.filler(parameters), filling.judge(template, parameters), prices.get(ELSEWHERE)
+
+    def make(recipient: Recipient) -> Values | None:
+        country = phones.country(recipient[0])
+        price = prices.get(country, elsewhere)
+        if price is None:
+            return None
+        values = fill(recipient)
+        return Values(price, values, country) if takes(values) else None
+
+    return make
 
 
 async def _prices(conn: Connection, currency: str, at: datetime) -> dict[str, int]:

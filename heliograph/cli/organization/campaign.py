@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from heliograph.base.database.pool import Connection
-from heliograph.campaigns import plan
-from heliograph.campaigns.plan import Campaign
+from heliograph.campaigns import plan, record
+from heliograph.campaigns.record import Campaign
 from heliograph.cli.terminal.console import (
     DataDir,
     Json,
@@ -66,7 +66,7 @@ def show_(which: Which, org: Org = None, json: Json = False, data_dir: DataDir =
     Example:
       heliograph campaign show 019c8f61-0a3e-7c55-8d21-4b6f0e9a7d12
     """
-    show(plan.shown(on_database(lambda conn: _get(conn, org, which), settings_of(data_dir))), json)
+    show(record.shown(on_database(lambda conn: _get(conn, org, which), settings_of(data_dir))), json)
 
 
 @app.command("pause")
@@ -82,7 +82,7 @@ def pause(which: Which, org: Org = None, json: Json = False, data_dir: DataDir =
         async with conn.transaction():
             return await plan.pause(conn, await operator(conn, org), id=id_of(which))
 
-    show(plan.shown(on_database(work, settings_of(data_dir))), json)
+    show(record.shown(on_database(work, settings_of(data_dir))), json)
 
 
 @app.command("resume")
@@ -98,7 +98,7 @@ def resume(which: Which, org: Org = None, json: Json = False, data_dir: DataDir 
         async with conn.transaction():
             return await plan.resume(conn, await operator(conn, org), id=id_of(which))
 
-    show(plan.shown(on_database(work, settings_of(data_dir))), json)
+    show(record.shown(on_database(work, settings_of(data_dir))), json)
 
 
 @app.command("cancel")
@@ -114,7 +114,7 @@ def cancel(which: Which, org: Org = None, json: Json = False, data_dir: DataDir 
         async with conn.transaction():
             return await plan.cancel(conn, await operator(conn, org), id=id_of(which))
 
-    show(plan.shown(on_database(work, settings_of(data_dir))), json)
+    show(record.shown(on_database(work, settings_of(data_dir))), json)
 
 
 @app.command("watch")
@@ -129,4 +129,4 @@ def watch(which: Which, org: Org = None, json: Json = False, data_dir: DataDir =
 
 
 async def _get(conn: Connection, org: str | None, which: str) -> Campaign:
-    return await plan.get(conn, await operator(conn, org), id=id_of(which))
+    return await record.get(conn, await operator(conn, org), id=id_of(which))

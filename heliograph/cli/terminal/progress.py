@@ -10,8 +10,8 @@ from uuid import UUID
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
-from heliograph.campaigns import plan
-from heliograph.campaigns.plan import Campaign
+from heliograph.campaigns import record
+from heliograph.campaigns.record import Campaign
 from heliograph.cli.terminal.console import Problem, connection, on_database, only, operator, show
 
 #: Seconds between two looks of `follow`.
@@ -35,16 +35,16 @@ def listed(
 
     async def work(conn: Connection) -> list[tuple[str, Campaign]]:
         organization_id = await only(conn, org)
-        return await plan.list_everywhere(conn, organization_id=organization_id, channel=channel, limit=limit)
+        return await record.list_everywhere(conn, organization_id=organization_id, channel=channel, limit=limit)
 
     found = on_database(work, settings)
-    return [{"organization": name, **(plan.shown(one) if json else line(one))} for name, one in found]
+    return [{"organization": name, **(record.shown(one) if json else line(one))} for name, one in found]
 
 
 def line(one: Campaign) -> dict[str, Any]:
     """A row of a list."""
     counts = one.counts
-    shown = plan.shown(one)
+    shown = record.shown(one)
     shown["recipients"] = shown["recipient_count"]
     shown["staged"] = counts.total - counts.pending
     shown["done"] = counts.total - counts.pending - counts.queued - counts.sent
@@ -56,10 +56,10 @@ async def follow(settings: Settings, org: str | None, id: UUID, *, channel: str,
     async with connection(settings.database_url) as conn:
         before, began = None, time.monotonic()
         while True:
-            found = await plan.get(conn, await operator(conn, org), id=id, channel=channel)
+            found = await record.get(conn, await operator(conn, org), id=id, channel=channel)
             if found != before:
                 if json:
-                    show(plan.shown(found), json)
+                    show(record.shown(found), json)
                 else:
                     _draw(found, time.monotonic() - began)
             before = found

@@ -9,10 +9,10 @@ import typer
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import filling, plan
+from heliograph.campaigns import filling, plan, record
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.campaigns.channels.whatsapp import Wish
-from heliograph.campaigns.plan import Campaign
+from heliograph.campaigns.record import Campaign
 from heliograph.cli.terminal.console import (
     DataDir,
     Json,
@@ -116,7 +116,7 @@ def create(
             return await whatsapp_channel.create(conn, actor, wish=wish, request_id=str(uuid7()))
 
     made = on_database(work, settings)
-    show(plan.shown(made), json)
+    show(record.shown(made), json)
     if watch:
         asyncio.run(follow(settings, org, made.id, channel=CHANNEL, json=json))
 
@@ -149,10 +149,10 @@ def show_(which: Which, org: Org = None, json: Json = False, data_dir: DataDir =
 
     async def work(conn: Connection) -> dict[str, Any]:
         actor = await operator(conn, org)
-        found = await plan.get(conn, actor, id=id_of(which), channel=CHANNEL)
+        found = await record.get(conn, actor, id=id_of(which), channel=CHANNEL)
         number = await onboarding.find_number(conn, actor.organization_id, str(found.content["number_id"]))
         held = number["account_held_reason"] or number["held_reason"]
-        return {**plan.shown(found), "held_reason": held, "parameters": filling.written(found.content["parameters"])}
+        return {**record.shown(found), "held_reason": held, "parameters": filling.written(found.content["parameters"])}
 
     show(on_database(work, settings_of(data_dir)), json)
 
@@ -181,7 +181,7 @@ def pause(which: Which, org: Org = None, json: Json = False, data_dir: DataDir =
         async with conn.transaction():
             return await plan.pause(conn, await operator(conn, org), id=id_of(which), channel=CHANNEL)
 
-    show(plan.shown(on_database(work, settings_of(data_dir))), json)
+    show(record.shown(on_database(work, settings_of(data_dir))), json)
 
 
 @app.command("resume")
@@ -197,7 +197,7 @@ def resume(which: Which, org: Org = None, json: Json = False, data_dir: DataDir 
         async with conn.transaction():
             return await plan.resume(conn, await operator(conn, org), id=id_of(which), channel=CHANNEL)
 
-    show(plan.shown(on_database(work, settings_of(data_dir))), json)
+    show(record.shown(on_database(work, settings_of(data_dir))), json)
 
 
 @app.command("cancel")
@@ -213,7 +213,7 @@ def cancel(which: Which, org: Org = None, json: Json = False, data_dir: DataDir 
         async with conn.transaction():
             return await plan.cancel(conn, await operator(conn, org), id=id_of(which), channel=CHANNEL)
 
-    show(plan.shown(on_database(work, settings_of(data_dir))), json)
+    show(record.shown(on_database(work, settings_of(data_dir))), json)
 
 
 def _default(text: str) -> tuple[str, str]:

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
 
 from heliograph.base.database import clock
-from heliograph.base.errors import NotFound
+from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of
-from heliograph.campaigns import plan, recipients
-from heliograph.campaigns.plan import Campaign, CampaignNotCancelable, CampaignNotPausable
-from heliograph.dashboard.audience import lists, words
+from heliograph.campaigns import plan, record
+from heliograph.campaigns.plan import CampaignNotCancelable, CampaignNotPausable
+from heliograph.campaigns.record import Campaign, Counts
+from heliograph.campaigns.views import recipients
+from heliograph.dashboard import exporting, seeing
+from heliograph.dashboard.audience import campaign_form, words
+from heliograph.overview import messages
+from heliograph.overview.exports.kinds import Messages
+from heliograph.overview.messages import Filters
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.pieces import leafing
 from heliograph.pages.requests import Request
 from heliograph.people.roles import AUDIT, CONTENT
-from heliograph.sms.messages import SHOWN_STATUSES
+from heliograph.sms import messages as sms
+from heliograph.whatsapp import messages as whatsapp
 
 WRITE = "campaigns:write"
 HERE = "/campaigns"
 CHANNELS = ("sms", "whatsapp")
 #: What a campaign's recipients may be filtered by.
-STATUSES = tuple(one for one in SHOWN_STATUSES if one != "sending")
+STATUSES = {
+    "sms": tuple(one for one in sms.SHOWN_STATUSES if one != "sending"),
+    "whatsapp": tuple(one for one in whatsapp.SHOWN_STATUSES if one not in ("sending", "received")),
+}
 UNDER_WAY = ("scheduled", "staging", "running", "paused")
 #: Below so many seconds of sending nothing is said of its pace.
 EARLY = 5
@@ -50,7 +60,7 @@ async def show_list(request: Request) -> Answer:
     channel = channel if channel in CHANNELS else "sms"
     limit = leafing.size(request)
     async with request.reading() as conn:
-        found = await plan.list_page(
+        found = await record.list_page(
             conn, request.actor, after=leafing.after(request), limit=limit + 1, channel=channel
         )
     rows = found[:limit]
@@ -102,30 +112,28 @@ async def cancel(request: Request) -> Answer:
 
 
 async def export(request: Request) -> Answer:
-    """Its recipients as a file that is written while it is read."""
-    status = request.form.get("status")
-    status = status if status in STATUSES else None
-    as_json = lists.as_json(request)
-    async with request.writing() as conn:
-        campaign = await plan.get(conn, request.actor, id=request.id())
-        await recipients.begin_export(conn, request.actor, campaign=campaign, status=status)
-    pieces = recipients.pieces(
-        request.reading_in_turn,
-        request.actor,
-        campaign=campaign,
-        status=status,
-        as_json=as_json,
-        delimiter=lists.separator(request),
+    """Have its recipients written to a file, with what became of each."""
+    kind: Literal["csv", "jsonl"] = "jsonl" if request.form.get("format") == "json" else "csv"
+    async with request.reading() as conn:
+        campaign = await find(request, conn)
+    wanted = Messages(
+        form=kind,
+        delimiter=exporting.separator(request),
+        filters=_filters(campaign, request.form.get("status", "")),
+        sees=seeing.whose(request),
     )
-    return lists.exported(request, "campaign-recipients", pieces)
+    return await exporting.ask(request, request.actor, wanted)
 
 
-async def find(request: Request, conn: Any) -> Campaign:
+async def find(request: Request, conn: Connection) -> Campaign:
     """The campaign of the address, in either channel. Raises NotFound."""
-    try:
-        return await plan.get(conn, request.actor, id=request.id())
-    except NotFound:
-        return await plan.get(conn, request.actor, id=request.id(), channel="whatsapp")
+    return await campaign_form.found(request, conn, request.id())
+
+
+def _filters(campaign: Campaign, status: str) -> Filters:
+    begun, ended = recipients.times(campaign)
+    statuses = (status,) if status in STATUSES[campaign.channel] else None
+    return Filters(channel=campaign.channel, statuses=statuses, campaign_id=campaign.id, date_from=begun, date_to=ended)
 
 
 async def _act(request: Request, act: Any, said: str) -> Answer:
@@ -143,13 +151,12 @@ async def _act(request: Request, act: Any, said: str) -> Answer:
 
 
 async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, Any]:
-    status = request.query.get("status")
-    status = status if status in STATUSES else None
+    filters = _filters(campaign, request.query.get("status", ""))
     limit = leafing.size(request)
     rows, last, seen, reasons = [], None, None, None
-    if campaign.channel == "sms" and campaign.started_at is not None:
-        found = await recipients.page(
-            conn, request.actor, campaign=campaign, status=status, after=leafing.after(request), limit=limit
+    if campaign.started_at is not None:
+        found = await messages.list_page(
+            conn, request.actor, filters=filters, after=leafing.after(request), limit=limit
         )
         rows, seen = found.messages[:limit], found.seen
         last = rows[-1].id if len(found.messages) > limit else seen
@@ -167,14 +174,31 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         "rows": rows,
         "seen": None if seen is None else time_of(seen),
         "pages": leafing.pages(request, last),
-        "status": status or "",
-        "filters": STATUSES,
+        "status": filters.statuses[0] if filters.statuses else "",
+        "filters": STATUSES[campaign.channel],
+        "steps": words.CAMPAIGN_STEPS,
+        "funnel": _funnel(campaign.counts),
         "reasons": reasons,
         "may_send_again": request.may(WRITE)
         and counts.failed > 0
         and campaign.status in ("completed", "canceled", "failed"),
         "sees_log": request.may(permission=AUDIT),
     }
+
+
+def _funnel(counts: Counts) -> list[tuple[str, int]]:
+    """From all that were found down to those who read it: (step, how many came so far). What has failed may have been
+    handed over or not; it counts as handed over, since a supplier or the engine tried it."""
+    reached = counts.delivered + counts.read
+    tried = counts.sent + reached + counts.failed + counts.unknown
+    return [
+        ("audience", counts.total),
+        ("allowed", counts.total - counts.opted_out - counts.invalid),
+        ("queued", counts.queued + tried),
+        ("tried", tried),
+        ("delivered", reached),
+        *([("read", counts.read)] if counts.read else []),
+    ]
 
 
 def _line(campaign: Campaign) -> Line:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.campaigns import plan
+from heliograph.campaigns import record
 from heliograph.contacts import records, tags
 from heliograph.contacts.tags import TooManyTagChanges
 from heliograph.dashboard.audience import lists, words
@@ -91,5 +91,5 @@ async def _values(request: Request, name: str, becomes: str) -> dict[str, object
         raise NotFound
     async with request.reading() as conn:
         found = await tags.one(conn, request.actor, name=name)
-        waiting = await plan.waiting_for_tag(conn, request.actor, tag=name)
+        waiting = await record.waiting_for_tag(conn, request.actor, tag=name)
     return {"tag": found, "becomes": becomes, "waiting": waiting}

@@ -79,4 +79,27 @@ CAMPAIGN_FORM: Mapping[str, str] = {
     "without.exclusive": "Only contacts by tag can be left out by tag: empty this field, or choose contacts by tag.",
     "day.range": "The time must lie between a minute ago and 365 days ahead.",
     "sender.unknown": "Choose one of those that are offered.",
+    "number.unknown": "Choose one of those that are offered.",
+    "number.missing": "There is no price list for this number yet: the operator enters it.",
+    "template.unknown": "Choose one of those that are offered.",
+    "template.category": "Campaigns send templates of the category utility only.",
+    "parameter.unknown": "Choose where this value comes from.",
+    "parameter.required": "Write the text that everybody gets.",
+    "parameter.refused": "WhatsApp refuses such a value: it has 1 to 1,024 characters, no line breaks and no tabs.",
+}
+#: Steps of a campaign's recipients.
+CAMPAIGN_STEPS: Mapping[str, str] = {
+    "audience": "The audience",
+    "allowed": "May be written to",
+    "queued": "In the queue, or further",
+    "tried": "Handed over",
+    "delivered": "Delivered",
+    "read": "Read",
+}
+#: Where a value of a template comes from.
+CAMPAIGN_COLUMNS: Mapping[str, str] = {
+    "phone": "their number",
+    "name": "their full name",
+    "first_name": "their first name",
+    "last_name": "their last name",
 }

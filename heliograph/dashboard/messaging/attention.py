@@ -11,8 +11,8 @@ from heliograph.accounts import api_keys
 from heliograph.accounts.quota import Quota
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.campaigns import plan
-from heliograph.campaigns.plan import Campaign
+from heliograph.campaigns import record
+from heliograph.campaigns.record import Campaign
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
 from heliograph.people.roles import TEAM, USAGE
@@ -46,7 +46,7 @@ async def campaigns(conn: Connection, request: Request) -> list[Campaign]:
         return []
     listed: list[Campaign] = []
     for channel in ("sms", "whatsapp"):
-        found = await plan.list_page(conn, request.actor, after=None, limit=LATEST, channel=channel)
+        found = await record.list_page(conn, request.actor, after=None, limit=LATEST, channel=channel)
         listed += [one for one in found if one.status in ("staging", "running", "paused")]
     return sorted(listed, key=lambda one: one.id, reverse=True)
 

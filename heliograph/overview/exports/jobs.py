@@ -100,7 +100,10 @@ async def _record(conn: Connection, actor: Actor, wanted: Wanted) -> None:
         case Messages(filters=filters):
             after: dict[str, object] = {"format": wanted.form, "from": filters.date_from, "to": filters.date_to}
             after |= {"statuses": filters.statuses}
-            await audit.record(conn, actor, "messages.exported", object_id=actor.organization_id, after=after)
+            if filters.campaign_id is None:
+                await audit.record(conn, actor, "messages.exported", object_id=actor.organization_id, after=after)
+            else:
+                await audit.record(conn, actor, "campaign.exported", object_id=filters.campaign_id, after=after)
         case Contacts():
             await contacts.begin(conn, actor, filters=wanted.filters, as_json=is_json)
         case Audit():

@@ -11,7 +11,7 @@ from msgspec import Meta
 from heliograph.api.door.operation import Call
 from heliograph.api.shapes.fields import Success, Time
 from heliograph.base.database.clock import iso
-from heliograph.campaigns import plan
+from heliograph.campaigns import record
 from heliograph.campaigns.channels.whatsapp import NAME
 from heliograph.campaigns.plan import STATES
 
@@ -80,7 +80,7 @@ async def get_whatsapp_campaign_status(call: Call, campaign_id: UUID) -> WhatsAp
     `counts` are disjoint and add up to `total`; they lag the messages by a few seconds. The event `campaign.completed`
     reports the end.
     """
-    found = await plan.get(call.conn, call.actor, id=campaign_id, channel=NAME)
+    found = await record.get(call.conn, call.actor, id=campaign_id, channel=NAME)
     counts = {name: getattr(found.counts, name) for name in WhatsAppCampaignCounts.__struct_fields__}
     return WhatsAppCampaignRead(
         True,

@@ -1,4 +1,4 @@
-"""What an SMS campaign would do if it started now: who gets it, counted in steps, in how many segments, at what cost.
+"""What a campaign would do if it started now: who gets it, counted in steps, in how many segments, at what cost.
 
 The rule nobody may break: it decides as staging does, with the same functions, and writes nothing.
 """
@@ -6,7 +6,7 @@ The rule nobody may break: it decides as staging does, with the same functions, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 from uuid import UUID
 
@@ -16,6 +16,8 @@ from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.campaigns import audience, template
+from heliograph.campaigns.audience import Recipient
+from heliograph.campaigns.channels.whatsapp import Outlook
 from heliograph.consent import optouts
 from heliograph.contacts import search
 from heliograph.contacts.search import Filters
@@ -32,6 +34,21 @@ class Example(msgspec.Struct, frozen=True):
     name: str
     text: str
     segments: int
+    #: WhatsApp: the template's values.
+    parameters: tuple[str, ...] = ()
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What would be said to one recipient. `price`: WhatsApp, in millionths."""
+
+    text: str
+    segments: int = 1
+    parameters: tuple[str, ...] = ()
+    price: int = 0
+
+
+#: What would be said to a recipient; None: they are skipped.
+Say = Callable[[Recipient], Said | None]
 
 
 class Preview(msgspec.Struct, frozen=True):
@@ -49,6 +66,8 @@ class Preview(msgspec.Struct, frozen=True):
     would: int
     #: Segments to how many people's text has as many, the fewest first.
     segments: list[tuple[int, int]]
+    #: WhatsApp: of all of them, in millionths.
+    price: int
     examples: list[Example]
 
 
@@ -62,11 +81,34 @@ class Person(msgspec.Struct, frozen=True):
     opted_out: bool
 
 
+def sms(actor: Actor, text: str) -> Say:
+    """What an SMS campaign would say."""
+    fill = template.filler(text)
+
+    def say(recipient: Recipient) -> Said | None:
+        phone, name, first_name, last_name, _ = recipient
+        filled = fill((phone, name or "", first_name or "", last_name or ""))
+        measured = template.measure(filled, smart=actor.smart_encoding, accents=actor.replace_accents)
+        return None if measured is None else Said(filled, measured[1])
+
+    return say
+
+
+def whatsapp(outlook: Outlook) -> Say:
+    """What a WhatsApp campaign would say."""
+
+    def say(recipient: Recipient) -> Said | None:
+        found = outlook.say(recipient)
+        return None if found is None else Said(found[0], 1, found[1], found[2])
+
+    return say
+
+
 async def look(
     conn: Connection,
     actor: Actor,
     *,
-    text: str,
+    say: Say,
     tags: Sequence[str] | None = None,
     match: Literal["any", "all"] = "any",
     without: Sequence[str] = (),
@@ -85,7 +127,7 @@ async def look(
         numbers = await audience.numbers(recipients or [])
         people, is_more, wrong = await _listed(conn, actor, numbers.valid), False, numbers.invalid
         excluded = 0
-    return _counted(actor, text, people, is_more, excluded, wrong, start)
+    return _counted(actor, say, people, is_more, excluded, wrong, start)
 
 
 KNOWN = """
@@ -103,12 +145,11 @@ async def _listed(conn: Connection, actor: Actor, numbers: Sequence[str]) -> lis
 
 
 def _counted(
-    actor: Actor, text: str, people: Sequence[Person], is_more: bool, excluded: int, wrong: int, start: int
+    actor: Actor, say: Say, people: Sequence[Person], is_more: bool, excluded: int, wrong: int, start: int
 ) -> Preview:
-    fill = template.filler(text)
     opted_out, not_allowed, invalid = 0, 0, wrong
     spread: Counter[int] = Counter()
-    getting: list[tuple[Person, str, int]] = []
+    getting: list[tuple[Person, Said]] = []
     for one in people:
         if one.opted_out:
             opted_out += 1
@@ -116,13 +157,12 @@ def _counted(
         if actor.allowed_countries is not None and phones.country(one.phone) not in actor.allowed_countries:
             not_allowed += 1
             continue
-        filled = fill((one.phone, one.name or "", one.first_name or "", one.last_name or ""))
-        measured = template.measure(filled, smart=actor.smart_encoding, accents=actor.replace_accents)
-        if measured is None:
+        said = say((one.phone, one.name, one.first_name, one.last_name, False))
+        if said is None:
             invalid += 1
             continue
-        spread[measured[1]] += 1
-        getting.append((one, filled, measured[1]))
+        spread[said.segments] += 1
+        getting.append((one, said))
     start = start % len(getting) if getting else 0
     chosen = (getting[start:] + getting[:start])[:EXAMPLES]
     return Preview(
@@ -134,5 +174,8 @@ def _counted(
         invalid=invalid,
         would=len(getting),
         segments=sorted(spread.items()),
-        examples=[Example(one.phone, one.name or "", filled, count) for one, filled, count in chosen],
+        price=sum(said.price for _, said in getting),
+        examples=[
+            Example(one.phone, one.name or "", said.text, said.segments, said.parameters) for one, said in chosen
+        ],
     )

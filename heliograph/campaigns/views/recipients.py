@@ -1,0 +1,88 @@
+"""Who got a campaign, who did not, and why: read from its messages, in bounded looks.
+
+Messages have no index by campaign; they lie between the campaign's start and its end, and are looked through there. The
+rule nobody may break: a look that ended before all of them was seen says so.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.actor import Actor
+from heliograph.base.database import bounded_scan
+from heliograph.base.database.pool import Connection
+from heliograph.campaigns.audience import MAX_RECIPIENTS
+from heliograph.campaigns.record import Campaign
+from heliograph.sms import messages as sms
+from heliograph.whatsapp import messages as whatsapp
+
+#: Statuses after which somebody may be tried again, and the reasons that forbid it all the same.
+WORTH_IT = {"sms": ("undelivered", "failed", "expired"), "whatsapp": ("failed",)}
+FORBIDDEN = frozenset({"opted_out", "sender_not_approved"})
+PAGE = 5_000
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Messages that failed in one way in one country."""
+
+    status: str
+    code: str | None
+    country: str
+    count: int
+
+
+class Reasons(msgspec.Struct, frozen=True):
+    """Failures, the most first. `is_partial`: there are older messages that were not looked at."""
+
+    listed: list[Reason]
+    is_partial: bool
+
+
+def times(campaign: Campaign) -> tuple[datetime, datetime | None]:
+    """Between when all messages of a campaign were accepted."""
+    begun = campaign.started_at or campaign.created_at
+    return begun, None if campaign.completed_at is None else campaign.completed_at + timedelta(minutes=1)
+
+
+_FAILED = """
+SELECT status, failure_code, country, count(*)::int AS count FROM (
+       SELECT status, failure_code, country, campaign_id FROM {table}
+        WHERE organization_id = $1 AND id < $2 AND id >= $3 ORDER BY id DESC LIMIT $4) looked_at
+ WHERE campaign_id = $5 AND status IN ('undelivered', 'failed', 'expired', 'rejected', 'unknown')
+ GROUP BY status, failure_code, country ORDER BY count DESC, status, failure_code, country LIMIT 50
+"""
+FAILED = {
+    "sms": _FAILED.format(table="messages"),
+    "whatsapp": _FAILED.format(table="whatsapp_messages"),
+}
+
+
+async def reasons(conn: Connection, actor: Actor, *, campaign: Campaign) -> Reasons:
+    """Why messages failed, of the latest that one look takes."""
+    begun, ended = times(campaign)
+    bounds = bounded_scan.bounds(None, date_from=begun, date_to=ended)
+    rows = await conn.fetch(FAILED[campaign.channel], actor.organization_id, *bounds, bounded_scan.LOOK, campaign.id)
+    is_partial = campaign.counts.total > bounded_scan.LOOK
+    return Reasons([Reason(*row.values()) for row in rows], is_partial)
+
+
+async def again(conn: Connection, actor: Actor, *, campaign: Campaign) -> list[str]:
+    """Numbers of those who did not get a campaign and may be tried again, at most as many as a campaign may list."""
+    begun, ended = times(campaign)
+    read = sms.list_page if campaign.channel == "sms" else whatsapp.list_page
+    filters = sms.Filters if campaign.channel == "sms" else whatsapp.Filters
+    wanted: Any = filters(statuses=WORTH_IT[campaign.channel], campaign_id=campaign.id, date_from=begun, date_to=ended)
+    numbers: dict[str, None] = {}
+    after: UUID | None = None
+    while len(numbers) < MAX_RECIPIENTS:
+        found = await read(conn, actor, filters=wanted, after=after, limit=PAGE, look=bounded_scan.LOOK)
+        listed = found.messages[:PAGE]
+        numbers |= {one.recipient: None for one in listed if one.failure_code not in FORBIDDEN}
+        after = listed[-1].id if len(found.messages) > PAGE else found.seen
+        if after is None:
+            break
+    return list(numbers)[:MAX_RECIPIENTS]
