@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Actor, Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -116,6 +116,39 @@ async def get(conn: Connection, organization_id: UUID) -> Quota:
     if row is None:
         raise NotFound(resource="organization", id=str(organization_id))
     return Quota(**row)
+
+
+ALERT = "SELECT alert_above FROM quotas WHERE organization_id = $1"
+SET_ALERT = """
+UPDATE quotas q SET alert_above = $2
+  FROM (SELECT alert_above FROM quotas WHERE organization_id = $1 FOR UPDATE) known
+ WHERE q.organization_id = $1 RETURNING known.alert_above
+"""
+
+
+async def alert(conn: Connection, organization_id: UUID) -> int | None:
+    """The messages of a day above which the organization is told; None: it is not."""
+    above: int | None = await conn.fetchval(ALERT, organization_id)
+    return above
+
+
+async def set_alert(conn: Connection, organization_id: UUID, *, above: int | None, by: Actor | Who = SYSTEM) -> None:
+    """Ring the bell once a day (of UTC) has had more than `above` live messages; None: no more. Raises Invalid and
+    NotFound."""
+    if above is not None and not 1 <= above <= MOST:
+        raise Invalid(("above", "range", "`above` must be a number of messages from 1 to 10^15"))
+    async with conn.transaction():
+        await get(conn, organization_id)
+        before = await conn.fetchval(SET_ALERT, organization_id, above)
+        await audit.record(
+            conn,
+            by,
+            "usage.alert_changed",
+            object_id=organization_id,
+            organization_id=organization_id,
+            before={"above": before},
+            after={"above": above},
+        )
 
 
 # The rows are locked in the order in which accepting locks them, so the two cannot deadlock.

@@ -19,6 +19,7 @@ ACTIONS = {
     "spend_limit.changed": "Limit of a day changed",
     "wallet.changed": "Wallet topped up or adjusted",
     "wallet.alert_changed": "Low-balance alert changed",
+    "usage.alert_changed": "Alert of a day's messages changed",
     "rates.imported": "Rates imported",
     "api_key.created": "API key created",
     "api_key.suspended": "API key suspended",

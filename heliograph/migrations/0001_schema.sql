@@ -376,9 +376,11 @@ CREATE TABLE quotas (
     total           bigint NOT NULL DEFAULT 0,
     used            bigint NOT NULL DEFAULT 0 CHECK (used >= 0),
     resets_at       timestamptz,
+    alert_above     bigint CHECK (alert_above > 0),
     CONSTRAINT quotas_not_overdrawn CHECK (used <= total)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE quotas IS 'tenant: the maintained balance; its row lock also serializes an organization''s accepts';
+COMMENT ON COLUMN quotas.alert_above IS 'messages of a day (UTC) above which the bell rings; NULL: it does not';
 
 CREATE TABLE spend_limits (
     organization_id uuid NOT NULL,

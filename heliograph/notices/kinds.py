@@ -40,6 +40,8 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "number.quality": Kind("/numbers", scope="whatsapp:read"),
         # left, total: messages; the object is the share that is used, in percent
         "quota.used": Kind("/usage", permission="usage"),
+        # messages, above: of the day, which is the object
+        "usage.day": Kind("/usage", permission="usage"),
         # until: when, ISO 8601
         "key.ending": Kind("/keys", scope="api_keys:read"),
         # of whoever asked for it; rows

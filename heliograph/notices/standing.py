@@ -1,5 +1,5 @@
-"""What nobody does, and what comes by itself: quotas and wallets that run low, keys that end. Looked for every five
-minutes, for all organizations at once.
+"""What nobody does, and what comes by itself: quotas and wallets that run low, days with more
+messages than somebody wants, keys that end. Looked for every five minutes, for all organizations at once.
 """
 
 from __future__ import annotations
@@ -27,11 +27,20 @@ KEYS = """
 SELECT organization_id, id, name, mode, expires_at FROM api_keys
  WHERE status = 'active' AND expires_at > now() AND expires_at <= now() + $1::interval
 """
+# Days are those of UTC, as on bills.
+DAYS = """
+SELECT q.organization_id, q.alert_above, used.messages, (now() AT TIME ZONE 'UTC')::date AS day
+  FROM quotas q CROSS JOIN LATERAL (
+       SELECT coalesce(sum(messages), 0)::bigint AS messages FROM usage_days
+        WHERE organization_id = q.organization_id AND day = (now() AT TIME ZONE 'UTC')::date) used
+ WHERE q.alert_above IS NOT NULL AND used.messages > q.alert_above
+"""
 WALLETS = "SELECT organization_id FROM wallets WHERE alert_below IS NOT NULL AND available < alert_below"
 
 
 async def look(conn: Connection) -> None:
-    """Tell of quotas that are used by 80, 95 or 100 %, of wallets below their alert, and of keys that end."""
+    """Tell of quotas that are used by 80, 95 or 100 %, of wallets below and days above their alert, and of keys that
+    end."""
     low = [
         Notice(
             row["organization_id"],
@@ -42,6 +51,15 @@ async def look(conn: Connection) -> None:
         for row in await conn.fetch(QUOTAS)
     ]
     low += [Notice(row["organization_id"], "wallet.low", "wallet") for row in await conn.fetch(WALLETS)]
+    low += [
+        Notice(
+            row["organization_id"],
+            "usage.day",
+            row["day"].isoformat(),
+            facts={"messages": row["messages"], "above": row["alert_above"]},
+        )
+        for row in await conn.fetch(DAYS)
+    ]
     await record_many(conn, low, quiet=QUIET)
     ending = [
         Notice(

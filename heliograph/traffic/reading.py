@@ -5,7 +5,7 @@ The rule nobody may break: no supplier is named here; customers read this.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -94,6 +94,28 @@ async def read(conn: Connection, actor: Actor, *, query: Query) -> list[Point]:
         )
         for row in rows
     ]
+
+
+BY_SENDER = """
+SELECT sender, country, jsonb_object_agg(status, count)::text AS counts
+  FROM (SELECT sender, country, status, sum(count)::bigint AS count FROM traffic
+         WHERE organization_id = $1 AND hour >= $2 AND mode = $3 AND channel = 'sms' AND sender = ANY ($4)
+         GROUP BY 1, 2, 3) by_status
+ GROUP BY sender, country
+"""
+
+
+async def by_sender(
+    conn: Connection, actor: Actor, *, senders: Sequence[str], since: datetime
+) -> dict[str, dict[str, dict[str, int]]]:
+    """The SMS of the actor's mode that were accepted since, from these senders: of each, by country, how many have
+    which status."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    rows = await conn.fetch(BY_SENDER, actor.organization_id, since, actor.mode, senders)
+    for sender, country, counts in rows:
+        known = msgspec.json.decode(counts, type=dict[str, int])
+        found.setdefault(sender, {})[country] = {status: count for status, count in known.items() if count}
+    return found
 
 
 FAILED = """

@@ -6,12 +6,14 @@ import re
 
 import pytest
 
+from heliograph import traffic
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.people.roles import ROLES
 from heliograph.sms.accepting import sender_ids
 
-from .conftest import Browser, Page, Tenant, make_person, make_tenant
+from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
+from .test_messages import send
 
 
 async def decide(pool: Pool, actor: Actor, value: str, status: str, reason: str | None = None) -> None:
@@ -132,3 +134,25 @@ async def test_both_modes_show_the_same_and_ask_the_same_of_a_role(
         )
         asked = await browser.get(f"/senders/new?mode={mode}")
         assert asked.status == (200 if role in ("owner", "admin", "sender") else 403)
+
+
+async def test_what_it_sent_by_country_and_a_value_judged_while_it_is_typed(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    for to in ("+258841234567", "+258841234568", "+351912345678"):
+        await send(api, tenant, to=to)
+    async with pool.acquire() as conn:
+        await traffic.fold(conn)
+        (sender,) = [one for one in await sender_ids.list_all(conn, tenant.actor) if one.is_default]
+    await pool.execute("UPDATE traffic SET status = CASE country WHEN 'PT' THEN 'failed' ELSE 'delivered' END")
+    shown = line(await owner.get("/senders"), sender.value)
+    for said in ("3 sent", "66.7 % delivered", "Mozambique: 2 · 100.0 % delivered", "Portugal: 1 · 0.0 % delivered"):
+        assert said in shown, shown
+    for value, said in (
+        ("Shop%20%26%20Co", "✓ This may be asked for."),
+        ("84", "✕ Use 3 to 11 letters"),
+        ("", ""),
+    ):
+        page = await owner.get("/senders/new?value=" + value, HX_Request="true")
+        assert page.words.startswith(said), value
+        assert "<html" not in page.text

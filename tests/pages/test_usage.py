@@ -13,6 +13,7 @@ from heliograph.accounts import quota
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
+from heliograph.notices import standing
 from tests.journeys.test_cli import Cli
 
 from .conftest import Api, Browser, Tenant, make_person, make_tenant
@@ -104,3 +105,39 @@ async def test_a_quota_that_runs_out_is_said(pool: Pool, tenant: Tenant, browser
         await pool.execute("UPDATE quotas SET used = $1", used)
         assert said in (await browser.get("/usage")).words
     assert "/messages/" not in (await browser.get("/usage/ledger")).text
+
+
+async def test_the_bell_rings_when_a_day_has_more_than_the_alert(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    for to in ("+258841234567", "+258841234568"):
+        await send(api, tenant, to=to)
+    page = await owner.submit(await owner.get("/usage"), "/usage/alert", above="x")
+    assert (page.status, 'href="#above"' in page.text) == (422, True)
+    page = await owner.submit(page, "/usage/alert", above="2")
+    assert "The alert is set." in page.words
+    async with pool.acquire() as conn:
+        await traffic.fold(conn)
+        await standing.look(conn)
+        assert await pool.fetchval("SELECT count(*) FROM notices WHERE kind = 'usage.day'") == 0
+        page = await owner.submit(await owner.get("/usage"), "/usage/alert", above="1")
+        for _ in range(2):
+            await standing.look(conn)
+    notices = await owner.get("/notices")
+    assert notices.words.count("More messages were sent in a day than the alert allows.") == 1
+    assert "more than 1." in notices.words
+    page = await owner.submit(page, "/usage/alert", above="")
+    assert "The alert is off." in page.words
+    told = await pool.fetch("SELECT after FROM audit_log WHERE action = 'usage.alert_changed' ORDER BY id")
+    assert [row["after"] for row in told] == ['{"above":2}', '{"above":1}', '{"above":null}']
+
+
+async def test_an_entry_of_a_campaign_leads_to_it(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    id = uuid7()
+    await pool.execute(
+        "INSERT INTO usage_ledger VALUES ($1, $2, 'refund', 'sms', 1, 1000, 1, NULL, $3, NULL, now())",
+        tenant.id,
+        uuid7(),
+        id,
+    )
+    assert f'href="/campaigns/{id}"' in (await owner.get("/usage/ledger")).text

@@ -75,6 +75,34 @@ def adjust(
     _show(on_database(work, settings_of(data_dir)), json)
 
 
+@app.command("alert")
+def alert(
+    messages: Annotated[
+        str, typer.Argument(metavar="MESSAGES|off", help="Live messages of a day (UTC) above which the bell rings.")
+    ],
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Tell an organization when a day has had more messages than this.
+
+    \b
+    Examples:
+      heliograph quota alert 5000 --org "Acme Lda"
+      heliograph quota alert off --org "Acme Lda"
+    """
+    if messages != "off" and not (messages.isascii() and messages.isdigit()):
+        raise typer.BadParameter("must be a number of messages, or off", param_hint="MESSAGES")
+    above = None if messages == "off" else int(messages)
+
+    async def work(conn: Connection) -> dict[str, int | None]:
+        found = await organization(conn, org)
+        await quota.set_alert(conn, found.id, above=above, by=shell())
+        return {"alert_above": above}
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
 @app.command("show")
 def show_(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
     """Show an organization's quota.

@@ -10,6 +10,7 @@ ROUTES: tuple[Route, ...] = (
     get("/usage", usage.show, permission=USAGE),
     get("/usage/ledger", usage.show_ledger, permission=USAGE),
     post("/usage/export", usage.export, permission=USAGE),
+    post("/usage/alert", usage.set_alert, permission=MONEY),
     get("/wallet", wallet.show, permission=USAGE),
     get("/wallet/ledger", wallet.show_ledger, permission=USAGE),
     get("/wallet/prices", wallet.show_prices, permission=USAGE),

@@ -10,16 +10,18 @@ import msgspec
 from heliograph.accounts import organizations, plans, quota
 from heliograph.accounts import usage as ledger
 from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.dashboard import exporting
 from heliograph.dashboard.money import trails
 from heliograph.overview import usage
 from heliograph.overview.exports.kinds import Usage
 from heliograph.pages import languages, words
-from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.pieces import charts
 from heliograph.pages.pieces.charts import DAY, Chart, Series
 from heliograph.pages.requests import Request
+from heliograph.people.roles import MONEY
 
 #: Rows of a table beside the chart.
 TOP = 10
@@ -68,6 +70,23 @@ async def export(request: Request) -> Answer:
     return await exporting.ask(request, request.acting("live"), wanted)
 
 
+async def set_alert(request: Request) -> Answer:
+    """Tell of a day with more messages than this, or no more."""
+    typed = "".join(request.form.get("above", "").replace(".", "").replace(",", "").split())
+    month = clock.now().date().replace(day=1)
+    if typed and not (typed.isascii() and typed.isdigit() and 1 <= len(typed) <= 15 and int(typed) > 0):
+        wrong = Invalid(("above", "format", "Write a number of messages such as 5000, or leave it empty."))
+        return await _page(request, month, wrong)
+    actor = request.acting("live")
+
+    async def work(conn: Connection) -> None:
+        await quota.set_alert(conn, actor.organization_id, above=int(typed) if typed else None, by=actor)
+
+    await request.once(work)
+    said = request.text("The alert is set.") if typed else request.text("The alert is off.")
+    return Elsewhere(location=request.to("/usage"), notice=said)
+
+
 async def show_ledger(request: Request) -> Answer:
     """Every change of the quota, newest first."""
     trail = trails.read(request.query.get("after", ""))
@@ -80,6 +99,7 @@ async def show_ledger(request: Request) -> Answer:
         "entries": entries,
         "types": words.USAGE_ENTRIES,
         "sees_messages": request.may("sms:read", mode="live"),
+        "sees_campaigns": request.may("campaigns:read", mode="live"),
         "looked_until": found.seen if found.seen is not None and len(found.entries) <= SIZE else None,
         "older": None if older is None else request.to("/usage/ledger", after=trails.written(older)),
         "newer": request.to("/usage/ledger", after=trails.written(trail[:-1])) if trail else None,
@@ -94,6 +114,7 @@ async def _page(request: Request, month: date, problem: Invalid | None) -> Answe
     async with request.reading() as conn:
         balance = await quota.get(conn, actor.organization_id)
         organization = await organizations.get(conn, id=actor.organization_id)
+        above = await quota.alert(conn, actor.organization_id)
         pace = await usage.pace(conn, actor, balance)
         months = await usage.months(conn, actor)
         days = await usage.days(conn, actor, since=month, until=min(until, max(today, month) + timedelta(days=1)))
@@ -109,6 +130,8 @@ async def _page(request: Request, month: date, problem: Invalid | None) -> Answe
         "percent": 100 * balance.used // balance.total if balance.total > 0 else 0,
         "level": usage.level(balance),
         "pace": pace,
+        "above": request.form.get("above", "" if above is None else str(above)),
+        "may_change": request.may(permission=MONEY),
         "subscription": plans.subscription(organization),
         "months": months,
         "total": usage.total(months),

@@ -109,6 +109,8 @@ def _title(request: Request, one: Noticed) -> str:
             return text("The file “%(name)s” is ready.", name=name)
         case "export.failed":
             return text("The file “%(name)s” could not be written.", name=name)
+        case "usage.day":
+            return text("More messages were sent in a day than the alert allows.")
         case "wallet.low":
             return text("Less is left in the wallet than its alert asks for.")
         case _:
@@ -134,6 +136,9 @@ def _more(request: Request, one: Noticed) -> str:
     if one.kind == "quota.used":
         left, total = (number(int(facts.get(name, 0))) for name in ("left", "total"))
         return text("%(left)s of %(total)s messages are left.", left=left, total=total)
+    if one.kind == "usage.day":
+        messages, above = (number(int(facts.get(name, 0))) for name in ("messages", "above"))
+        return text("%(messages)s on %(day)s, more than %(above)s.", messages=messages, day=one.object, above=above)
     if one.kind == "number.quality":
         return text("Meta rates it red.") if facts.get("rating") == "red" else text("Meta rates it yellow.")
     if one.kind == "key.ending":

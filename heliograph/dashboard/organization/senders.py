@@ -10,6 +10,8 @@ import msgspec
 from heliograph.audit import reading as audit
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
+from heliograph.overview import senders
+from heliograph.overview.senders import Sent
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
@@ -26,6 +28,8 @@ class SenderLine(msgspec.Struct, frozen=True):
     sender: SenderId
     asked_at: datetime
     asked_by: str
+    #: None: it sent nothing lately.
+    sent: Sent | None
 
 
 async def show(request: Request) -> Answer:
@@ -36,17 +40,26 @@ async def show(request: Request) -> Answer:
         told = await audit.latest(
             conn, actor.organization_id, action="sender_id.requested", object_ids=[one.id for one in listed[:TOLD]]
         )
+        sent = await senders.sent(conn, actor, values=[one.value for one in listed]) if _sees_sends(request) else {}
     lines = []
     for one in listed:
         entry = told.get(str(one.id))
         by = "" if entry is None else entry.who_name or request.text(words.AUTHORS[entry.who])
-        lines.append(SenderLine(one, one.created_at if entry is None else entry.at, by))
-    return Shown(template="organization/senders.html", values={"lines": lines, "may_ask": _may_ask(request)})
+        lines.append(SenderLine(one, one.created_at if entry is None else entry.at, by, sent.get(one.value)))
+    values = {
+        "lines": lines,
+        "may_ask": _may_ask(request),
+        "sees_sends": _sees_sends(request),
+        "days": senders.DAYS,
+    }
+    return Shown(template="organization/senders.html", values=values)
 
 
 async def show_new(request: Request) -> Answer:
-    """The form; `value` in the address fills it in, to ask again."""
+    """The form; `value` in the address fills it in, to ask again. A fragment is what the rule says of what is typed."""
     values = await _typed(request, request.query.get("value", ""))
+    if request.is_fragment:
+        return Shown(template="organization/senders_value.html", values=values)
     return Shown(template="organization/senders_new.html", values=values)
 
 
@@ -83,6 +96,10 @@ async def make_default(request: Request) -> Answer:
     return Elsewhere(location=request.to("/senders"), notice=said)
 
 
+def _sees_sends(request: Request) -> bool:
+    return request.may("sms:read", mode="live")
+
+
 def _may_ask(request: Request) -> bool:
     return request.may("sender_ids:write", mode="live")
 
@@ -93,8 +110,16 @@ async def _typed(request: Request, value: str) -> dict[str, Any]:
     if value:
         async with request.reading() as conn:
             earlier = await sender_ids.named(conn, request.acting("live"), name=value)
+    problem = ""
+    if value.strip():
+        try:
+            sender_ids.check(value.strip())
+        except Invalid as refusal:
+            problem = request.text(_in_words(refusal).details["fields"][0]["message"])
     return {
         "value": value,
+        "problem": problem,
+        "is_fine": bool(value.strip()) and not problem,
         "earlier": earlier if earlier is not None and earlier.status == "rejected" else None,
     }
 

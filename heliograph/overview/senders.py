@@ -1,0 +1,50 @@
+"""What became of an organization's SMS, by sender ID and country.
+
+The rule nobody may break: figures come from the roll-ups; no message is counted here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+
+import msgspec
+
+from heliograph import traffic
+from heliograph.base.actor import Actor
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.overview.figures import Figures, summed
+from heliograph.traffic import Point
+
+#: Days that are looked back.
+DAYS = 30
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """What a sender ID sent in the last DAYS. `countries`: (ISO 3166, "001" for none; its figures), the one with most
+    messages first."""
+
+    all: Figures
+    countries: list[tuple[str, Figures]]
+
+
+async def sent(conn: Connection, actor: Actor, *, values: Sequence[str]) -> dict[str, Sent]:
+    """By the values of sender IDs; those that sent nothing are left out."""
+    since = clock.now() - timedelta(days=DAYS)
+    found = await traffic.by_sender(conn, actor, senders=values, since=since)
+    return {value: _sent(by_country) for value, by_country in found.items() if any(by_country.values())}
+
+
+def _sent(by_country: dict[str, dict[str, int]]) -> Sent:
+    total = Counter[str]()
+    for counts in by_country.values():
+        total.update(counts)
+    countries = [(country, _figures(counts)) for country, counts in by_country.items() if counts]
+    countries.sort(key=lambda one: (-one[1].accepted, one[0]))
+    return Sent(_figures(total), countries)
+
+
+def _figures(counts: dict[str, int]) -> Figures:
+    return summed([Point(clock.EPOCH, None, counts, 0, [], [])])
