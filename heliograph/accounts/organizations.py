@@ -5,6 +5,7 @@ The rule nobody may break: an organization is never deleted, only closed, becaus
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -33,7 +34,11 @@ class OrganizationSuspended(Refusal):
 
 
 class DestinationNotAllowed(Refusal):
-    """This organization may not send to the country of `to`."""
+    """This organization may not send to `to`: `reason` says why.
+
+    `country`: it is not among the organization's countries; `not_carried`: the operator carries nothing there;
+    `premium`: it is a premium-rate or shared-cost number.
+    """
 
     code, status = "destination_not_allowed", 403
 
@@ -86,10 +91,17 @@ def forbidden(actor: Actor, to: str) -> Refusal | None:
     """What is never allowed for this organization: OrganizationSuspended, DestinationNotAllowed. `to`: E.164."""
     if actor.state in STOPPED:
         return OrganizationSuspended()
-    if actor.allowed_countries is not None:
-        country = phones.country(to)
-        if country not in actor.allowed_countries:
-            return DestinationNotAllowed(country=country)
+    return not_allowed(actor.allowed_countries, to)
+
+
+def not_allowed(countries: Collection[str] | None, to: str) -> DestinationNotAllowed | None:
+    """What keeps a number (E.164) from whoever may send to these countries, None being all. Premium-rate and
+    shared-cost numbers are nobody's: no handset has one, and whoever rents them earns from each message."""
+    country = phones.country(to)
+    if countries is not None and country not in countries:
+        return DestinationNotAllowed(country=country, reason="country")
+    if phones.is_premium(to):
+        return DestinationNotAllowed(country=country, reason="premium")
     return None
 
 

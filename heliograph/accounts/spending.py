@@ -65,6 +65,23 @@ async def limits(conn: Connection, organization_id: UUID) -> list[Limit]:
     ]
 
 
+async def left(conn: Connection, organization_id: UUID, *, key_id: UUID | None = None) -> dict[str, int]:
+    """Segments that may still be accepted today, of the "organization" and of the "key", of those that have a limit."""
+    return {
+        "key" if one.key_id else "organization": max(0, one.segments - one.used)
+        for one in await limits(conn, organization_id)
+        if one.key_id in (None, key_id)
+    }
+
+
+async def check(conn: Connection, organization_id: UUID, *, key_id: UUID | None, segments: int) -> None:
+    """Raises SpendLimitReached if a message of so many segments would pass a limit now. It counts nothing."""
+    found = await left(conn, organization_id, key_id=key_id)
+    for scope in ("organization", "key"):
+        if segments > found.get(scope, segments):
+            raise reached(scope)
+
+
 # The organization's turn comes first, as when messages are accepted.
 TURN = "SELECT organization_id FROM quotas WHERE organization_id = $1 FOR UPDATE"
 MINE = "SELECT id FROM api_keys WHERE organization_id = $1 AND id = $2"

@@ -72,6 +72,34 @@ def country(address: str) -> str:
     return REGIONS[calling_code(address)] if address.startswith("+") else address[:2]
 
 
+#: National numbers that cost whoever calls or is called extra: regions of a code, and what their numbers look like.
+_COSTLY = ("premium_rate", "shared_cost")
+
+
+@cache
+def _costly(code: str) -> re.Pattern[str] | None:
+    """Read for each calling code once, 0.5 ms; all of them would be 70."""
+    patterns = set()
+    for region in phonenumbers.COUNTRY_CODE_TO_REGION_CODE.get(int(code), ()):
+        if region == "001":
+            metadata = phonenumbers.PhoneMetadata.metadata_for_nongeo_region(int(code), None)
+        else:
+            metadata = phonenumbers.PhoneMetadata.metadata_for_region(region, None)
+        for kind in _COSTLY:
+            described = getattr(metadata, kind, None)
+            if described is not None and described.national_number_pattern:
+                patterns.add(described.national_number_pattern)
+    return re.compile("|".join(f"(?:{one})" for one in sorted(patterns))) if patterns else None
+
+
+def is_premium(e164: str) -> bool:
+    """Whether it is a premium-rate or shared-cost number, as phonenumbers has them. 0.3 µs where a country has none,
+    0.6 otherwise."""
+    code = calling_code(e164)
+    pattern = _costly(code)
+    return pattern is not None and pattern.fullmatch(e164, 1 + len(code)) is not None
+
+
 def is_valid(e164: str) -> bool:
     """Whether such a number is in use according to phonenumbers, which lags behind new ranges. About 10 µs."""
     try:

@@ -19,8 +19,7 @@ import asyncpg
 import msgspec
 import structlog
 
-from heliograph.accounts.organizations import STOPPED
-from heliograph.base import phones
+from heliograph.accounts.organizations import STOPPED, not_allowed
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.ids import uuid7
 from heliograph.base.process.crash import crash_point
@@ -289,7 +288,7 @@ def _judge(wanted: _Wanted, rows: list[audience.Recipient], *, budget: int | Non
         phone, *_, opted_out = recipient
         if opted_out:
             chunk.opted_out += 1
-        elif (allowed is not None and phones.country(phone) not in allowed) or (made := make(recipient)) is None:
+        elif not_allowed(allowed, phone) is not None or (made := make(recipient)) is None:
             chunk.invalid += 1
         elif budget is not None and made.cost and chunk.cost + made.cost > budget:
             break

@@ -14,9 +14,8 @@ from uuid import UUID
 
 import structlog
 
-from heliograph.base import phones
 from heliograph.base.database.clock import iso
-from heliograph.base.database.pool import Pool, is_down
+from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import Refusal
 from heliograph.guard import holds
 
@@ -38,6 +37,22 @@ class ChallengeRequired(Refusal):
     code, status = "challenge_required", 403
 
 
+def _refusal(policy: str, until: datetime) -> Refusal:
+    refusal = DestinationSuspicious if policy == "refuse" else ChallengeRequired
+    return refusal(until=iso(until))
+
+
+async def look(conn: Connection, organization_id: UUID, to: str, *, challenged: bool = False) -> bool:
+    """Whether a message to this number would be held now, read anew. Raises DestinationSuspicious, ChallengeRequired
+    where `Book.refusal` would return them."""
+    for policy, until in await holds.of_number(conn, organization_id, to):
+        if policy == "refuse" or (policy == "ask" and not challenged):
+            raise _refusal(policy, until)
+        if policy == "hold":
+            return True
+    return False
+
+
 class Book:
     """One per process."""
 
@@ -47,22 +62,21 @@ class Book:
         self._next = float("-inf")
         self._reading: asyncio.Task[None] | None = None
 
-    async def refusal(self, organization_id: UUID, to: str) -> Refusal | None:
-        """Why a message to this number (E.164) is refused, or None. Contacts and safe ranges never are."""
+    async def refusal(self, organization_id: UUID, to: str, *, challenged: bool = False) -> Refusal | None:
+        """Why a message to this number (E.164) is refused, or None. Contacts and safe ranges never are; `challenged`: a
+        person was, which is what `ask` demands."""
         if asyncio.get_running_loop().time() >= self._next and self._reading is None:
             self._reading = asyncio.create_task(self._read())
         ranges = self._known.get(organization_id)
         if ranges is None:
             return None
-        for range in (to[1:-4], to[1:], phones.country(to)):
+        for range in holds.ranges(to):
             found = ranges.get(range)
-            if found is not None:
+            if found is not None and not (challenged and found[0] == "ask"):
                 async with self._pool.acquire() as conn:
                     if await holds.is_known(conn, organization_id, to):
                         return None
-                policy, until = found
-                refusal = DestinationSuspicious if policy == "refuse" else ChallengeRequired
-                return refusal(until=iso(until))
+                return _refusal(*found)
         return None
 
     async def read(self) -> None:

@@ -1,4 +1,4 @@
-"""What the guard found, what was held for it, and an organization's own rules.
+"""What the guard found, and what was held for it.
 
 A hold names a range for a while: fifteen minutes, and twice as long each time the range comes back within a day. What
 is held for it waits in a line of its own that no worker serves (`queue.leases.GUARDED`), until an operator lets it go
@@ -12,42 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from heliograph.audit import recording as audit
+from heliograph.base import phones
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
+from heliograph.guard.rules import POLICY
 from heliograph.queue.leases import GUARDED, UNROUTED
-
-#: What an organization has done with what the rules find: only noted; held for an operator; refused to whoever sends;
-#: or refused with the request to challenge the person first.
-POLICIES = ("monitor", "hold", "refuse", "ask")
-#: Days in which a new organization's holds are only noted, unless it chose a policy.
-LEARNING = 14
-#: Entries of a list of safe ranges, and digits of one: a country's code would switch the guard off.
-MOST_SAFE, LEAST_DIGITS = 500, 5
-
-# An SQL condition's parts: `s` is the organization's row of guard_settings, if any, `o` its own.
-_POLICY = f"""
-coalesce(s.policy, CASE WHEN o.created_at > now() - interval '{LEARNING} days' THEN 'monitor' ELSE 'hold' END)
-"""
-
-
-class Rules(msgspec.Struct, frozen=True):
-    """What an organization decided."""
-
-    organization_id: UUID
-    #: One of POLICIES.
-    policy: str
-    #: Nobody chose it: it is `monitor` for the first LEARNING days, and `hold` from then on.
-    by_default: bool
-    #: Digits that begin numbers which are never held, or are whole numbers; without `+`.
-    safe: list[str]
 
 
 class Hold(msgspec.Struct, frozen=True):
@@ -82,7 +58,7 @@ async def standing(conn: Connection) -> list[tuple[UUID, str, UUID]]:
 
 
 REFUSING = f"""
-SELECT h.organization_id, h.range, h.until, {_POLICY} AS policy
+SELECT h.organization_id, h.range, h.until, {POLICY} AS policy
   FROM guard_holds h JOIN organizations o ON o.id = h.organization_id
   LEFT JOIN guard_settings s ON s.organization_id = h.organization_id
  WHERE h.until > now() AND h.released_at IS NULL AND s.policy IN ('refuse', 'ask')
@@ -110,6 +86,42 @@ async def is_known(conn: Connection, organization_id: UUID, number: str) -> bool
     return known
 
 
+def ranges(to: str) -> tuple[str, str, str]:
+    """What a hold of this number (E.164) may be of: its block, itself, its country."""
+    return to[1:-4], to[1:], phones.country(to)
+
+
+OF_NUMBER = f"""
+SELECT {POLICY} AS policy, h.until
+  FROM guard_holds h JOIN organizations o ON o.id = h.organization_id
+  LEFT JOIN guard_settings s ON s.organization_id = h.organization_id
+ WHERE h.organization_id = $1 AND h.range = ANY ($2) AND h.until > now() AND h.released_at IS NULL
+   AND NOT EXISTS (SELECT FROM contacts c WHERE c.organization_id = $1 AND c.phone = $3 AND c.mode = 'live')
+   AND NOT EXISTS (SELECT FROM unnest(s.safe) AS one WHERE starts_with(substr($3, 2), one))
+ ORDER BY h.until DESC
+"""
+
+
+async def of_number(conn: Connection, organization_id: UUID, to: str) -> list[tuple[str, datetime]]:
+    """(policy, until) of the holds that a message to this number meets now."""
+    rows = await conn.fetch(OF_NUMBER, organization_id, list(ranges(to)), to)
+    return [(row["policy"], row["until"]) for row in rows]
+
+
+CHALLENGED = """
+INSERT INTO guard_challenges (organization_id, message_id, passed_at)
+SELECT item.organization_id, item.message_id, now()
+  FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, message_id)
+    ON CONFLICT DO NOTHING
+"""
+
+
+async def challenged(conn: Connection, passed: Sequence[tuple[UUID, UUID]]) -> None:
+    """Messages (organization, id) that are about to be accepted, and whose people were challenged: under the policy
+    `ask` they are not held."""
+    await conn.execute(CHALLENGED, *(list(column) for column in zip(*passed, strict=True)))
+
+
 # Some become visible after others that are later: a few seconds are read again, which changes nothing.
 CONVERTED = """
 SELECT organization_id, recipient, converted_at FROM guard_conversions
@@ -128,7 +140,7 @@ async def converted(conn: Connection, *, since: datetime | None, limit: int = 50
 # for longer. Whoever is second finds the first one's hold, or makes another that says the same.
 BEGIN = f"""
 INSERT INTO guard_holds (organization_id, id, range, kind, rules, score, policy, begun_at, until)
-SELECT item.organization_id, item.id, item.range, item.kind, string_to_array(item.rules, ' '), item.score, {_POLICY},
+SELECT item.organization_id, item.id, item.range, item.kind, string_to_array(item.rules, ' '), item.score, {POLICY},
        now(), now() + least(interval '12 hours',
                             CASE item.kind WHEN 'country' THEN interval '30 minutes' ELSE interval '15 minutes' END
                             * power(2, least(earlier.count, 10)))
@@ -175,7 +187,7 @@ async def begin(conn: Connection, found: Sequence[Found]) -> dict[tuple[UUID, st
 # nothing.
 MEET = f"""
 INSERT INTO guard_held (organization_id, message_id, hold_id, held_at, released_at)
-SELECT item.organization_id, item.message_id, item.hold_id, now(), CASE WHEN {_POLICY} = 'monitor' THEN now() END
+SELECT item.organization_id, item.message_id, item.hold_id, now(), CASE WHEN {POLICY} = 'monitor' THEN now() END
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[]) AS item (organization_id, message_id, phone, hold_id)
   JOIN guard_holds h ON h.organization_id = item.organization_id AND h.id = item.hold_id
   JOIN organizations o ON o.id = item.organization_id
@@ -183,6 +195,9 @@ SELECT item.organization_id, item.message_id, item.hold_id, now(), CASE WHEN {_P
  WHERE NOT EXISTS (SELECT FROM contacts c WHERE c.organization_id = item.organization_id AND c.phone = item.phone
                       AND c.mode = 'live')
    AND NOT EXISTS (SELECT FROM unnest(s.safe) AS one WHERE starts_with(substr(item.phone, 2), one))
+   AND NOT (s.policy IS NOT DISTINCT FROM 'ask' AND EXISTS (
+            SELECT FROM guard_challenges p
+             WHERE p.organization_id = item.organization_id AND p.message_id = item.message_id))
     ON CONFLICT DO NOTHING
 RETURNING message_id, released_at IS NULL AS is_held
 """
@@ -298,70 +313,3 @@ async def get(conn: Connection, id: UUID) -> Hold:
     if not found:
         raise NotFound("There is no such hold.", resource="hold", id=str(id))
     return found[0]
-
-
-SETTINGS = f"""
-SELECT o.id AS organization_id, {_POLICY} AS policy, s.policy IS NULL AS by_default, coalesce(s.safe, '{{}}') AS safe
-  FROM organizations o LEFT JOIN guard_settings s ON s.organization_id = o.id WHERE o.id = $1
-"""
-CONFIGURE = """
-INSERT INTO guard_settings AS known (organization_id, policy, safe) VALUES ($1, $2, $3)
-ON CONFLICT (organization_id) DO UPDATE SET policy = excluded.policy, safe = excluded.safe
-"""
-LOCK = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
-
-
-async def rules_of(conn: Connection, organization_id: UUID) -> Rules:
-    """What the organization decided, or what holds by default. Raises NotFound."""
-    row = await conn.fetchrow(SETTINGS, organization_id)
-    if row is None:
-        raise NotFound(resource="organization", id=str(organization_id))
-    return Rules(**row)
-
-
-async def configure(
-    conn: Connection,
-    organization_id: UUID,
-    *,
-    policy: str | msgspec.UnsetType | None = msgspec.UNSET,
-    safe: Sequence[str] | msgspec.UnsetType = msgspec.UNSET,
-    by: Who = SYSTEM,
-) -> Rules:
-    """Choose what is done with what the rules find (None: the default), and which ranges are never held. What is left
-    out stays. Raises Invalid, NotFound."""
-    if isinstance(policy, str) and policy not in POLICIES:
-        raise Invalid(("policy", "enum", f"`policy` must be one of {', '.join(POLICIES)}"))
-    listed = None if isinstance(safe, msgspec.UnsetType) else _checked(safe)
-    async with conn.transaction():
-        await conn.execute(LOCK, organization_id)
-        before = await rules_of(conn, organization_id)
-        kept: str | None = None if before.by_default else before.policy
-        chosen = kept if isinstance(policy, msgspec.UnsetType) else policy
-        await conn.execute(CONFIGURE, organization_id, chosen, before.safe if listed is None else listed)
-        after = await rules_of(conn, organization_id)
-        await audit.record(
-            conn,
-            by,
-            "guard.configured",
-            object_id=organization_id,
-            organization_id=organization_id,
-            before=_told(before),
-            after=_told(after),
-        )
-    return after
-
-
-def _told(rules: Rules) -> dict[str, Any]:
-    """Ranges may be whole numbers, which the log does not keep."""
-    return {"policy": rules.policy, "by_default": rules.by_default, "safe": [one[:-4] + "…" for one in rules.safe]}
-
-
-def _checked(safe: Sequence[str]) -> list[str]:
-    listed = list(dict.fromkeys(one.strip().removeprefix("+") for one in safe))
-    if len(listed) > MOST_SAFE:
-        raise Invalid(("safe", "count", f"`safe` may list at most {MOST_SAFE} ranges"))
-    for one in listed:
-        if not (one.isascii() and one.isdigit() and LEAST_DIGITS <= len(one) <= 15):
-            said = f"a safe range is {LEAST_DIGITS} to 15 digits that numbers begin with, country code included"
-            raise Invalid(("safe", "pattern", said))
-    return listed

@@ -163,7 +163,7 @@ class Judge:
 
 def _range(held: dict[str, UUID], to: str) -> str | None:
     """The held range that a number belongs to."""
-    for range in (to[1:-4], to[1:], phones.country(to)):
+    for range in holds.ranges(to):
         if range in held:
             return range
     return None

@@ -2214,6 +2214,15 @@ CREATE INDEX guard_seen_by_time ON guard_seen (at);
 COMMENT ON TABLE guard_seen IS 'tenant: what workers tell each other of the messages that they saw, for ten minutes';
 COMMENT ON COLUMN guard_seen.numbers IS 'of one second; accepted_at has when each message was accepted';
 
+CREATE TABLE guard_challenges (
+    organization_id uuid NOT NULL,
+    message_id      uuid NOT NULL,
+    passed_at       timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, message_id)
+);
+CREATE INDEX guard_challenges_age ON guard_challenges (passed_at);
+COMMENT ON TABLE guard_challenges IS 'tenant: messages whose people were challenged, as their sender says; some were refused after all. Kept as long as one may be scheduled ahead';
+
 CREATE TABLE guard_conversions (
     organization_id uuid NOT NULL,
     message_id      uuid NOT NULL,

@@ -94,6 +94,10 @@ DELETE_GUARD_CONVERSIONS = """
 DELETE FROM guard_conversions WHERE (organization_id, message_id) IN (
     SELECT organization_id, message_id FROM guard_conversions WHERE converted_at < $1 LIMIT $2)
 """
+DELETE_GUARD_CHALLENGES = """
+DELETE FROM guard_challenges WHERE (organization_id, message_id) IN (
+    SELECT organization_id, message_id FROM guard_challenges WHERE passed_at < $1 LIMIT $2)
+"""
 DELETE_GUARD_SEEN = """
 DELETE FROM guard_seen WHERE (organization_id, id) IN (
     SELECT organization_id, id FROM guard_seen WHERE at < $1 LIMIT $2)
@@ -131,6 +135,7 @@ SHARED = Rules(
         Deletion("caught events", DELETE_CAUGHT, lambda at: at.now - OPEN_FOR),
         Deletion("messages that the guard met", DELETE_GUARD_HELD, lambda at: at.now - WEBHOOKS),
         Deletion("conversions", DELETE_GUARD_CONVERSIONS, lambda at: at.now - WEBHOOKS),
+        Deletion("challenges that were passed", DELETE_GUARD_CHALLENGES, lambda at: at.metadata),
         Deletion("what workers told each other", DELETE_GUARD_SEEN, lambda at: at.now - timedelta(seconds=SPAN)),
         Deletion("holds of the guard", DELETE_GUARD_HOLDS, lambda at: at.now - WEBHOOKS),
         Deletion("counts of requests", DELETE_REQUEST_COUNTS, lambda at: at.now - timedelta(days=requests.DAYS)),

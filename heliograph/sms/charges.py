@@ -76,7 +76,7 @@ class Charges:
         place = self.directory.place(recipient)
         found = self.rate(tariff, place, recipient, sender, at, message_class)
         if found is not None and found.rate.rejects:
-            raise DestinationNotAllowed(country=place.country)
+            raise DestinationNotAllowed(country=place.country, reason="not_carried")
         return charge(found, segments)
 
 

@@ -284,7 +284,7 @@ async def test_only_allowed_countries_are_sent_to(acceptor: Acceptor, pool: Pool
     assert (await acceptor.accept(send(actor))).status == 202
     with pytest.raises(DestinationNotAllowed) as refused:
         await acceptor.accept(send(actor, to="+351912345678"))
-    assert refused.value.details == {"country": "PT"}
+    assert refused.value.details == {"country": "PT", "reason": "country"}
 
 
 async def test_an_opted_out_recipient_is_refused_with_the_time(acceptor: Acceptor, pool: Pool) -> None:

@@ -122,7 +122,7 @@ async def test_where_the_price_list_rejects_nothing_is_accepted(pool: Pool) -> N
     acceptor = Acceptor(pool)
     with pytest.raises(DestinationNotAllowed) as refused:
         await acceptor.accept(send(actor, to=TO))
-    assert refused.value.details == {"country": "MZ"}
+    assert refused.value.details == {"country": "MZ", "reason": "not_carried"}
     await acceptor.accept(send(actor, to="+351912345678"))
     assert await charged(pool, "price") == [(50_000,)]
     await acceptor.drain()
@@ -142,7 +142,7 @@ async def test_a_preview_refuses_what_the_price_list_rejects_as_the_send_does(po
         async with pool.acquire() as conn:
             with pytest.raises(DestinationNotAllowed) as shown:
                 await preview.preview(conn, asked, wanted)
-            assert shown.value.details == sent.value.details == {"country": "MZ"}
+            assert shown.value.details == sent.value.details == {"country": "MZ", "reason": "not_carried"}
             assert (await preview.preview(conn, asked, send(actor, to="+351912345678"))).cost == 1
             if not opted_out:
                 tester = msgspec.structs.replace(actor, mode="test")

@@ -11,17 +11,22 @@ import msgspec
 import pytest
 
 from heliograph import erasure
+from heliograph.accounts import spending
+from heliograph.accounts.organizations import DestinationNotAllowed
+from heliograph.accounts.spending import SpendLimitReached
+from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
-from heliograph.guard import holds
+from heliograph.guard import holds, rules
 from heliograph.guard.book import ChallengeRequired, DestinationSuspicious
 from heliograph.guard.judging import Judge, Outgoing
 from heliograph.queue.leases import BULK, GUARDED
 from heliograph.sms import checks, conversions, timeline
+from heliograph.sms.accepting import preview
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.dispatch import held
 from tests.rules.dispatching import Bench
@@ -34,7 +39,7 @@ BLOCK, ELSEWHERE = "25884123", "25886765"
 async def one(pool: Pool, policy: str | None = "hold", safe: tuple[str, ...] = ()) -> Actor:
     actor = await organization(pool)
     async with pool.acquire() as conn:
-        await holds.configure(conn, actor.organization_id, policy=policy, safe=safe)
+        await rules.configure(conn, actor.organization_id, policy=policy, safe=safe)
     return actor
 
 
@@ -151,8 +156,8 @@ async def test_a_new_organization_is_only_watched(pool: Pool) -> None:
     assert (hold.policy, hold.met, hold.waiting) == ("monitor", 4, 0)
     await pool.execute("UPDATE organizations SET created_at = now() - interval '15 days'")
     async with pool.acquire() as conn:
-        rules = await holds.rules_of(conn, actor.organization_id)
-        assert (rules.policy, rules.by_default) == ("hold", True)
+        now = await rules.rules_of(conn, actor.organization_id)
+        assert (now.policy, now.by_default) == ("hold", True)
     (later,) = await attack(pool, actor, 1, first=300)
     await bench.round(2)
     assert await waiting(pool) == {later}
@@ -193,10 +198,10 @@ async def test_safe_ranges_campaigns_and_repetitions_of_one_message(pool: Pool) 
     async with pool.acquire() as conn:
         for wrong in ("258", "25884x", "2588412345678901"):
             with pytest.raises(Invalid):
-                await holds.configure(conn, safe.organization_id, safe=[wrong])
+                await rules.configure(conn, safe.organization_id, safe=[wrong])
         with pytest.raises(Invalid):
-            await holds.configure(conn, safe.organization_id, policy="forget")
-        kept = await holds.configure(conn, safe.organization_id, policy="refuse")
+            await rules.configure(conn, safe.organization_id, policy="forget")
+        kept = await rules.configure(conn, safe.organization_id, policy="refuse")
         assert (kept.policy, kept.safe) == ("refuse", ["2588412"])
 
 
@@ -232,7 +237,7 @@ async def test_who_chose_so_is_refused_at_the_door(pool: Pool) -> None:
         assert (await acceptor.accept(send(actor, to=f"+{ELSEWHERE}9999", key_name="k"))).status == 202
         assert (await acceptor.accept(send(other, to=f"+{BLOCK}9999"))).status == 202
         async with pool.acquire() as conn:
-            await holds.configure(conn, actor.organization_id, safe=[BLOCK])
+            await rules.configure(conn, actor.organization_id, safe=[BLOCK])
         assert (await acceptor.accept(send(actor, to=f"+{BLOCK}9998"))).status == 202
         await acceptor.drain()
 
@@ -244,7 +249,7 @@ async def test_an_erased_person_is_in_no_hold(pool: Pool) -> None:
         await holds.begin(conn, found)
         await erasure.erase(conn, actor, address=f"+{BLOCK}0001")
         await erasure.erase(conn, actor, address=f"+{BLOCK}0003")
-        assert (await holds.rules_of(conn, actor.organization_id)).safe == [f"{BLOCK}0002"]
+        assert (await rules.rules_of(conn, actor.organization_id)).safe == [f"{BLOCK}0002"]
         assert [one.range for one in await holds.list_all(conn)] == [f"{BLOCK}0004"]
 
 
@@ -324,3 +329,69 @@ async def test_an_erased_person_is_in_no_window(pool: Pool) -> None:
         assert await conn.fetchval("SELECT count(*) FROM guard_seen") == 1
         await erasure.erase(conn, actor, address=f"+{BLOCK}0001")
         assert await conn.fetchval("SELECT count(*) FROM guard_seen") == 0
+
+
+async def test_whose_challenge_was_passed_is_accepted_and_not_held(pool: Pool) -> None:
+    for policy, passes in (("ask", True), ("hold", False), ("refuse", False)):
+        actor, bench, acceptor = await one(pool, policy=policy), Bench(pool), Acceptor(pool)
+        async with pool.acquire() as conn:
+            await holds.begin(conn, [holds.Found(actor.organization_id, BLOCK, "block", ("thousand_full",), 70)])
+        await acceptor._suspicious.read()
+        asked = send(actor, to=f"+{BLOCK}9999", key_name="k", challenge_passed=True)
+        if policy == "refuse":
+            with pytest.raises(DestinationSuspicious):
+                await acceptor.accept(asked)
+            continue
+        others = [send(actor, to=f"+{ELSEWHERE}{n:04}") for n in (1, 2)]
+        answers = await acceptor.accept_many([asked, *others])
+        assert {getattr(answer, "status", answer) for answer in answers} == {202}
+        again = await acceptor.accept(send(actor, to=f"+{BLOCK}9999", key_name="k"))
+        assert again.replayed, "with and without it, it is one send"
+        await bench.round(2)
+        (id,) = [row["id"] for row in await pool.fetch("SELECT id FROM messages WHERE recipient LIKE '%9999'")]
+        assert (await status_of(pool, id), await waiting(pool)) == (("sent", set()) if passes else ("accepted", {id}))
+        await acceptor.drain()
+        await pool.execute("DELETE FROM messages")
+        await pool.execute("DELETE FROM queue")
+
+
+async def test_a_preview_says_what_the_guard_and_the_day_would(pool: Pool) -> None:
+    actor, acceptor = await one(pool, policy="hold"), Acceptor(pool)
+    wanted = send(actor, to=f"+{BLOCK}0007")
+
+    async def seen(**values: Any) -> list[str]:
+        async with pool.acquire() as conn:
+            found = await preview.preview(conn, acceptor, msgspec.structs.replace(wanted, **values))
+        return [warning.code for warning in found.warnings]
+
+    assert "held" not in await seen()
+    async with pool.acquire() as conn:
+        await holds.begin(conn, [holds.Found(actor.organization_id, BLOCK, "block", ("thousand_full",), 70)])
+    assert "held" in await seen()
+    assert "held" not in await seen(to=f"+{ELSEWHERE}0007")
+    assert "held" not in await seen(actor=msgspec.structs.replace(actor, mode="test"))
+    for policy, refusal in (("refuse", DestinationSuspicious), ("ask", ChallengeRequired)):
+        async with pool.acquire() as conn:
+            await rules.configure(conn, actor.organization_id, policy=policy)
+        with pytest.raises(refusal):
+            await seen()
+    assert "held" not in await seen(challenge_passed=True)
+    async with pool.acquire() as conn:
+        await rules.configure(conn, actor.organization_id, policy="monitor", safe=[BLOCK])
+        await spending.limit(conn, actor.organization_id, segments=1)
+    assert await seen() == []
+    with pytest.raises(SpendLimitReached) as reached:
+        await seen(text="x" * 161)
+    with pytest.raises(SpendLimitReached) as sent:
+        await acceptor.accept(msgspec.structs.replace(wanted, text="x" * 161))
+    assert reached.value.details == sent.value.details
+    await acceptor.drain()
+
+
+async def test_premium_numbers_get_nothing(pool: Pool) -> None:
+    actor, acceptor = await organization(pool), Acceptor(pool)
+    for number in ("+19002345678", "+27860123456", "+351808123456", "+491371123456"):
+        with pytest.raises(DestinationNotAllowed) as refused:
+            await acceptor.accept(send(actor, to=number))
+        assert refused.value.details == {"country": phones.country(number), "reason": "premium"}
+    await acceptor.drain()

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base import phones
+from heliograph.accounts import organizations
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.campaigns import audience, template
@@ -154,7 +154,7 @@ def _counted(
         if one.opted_out:
             opted_out += 1
             continue
-        if actor.allowed_countries is not None and phones.country(one.phone) not in actor.allowed_countries:
+        if organizations.not_allowed(actor.allowed_countries, one.phone) is not None:
             not_allowed += 1
             continue
         said = say((one.phone, one.name, one.first_name, one.last_name, False))

@@ -23,8 +23,9 @@ from heliograph.cli.terminal.console import (
     shell,
     show,
 )
-from heliograph.guard import holds
-from heliograph.guard.holds import Hold, Rules
+from heliograph.guard import holds, rules
+from heliograph.guard.holds import Hold
+from heliograph.guard.rules import Rules
 from heliograph.guard.windows import RULES
 from heliograph.sms.dispatch import held
 
@@ -89,7 +90,7 @@ def withdraw(hold_id: HoldId, json: Json = False, data_dir: DataDir = None) -> N
 
 
 @app.command("rules")
-def rules(
+def rules_(
     org: Org = None,
     policy: Annotated[
         str | None,
@@ -126,8 +127,8 @@ def rules(
     async def work(conn: Connection) -> Rules:
         found = await organization(conn, org)
         if policy is None and not safe:
-            return await holds.rules_of(conn, found.id)
-        return await holds.configure(
+            return await rules.rules_of(conn, found.id)
+        return await rules.configure(
             conn,
             found.id,
             policy=msgspec.UNSET if policy is None else None if policy == "default" else policy,

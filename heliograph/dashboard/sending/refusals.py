@@ -21,6 +21,8 @@ FIELDS = {
 PLACES = {
     "recipient_opted_out": "to",
     "destination_not_allowed": "to",
+    "destination_suspicious": "to",
+    "challenge_required": "challenged",
     "sender_id_not_approved": "sender",
     "whatsapp_phone_number_unavailable": "number",
     "whatsapp_template_not_found": "template",
@@ -73,9 +75,25 @@ def in_words(request: Request, refusal: Refusal) -> str:
             said = text("There is no sender to send from: none is approved yet.")
         case "destination_not_allowed":
             country = request.speech.country(details["country"])
-            said = text(
-                "This organization may not send to %(country)s. The settings say where it may.", country=country
-            )
+            if details["reason"] == "country":
+                said = text(
+                    "This organization may not send to %(country)s. The settings say where it may.", country=country
+                )
+            elif details["reason"] == "premium":
+                said = text("Premium-rate and shared-cost numbers get no messages.")
+            else:
+                said = text(
+                    "Messages to this number in %(country)s are not carried. Only the operator can change that.",
+                    country=country,
+                )
+        case "destination_suspicious":
+            said = text("Unusually many messages go to numbers like this one; nothing is sent there for a while.")
+        case "challenge_required":
+            said = text("Unusually many messages go to numbers like this one. Make sure that a person asked for it.")
+        case "spend_limit_reached" if details["scope"] == "key":
+            said = text("The key's limit of the day is used up. It is counted anew from midnight UTC.")
+        case "spend_limit_reached":
+            said = text("The organization's limit of the day does not cover it. It is counted anew from midnight UTC.")
         case "wallet_insufficient_funds":
             said = text(
                 "The wallet does not cover it: %(required)s %(currency)s needed, %(available)s available.",

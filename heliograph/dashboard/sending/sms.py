@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts.requests import IdempotencyConflict
+from heliograph.accounts.spending import SpendLimitReached
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -18,6 +19,7 @@ from heliograph.dashboard import seeing
 from heliograph.dashboard.sending import code, refusals, reply, sms_form, template
 from heliograph.dashboard.sending.code import Snippet
 from heliograph.dashboard.sending.sms_form import Recipient, Typed
+from heliograph.guard.book import ChallengeRequired
 from heliograph.overview import messages
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
@@ -53,6 +55,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     #: What is wrong with it, in the reader's language, and where to go for it.
     problems: list[str] = []
     way: tuple[str, str] | None = None
+    #: Whoever sends it has to say that a person asked for it.
+    challenge: bool = False
     #: "networks", "simulator", "nobody"; empty in test mode.
     route: str = ""
     snippets: list[Snippet] = []
@@ -110,7 +114,7 @@ async def send(request: Request) -> Answer:
     except (Invalid, IdempotencyConflict) as refusal:
         return await _refused(request, given, refusal)
     except Refusal as refusal:
-        if refusal.status not in (400, 403, 409):
+        if refusal.status not in (400, 403, 409) and not isinstance(refusal, SpendLimitReached):
             raise
         return await _refused(request, given, refusal)
     id = msgspec.json.decode(answer.body, type=Sent).message.id
@@ -218,6 +222,7 @@ async def _see(request: Request, conn: Connection, given: Typed) -> Seen:
     found: Preview | None = None
     problems: list[str] = []
     way = None
+    challenge = given.challenged == "yes"
     snippets: list[Snippet] = []
     number = recipient.number if recipient is not None and recipient.number else ""
     try:
@@ -228,6 +233,7 @@ async def _see(request: Request, conn: Connection, given: Typed) -> Seen:
     except Refusal as refusal:
         problems = refusals.problems(request, refusal)
         way = refusals.way(request, refusal)
+        challenge = challenge or isinstance(refusal, ChallengeRequired)
     return Seen(
         recipient=recipient,
         number=phones.spaced(number) if number else "",
@@ -238,6 +244,7 @@ async def _see(request: Request, conn: Connection, given: Typed) -> Seen:
         found=found,
         problems=problems,
         way=way,
+        challenge=challenge,
         route=await routing.carriage(conn, number or None) if request.mode == "live" else "",
         snippets=snippets,
         places=sorted(campaign_texts.places(given.message)),

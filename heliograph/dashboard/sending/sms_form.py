@@ -42,6 +42,8 @@ class Typed(msgspec.Struct, frozen=True):
     outcome: str = ""
     #: Id of the saved text that it began with.
     saved: str = ""
+    #: "yes": a person asked for it, as whoever sends it says.
+    challenged: str = ""
 
 
 class Recipient(msgspec.Struct, frozen=True):
@@ -126,6 +128,7 @@ async def read(request: Request, conn: Connection, given: Typed) -> Send:
         send_at=at,
         validity_seconds=validity,
         guarantee=given.guarantee or None,
+        challenge_passed=given.challenged == "yes",
     )
 
 

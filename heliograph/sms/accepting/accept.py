@@ -10,7 +10,8 @@ The rule nobody may break: nothing is answered before it is committed, and a bad
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -37,6 +38,7 @@ from heliograph.base.money import Charge, columns
 from heliograph.base.retry import SUBMIT_HORIZON
 from heliograph.classes import kinds
 from heliograph.consent.optouts import RecipientOptedOut
+from heliograph.guard import holds
 from heliograph.guard.book import Book
 from heliograph.queue.leases import SINGLE
 from heliograph.sending.intake import Intake, outcomes, senders_of
@@ -79,6 +81,8 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     #: One of `TRAFFIC_CLASSES`.
     traffic_class: str = "transactional"
     campaign_id: UUID | None = None
+    #: Whoever sends made sure that a person asked for it, which counts where the organization's policy is `ask`.
+    challenge_passed: bool = False
     lane: int = SINGLE
     rate_unit: RateUnit | None = None
     #: The id that the message will have; None: a new one.
@@ -176,11 +180,16 @@ class Acceptor:
         refusal = unfit(send, segments) or forbidden(send.actor, send.to)
         if refusal is None:
             try:
-                if send.actor.mode == "live" and send.campaign_id is None:
-                    refusal = await self._suspicious.refusal(send.actor.organization_id, send.to)
-                sender = await self._senders.resolve(send.actor, sender_id=send.sender_id, sender_name=send.sender_name)
-                if send.actor.mode == "live" and refusal is None:
-                    price = await self.price(send, sender, segments)
+                if is_guarded(send):
+                    refusal = await self._suspicious.refusal(
+                        send.actor.organization_id, send.to, challenged=send.challenge_passed
+                    )
+                if refusal is None:
+                    sender = await self._senders.resolve(
+                        send.actor, sender_id=send.sender_id, sender_name=send.sender_name
+                    )
+                    if send.actor.mode == "live":
+                        price = await self.price(send, sender, segments)
             except Refusal as refused:
                 refusal = refused
             except Exception as error:
@@ -232,11 +241,14 @@ class Acceptor:
         return _answer(item, *(row[name] for name in DECIDED))
 
     async def _store(self, items: list[_Item]) -> list[Answer | BaseException]:
-        if len(items) == 1:
+        challenged = [item for item in items if item.send.challenge_passed and is_guarded(item.send)]
+        if len(items) == 1 and not challenged:
             return [await self._store_one(items[0])]
         sends = [item.send for item in items]
         windows = windows_of([(send.actor.organization_id, send.rate_unit) for send in sends])
-        async with self._kept.use() as conn:
+        async with self._kept.use() as conn, _both(conn, bool(challenged)):
+            if challenged:
+                await holds.challenged(conn, [(item.send.actor.organization_id, item.id) for item in challenged])
             row = await conn.fetchrow(
                 ACCEPT,
                 self._keys_kept,
@@ -276,6 +288,21 @@ class Acceptor:
             else _answer(item, *(row[name] and row[name][n] for name in DECIDED))
             for n, (item, left) in enumerate(zip(items, row["remaining"], strict=True))
         ]
+
+
+def is_guarded(send: Send) -> bool:
+    """Whether the guard looks at it: test messages cost nothing, and the people of a campaign were chosen."""
+    return send.actor.mode == "live" and send.campaign_id is None
+
+
+@asynccontextmanager
+async def _both(conn: Connection, also: bool) -> AsyncIterator[None]:
+    """One commit for a batch and for what stands beside it; the batch alone is its own."""
+    if not also:
+        yield
+        return
+    async with conn.transaction():
+        yield
 
 
 def unfit(send: Send, segments: int) -> Invalid | None:

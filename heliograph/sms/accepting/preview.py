@@ -10,6 +10,7 @@ from datetime import datetime
 
 import msgspec
 
+from heliograph.accounts import spending
 from heliograph.accounts.organizations import forbidden
 from heliograph.accounts.quota import QuotaExceeded
 from heliograph.base.actor import Actor
@@ -17,6 +18,7 @@ from heliograph.base.database.clock import iso, now
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.consent.optouts import RecipientOptedOut
+from heliograph.guard import book
 from heliograph.sms.accepting import accept, encoding, sender_ids
 from heliograph.sms.accepting.accept import Acceptor, Send
 from heliograph.sms.accepting.sender_ids import SenderId
@@ -92,6 +94,9 @@ async def preview(conn: Connection, acceptor: Acceptor, send: Send) -> Preview:
     refusal = accept.unfit(send, segments) or forbidden(send.actor, send.to)
     if refusal is not None:
         raise refusal
+    held = accept.is_guarded(send) and await book.look(
+        conn, actor.organization_id, send.to, challenged=send.challenge_passed
+    )
     sender: SenderId | Refusal
     try:
         sender = await sender_ids.resolve(conn, actor, sender_id=send.sender_id, sender_name=send.sender_name)
@@ -109,6 +114,8 @@ async def preview(conn: Connection, acceptor: Acceptor, send: Send) -> Preview:
     if isinstance(sender, Refusal):
         raise sender
     cost, remaining = int(actor.mode == "live"), standing["remaining"]
+    if cost:
+        await spending.check(conn, actor.organization_id, key_id=actor.key_id, segments=segments)
     if cost > remaining:
         raise QuotaExceeded(remainingQuota=remaining, requested=cost)
     encoded = encoding.encode(send.text, smart=actor.smart_encoding, accents=actor.replace_accents)
@@ -125,7 +132,7 @@ async def preview(conn: Connection, acceptor: Acceptor, send: Send) -> Preview:
         cost=cost,
         remaining=remaining,
         remaining_after=remaining - cost,
-        warnings=_warnings(send, encoded, remaining - cost),
+        warnings=_warnings(send, encoded, remaining - cost, held=held),
     )
 
 
@@ -162,8 +169,12 @@ def _parts(encoded: encoding.Encoded) -> list[Part]:
     ]
 
 
-def _warnings(send: Send, encoded: encoding.Encoded, remaining: int) -> list[Warning]:
+def _warnings(send: Send, encoded: encoding.Encoded, remaining: int, *, held: bool) -> list[Warning]:
     warnings = []
+    if held:
+        warnings.append(
+            Warning("held", "Unusually many messages go to numbers like this one: it would wait for the operator.")
+        )
     if encoded.encoding == "ucs2":
         strange = _strange(encoded)
         named = " ".join(strange[:NAMED]) + (" …" if len(strange) > NAMED else "")

@@ -189,7 +189,7 @@ class Acceptor:
             if send.actor.mode == "live":
                 rate = await self._rates.price(number.currency, category, country, send.send_at or now())
                 price = rate or 0
-                refusal = DestinationNotAllowed(country=country) if rate is None else None
+                refusal = DestinationNotAllowed(country=country, reason="not_carried") if rate is None else None
             if refusal is None and not number.sendable:
                 refusal = unavailable(number)
             if refusal is None and template is not None and template.layout.unsupported:

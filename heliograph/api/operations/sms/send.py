@@ -89,6 +89,15 @@ class SendSms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
             )
         ),
     ] = None
+    challenge_passed: Annotated[
+        bool | None,
+        Meta(
+            description=(
+                "You made sure that a person asked for this message, after `challenge_required`: it is accepted. "
+                "Repeat the send with the same `Idempotency-Key`. Otherwise it has no effect."
+            )
+        ),
+    ] = None
 
 
 class AcceptedProvider(msgspec.Struct, rename="camel"):
@@ -146,7 +155,7 @@ class PreviewWarning(msgspec.Struct):
         str,
         Meta(
             description="Code of the warning; new codes may be added.",
-            examples=["unicode", "changed", "several_segments", "last_of_quota", "test_key"],
+            examples=["unicode", "changed", "several_segments", "held", "last_of_quota", "test_key"],
         ),
     ]
     message: Annotated[str, Meta(description="Explanation for humans.")]
@@ -176,10 +185,13 @@ class SmsPreviewed(msgspec.Struct):
 
 
 #: Of a send, and of its preview.
-REFUSALS = (OrganizationSuspended, DestinationNotAllowed, RecipientOptedOut, SenderIdNotApproved, QuotaExceeded)
+REFUSALS = (
+    *(OrganizationSuspended, DestinationNotAllowed, DestinationSuspicious, ChallengeRequired),
+    *(RecipientOptedOut, SenderIdNotApproved, SpendLimitReached, QuotaExceeded),
+)
 
 
-@operation(status=202, refusals=(*REFUSALS, DestinationSuspicious, ChallengeRequired, SpendLimitReached))
+@operation(status=202, refusals=REFUSALS)
 async def send_sms(call: Call, body: SendSms) -> Annotated[Answer, SmsAccepted]:
     """Send an SMS.
 
@@ -223,7 +235,10 @@ def _send(call: Call, body: SendSms) -> Send:
     # is no part of it: it may change between a request and its repetition.
     guarantee = body.delivery_guarantee or "at_least_once"
     traffic_class = body.traffic_class or "transactional"
-    canonical = msgspec.structs.replace(body, to=to, delivery_guarantee=guarantee, traffic_class=traffic_class)
+    # The send that is repeated after a challenge is the same send.
+    canonical = msgspec.structs.replace(
+        body, to=to, delivery_guarantee=guarantee, traffic_class=traffic_class, challenge_passed=None
+    )
     return Send(
         actor=call.actor,
         to=to,
@@ -238,5 +253,6 @@ def _send(call: Call, body: SendSms) -> Send:
         validity_seconds=None if body.validity_seconds is None else int(body.validity_seconds),
         guarantee=body.delivery_guarantee,
         traffic_class=traffic_class,
+        challenge_passed=bool(body.challenge_passed),
         rate_unit=call.rate_unit,
     )
