@@ -69,8 +69,8 @@ format: $(VENV)/dev.stamp ## Format the code and mend what lint can mend
 bench: $(VENV)/dev.stamp ## Measure against the budgets (about a quarter of an hour)
 	$(BIN)/python -m bench $(ARGS)
 
-faults: $(VENV)/dev.stamp .peers/npm/stamp ## The fault tests in their long form
-	HELIOGRAPH_FAULTS=long $(BIN)/python -m pytest tests/faults tests/api/test_schemathesis.py --timeout 7200 $(ARGS)
+faults: chromium $(VENV)/dev.stamp .peers/npm/stamp ## The fault tests and the journeys of a browser in their long form
+	HELIOGRAPH_FAULTS=long $(BIN)/python -m pytest tests/faults tests/browser tests/api/test_schemathesis.py --timeout 7200 $(ARGS)
 
 lock: $(VENV)/dev.stamp .peers/stamp ## Renew the lock files
 	$(PIP) install uv

@@ -1,18 +1,25 @@
-"""Debian's Chromium, driven by Playwright, against a whole installation: web, worker, supplier and receiver."""
+"""Debian's Chromium, driven by Playwright, against a whole installation: web, worker, supplier and receiver.
+
+A journey is told in English and speaks to the page in its reader's language (`Site.says`), under the theme that their
+system has. In its short form it is made once, some journeys by day and some by night; in its long form in each of both
+languages and both themes (`looks`).
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import pytest
 from playwright.async_api import BrowserContext, Page, async_playwright
 
 from heliograph.base.database.pool import Pool
+from heliograph.pages import languages
 from heliograph.people import links, memberships, users
-from tests.processes import Installation, installation
+from tests.processes import LONG, Installation, installation
 
 ARGUMENTS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -21,6 +28,23 @@ ARGUMENTS = [
 PASSWORD = "correct horse battery staple"
 #: Milliseconds that a condition of a page is waited for.
 PATIENCE = 60_000
+#: Numbers that begin so choose by their last four digits what becomes of a message.
+MAGIC = "2588499"
+
+
+class Look(NamedTuple):
+    """How a reader sees pages: as their browser says, without a cookie."""
+
+    language: str
+    theme: Literal["light", "dark"]
+
+
+DAY, NIGHT = Look("en", "light"), Look("pt", "dark")
+
+
+def looks(short: Look) -> list[Look]:
+    """`short`, or all of them in the long form."""
+    return [DAY, NIGHT, Look("en", "dark"), Look("pt", "light")] if LONG else [short]
 
 
 def chromium() -> str:
@@ -33,8 +57,9 @@ def chromium() -> str:
 class Site:
     """An installation, a browser with a page, and what that complained of."""
 
-    def __init__(self, made: Installation, context: BrowserContext, page: Page, pool: Pool) -> None:
+    def __init__(self, made: Installation, context: BrowserContext, page: Page, pool: Pool, look: Look = DAY) -> None:
         self.made, self.context, self.page, self.pool = made, context, page, pool
+        self.speech = languages.speech(look.language)
         self.complaints: list[str] = []
         #: Addresses that are its own.
         self.bases = [made.base_url]
@@ -59,6 +84,15 @@ class Site:
     def base(self) -> str:
         return self.made.base_url
 
+    def says(self, english: str, **values: object) -> str:
+        """A text as its reader has it."""
+        return self.speech.text(english, **values)
+
+    async def enter(self) -> None:
+        """Sign in as an owner, by a link."""
+        await self.page.goto(await self.link())
+        await self.page.wait_for_url(self.base + "/")
+
     async def link(self, email: str = "owner@example.com", *, password: bool = False) -> str:
         """A one-time link for an owner."""
         async with self.pool.acquire() as conn:
@@ -70,19 +104,39 @@ class Site:
             return links.address(self.base, await links.make(conn, self.made.actor, user_id=user.id))
 
 
-@pytest.fixture
-async def site(database_url: str, pool: Pool, tmp_path: Path) -> AsyncIterator[Site]:
-    options: dict[str, Any] = {"executable_path": chromium(), "args": ARGUMENTS, "locale": "en-GB"}
-    async with (
-        installation(database_url, tmp_path) as made,
-        made.serving(),
-        made.working(),
-        async_playwright() as playwright,
-    ):
-        context = await playwright.chromium.launch_persistent_context(tmp_path / "browser", **options)
+@asynccontextmanager
+async def browsing(made: Installation, pool: Pool, place: Path, look: Look = DAY) -> AsyncIterator[Site]:
+    """A browser of a reader who sees pages like this."""
+    options: dict[str, Any] = {"executable_path": chromium(), "args": ARGUMENTS, "color_scheme": look.theme}
+    options["locale"] = {"en": "en-GB", "pt": "pt-PT"}[look.language]
+    async with async_playwright() as playwright:
+        context = await playwright.chromium.launch_persistent_context(place / "browser", **options)
         try:
-            found = Site(made, context, await context.new_page(), pool)
-            yield found
-            assert found.complaints == []
+            yield Site(made, context, await context.new_page(), pool, look)
         finally:
             await context.close()
+
+
+@pytest.fixture
+def settings_of_site() -> dict[str, str]:
+    """`HELIOGRAPH_…` of the site beyond those of every installation; a file of tests may have its own."""
+    return {}
+
+
+@pytest.fixture
+async def site(
+    request: pytest.FixtureRequest,
+    database_url: str,
+    pool: Pool,
+    tmp_path: Path,
+    settings_of_site: dict[str, str],
+) -> AsyncIterator[Site]:
+    """`pytest.mark.parametrize("site", looks(…), indirect=True)` says how its reader sees it."""
+    async with (
+        installation(database_url, tmp_path, smsc={"magic": MAGIC}, **settings_of_site) as made,
+        made.serving(),
+        made.working(),
+        browsing(made, pool, tmp_path, getattr(request, "param", DAY)) as found,
+    ):
+        yield found
+        assert found.complaints == []

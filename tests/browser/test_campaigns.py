@@ -1,19 +1,28 @@
-"""A campaign that runs out of quota says why it stands still, goes on once there is more, and adds up all the time."""
+"""Journey 4: a campaign that is scheduled, runs out of quota and says why it stands still, goes on once there is more,
+and adds up at every look; then who did not get it is found, and tried again."""
 
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
+from heliograph.why.words import why
 from tests.journeys.test_cli import Cli
-from tests.processes import GRANT
+from tests.processes import GRANT, LONG
 
-from .conftest import Site
+from .conftest import MAGIC, NIGHT, Site, looks
 
-PEOPLE, AT_FIRST = 300, 120
+PEOPLE, AT_FIRST = (10_000, 4_000) if LONG else (300, 120)
+#: Contacts that are made at a time.
+BATCH = 1_000
+#: Numbers of people who do not get it: undelivered, refused by the network, expired.
+UNLUCKY = [f"+{MAGIC}0{end:04}" for end in (1, 2, 3)]
+#: Those for whom another try may help: a network that refused will refuse again.
+WORTH = (UNLUCKY[0], UNLUCKY[2])
 #: As the page has them, in every state.
 COUNTS = """() => {
     const rows = [...document.querySelectorAll('[aria-labelledby="counts"] tr')];
@@ -22,38 +31,79 @@ COUNTS = """() => {
 }"""
 
 
-@pytest.mark.lasts(25)
-async def test_a_campaign_paused_by_quota_is_granted_more_and_finishes(site: Site, database_url: str) -> None:
-    page = site.page
-    entries = [Entry(f"+25884{1_000_000 + n}", f"P{n}", tags=("all",)) for n in range(PEOPLE)]
+async def audience(site: Site) -> None:
+    """The people, some of whom nothing reaches."""
+    numbers = UNLUCKY + [f"+25884{1_000_000 + n}" for n in range(PEOPLE - len(UNLUCKY))]
+    entries = [Entry(number, f"P{n}", tags=("all",)) for n, number in enumerate(numbers)]
     async with site.pool.acquire() as conn:
-        await records.create_many(conn, site.made.actor, entries=entries)
+        for start in range(0, PEOPLE, BATCH):
+            await records.create_many(conn, site.made.actor, entries=entries[start : start + BATCH])
+
+
+@pytest.mark.lasts(30)
+@pytest.mark.timeout(600 if LONG else 180)
+@pytest.mark.parametrize("site", looks(NIGHT), indirect=True, ids=str)
+async def test_a_campaign_paused_by_quota_is_granted_more_and_finishes(site: Site, database_url: str) -> None:
+    page, says = site.page, site.says
+    state, lead = page.locator("#state"), page.locator("#state .lead")
+    await audience(site)
     cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
     taken = await cli("quota", "grant", str(AT_FIRST - GRANT), "--org", "Acme")
     assert taken.status == 0, taken.err
-    await page.goto(await site.link())
-    await page.wait_for_url(site.base + "/")
+    await site.enter()
     await page.goto(site.base + "/campaigns")
-    await page.get_by_role("link", name="New campaign").first.click()
-    await page.get_by_label("Name", exact=True).fill("Spring sale")
+    await page.get_by_role("link", name=says("New campaign")).first.click()
+    await page.get_by_label(says("Name"), exact=True).fill("Spring sale")
     await page.locator("#tags").fill("all")
-    await page.get_by_label("Text", exact=True).fill("Hello {{name}}")
-    await page.get_by_role("button", name="Check", exact=True).click()
-    await page.get_by_text("not enough: it would pause").wait_for()
-    await page.get_by_role("button", name="Send to all of them").click()
+    await page.get_by_label(says("Text"), exact=True).fill("Hello {{name}}")
+    await page.locator("input[name=when][value=later]").check()
+    await page.locator("#day").fill(await site.pool.fetchval("SELECT (now() + interval '2 days')::date::text"))
+    await page.locator("#hour").fill("10:30")
+    await page.get_by_role("button", name=says("Check"), exact=True).click()
+    await page.get_by_text(says("not enough: it would pause")).wait_for()
+    if PEOPLE > 1_000:
+        await page.locator("#typed").fill(str(PEOPLE))
+    await page.get_by_role("button", name=says("Schedule"), exact=True).click()
     await page.wait_for_url(re.compile(r"/campaigns/[0-9a-f-]{36}$"))
-    await page.locator("#state", has_text="The quota does not cover the next message.").wait_for()
-    together, total = await page.evaluate(COUNTS)
-    assert (together, total) == (PEOPLE, PEOPLE)
-    granted = await cli("quota", "grant", "1000", "--org", "Acme")
+    where = page.url
+    await lead.filter(has_text=says("Scheduled")).wait_for()
+    began = time.monotonic()
+    # Two days pass.
+    await site.pool.execute("UPDATE campaigns SET scheduled_at = now(), step_at = now() WHERE status = 'scheduled'")
+    stands = why("campaign", "quota_exceeded")
+    assert stands is not None
+    await lead.filter(has_text=stands.words(site.speech.language).customer).wait_for()
+    assert await page.evaluate(COUNTS) == [PEOPLE, PEOPLE]
+    granted = await cli("quota", "grant", str(PEOPLE), "--org", "Acme")
     assert granted.status == 0, granted.err
     # The page follows by itself, and at every look everybody is somewhere.
-    while not await page.locator("#state", has_text="Completed").count():
+    looked = 0
+    while not await lead.filter(has_text=says("Completed")).count():
         together, total = await page.evaluate(COUNTS)
         assert together == total == PEOPLE
+        looked += 1
         await page.wait_for_timeout(200)
-    assert (
-        await site.pool.fetchval("SELECT count(DISTINCT recipient) FROM messages WHERE status = 'delivered'") == PEOPLE
+    ended = await site.pool.fetchval("SELECT extract(epoch FROM now() - max(completed_at)) FROM campaigns")
+    print(
+        f"journey 4: {time.monotonic() - began:.1f} s, {looked} looks, the end was shown {float(ended):.1f} s after it"
     )
-    await page.get_by_role("link", name="Delivered", exact=True).click()
-    await page.locator("#state", has_text="+258841000299").wait_for()
+    # Nothing is on its way any more.
+    await page.locator("#state + .renewed[hidden]").wait_for(state="attached")
+    reached = "SELECT count(DISTINCT recipient) FROM messages WHERE status = 'delivered'"
+    assert await site.pool.fetchval(reached) == PEOPLE - len(UNLUCKY)
+    assert await site.pool.fetchval("SELECT count(*) FROM messages") == PEOPLE
+    await page.get_by_role("link", name=says("Undelivered"), exact=True).click()
+    await state.get_by_text(UNLUCKY[0]).wait_for()
+    assert await state.locator("a.row-link").count() == 1
+    # Who did not get it is written to again, and nobody else is.
+    await page.goto(where)
+    await page.get_by_role("link", name=says("Send to those who did not get it")).click()
+    await page.get_by_role("button", name=says("Check"), exact=True).click()
+    await page.get_by_role("button", name=says("Send to all of them")).click()
+    await page.wait_for_url(re.compile(r"/campaigns/[0-9a-f-]{36}$"))
+    assert page.url != where
+    await lead.filter(has_text=says("Completed")).wait_for()
+    again = "SELECT recipient FROM messages GROUP BY recipient HAVING count(*) > 1"
+    await page.locator("#state + .renewed[hidden]").wait_for(state="attached")
+    assert {row["recipient"] for row in await site.pool.fetch(again)} == set(WORTH)
+    assert await page.evaluate(COUNTS) == [len(WORTH), len(WORTH)]

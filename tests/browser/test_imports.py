@@ -1,20 +1,23 @@
-"""A messy file of 10,000 rows through all five steps, while web and worker are killed in the middle."""
+"""Journey 3: a messy file of 10,000 rows through all five steps, while web and worker are killed in the middle."""
 
 from __future__ import annotations
 
 import random
+import signal
+import time
 from pathlib import Path
 
 import aiohttp
 import pytest
-from playwright.async_api import async_playwright
 
 from heliograph.base.database.pool import Pool
 from tests.processes import installation, until_true
 
-from .conftest import ARGUMENTS, Site, chromium
+from .conftest import NIGHT, Look, browsing, looks
 
 ROWS = 10_000
+#: What a page says of an import that was undone.
+GONE = "What it had made is gone, and what it had changed is as before; what somebody changed since stayed."
 FAST = {"HELIOGRAPH_LEASE_SECONDS": "2"}
 
 
@@ -42,62 +45,66 @@ async def answers(base_url: str) -> bool:
 
 
 @pytest.mark.lasts(40)
-async def test_a_messy_file_while_processes_are_killed(database_url: str, pool: Pool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("look", looks(NIGHT), ids=str)
+async def test_a_messy_file_while_processes_are_killed(
+    database_url: str, pool: Pool, tmp_path: Path, look: Look
+) -> None:
     people, rejected = messy(tmp_path / "people.csv")
-    async with installation(database_url, tmp_path, **FAST) as made, async_playwright() as playwright:
+    async with (
+        installation(database_url, tmp_path, **FAST) as made,
+        browsing(made, pool, tmp_path, look) as site,
+    ):
         await pool.execute("UPDATE organizations SET country = 'MZ'")
         web, worker = await made.api(), await made.worker()
         await until_true(lambda: answers(made.base_url))
         await worker.ready()
-        context = await playwright.chromium.launch_persistent_context(
-            tmp_path / "browser", executable_path=chromium(), args=ARGUMENTS, locale="en-GB"
-        )
-        try:
-            site = Site(made, context, await context.new_page(), pool)
-            page = site.page
-            await page.goto(await site.link())
-            await page.wait_for_url(site.base + "/")
-            await page.goto(site.base + "/contacts/import")
-            await page.get_by_label("File", exact=True).set_input_files(tmp_path / "people.csv")
-            await page.get_by_role("button", name="Continue").click()
-            await page.wait_for_url("**/read")
-            await page.get_by_role("button", name="Continue").click()
-            await page.wait_for_url("**/map")
-            # What becomes of numbers follows the choice of a country without a new page.
-            await page.get_by_label("Numbers without + and country code belong to").select_option("")
-            await page.locator("#national", has_text="rejected").wait_for()
-            await page.get_by_label("Numbers without + and country code belong to").select_option("MZ")
-            await page.locator("#national", has_text="+2588400").wait_for()
-            await page.get_by_role("button", name="Check the whole file").click()
-            run = page.get_by_role("button", name=f"Import {people:,} rows")
-            await run.wait_for()
-            assert await page.get_by_text("Mozambique").count() == 1
-            await run.click()
-            await page.wait_for_url("**/contacts/imports/*")
-
-            async def is_under_way() -> bool:
-                return bool(await pool.fetchval("SELECT rows FROM contact_imports WHERE rows > 0"))
-
-            await until_true(is_under_way)
-            await worker.kill()
-            await web.kill()
-            assert await pool.fetchval("SELECT state FROM contact_imports") in ("running", "finished")
-            web, worker = await made.api(), await made.worker()
-            await until_true(lambda: answers(made.base_url))
-            # The page goes on by itself, where it stood.
-            await page.get_by_text("Finished").wait_for()
-            counts = await pool.fetchrow("SELECT rows, created, updated, unchanged, rejected FROM contact_imports")
-            assert tuple(counts) == (ROWS, people, 0, 0, rejected)
-            assert await pool.fetchval("SELECT count(*) FROM contacts WHERE phone LIKE '+25884%'") == people
-            await page.get_by_role("link", name="Mend here").click()
-            await page.locator('input[name$="-phone"]').first.fill("+351 912 345 678")
-            await page.get_by_role("button", name="Save and import").click()
-            await page.get_by_text("1 row imported.").wait_for()
-            await page.get_by_role("link", name="people.csv").click()
-            await page.get_by_role("button", name="Undo the import").click()
-            await page.get_by_text("What it had made is gone").wait_for()
-            assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
-            # What the browser says of a server that is not there is no fault of the page's.
-            assert [one for one in site.complaints if "ERR_CONNECTION" not in one and "ERR_EMPTY" not in one] == []
-        finally:
-            await context.close()
+        page, says, number = site.page, site.says, site.speech.number
+        await site.enter()
+        began = time.monotonic()
+        await page.goto(site.base + "/contacts/import")
+        await page.get_by_label(says("File"), exact=True).set_input_files(tmp_path / "people.csv")
+        await page.get_by_role("button", name=says("Continue")).click()
+        await page.wait_for_url("**/read")
+        await page.get_by_role("button", name=says("Continue")).click()
+        await page.wait_for_url("**/map")
+        # What becomes of numbers follows the choice of a country without a new page.
+        country = page.get_by_label(says("Numbers without + and country code belong to"))
+        await country.select_option("")
+        await page.locator("#national", has_text=says("rejected")).wait_for()
+        await country.select_option("MZ")
+        await page.locator("#national", has_text="+2588400").wait_for()
+        await page.get_by_role("button", name=says("Check the whole file")).click()
+        told = site.speech.form("Import %(num)s row", "Import %(num)s rows", people) % {"num": number(people)}
+        run = page.get_by_role("button", name=told)
+        await run.wait_for()
+        assert await page.get_by_text(site.speech.country("MZ")).count() == 1
+        # The next worker ends by kill -9 right after it has committed a part of the file.
+        await worker.kill()
+        await run.click()
+        await page.wait_for_url("**/contacts/imports/*")
+        ending = await made.worker(HELIOGRAPH_CRASH_AT="import.after_commit")
+        assert await ending.ended() == -signal.SIGKILL, ending.err
+        await web.kill()
+        half = await pool.fetchrow("SELECT state, rows FROM contact_imports")
+        assert half["state"] == "running"
+        assert 0 < half["rows"] < ROWS
+        web, worker = await made.api(), await made.worker()
+        await until_true(lambda: answers(made.base_url))
+        # The page goes on by itself, where it stood.
+        await page.get_by_text(says("Finished")).wait_for()
+        counts = await pool.fetchrow("SELECT rows, created, updated, unchanged, rejected FROM contact_imports")
+        assert tuple(counts) == (ROWS, people, 0, 0, rejected)
+        assert await pool.fetchval("SELECT count(*) FROM contacts WHERE phone LIKE '+25884%'") == people
+        figures = await page.locator(".figure strong").all_inner_texts()
+        assert figures == [number(one) for one in counts]
+        await page.get_by_role("link", name=says("Mend here")).click()
+        await page.locator('input[name$="-phone"]').first.fill("+351 912 345 678")
+        await page.get_by_role("button", name=says("Save and import")).click()
+        await page.get_by_text(site.speech.count("%(num)s row imported.", "%(num)s rows imported.", 1)).wait_for()
+        await page.get_by_role("link", name="people.csv").click()
+        await page.get_by_role("button", name=says("Undo the import")).click()
+        await page.get_by_text(says(GONE)).wait_for()
+        print(f"journey 3 {look}: {time.monotonic() - began:.1f} s")
+        assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
+        # What the browser says of a server that is not there is no fault of the page's.
+        assert [one for one in site.complaints if "ERR_CONNECTION" not in one and "ERR_EMPTY" not in one] == []
