@@ -1,0 +1,136 @@
+"""Journeys 1 and 2, the dashboard's part: from the first link to a colleague who works, and from nothing to a delivered
+message and its signed event, all of it by keyboard."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pyotp
+import pytest
+from playwright.async_api import Locator, Page
+
+from heliograph.accounts import organizations, quota
+from heliograph.base.actor import Actor
+from heliograph.sms.accepting import sender_ids
+
+from .conftest import DAY, NIGHT, PASSWORD, Site, looks
+
+
+async def press(where: Locator) -> None:
+    """Follow a link or press a button, without a pointer."""
+    await where.focus()
+    await where.page.keyboard.press("Enter")
+
+
+async def write(where: Locator, text: str) -> None:
+    """Type into a field, without a pointer."""
+    await where.focus()
+    await where.page.keyboard.type(text)
+
+
+async def authenticator(page: Page) -> pyotp.TOTP:
+    """The app, as the page offers it."""
+    secret = re.search(r"\b(?:[A-Z2-7]{4} ){7}[A-Z2-7]{4}\b", await page.locator("main").inner_text())
+    assert secret
+    return pyotp.TOTP(secret[0].replace(" ", ""))
+
+
+async def sign_out(site: Site) -> None:
+    await press(site.page.locator("details.who.person > summary"))
+    await press(site.page.get_by_role("button", name=site.says("Sign out")))
+    await site.page.locator("#email").wait_for()
+
+
+@pytest.mark.lasts(15)
+@pytest.mark.parametrize("site", looks(NIGHT), indirect=True, ids=str)
+async def test_from_the_first_link_to_a_colleague(site: Site) -> None:
+    page, says = site.page, site.says
+    began = time.monotonic()
+    await site.enter()
+    await press(page.get_by_role("link", name=says("Choose a password")))
+    await write(page.locator("#password"), PASSWORD)
+    await press(page.get_by_role("button", name=says("Save")))
+    await page.locator(".notice", has_text=says("The password is changed.")).wait_for()
+    await page.goto(site.base + "/account/factor")
+    app = await authenticator(page)
+    await write(page.locator("#code"), app.now())
+    await press(page.get_by_role("button", name=says("Turn on")))
+    codes = await page.locator(".codes li").all_inner_texts()
+    assert len(codes) == 10
+
+    await page.goto(site.base + "/team/invite")
+    await write(page.locator("#email"), "rui@example.com")
+    await page.locator("input[name=role][value=sender]").focus()
+    await page.keyboard.press("Space")
+    await press(page.get_by_role("button", name=says("Create link")))
+    invitation = await page.locator("#link").input_value()
+    await sign_out(site)
+
+    await page.goto(invitation)
+    await write(page.locator("#name"), "Rui Costa")
+    await write(page.locator("#password"), PASSWORD)
+    await press(page.get_by_role("button", name=says("Join")))
+    await page.wait_for_url(site.base + "/")
+    assert await page.get_by_role("link", name=says("API keys"), exact=True).count() == 0
+    await sign_out(site)
+    assert "rui" not in await page.locator("main").inner_text()
+
+    # The owner comes back with the second factor, by one of the codes that were kept.
+    await write(page.locator("#email"), "owner@example.com")
+    await write(page.locator("#password"), PASSWORD)
+    await page.keyboard.press("Enter")
+    await write(page.locator("#code"), codes[0])
+    await page.keyboard.press("Enter")
+    await page.wait_for_url(site.base + "/")
+    await page.goto(site.base + "/team")
+    row = page.get_by_role("row", name=re.compile("Rui Costa"))
+    assert site.says("Sender") in await row.inner_text()
+    print(f"journey 1, the dashboard's part: {time.monotonic() - began:.1f} s")
+
+
+@pytest.mark.lasts(15)
+@pytest.mark.parametrize("site", looks(DAY), indirect=True, ids=str)
+async def test_steps_are_ticked_by_what_happens(site: Site) -> None:
+    page, says = site.page, site.says
+    async with site.pool.acquire() as conn:
+        fresh = await organizations.create(conn, name="Padaria", state="active")
+        site.made.actor = Actor(fresh.id, None, "live", frozenset(), fresh.state)
+        await quota.grant(conn, fresh.id, amount=100, reason="test")
+        sender = await sender_ids.request(conn, site.made.actor, value="PADARIA")
+        await sender_ids.review(conn, site.made.actor, id=sender.id, status="approved")
+
+    async def ticked(step: str) -> None:
+        began = time.monotonic()
+        await page.locator(".steps li.done", has_text=says(step)).wait_for()
+        print(f"journey 2: “{step}” was ticked after {time.monotonic() - began:.1f} s")
+
+    await site.enter()
+    began = time.monotonic()
+    await press(page.locator(".steps li", has_text=says("Create a test key")).get_by_role("link"))
+    await write(page.locator("#name"), "first")
+    await press(page.get_by_role("button", name=says("Create key")))
+    assert (await page.locator("#secret").input_value()).startswith("hg_test_")
+    kept = page.get_by_label(says("I have kept it"))
+    await kept.focus()
+    await page.keyboard.press("Space")
+    await press(page.get_by_role("button", name=says("Go on")))
+    await page.wait_for_url(re.compile("/keys"))
+    await page.goto(site.base + "/")
+    await ticked("Create a test key")
+
+    # The catcher is open before the send, so that it shows its event.
+    await press(page.locator(".steps li", has_text=says("Have outcomes sent to your program")).get_by_role("link"))
+    await press(page.get_by_role("button", name=says("Open the catcher for an hour")))
+    await page.locator("#secret").wait_for()
+    await page.goto(site.base + "/?mode=test")
+    await ticked("Have outcomes sent to your program")
+    await press(page.get_by_role("button", name=says("Send it for me")))
+    await page.locator("#state[data-final]", has_text=says("Delivered")).wait_for()
+    await page.goto(site.base + "/?mode=test")
+    await ticked("Send a first message with it")
+    await ticked("See it delivered")
+    await page.goto(site.base + "/webhooks/catcher?mode=test")
+    caught = page.locator("section.card", has_text="message.delivered").first
+    await caught.get_by_text(says("Signature verified")).wait_for()
+    print(f"journey 2: {time.monotonic() - began:.1f} s from home to the signed event")
