@@ -85,7 +85,8 @@ class Site:
         return self.made.base_url
 
     def says(self, english: str, **values: object) -> str:
-        """A text as its reader has it."""
+        """A text as its reader has it; one that has no twin would be waited for in vain."""
+        assert english in languages.catalogue("pt"), english
         return self.speech.text(english, **values)
 
     async def enter(self) -> None:

@@ -46,8 +46,10 @@ async def test_from_the_first_link_to_a_delivered_message(site: Site) -> None:
     await page.locator("#state[data-final]").wait_for()
 
 
+@pytest.mark.lasts(10)
 async def test_without_scripts(site: Site) -> None:
-    """Sign in with a pasted link, choose a password, sign in with it, make a key, find a message: all of it works."""
+    """Journey 12: sign in with a pasted link, choose a password, sign in with it, make a key; send, find and cancel a
+    message; register an endpoint: all of it works."""
     link = await site.link()
     page = await site.context.new_page()
     site.watch(page)
@@ -71,6 +73,32 @@ async def test_without_scripts(site: Site) -> None:
     await page.get_by_label("Name").fill("web shop")
     await page.get_by_role("button", name="Create key").click()
     assert (await page.get_by_label("Secret").input_value()).startswith("hg_live_")
+    # Sent for later, found by its number, canceled.
+    await page.goto(site.base + "/send")
+    await page.locator("#to").fill("+258841234567")
+    await page.locator("#message").fill("Hello")
+    await page.locator("summary", has_text="Later, validity, reference").click()
+    await page.locator("#day").fill(await site.pool.fetchval("SELECT (now() + interval '2 days')::date::text"))
+    await page.locator("#hour").fill("10:30")
+    await page.locator("[data-send]").click()
+    await page.wait_for_url("**/send?sent=*")
+    await page.goto(site.base + "/messages")
+    await page.locator("#q").fill("258 84 123 4567")
+    await page.get_by_role("button", name="Filter", exact=True).click()
+    await page.locator("a.row-link").click()
+    await page.wait_for_url(WHERE)
+    await page.get_by_role("button", name="Cancel the message").click()
+    await page.locator("#state", has_text="Canceled").wait_for()
+    assert await site.pool.fetchval("SELECT status FROM messages") == "canceled"
+    # An endpoint is registered.
+    await page.goto(site.base + "/webhooks/new")
+    await page.locator("#url").fill(site.made.receiver.url + "shop")
+    await page.locator("input[name=subscribed_events][value='message.delivered']").check()
+    await page.get_by_role("button", name="Register endpoint").click()
+    assert (await page.locator("#secret").input_value()).startswith("whsec_")
+    await page.get_by_label("I have kept it").check()
+    await page.get_by_role("button", name="Go on").click()
+    await page.get_by_role("heading", name=site.made.receiver.url + "shop").wait_for()
     await page.locator("select[name=theme]").select_option("dark")
     await page.get_by_role("button", name="Apply").click()
     assert await page.locator("html").get_attribute("data-theme") == "dark"

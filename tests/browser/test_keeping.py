@@ -8,6 +8,7 @@ from uuid import UUID
 import aiohttp
 import pytest
 
+from heliograph.why.words import entries, why
 from tests.processes import until_true
 
 from .conftest import PASSWORD, Site
@@ -49,6 +50,17 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     await page.wait_for_url(f"{site.base}/messages/{id}")
     reason = await page.locator("#state .muted").inner_text()
     assert reason in await page.locator("main").inner_text()
+    # The sentence is that of the table, for each of the codes.
+    for code in entries()["sms_failure"]:
+        await site.pool.execute("UPDATE messages SET failure_code = $2 WHERE id = $1", UUID(id), code)
+        await page.reload()
+        known = why("sms_failure", code)
+        assert known is not None
+        said = known.words(site.speech.language)
+        assert await page.locator("#state .muted").inner_text() == said.customer
+        reasons = await page.locator('[aria-labelledby="why"]').inner_text()
+        assert said.cause in reasons
+        assert said.remedy in reasons
     await page.goto(f"{site.base}/go/{asked}")
     assert page.url == f"{site.base}/messages/{id}"
     await page.keyboard.press("?")
@@ -87,3 +99,79 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     site.complaints = [
         one for one in site.complaints if not re.search("ERR_INTERNET_DISCONNECTED|status of 4(01|22)", one)
     ]
+
+
+async def counted(site: Site) -> list[int]:
+    """How many of what the forms below make there are."""
+    tables = ("contacts", "invitations", "api_keys", "webhook_endpoints", "messages", "campaigns", "saved_texts")
+    return [await site.pool.fetchval(f"SELECT count(*) FROM {name}") for name in tables]
+
+
+@pytest.mark.lasts(20)
+async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
+    """Journey 11: every form that makes something is sent by a double click; Back and sending again from another tab
+    find what is there."""
+    page = site.page
+    await site.enter()
+    before = await counted(site)
+    forms: list[tuple[str, dict[str, str], str, str]] = [
+        ("/contacts/new", {"#name": "Ana", "#phone": PHONE}, "Save", ".head [href$='/edit']"),
+        ("/team/invite", {"#email": "rui@example.com"}, "Create link", "#link"),
+        ("/keys/new", {"#name": "web shop"}, "Create key", "#secret"),
+        ("/webhooks/new", {"#url": site.made.receiver.url + "shop"}, "Register endpoint", "#secret"),
+        ("/send", {"#to": PHONE, "#message": "Hello"}, "Send", "#state"),
+        ("/texts/new", {"#name": "Hello", "#body": "Hello"}, "Save", "main a[href*='/texts/']"),
+    ]
+    for path, typed, button, after in forms:
+        await page.goto(site.base + path)
+        for field, text in typed.items():
+            await page.locator(field).fill(text)
+        if path == "/team/invite":
+            await page.locator("input[name=role]").last.check()
+        if path == "/webhooks/new":
+            await page.locator("input[name=subscribed_events]").first.check()
+        await page.locator("main form").first.get_by_role("button", name=button, exact=True).last.dblclick()
+        await page.locator(after).first.wait_for()
+    await page.goto(site.base + "/campaigns/new")
+    await page.locator("#name").fill("Spring sale")
+    await page.locator("input[name=to][value=numbers]").check()
+    await page.locator("#numbers").fill(PHONE)
+    await page.locator("#text").fill("Hello")
+    await page.get_by_role("button", name="Check", exact=True).dblclick()
+    await page.get_by_role("button", name="Send to all of them").dblclick()
+    await page.locator("#state .lead", has_text="Completed").wait_for()
+    # A campaign of one and a single send.
+    assert [new - old for new, old in zip(await counted(site), before, strict=True)] == [1, 1, 1, 1, 2, 1, 1]
+
+    # Back after a swap: the list is as it was, and the panel that was open is open again.
+    await page.goto(site.base + "/messages")
+    here = page.url
+    await page.locator("a.row-link").first.click()
+    await page.wait_for_url(re.compile(r"[?&]open="))
+    await page.locator("#panel #state").wait_for()
+    await page.go_back()
+    await page.wait_for_url(here)
+    await page.locator("#panel").wait_for(state="hidden")
+    await page.go_forward()
+    await page.locator("#panel #state").wait_for()
+
+    # Two tabs: what one of them deletes is said to be gone in the other, which does not break.
+    async with site.pool.acquire() as conn:
+        id = await conn.fetchval("SELECT id FROM contacts")
+    await page.goto(f"{site.base}/contacts/{id}/edit")
+    await page.locator("#name").fill("Ana Maria")
+    other = await site.context.new_page()
+    site.watch(other)
+    await other.goto(site.base + "/contacts")
+    await other.locator("input[name=ids]").check()
+    await other.locator("button[value=delete]").click()
+    await other.get_by_role("button", name="Undo").wait_for()
+    await page.get_by_role("button", name="Save").click()
+    await page.get_by_role("heading", name=re.compile("[Nn]ot")).wait_for()
+    await other.get_by_role("button", name="Undo").click()
+    await other.get_by_text("Undone: 1 contact is as before.").wait_for()
+    await page.go_back()
+    await page.locator("#name").fill("Ana Maria")
+    await page.get_by_role("button", name="Save").click()
+    await page.get_by_role("heading", name="Ana Maria").wait_for()
+    site.complaints = [one for one in site.complaints if "status of 404" not in one]
