@@ -103,6 +103,7 @@ async def serve(
     pool = await open_pool(
         settings.database_url,
         current=partial(current, settings, "database_url"),
+        pooler=settings.pooler,
         size=settings.database_pool,
         wait=PATIENCE,
         patience=settings.database_patience_seconds,
@@ -117,6 +118,7 @@ async def serve(
     reads = await open_pool(
         settings.database_url,
         current=partial(current, settings, "database_url"),
+        pooler=settings.pooler,
         size=PAGE_READS,
         wait=PATIENCE,
         patience=settings.database_patience_seconds,

@@ -25,6 +25,7 @@ from heliograph.accounts import plans
 from heliograph.base.database import clock, pulse
 from heliograph.base.database.pool import Connection, Pool, is_down, open_pool
 from heliograph.base.ids import uuid7
+from heliograph.base.network.connecting import Connector
 from heliograph.base.process import crash
 from heliograph.base.process.measures import Gauge
 from heliograph.base.process.settings import Settings, current
@@ -103,7 +104,10 @@ class Worker:
         tasks = [self._loop(one) for one in self._loops]
         tasks += [self._timer(one) for one in self._timers()]
         tasks += [asyncio.ensure_future(one) for part in self._parts for one in part.background()]
-        tasks.append(asyncio.create_task(listen(self._pool.connector, self._watch.wake.set)))
+        # Notifications come to a session, which a pooler in transaction mode does not keep.
+        direct = self._settings.direct_database
+        notifier = Connector(getattr(self._settings, direct), current=partial(current, self._settings, direct))
+        tasks.append(asyncio.create_task(listen(notifier, self._watch.wake.set)))
         # Long-lived objects are not worth looking at in every collection: 9–15 % of the time under load.
         gc.collect()
         gc.freeze()
@@ -235,6 +239,7 @@ async def work(settings: Settings, *, stop: asyncio.Event, on_ready: Callable[[]
         size=settings.database_pool,
         wait=60.0,
         current=partial(current, settings, "database_url"),
+        pooler=settings.pooler,
     )
     beating = asyncio.create_task(pulse.watch(pool))
     try:

@@ -41,6 +41,10 @@ KEYED = {
     "max_parallel_workers_per_gather": "0",
 }
 
+#: Parameters of each session. A pooler in transaction mode takes none, so behind one they are those of the role.
+ROLE = {"client_connection_check_interval": "1000", **KEYED}
+PLANS = "SELECT current_setting('plan_cache_mode')"
+
 #: For the few statements that read a time range rather than keys: planned for their actual values, with statistics. Run
 #: inside a transaction, to which it is limited.
 RANGED = """
@@ -60,6 +64,16 @@ PASSWORD = asyncpg.InvalidAuthorizationSpecificationError
 
 class DatabaseAway(ConnectionError):
     """The database does not answer, and requests fail at once."""
+
+
+class RoleUnset(ValueError):
+    """Behind a pooler, the role of a connection brings its settings, and this one has none."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the role of HELIOGRAPH_DATABASE_URL has no settings for a pooler in transaction mode: run"
+            " `heliograph migrate` with HELIOGRAPH_DATABASE_DIRECT_URL, then RECONNECT in PgBouncer's console"
+        )
 
 
 class _Thrown(_Raw):
@@ -133,14 +147,19 @@ async def open_pool(
     patience: float | None = None,
     statement: float = STATEMENT_TIMEOUT,
     current: Callable[[], str] | None = None,
+    pooler: str = "",
 ) -> Pool:
     """A pool of up to `size` connections, opened as needed; the database's clock is followed from then on.
 
     `wait`: seconds to keep trying while the server is starting or restarting. `patience`: seconds to wait for a
     connection, None: as long as it takes. `statement`: seconds that the server lets a statement take. `current`: the
-    URL as it is now, see Connector. Raises what asyncpg raises.
+    URL as it is now, see Connector. `pooler`: "" if the URL leads to PostgreSQL itself, otherwise whether the pooler
+    between, in transaction mode, keeps prepared statements: "prepared" or "unprepared". Raises what asyncpg raises, and
+    RoleUnset.
     """
-    connector = Connector(url, current=current)
+    # Without a name, a statement is parsed and run in one message, which a pooler hands to one server.
+    connector = Connector(url, current=current, **({"statement_cache_size": 0} if pooler == "unprepared" else {}))
+    session = {} if pooler else {"statement_timeout": str(int(statement * 1000)), **ROLE}
     deadline = asyncio.get_running_loop().time() + wait
     while True:
         try:
@@ -153,12 +172,7 @@ async def open_pool(
                 max_queries=50_000,
                 command_timeout=statement + ANSWER,
                 max_inactive_connection_lifetime=300,
-                server_settings={
-                    "application_name": "heliograph",
-                    "statement_timeout": str(int(statement * 1000)),
-                    "client_connection_check_interval": "1000",
-                    **KEYED,
-                },
+                server_settings={"application_name": "heliograph", **session},
                 init=_prepare,
                 reset=_keep,
                 loop=asyncio.get_running_loop(),
@@ -167,6 +181,8 @@ async def open_pool(
             try:
                 async with pool.acquire() as conn:
                     await follow_clock(conn)
+                    if pooler and await conn.fetchval(PLANS) != KEYED["plan_cache_mode"]:
+                        raise RoleUnset
             except BaseException:
                 pool.terminate()
                 raise
@@ -183,6 +199,27 @@ async def follow_clock(conn: Connection) -> float:
     own, asked = clock.reading()
     there = await conn.fetchval("SELECT clock_timestamp()")
     return clock.note(there, own=own, asked=asked, answered=clock.reading()[1])
+
+
+KEPT = """
+SELECT s.setconfig FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase
+ WHERE d.datname = current_database() AND s.setrole = current_user::regrole
+"""
+# PostgreSQL itself quotes names and values.
+ALTER = """
+SELECT format('ALTER ROLE CURRENT_USER IN DATABASE %I SET %I = %L', current_database(), name, value)
+  FROM unnest($1::text[], $2::text[]) AS wanted (name, value)
+"""
+
+
+async def set_role(conn: Connection) -> bool:
+    """Give the connection's role the parameters of ROLE in this database; whether it lacked some. A role may do so for
+    itself."""
+    kept = set(await conn.fetchval(KEPT) or ())
+    missing = {name: value for name, value in ROLE.items() if f"{name}={value}" not in kept}
+    for row in await conn.fetch(ALTER, list(missing), list(missing.values())):
+        await conn.execute(row[0])
+    return bool(missing)
 
 
 async def plan_by_key(conn: Connection) -> None:

@@ -42,13 +42,14 @@ NEXT = (
 class Connector:
     """Makes connections for a URL. Remembers which host answered last, and tries that one first."""
 
-    def __init__(self, url: str, *, current: Callable[[], str] | None = None) -> None:
+    def __init__(self, url: str, *, current: Callable[[], str] | None = None, **options: Any) -> None:
         """`current`: the URL as it is now, "" if unknown; asked before each connection: a password can be changed
-        in its file while the process is running.
+        in its file while the process is running. `options`: of asyncpg.connect, for each connection.
 
         Raises UrlError, also if a file that the URL names cannot be read.
         """
         self._url, self._current = url, current
+        self._options = options
         self._target = _usable(url)
         self._last: Host | None = None
 
@@ -63,6 +64,7 @@ class Connector:
         Raises what the last host's attempt raised.
         """
         self._follow()
+        options = self._options | options
         target = self._target
         if target.system_roots:
             options["ssl"] = ssl.create_default_context()

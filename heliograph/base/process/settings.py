@@ -26,7 +26,7 @@ PROXIES_SAY = ("x-forwarded-for", "forwarded", "proxy-protocol")
 DEFAULT_SECRET_KEY = "insecure-default-for-heliograph-up-only"  # noqa: S105
 
 #: Settings that may stand in a file instead, which `HELIOGRAPH_…_FILE` names, or in a credential of systemd.
-SECRETS = ("secret_key", "other_secret_key", "database_url", "owner_database_url", "smtp_url")
+SECRETS = ("secret_key", "other_secret_key", "database_url", "database_direct_url", "owner_database_url", "smtp_url")
 
 #: The shortest retention of the audit log.
 LEAST_AUDIT_MONTHS = 13
@@ -86,6 +86,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             " HELIOGRAPH_DATABASE_URL owns them, and could change the audit log"
         ),
     ] = ""
+    database_direct_url: Annotated[
+        str,
+        (
+            "URL past PgBouncer in transaction mode, which HELIOGRAPH_DATABASE_URL then names; for notifications,"
+            " migrations and commands. If empty, HELIOGRAPH_DATABASE_URL names PostgreSQL itself"
+        ),
+    ] = ""
+    database_pooler_prepares: Annotated[
+        bool,
+        (
+            "Whether that PgBouncer keeps prepared statements (1.21 or later, `max_prepared_statements` above 0);"
+            " without, each statement is planned anew"
+        ),
+    ] = False
     wal_archive: Annotated[
         str,
         (
@@ -229,6 +243,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def secret_keys(self) -> tuple[str, ...]:
         """The secret key, and the other one if there is one. For `crypto.derive_key`."""
         return (self.secret_key, self.other_secret_key) if self.other_secret_key else (self.secret_key,)
+
+    @property
+    def direct_database(self) -> str:
+        """Name of the setting whose URL leads to PostgreSQL without a pooler between."""
+        return "database_direct_url" if self.database_direct_url else "database_url"
+
+    @property
+    def pooler(self) -> str:
+        """What is between: "", "unprepared" or "prepared". For `open_pool`."""
+        if not self.database_direct_url:
+            return ""
+        return "prepared" if self.database_pooler_prepares else "unprepared"
 
     def _check_secret_keys(self) -> None:
         for name in ("secret_key", "other_secret_key"):

@@ -9,6 +9,7 @@ import asyncpg
 import typer
 
 from heliograph.base.database import migrate
+from heliograph.base.database.pool import set_role
 from heliograph.base.database.roles import RoleMissing
 from heliograph.cli.terminal.console import (
     FAILED,
@@ -43,6 +44,8 @@ def command(
     try:
         owner = settings.owner_database_url or settings.database_url
         applied = asyncio.run(migrate.migrate(owner, application=settings.database_url, on_wait=_waiting))
+        if settings.database_direct_url and on_database(set_role, settings):
+            say("The role has its settings for PgBouncer now: RECONNECT in PgBouncer's console, or restart it.")
     except RoleMissing as error:
         raise Problem(str(error)) from None
     except asyncpg.InsufficientPrivilegeError as error:

@@ -97,12 +97,18 @@ def single(name: str, function: Callable[..., None]) -> typer.Typer:
 
 
 def settings_of(
-    data_dir: Path | None, *, needs_key: bool = False, environment: Mapping[str, str] = os.environ
+    data_dir: Path | None,
+    *,
+    needs_key: bool = False,
+    direct: bool = True,
+    environment: Mapping[str, str] = os.environ,
 ) -> Settings:
     """The settings of the environment, completed from a data directory. Raises SettingsError.
 
     A data directory that is named wins over HELIOGRAPH_DATABASE_URL if it holds a database; the default one is looked
     at only when that variable is not set. HELIOGRAPH_SECRET_KEY wins over the directory's file.
+
+    `direct`: commands go past a pooler, by HELIOGRAPH_DATABASE_DIRECT_URL.
     """
     settings = from_environment(environment)
     if data_dir is not None and not os.path.isdir(data_dir):
@@ -116,7 +122,7 @@ def settings_of(
         if not settings.database_url or os.path.isdir(data_dir / "postgres"):
             here = data_dir / "postgres"
             settings = msgspec.structs.replace(
-                settings, database_url=url_of(here), owner_database_url=owner_url_of(here)
+                settings, database_url=url_of(here), owner_database_url=owner_url_of(here), database_direct_url=""
             )
         if not settings.secret_key:
             kept, other = _read(data_dir / "secret_key"), _read(data_dir / "other_secret_key")
@@ -130,6 +136,8 @@ def settings_of(
         )
     if needs_key:
         demand_secret_key(settings)
+    if direct and settings.database_direct_url:
+        settings = msgspec.structs.replace(settings, database_url=settings.database_direct_url)
     return settings
 
 

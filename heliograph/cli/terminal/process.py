@@ -8,7 +8,7 @@ import asyncpg
 import structlog
 
 from heliograph.base.database import migrate
-from heliograph.base.database.pool import is_down, open_pool
+from heliograph.base.database.pool import RoleUnset, is_down, open_pool
 from heliograph.base.process import logs
 from heliograph.base.process.settings import Settings
 from heliograph.cli.terminal.console import UNREACHABLE, Problem, no_database, settings_of
@@ -21,7 +21,7 @@ PATIENCE = 60.0
 
 def begin(data_dir: Path | None) -> Settings:
     """Load settings with an explicit secret key, and set up logging. Raises SettingsError."""
-    settings = settings_of(data_dir, needs_key=True)
+    settings = settings_of(data_dir, needs_key=True, direct=False)
     logs.configure(settings)
     return settings
 
@@ -29,7 +29,9 @@ def begin(data_dir: Path | None) -> Settings:
 async def prepared(settings: Settings) -> None:
     """Wait until the database responds. Raises Problem if it does not, or was never migrated."""
     try:
-        pool = await open_pool(settings.database_url, size=1, wait=PATIENCE)
+        pool = await open_pool(settings.database_url, size=1, wait=PATIENCE, pooler=settings.pooler)
+    except RoleUnset as error:
+        raise Problem(str(error)) from None
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
         raise no_database(settings.database_url, error) from None
     try:

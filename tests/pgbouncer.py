@@ -1,0 +1,102 @@
+"""PgBouncer in transaction mode before a server of the tests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import tempfile
+import urllib.parse
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from tests.certificates import Authority
+from tests.ports import held_port
+
+PROGRAM = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
+
+
+def version() -> tuple[int, ...]:
+    """Of the program. Skips the test if there is none."""
+    if PROGRAM is None:
+        pytest.skip("pgbouncer is not installed: on Debian, apt-get install pgbouncer")
+    said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"PgBouncer (\d+)\.(\d+)", said)
+    assert found, said
+    return tuple(map(int, found.groups()))
+
+
+class Bouncer:
+    """A running one. `url`: of the database through it."""
+
+    def __init__(self, url: str, authority: Authority, admin: str) -> None:
+        self.url, self.authority, self._admin = url, authority, admin
+
+    async def reconnect(self) -> None:
+        """Have it open new connections to the server, as its console's RECONNECT does."""
+        conn = await asyncpg.connect(self._admin, statement_cache_size=0)
+        try:
+            await conn.execute("RECONNECT")
+        finally:
+            await conn.close()
+
+
+@contextlib.asynccontextmanager
+async def bouncing(url: str, *, connections: int = 4, prepared: int = 0) -> AsyncIterator[Bouncer]:
+    """`url` through PgBouncer with so many connections to the server, TLS on the near side. `prepared`: statements that
+    it keeps, which needs 1.21."""
+    known = version()
+    parts = urllib.parse.urlsplit(url)
+    with tempfile.TemporaryDirectory(prefix="heliograph-pgbouncer-") as name, held_port() as port:
+        place = Path(name)
+        authority = Authority(place)
+        lines = [
+            "[databases]",
+            f"* = host={parts.hostname} port={parts.port}",
+            "[pgbouncer]",
+            f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =",
+            f"pool_mode = transaction\nadmin_users = {parts.username}",
+            f"default_pool_size = {connections}\nmax_client_conn = 500",
+            f"auth_type = scram-sha-256\nauth_file = {place / 'users'}",
+            f"client_tls_sslmode = allow\nclient_tls_key_file = {place / 'key.pem'}",
+            f"client_tls_cert_file = {place / 'localhost.pem'}",
+            f"max_prepared_statements = {prepared}" if known >= (1, 21) else "",
+        ]
+        (place / "bouncer.ini").write_text("\n".join(lines) + "\n")
+        (place / "users").write_text(f'"{parts.username}" "{urllib.parse.unquote(parts.password or "")}"\n')
+        both = Path(authority.issue("localhost")).read_text()
+        (place / "key.pem").write_text(both[both.index("-----BEGIN PRIVATE KEY") :])
+        as_whom = None
+        if os.geteuid() == 0:  # it refuses to run as root
+            as_whom = "nobody"
+            for path in (place, *place.iterdir()):
+                os.chown(path, pwd.getpwnam(as_whom).pw_uid, -1)
+        assert PROGRAM is not None
+        with (place / "log").open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                PROGRAM, str(place / "bouncer.ini"), stdout=log, stderr=log, user=as_whom
+            )
+        try:
+            through = parts._replace(netloc=f"{parts.username}:{parts.password}@localhost:{port}").geturl()
+            async with asyncio.timeout(60):
+                while True:
+                    assert process.returncode is None, (place / "log").read_text()
+                    try:
+                        conn = await asyncpg.connect(through, statement_cache_size=0)
+                    except OSError:
+                        await asyncio.sleep(0.02)
+                    else:
+                        await conn.close()
+                        break
+            yield Bouncer(through, authority, urllib.parse.urlsplit(through)._replace(path="/pgbouncer").geturl())
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            await process.wait()
