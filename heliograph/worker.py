@@ -23,7 +23,7 @@ import structlog
 from heliograph import traffic
 from heliograph.accounts import plans
 from heliograph.base.database import clock, pulse
-from heliograph.base.database.pool import Connection, Pool, is_down, open_pool
+from heliograph.base.database.pool import Connection, Pool, Readers, is_down, open_pool
 from heliograph.base.ids import uuid7
 from heliograph.base.network.connecting import Connector
 from heliograph.base.process import crash
@@ -78,6 +78,7 @@ class Worker:
         self._stopping = asyncio.Event()
         backlog = Backlog(cycle=settings.lease_seconds / 3)
         webhooks = WebhookWork(pool, settings, backlog)
+        reader = partial(current, settings, "reader_database_url")
         made = {name: make(pool, settings, self._id, webhooks, backlog) for name, make in channels.items()}
         campaigns = CampaignWork(pool, {name: channel.queued for name, channel in made.items()})
         self._parts: Sequence[Work] = (
@@ -86,7 +87,7 @@ class Worker:
             campaigns,
             ContactWork(pool, settings, {"opt_outs": OptOutImports()}),
             MailWork(pool, settings, {forgotten.ASKED: forgotten.answer}),
-            ExportWork(pool),
+            ExportWork(pool, readers=Readers(settings.reader_database_url, current=reader)),
         )
         self._watch = Watch(pool, backlog, every=settings.poll_seconds)
         self._loops: list[Loop] = [one for part in self._parts for one in part.loops()]

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import asyncpg
+import structlog
 
 from heliograph.base.database import arrays, clock
 from heliograph.base.network.connecting import Connector
@@ -26,6 +27,8 @@ else:
     _Pool = asyncpg.Pool
 
 Result = TypeVar("Result")
+
+log = structlog.get_logger()
 
 #: Our tables are empty one second and full the next, and every statement of ours finds its rows by key, in sets. So
 #: plans must not depend on statistics: one generic plan, look-ups by index, whatever the planner believes about sizes.
@@ -55,6 +58,8 @@ SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('ena
 
 #: Seconds before a statement is given up; nothing on a hot path comes near it.
 STATEMENT_TIMEOUT = 30.0
+#: Seconds for a connection to a standby.
+PATIENCE = 5.0
 #: How many seconds longer than the server this side waits for a statement: a timeout on the server costs no connection.
 ANSWER = 0.5
 
@@ -148,14 +153,15 @@ async def open_pool(
     statement: float = STATEMENT_TIMEOUT,
     current: Callable[[], str] | None = None,
     pooler: str = "",
+    follow: bool = True,
 ) -> Pool:
     """A pool of up to `size` connections, opened as needed; the database's clock is followed from then on.
 
     `wait`: seconds to keep trying while the server is starting or restarting. `patience`: seconds to wait for a
     connection, None: as long as it takes. `statement`: seconds that the server lets a statement take. `current`: the
     URL as it is now, see Connector. `pooler`: "" if the URL leads to PostgreSQL itself, otherwise whether the pooler
-    between, in transaction mode, keeps prepared statements: "prepared" or "unprepared". Raises what asyncpg raises, and
-    RoleUnset.
+    between, in transaction mode, keeps prepared statements: "prepared" or "unprepared". `follow`: whether its clock is
+    the one that counts, which a standby's is not. Raises what asyncpg raises, and RoleUnset.
     """
     # Without a name, a statement is parsed and run in one message, which a pooler hands to one server.
     connector = Connector(url, current=current, **({"statement_cache_size": 0} if pooler == "unprepared" else {}))
@@ -180,7 +186,8 @@ async def open_pool(
             )
             try:
                 async with pool.acquire() as conn:
-                    await follow_clock(conn)
+                    if follow:
+                        await follow_clock(conn)
                     if pooler and await conn.fetchval(PLANS) != KEYED["plan_cache_mode"]:
                         raise RoleUnset
             except BaseException:
@@ -225,6 +232,44 @@ async def set_role(conn: Connection) -> bool:
 async def plan_by_key(conn: Connection) -> None:
     """KEYED for a connection that is not the pool's, as long as it lives."""
     await conn.execute("".join(f"SET {name} = '{value}';" for name, value in KEYED.items()))
+
+
+class Readers:
+    """Connections to a standby, for what may be a moment old and takes long.
+
+    The rule nobody may break: nothing is decided by what is read here, and nobody is shown here what they just changed.
+    """
+
+    def __init__(self, url: str, *, current: Callable[[], str] | None = None, size: int = 2) -> None:
+        """`url`: of the standby; empty: there is none. `current`: see Connector."""
+        self._url, self._current, self._size = url, current, size
+        self._pool: Pool | None = None
+
+    @contextlib.asynccontextmanager
+    async def read(self, primary: Connection) -> AsyncIterator[Connection]:
+        """A connection to the standby; `primary` if there is none, or if it is away."""
+        async with contextlib.AsyncExitStack() as stack:
+            standby = await self._acquired(stack) if self._url else None
+            yield primary if standby is None else standby
+
+    async def close(self) -> None:
+        """End the connections."""
+        if self._pool is not None:
+            self._pool.terminate()
+
+    async def _acquired(self, stack: contextlib.AsyncExitStack) -> Connection | None:
+        try:
+            if self._pool is None:
+                self._pool = await open_pool(
+                    self._url, size=self._size, patience=PATIENCE, current=self._current, follow=False
+                )
+            found = await stack.enter_async_context(self._pool.acquire())
+            return found if is_open(found) else None
+        except Exception as error:
+            if not is_down(error):
+                raise
+            log.warning("standby is away, the primary is read", error=type(error).__name__)
+            return None
 
 
 class Kept:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 import os
-import zlib
 from collections.abc import Mapping
 from difflib import get_close_matches
-from itertools import pairwise
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -19,6 +17,7 @@ import msgspec
 from heliograph.base import retry
 from heliograph.base.network import smtp
 from heliograph.base.network.addresses import parse_networks
+from heliograph.base.process.guessing import weakness
 
 #: How proxies say for whom they ask.
 PROXIES_SAY = ("x-forwarded-for", "forwarded", "proxy-protocol")
@@ -26,15 +25,20 @@ PROXIES_SAY = ("x-forwarded-for", "forwarded", "proxy-protocol")
 DEFAULT_SECRET_KEY = "insecure-default-for-heliograph-up-only"  # noqa: S105
 
 #: Settings that may stand in a file instead, which `HELIOGRAPH_…_FILE` names, or in a credential of systemd.
-SECRETS = ("secret_key", "other_secret_key", "database_url", "database_direct_url", "owner_database_url", "smtp_url")
+SECRETS = (
+    "secret_key",
+    "other_secret_key",
+    "database_url",
+    "database_direct_url",
+    "reader_database_url",
+    "owner_database_url",
+    "smtp_url",
+)
 
 #: The shortest retention of the audit log.
 LEAST_AUDIT_MONTHS = 13
-#: Different characters that a secret must have.
-FEWEST_CHARACTERS = 8
-#: Characters that a secret key must have, and bytes that must remain of it once repetitions are removed.
+#: Characters that a secret key must have.
 SHORTEST_SECRET_KEY = 32
-LEAST_CONTENT = 24
 
 
 #: Names that begin like a setting, but are read elsewhere: secrets for commands, and options of tests.
@@ -100,6 +104,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             " without, each statement is planned anew"
         ),
     ] = False
+    reader_database_url: Annotated[
+        str,
+        (
+            "URL of a standby from which exports are read; while it is away, and if empty, they are read from"
+            " HELIOGRAPH_DATABASE_URL"
+        ),
+    ] = ""
     wal_archive: Annotated[
         str,
         (
@@ -285,25 +296,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-def _weakness(secret: str) -> str:
-    """Why a secret can be guessed, for a sentence; "" if nothing speaks against it.
-
-    32 random hexadecimal digits have fewer than eight different ones once in 50,000 times, and compress or count by
-    chance far less often.
-    """
-    if len(set(secret)) < FEWEST_CHARACTERS:
-        return "uses only a few different characters"
-    # Raw deflate writes a repeated piece once, and adds two bytes to what does not repeat.
-    packed = zlib.compressobj(9, zlib.DEFLATED, -15)
-    if len(packed.compress(secret.encode()) + packed.flush()) < LEAST_CONTENT:
-        return "repeats itself"
-    codes = [ord(one) for one in secret]
-    steps = [after - before for before, after in pairwise(codes)]
-    if sum(one == other for one, other in pairwise(steps)) > len(steps) / 2:
-        return "is a sequence, such as the alphabet"
-    return ""
-
-
 def demand_secret_key(settings: Settings) -> None:
     """Refuse to work without a real secret key. Raises SettingsError."""
     if not settings.secret_key or settings.secret_key == DEFAULT_SECRET_KEY:
@@ -314,9 +306,9 @@ def demand_secret_key(settings: Settings) -> None:
         )
     for name in ("secret_key", "other_secret_key"):
         secret: str = getattr(settings, name)
-        if secret and (weakness := _weakness(secret)):
+        if secret and (weak := weakness(secret)):
             raise SettingsError(
-                f"HELIOGRAPH_{name.upper()} {weakness} and can be guessed. Generate one with `openssl rand -base64 48`"
+                f"HELIOGRAPH_{name.upper()} {weak} and can be guessed. Generate one with `openssl rand -base64 48`"
             )
 
 

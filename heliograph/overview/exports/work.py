@@ -17,7 +17,7 @@ import structlog
 
 from heliograph import notices
 from heliograph.base.actor import Actor, Who
-from heliograph.base.database.pool import Connection, Pool, is_down, plan_by_key
+from heliograph.base.database.pool import Connection, Pool, Readers, is_down, plan_by_key
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
 from heliograph.base.process.crash import crash_point
@@ -66,17 +66,27 @@ RETURNING true
 """
 
 
+#: No standby.
+NOWHERE = Readers("")
+
+
 class ExportWork(Work):
     """Exports within one worker."""
 
-    def __init__(self, pool: Pool, *, lease: timedelta = timedelta(seconds=15)) -> None:
+    def __init__(self, pool: Pool, *, readers: Readers = NOWHERE, lease: timedelta = timedelta(seconds=15)) -> None:
+        """`readers`: what pages of a file are read from."""
         self._pool, self._lease = pool, lease
+        self._readers = readers
         self._me = uuid7()
         self._served = UUID(int=0)
         self._wake = asyncio.Event()
 
     def loops(self) -> Sequence[Loop]:
         return (Loop("exports", self.round, self._wake, when=ANY),)
+
+    async def stop(self, *, grace: float) -> None:
+        """End what it holds."""
+        await self._readers.close()
 
     async def round(self) -> int:
         """Some pages of one export; returns 0 if none was due."""
@@ -116,8 +126,11 @@ class ExportWork(Work):
         after, rows, size, chunks = row["place"], export.rows, export.size, export.chunks
         for _ in range(STEPS):
             is_first = chunks == 0
-            async with conn.transaction(isolation="repeatable_read", readonly=True):
-                found = await kinds.page(conn, actor, export.wanted, after=after, is_first=is_first)
+            async with (
+                self._readers.read(conn) as from_,
+                from_.transaction(isolation="repeatable_read", readonly=True),
+            ):
+                found = await kinds.page(from_, actor, export.wanted, after=after, is_first=is_first)
             piece = found.text.encode()
             rows, size, after = rows + found.rows, size + len(piece), found.after
             is_cut = after is not None and (rows >= MOST_ROWS or size >= MOST_BYTES)
