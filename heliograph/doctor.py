@@ -42,8 +42,9 @@ DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 CHANNELS: tuple[Callable[[Connection, Settings], Awaitable[list[Check]]], ...] = (sms.look, whatsapp.look)
 
 
-async def examine(conn: Connection, settings: Settings) -> list[Check]:
-    """The checks of the database and of everything recorded in it. Ends early if its tables are missing."""
+async def examine(conn: Connection, settings: Settings, *, far: bool = True) -> list[Check]:
+    """The checks of the database and of everything recorded in it. Ends early if its tables are missing. `far`: also of
+    what answers elsewhere, which may take seconds."""
     checks = [await _server(conn, settings), _encryption(settings.database_url), await _durable(conn), _clock()]
     try:
         pending = await migrate.pending(conn)
@@ -54,7 +55,7 @@ async def examine(conn: Connection, settings: Settings) -> list[Check]:
     else:
         checks.append(Check("migrations", "ok", "none pending"))
     try:
-        for look in (_roles, _partitions, _workers, *CHANNELS, _queue, _backups, _mail):
+        for look in (_roles, _partitions, _workers, *CHANNELS, _queue, _backups, *((_mail,) if far else ())):
             checks += await look(conn, settings)
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
         return checks  # the tables are not there yet, and that was said

@@ -27,7 +27,22 @@ class Place(msgspec.Struct, frozen=True):
 
 #: Groups of the rail with their headings.
 GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
-    ("", (Place("/console/approvals", "Approvals", "tag", roles.APPROVALS),)),
+    (
+        "",
+        (
+            Place("/console/now", "Now", "monitor", roles.NOW),
+            Place("/console/approvals", "Approvals", "tag", roles.APPROVALS),
+            Place("/console/organizations", "Organizations", "house", roles.ORGANIZATIONS),
+        ),
+    ),
+    ("Carriage", (Place("/console/suppliers", "Suppliers", "send", roles.CARRIAGE),)),
+    (
+        "Engine",
+        (
+            Place("/console/queue", "Queue and workers", "clock", roles.CARRIAGE),
+            Place("/console/health", "Health", "shield", roles.CARRIAGE),
+        ),
+    ),
     ("House", (Place("/console/operators", "Operators", "users", roles.OPERATORS),)),
 )
 

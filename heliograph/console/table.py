@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from heliograph.console.approvals.routes import ROUTES as APPROVALS
 from heliograph.console.door.routes import ROUTES as DOOR
+from heliograph.console.engine.routes import ROUTES as ENGINE
 from heliograph.console.house.routes import ROUTES as HOUSE
+from heliograph.console.organizations.routes import ROUTES as ORGANIZATIONS
 from heliograph.pages.routes import Route, Table
 
-ROUTES: tuple[Route, ...] = (*DOOR, *APPROVALS, *HOUSE)
+ROUTES: tuple[Route, ...] = (*DOOR, *ENGINE, *APPROVALS, *ORGANIZATIONS, *HOUSE)
 
 TABLE = Table(ROUTES)

@@ -236,8 +236,11 @@ class Request:
         async with self.services.pool.acquire() as conn:
             yield conn
 
-    async def once(self, run: Callable[[Connection], Awaitable[Any]], *, has_secret: bool = False) -> Any:
+    async def once(
+        self, run: Callable[[Connection], Awaitable[Any]], *, has_secret: bool = False, actor: Actor | None = None
+    ) -> Any:
         """Run `run` in a transaction, once for this form: a double click, a reload or Back gets the same result again.
+        `actor`: in whose organization it is remembered; None: in that of the person.
 
         `run` returns what JSON can say. Raises what it raises, IdempotencyConflict for a form that was sent with other
         values before, and IdempotencyInProgress.
@@ -246,6 +249,8 @@ class Request:
         if not key or len(key) > idempotency.MAX_LENGTH:
             raise Invalid(("_once", "required", "This form is not ours. Reload the page."))
         sent = {name: value for name, value in self.form.items() if not name.startswith("_")}
+        assert self.session is not None
+        user_id = self.session.user_id
 
         async with self.writing() as conn:
 
@@ -254,9 +259,9 @@ class Request:
 
             outcome = await idempotency.once(
                 conn,
-                self.actor,
-                key=idempotency.key_hash(self.mode, "PAGE", self.path, f"{self.person.user_id} {key}"),
-                request=idempotency.request_hash([self.person.user_id, sent]),
+                actor or self.actor,
+                key=idempotency.key_hash(self.mode, "PAGE", self.path, f"{user_id} {key}"),
+                request=idempotency.request_hash([user_id, sent]),
                 hours=REMEMBERED,
                 wait_seconds=TWIN_WAITS,
                 run=work,

@@ -11,6 +11,7 @@ from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined,
 from jinja2.runtime import Context
 from markupsafe import Markup
 
+from heliograph.audit.actions import ACTIONS
 from heliograph.base import phones
 from heliograph.base.database.clock import iso
 from heliograph.pages import words
@@ -68,6 +69,8 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "export_kind": _named(words.EXPORT_KINDS),
         "export_state": _named(words.EXPORT_STATES),
         "role_name": _named(words.ROLES),
+        "work_name": _named(words.WORK),
+        "action_name": _named(ACTIONS),
         "organization_state": _named(words.ORGANIZATION_STATES),
         "mail_reason": _named(words.MAIL_REASONS),
         "status_name": _named(words.STATUSES),

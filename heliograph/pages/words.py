@@ -317,6 +317,8 @@ TEMPLATE_MEANINGS: Mapping[str, str] = {
     "in_appeal": "Its rejection is being looked at again.",
 }
 #: Why a template was rejected, and what to do.
+#: Kinds of work that go out.
+WORK: Mapping[str, str] = {"sms": "SMS", "whatsapp": "WhatsApp", "webhook": "Webhooks"}
 #: organizations.state
 ORGANIZATION_STATES: Mapping[str, str] = {
     "active": "Active",

@@ -24,7 +24,7 @@ async def test_from_the_link_to_the_console(pool: Pool, browser: Browser, other_
     assert page.status == 200
     secret = await set_up(browser, token)
     page = await browser.get("/console")
-    assert (page.status, page.path) == (200, "/console/approvals"), page.words
+    assert (page.status, page.path) == (200, "/console/now"), page.words
     # The link is used up.
     page = await other_browser.submit(await other_browser.get("/console/setup"), "/console/setup", link=token)
     assert page.status == 422
@@ -167,7 +167,7 @@ async def _apart(pool: Pool, here: Browser, there: Browser) -> None:
             assert (await there.get(path)).status == 404, path
         _, token = await make_operator(pool, "eva@example.com")
         await set_up(there, token)
-        assert (await there.get("/console")).path == "/console/approvals"
+        assert (await there.get("/console")).path == "/console/now"
     finally:
         await here.session.close()
         await there.session.close()

@@ -312,6 +312,18 @@ def demand_secret_key(settings: Settings) -> None:
             )
 
 
+def in_force(settings: Settings) -> list[tuple[str, str, bool]]:
+    """(variable, value as it may be shown, whether it is the default) of every setting; secrets are blanked."""
+    listed = []
+    for field in msgspec.structs.fields(Settings):
+        value = getattr(settings, field.name)
+        shown = str(value).lower() if isinstance(value, bool) else str(value)
+        if field.name in SECRETS and value:
+            shown = "(set)"
+        listed.append((f"HELIOGRAPH_{field.name.upper()}", shown, value == field.default))
+    return listed
+
+
 def unknown_names(environment: Mapping[str, str] = os.environ) -> dict[str, str | None]:
     """Variables that look like settings but are not, each with the setting of the most similar name, if any."""
     known = {f"HELIOGRAPH_{name.upper()}" for name in Settings.__struct_fields__} | OTHERS

@@ -13,26 +13,24 @@ from heliograph.pages.pieces import passkeys
 from heliograph.pages.pieces.door import demand_https, end_former, mark_key, said, signed_in, ticket_key
 from heliograph.pages.requests import Request
 from heliograph.people import signing_in
-from heliograph.people.operators import roles, sessions
+from heliograph.people.operators import sessions
 from heliograph.people.passkeys import ceremony
 from heliograph.people.passkeys.ceremony import PasskeyRefused
 from heliograph.people.signing_in import WrongCode, WrongSignIn
 from heliograph.people.tries import TooManyTries
 
 FRONT = "/console"
-#: Where each role begins: the first of these that it may see.
-FIRST = ((roles.APPROVALS, "/console/approvals"), (roles.OPERATORS, "/console/operators"))
+#: Where everybody begins.
+FIRST = "/console/now"
 
 
 async def front(request: Request) -> Answer:
-    """The first page that the operator may see."""
+    """The state of the service, or where a visitor and who is half set up belong."""
     if request.session is None:
         return Elsewhere(location=request.realm.sign_in)
     if request.operator.lacks_factor:
         return Elsewhere(location=request.realm.factor)
-    return Elsewhere(
-        location=next((path for permission, path in FIRST if request.may(permission=permission)), "/console/account")
-    )
+    return Elsewhere(location=FIRST)
 
 
 async def show_form(request: Request) -> Answer:

@@ -1,0 +1,1 @@
+"""Organizations: created, suspended, given quota, and looked at as a whole."""

@@ -1,0 +1,83 @@
+"""O3: an organization with its quota, its sender ID and its first owner's link, all in one transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.accounts import organizations, quota
+from heliograph.base.actor import Actor
+from heliograph.base.errors import Invalid
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.people import links, memberships, users
+from heliograph.sms.accepting import sender_ids
+
+#: States that an organization may begin in.
+FIRST = ("active", "trial")
+
+
+async def show(request: Request) -> Answer:
+    """The form."""
+    return Shown(template="organizations/new.html", values=_typed(request))
+
+
+async def create(request: Request) -> Answer:
+    """Create all of it, and show the owner's link, once."""
+    form = request.form
+    country, value, email = (form.get(name, "").strip() for name in ("country", "sender", "email"))
+    try:
+        amount = _amount(form.get("quota", ""))
+        if form.get("state", "active") not in FIRST:
+            raise Invalid(("state", "enum", "Choose one of these states."))
+        async with request.writing() as conn, conn.transaction():
+            made = await organizations.create(
+                conn,
+                name=form.get("name", ""),
+                state=form.get("state", "active"),
+                country=country or None,
+                by=request.who,
+            )
+            actor = Actor(made.id, None, "live", frozenset(), made.state, by=request.who)
+            if amount:
+                await quota.grant(conn, made.id, amount=amount, reason="initial", by=request.who)
+            if value:
+                asked = await sender_ids.request(conn, actor, value=value)
+                await sender_ids.review(conn, actor, id=asked.id, status="approved")
+            token = None
+            if email:
+                user, is_new = await users.ensure(conn, actor, email=email, name="")
+                await memberships.add(conn, actor, user_id=user.id, role="owner")
+                token = await links.make(conn, actor, user_id=user.id) if is_new else None
+    except Invalid as refusal:
+        return refused("organizations/new.html", _at_fields(refusal), _typed(request))
+    settings = request.services.settings
+    base = settings.public_url or request.headers.get(b"origin", b"").decode("latin-1")
+    values = {"one": made, "email": email, "link": links.address(base, token) if token else ""}
+    return Shown(template="organizations/made.html", values=values)
+
+
+def _amount(typed: str) -> int:
+    digits = "".join(typed.split()).replace(",", "").replace(".", "")
+    if not digits:
+        return 0
+    if not digits.isdecimal() or not digits.isascii() or len(digits) > 15:
+        raise Invalid(("quota", "format", "Write a number of messages, such as 50000."))
+    return int(digits)
+
+
+def _at_fields(refusal: Invalid) -> Invalid:
+    """The rules' refusals at the fields of this form."""
+    fields = {"value": "sender"}
+    return Invalid(
+        *((fields.get(one["field"], one["field"]), one["issue"], one["message"]) for one in refusal.details["fields"])
+    )
+
+
+def _typed(request: Request) -> dict[str, Any]:
+    names = ("name", "country", "quota", "sender", "email")
+    return {
+        "states": [(name, request.text(words.ORGANIZATION_STATES[name])) for name in FIRST],
+        "state": request.form.get("state", "active"),
+        **{name: request.form.get(name, "") for name in names},
+    }

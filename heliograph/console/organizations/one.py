@@ -1,0 +1,127 @@
+"""O3: one organization as a whole; suspended and resumed, renamed, given quota."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from heliograph.accounts import organizations, quota
+from heliograph.accounts.organizations import Organization
+from heliograph.accounts.quota import QuotaExceeded
+from heliograph.audit import reading as audit
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.console.acting import acting_for, organization
+from heliograph.overview import organizations as overview
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.people import memberships
+from heliograph.people.operators.roles import MONEY_CHANGE, ORGANIZATIONS_CHANGE
+from heliograph.sms.accepting import sender_ids
+
+#: Entries of the audit log that are shown.
+HISTORY = 20
+
+
+async def show(request: Request) -> Answer:
+    """Everything of it."""
+    return Shown(template="organizations/one.html", values=await _values(request))
+
+
+async def show_suspend(request: Request) -> Answer:
+    """What a suspension will stop, before it does."""
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+        stops = await overview.stops(conn, id=one.id)
+    values = {"one": one, "stops": stops, "reason": request.form.get("reason", "")}
+    return Shown(template="organizations/suspend.html", values=values)
+
+
+async def suspend(request: Request) -> Answer:
+    """Its keys can only read from now on."""
+    reason = request.form.get("reason", "").strip()
+    if not 1 <= len(reason) <= 500:
+        async with request.reading() as conn:
+            one = await organization(conn, request, "id")
+            stops = await overview.stops(conn, id=one.id)
+        wrong = Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
+        return refused("organizations/suspend.html", wrong, {"one": one, "stops": stops, "reason": reason})
+    return await _set(request, "suspended", reason, request.text("It is suspended: its keys can only read now."))
+
+
+async def resume(request: Request) -> Answer:
+    """It is active again."""
+    return await _set(request, "active", "", request.text("It is active again."))
+
+
+async def rename(request: Request) -> Answer:
+    """Another name, which no other organization has."""
+    try:
+        async with request.writing() as conn:
+            one = await organization(conn, request, "id")
+            await organizations.rename(conn, id=one.id, name=request.form.get("name", ""), by=request.who)
+    except Invalid as refusal:
+        return refused("organizations/one.html", refusal, await _values(request))
+    return Elsewhere(location=f"/console/organizations/{one.id}", notice=request.text("Saved."))
+
+
+async def grant(request: Request) -> Answer:
+    """More quota, or less by a negative number, with a reason that its organization reads."""
+    form = request.form
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+    try:
+        amount = _amount(form.get("amount", ""))
+
+        async def work(conn: Connection) -> int:
+            change = quota.adjust if form.get("kind") == "adjustment" else quota.grant
+            balance = await change(conn, one.id, amount=amount, reason=form.get("reason", ""), by=request.who)
+            return balance.remaining
+
+        left = await request.once(work, actor=acting_for(request, one))
+    except Invalid as refusal:
+        return refused("organizations/one.html", refusal, await _values(request))
+    except QuotaExceeded as refusal:
+        wrong = Invalid(("amount", "range", "Less is left than this takes away."))
+        return refused("organizations/one.html", wrong, await _values(request) | {"refused": refusal.code})
+    said = request.speech.count("%(num)s message is left.", "%(num)s messages are left.", left)
+    return Elsewhere(location=f"/console/organizations/{one.id}", notice=said)
+
+
+async def _set(request: Request, state: str, reason: str, said: str) -> Answer:
+    async with request.writing() as conn:
+        one = await organization(conn, request, "id")
+        by = msgspec.structs.replace(request.who, reason=reason)
+        await organizations.set_state(conn, id=one.id, state=state, by=by)
+    return Elsewhere(location=f"/console/organizations/{one.id}", notice=said)
+
+
+def _amount(typed: str) -> int:
+    text = "".join(typed.split()).replace(",", "")
+    digits = text.removeprefix("-").removeprefix("+")
+    if not digits.isdecimal() or not digits.isascii() or len(digits) > 15:
+        raise Invalid(("amount", "format", "Write a number of messages, such as 50000."))
+    return -int(digits) if text.startswith("-") else int(digits)
+
+
+async def _values(request: Request) -> dict[str, Any]:
+    async with request.reading() as conn:
+        one: Organization = await organization(conn, request, "id")
+        actor = acting_for(request, one)
+        return {
+            "one": one,
+            "balance": await quota.get(conn, one.id),
+            "members": await memberships.list_all(conn, actor),
+            "senders": await sender_ids.list_all(conn, actor),
+            "history": await _history(conn, one),
+            "name": request.form.get("name", one.name),
+            "amount": request.form.get("amount", ""),
+            "reason": request.form.get("reason", ""),
+            "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
+            "may_grant": request.may(permission=MONEY_CHANGE),
+        }
+
+
+async def _history(conn: Connection, one: Organization) -> list[audit.Recorded]:
+    return (await audit.list_page(conn, audit.Filter(organization_id=one.id), limit=HISTORY)).entries

@@ -1,0 +1,27 @@
+"""Backups that were taken, for operators."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from heliograph.base.database.pool import Connection
+
+
+class Backup(msgspec.Struct, frozen=True):
+    """One row of `backups`."""
+
+    kind: str
+    taken_at: datetime
+    finished_at: datetime
+    bytes: int
+    place: str
+
+
+LATEST = "SELECT kind, taken_at, finished_at, bytes, place FROM backups ORDER BY taken_at DESC LIMIT $1"
+
+
+async def latest(conn: Connection, *, limit: int) -> list[Backup]:
+    """The latest ones, newest first."""
+    return [Backup(**row) for row in await conn.fetch(LATEST, limit)]

@@ -1,0 +1,165 @@
+"""What an operator looks at first: how much goes through, what waits and for how long, who carries it.
+
+Rates come from PostgreSQL's own counters of rows, which cost nothing to read, so that nobody counts messages: a reading
+is compared with one a few seconds older. What is asked beside them is bounded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database.pool import Connection
+from heliograph.overview import approvals
+from heliograph.queue import holds
+from heliograph.queue.holds import Hold
+
+#: A rate is over this long at least, seconds, as far as there are readings; and readings are kept for so long.
+SPAN, KEPT = 8.0, 30.0
+#: Rows of a list, and what is counted at most.
+MOST, COUNTED = 100, 10_000
+#: A worker that was not seen for so long is gone, seconds.
+GONE = 15.0
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """Each a second."""
+
+    accepted: float
+    handed_over: float
+    receipts: float
+    webhooks: float
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """One that was seen within a minute."""
+
+    name: str
+    started_at: datetime
+    seen_at: datetime
+    is_gone: bool
+
+
+class Supplier(msgspec.Struct, frozen=True):
+    """A supplier, and its sessions: allowed, leased by workers, bound."""
+
+    id: UUID
+    name: str
+    kind: str
+    state: str
+    is_simulated: bool
+    allowed: int
+    leased: int
+    bound: int
+    waiting: int
+    error: str
+
+
+class Now(msgspec.Struct, frozen=True):
+    """The state of the installation."""
+
+    #: None: too soon to say.
+    rates: Rates | None
+    #: By kind of work, how long the oldest that could go out is overdue, seconds.
+    late: dict[str, float]
+    #: By kind, rows in the queue, counted up to COUNTED.
+    queued: dict[str, int]
+    workers: list[Worker]
+    suppliers: list[Supplier]
+    holds: list[Hold]
+    #: Callbacks that are stored and not processed, of both channels; receipts that match nothing, of the last day.
+    callbacks: int
+    orphaned: int
+    #: What waits for an operator's decision.
+    approvals: int
+    database_bytes: int
+    #: Seconds for which the oldest snapshot is open, and rows of the queue that vacuum has not removed.
+    snapshot: float
+    dead_rows: int
+    at: datetime
+
+
+# Counters of rows since the statistics began. A first webhook success is written into its event, others are attempts.
+COUNTERS = """
+SELECT coalesce(sum(n_tup_ins) FILTER (WHERE relname ~ '^(whatsapp_)?messages_'), 0)::bigint AS accepted,
+       coalesce(sum(n_tup_ins) FILTER (WHERE relname ~ '^attempts'), 0)::bigint AS handed_over,
+       coalesce(sum(n_tup_ins) FILTER (WHERE relname ~ '^receipts_|^whatsapp_callbacks'), 0)::bigint AS receipts,
+       coalesce(sum(n_tup_upd) FILTER (WHERE relname ~ '^events_'), 0)::bigint
+       + coalesce(sum(n_tup_ins) FILTER (WHERE relname ~ '^webhook_attempts_'), 0)::bigint AS webhooks
+  FROM pg_stat_user_tables
+"""
+QUEUED = f"""
+SELECT kind, (SELECT count(*) FROM (SELECT FROM queue q WHERE q.kind = asked.kind LIMIT {COUNTED}) counted) AS rows
+  FROM unnest($1::text[]) AS asked (kind)
+"""
+WORKERS = """
+SELECT name, started_at, seen_at, seen_at < now() - make_interval(secs => $1) AS is_gone FROM workers
+ WHERE seen_at > now() - interval '1 minute' ORDER BY name, started_at LIMIT $2
+"""
+SUPPLIERS = f"""
+SELECT s.id, s.name, s.kind, s.state, s.simulated AS is_simulated, s.sessions AS allowed,
+       coalesce(held.leased, 0) AS leased, coalesce(held.bound, 0) AS bound, coalesce(held.detail, '') AS error,
+       (SELECT count(*) FROM (SELECT FROM queue q WHERE q.kind = 'sms' AND q.line = s.id LIMIT {COUNTED}) counted)
+       AS waiting
+  FROM suppliers s
+       LEFT JOIN LATERAL (SELECT count(*) FILTER (WHERE lease_until > now()) AS leased,
+                                 count(*) FILTER (WHERE lease_until > now() AND bound) AS bound,
+                                 max(detail) FILTER (WHERE lease_until > now()) AS detail
+                            FROM supplier_sessions WHERE supplier_id = s.id) held ON true
+ WHERE s.state <> 'removed' ORDER BY s.priority, s.name LIMIT $1
+"""
+REST = f"""
+SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {COUNTED}) waiting)
+       + (SELECT count(*) FROM (SELECT FROM supplier_callbacks LIMIT {COUNTED}) waiting) AS callbacks,
+       (SELECT coalesce(sum(count), 0) FROM reconciliation
+         WHERE day >= (now() AT TIME ZONE 'utc')::date - 1 AND hour > now() - interval '1 day'
+           AND what = 'orphaned')::bigint AS orphaned,
+       (SELECT coalesce(extract(epoch FROM max(now() - xact_start)), 0)::float8 FROM pg_stat_activity
+         WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()) AS snapshot,
+       (SELECT coalesce(max(n_dead_tup), 0) FROM pg_stat_user_tables WHERE relname = 'queue') AS dead_rows,
+       pg_database_size(current_database()) AS database_bytes, now() AS at
+"""
+
+
+class Watch:
+    """One per process: it remembers what the counters said."""
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._now = monotonic
+        self._seen: deque[tuple[float, tuple[int, ...]]] = deque()
+
+    async def read(self, conn: Connection) -> Now:
+        """The state of the installation now."""
+        counters = await conn.fetchrow(COUNTERS)
+        rest = await conn.fetchrow(REST)
+        assert counters is not None
+        assert rest is not None
+        return Now(
+            rates=self._rates(tuple(counters.values())),
+            late={kind: await holds.late(conn, kind, without=()) for kind in holds.OUTGOING},
+            queued={row["kind"]: row["rows"] for row in await conn.fetch(QUEUED, list(holds.OUTGOING))},
+            workers=[Worker(**row) for row in await conn.fetch(WORKERS, GONE, MOST)],
+            suppliers=[Supplier(**row) for row in await conn.fetch(SUPPLIERS, MOST)],
+            holds=await holds.list_all(conn),
+            approvals=await approvals.count(conn),
+            **rest,
+        )
+
+    def _rates(self, counters: tuple[int, ...]) -> Rates | None:
+        at = self._now()
+        while self._seen and at - self._seen[0][0] > KEPT:
+            self._seen.popleft()
+        # Counters that went back were reset: what was seen before says nothing.
+        if self._seen and any(now < before for now, before in zip(counters, self._seen[-1][1], strict=True)):
+            self._seen.clear()
+        old = next((one for one in reversed(self._seen) if at - one[0] >= SPAN), self._seen[0] if self._seen else None)
+        self._seen.append((at, counters))
+        if old is None or at - old[0] < 1:
+            return None
+        took = at - old[0]
+        return Rates(*((now - before) / took for now, before in zip(counters, old[1], strict=True)))

@@ -1,0 +1,122 @@
+"""O1, O5, O10 and O11: the state of the installation, and what an operator can do about it."""
+
+from __future__ import annotations
+
+from heliograph.base.checks import Check
+from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import SECRETS, Settings, in_force
+from heliograph.console.engine.now import Desk
+from heliograph.overview.now import Watch
+from heliograph.queue import holds
+from heliograph.sms.dispatch import suppliers
+from tests.api.conftest import Api, Tenant
+
+from .conftest import Browser
+
+
+async def test_now_names_what_is_wrong_with_its_remedy(pool: Pool, root: Browser) -> None:
+    page = await root.get("/console/now")
+    assert page.status == 200
+    # No worker runs in this test, and no supplier is there.
+    assert "wrong" in page.words
+    assert "No worker runs: nothing is sent." in page.words
+    assert "What to do" in page.words
+    assert "No supplier yet" in page.words
+
+
+async def test_what_is_wrong_is_told_since_when(pool: Pool) -> None:
+    desk = Desk()
+    failed, warned = Check("workers", "failed", "none", "Start one."), Check("backups", "warning", "old", "Take one.")
+    fine = Check("database", "ok", "18")
+    first = desk.troubles([fine, warned])
+    second = desk.troubles([fine, warned, failed])
+    assert [one.check.check for one in second] == ["workers", "backups"], "failures come first"
+    assert second[1].since == first[0].since
+    assert desk.troubles([fine]) == []
+    assert desk.troubles([warned])[0].since >= second[0].since, "what was well meanwhile is told anew"
+
+
+async def test_rates_are_those_between_two_looks(pool: Pool, api: Api, tenant: Tenant) -> None:
+    clock = [100.0]
+    watch = Watch(monotonic=lambda: clock[0])
+    async with pool.acquire() as conn:
+        assert (await watch.read(conn)).rates is None
+        clock[0] += 10
+        seen = await watch.read(conn)
+    assert seen.rates is not None
+    assert seen.rates.accepted == 0
+    status, _, _ = await api.ask(
+        "POST",
+        "/sms/send",
+        json={"to": "+258841234567", "message": "Hello"},
+        headers=tenant.headers | {"idempotency-key": "one"},
+    )
+    assert status == 202
+    async with pool.acquire() as conn:
+        assert (await watch.read(conn)).queued["sms"] == 1
+
+
+async def test_work_is_held_and_released(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    page = await root.get("/console/queue/hold")
+    for typed, said in (
+        ({"reason": ""}, "Say why"),
+        ({"reason": "x", "organization": "Nobody"}, "There is no organization"),
+        ({"reason": "x", "supplier": "nothing"}, "There is no supplier"),
+        ({"reason": "x", "kind": "carrier pigeons"}, "no such kind"),
+    ):
+        wrong = await root.submit(page, "/console/queue/hold", **typed)
+        assert wrong.status == 422, typed
+        assert said in wrong.words
+    page = await root.submit(
+        page, "/console/queue/hold", kind="sms", organization="Acme", reason="the bill is disputed"
+    )
+    assert "It is held." in page.words
+    assert "the bill is disputed" in page.words
+    async with pool.acquire() as conn:
+        (one,) = await holds.list_all(conn)
+        who = await conn.fetchval("SELECT who FROM audit_log WHERE action = 'queue.held'")
+    assert (one.kind, one.organization_id, who) == ("sms", tenant.id, "operator")
+    page = await root.submit(page, f"/console/queue/holds/{one.id}/release")
+    assert "Released" in page.words
+    async with pool.acquire() as conn:
+        assert await holds.list_all(conn) == []
+    token = page.form("/console/logout")["_token"]
+    assert (await root.post(f"/console/queue/holds/{one.id}/release", {"_token": token})).status == 404
+
+
+async def test_a_supplier_is_paused_and_resumed(pool: Pool, root: Browser) -> None:
+    async with pool.acquire() as conn:
+        id = await suppliers.add(
+            conn, b"k" * 32, name="main", kind="smpp", settings={"host": "127.0.0.1", "port": 2775}, secret="xyzzy-plugh"
+        )
+    page = await root.get("/console/suppliers")
+    assert "main" in page.words
+    assert "not connected" in page.words
+    page = await root.get(f"/console/suppliers/{id}")
+    assert "127.0.0.1" in page.words
+    assert "xyzzy-plugh" not in page.text
+    page = await root.submit(page, f"/console/suppliers/{id}/pause")
+    assert "It is paused" in page.words
+    page = await root.submit(page, f"/console/suppliers/{id}/resume")
+    assert "It carries again" in page.words
+    async with pool.acquire() as conn:
+        told = await conn.fetch("SELECT who, after FROM audit_log WHERE action = 'supplier.state_changed' ORDER BY id")
+    assert [row["who"] for row in told] == ["operator", "operator"]
+
+
+def test_settings_in_force_blank_what_is_secret() -> None:
+    listed = {
+        name: value for name, value, _ in in_force(Settings(database_url="postgresql://a:b@c/d", secret_key="s" * 40))
+    }
+    assert listed["HELIOGRAPH_SECRET_KEY"] == listed["HELIOGRAPH_DATABASE_URL"] == "(set)"
+    assert not any("s" * 40 in value for value in listed.values())
+    assert {f"HELIOGRAPH_{name.upper()}" for name in SECRETS} <= set(listed)
+
+
+async def test_health_shows_every_check_and_no_secret(pool: Pool, root: Browser, database_url: str) -> None:
+    page = await root.get("/console/health")
+    assert page.status == 200
+    for check in ("database", "durability", "clocks", "migrations", "partitions", "workers", "mail"):
+        assert check in page.words, check
+    assert "No backup was taken" in page.words
+    assert database_url.partition("://")[2].partition("@")[0] not in page.text

@@ -1,0 +1,129 @@
+"""O3 Organizations: created whole or not at all, found, given quota once, suspended with what that stops."""
+
+from __future__ import annotations
+
+import re
+
+from heliograph.accounts import organizations, quota
+from heliograph.base.database.pool import Pool
+from heliograph.people import memberships
+from heliograph.sms.accepting import sender_ids
+from tests.api.conftest import Api, Tenant
+
+from .conftest import Browser
+
+
+async def test_an_organization_is_created_whole(pool: Pool, root: Browser, other_browser: Browser) -> None:
+    page = await root.get("/console/organizations/new")
+    page = await root.submit(
+        page,
+        "/console/organizations",
+        name="Padaria Sol",
+        state="trial",
+        country="MZ",
+        quota="50 000",
+        sender="PADARIA",
+        email="dono@example.com",
+    )
+    link = re.search(r'value="http[^"]+/enter#([^"]+)"', page.text)
+    assert page.status == 200, page.words
+    assert link
+    async with pool.acquire() as conn:
+        one = await organizations.find(conn, reference="Padaria Sol")
+        balance = await quota.get(conn, one.id)
+    assert (one.state, one.country, one.allowed_countries, balance.remaining) == ("trial", "MZ", ["MZ"], 50_000)
+    assert (await other_browser.enter(link[1])).path == "/"
+    page = await root.get(f"/console/organizations/{one.id}")
+    assert "PADARIA" in page.words
+    assert "dono@example.com" in page.words
+    assert "Organization created" in page.words
+
+
+async def test_nothing_of_it_is_created_if_a_part_is_refused(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    page = await root.get("/console/organizations/new")
+    good = {"name": "Padaria", "country": "MZ", "quota": "10", "sender": "PADARIA", "email": "dono@example.com"}
+    for wrong in (
+        {"name": "acme"},
+        {"country": "XX"},
+        {"quota": "many"},
+        {"sender": "!"},
+        {"email": "nowhere"},
+        {"state": "closed"},
+    ):
+        answer = await root.submit(page, "/console/organizations", **(good | wrong))
+        (field,) = wrong
+        assert answer.status == 422, wrong
+        assert f'href="#{field}"' in answer.text, wrong
+        # What was typed is kept.
+        assert answer.form("/console/organizations")["name"] == (good | wrong)["name"]
+    async with pool.acquire() as conn:
+        assert [one.name for one in await organizations.list_all(conn)] == ["Acme"]
+        assert await conn.fetchval("SELECT count(*) FROM users WHERE email = 'dono@example.com'") == 0
+
+
+async def test_organizations_are_found_and_leafed_through(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    async with pool.acquire() as conn:
+        for n in range(60):
+            await organizations.create(conn, name=f"Shop {n:02}", state="suspended" if n == 7 else "active")
+    page = await root.get("/console/organizations")
+    assert "Shop 59" in page.words
+    assert "Acme" not in page.words
+    older = re.search(r'rel="next" href="([^"]+)"', page.text)
+    assert older
+    page = await root.get(older[1].replace("&amp;", "&"))
+    assert "Acme" in page.words
+    page = await root.get("/console/organizations?search=shop%200&state=suspended")
+    assert "Shop 07" in page.words
+    assert "Shop 08" not in page.words
+    # What stands for anything in a pattern stands for itself.
+    assert "No organization fits" in (await root.get("/console/organizations?search=%25")).words
+
+
+async def test_quota_is_given_once_for_a_form(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    here = f"/console/organizations/{tenant.id}"
+    page = await root.get(here)
+    fields = page.form(f"{here}/quota") | {"amount": "500", "reason": "paid invoice 7"}
+    for _ in range(2):
+        assert "1,500 messages are left." in (await root.post(f"{here}/quota", fields)).words
+    async with pool.acquire() as conn:
+        assert (await quota.get(conn, tenant.id)).remaining == 1_500
+    page = await root.get(here)
+    wrong = await root.submit(page, f"{here}/quota", amount="-9000", reason="a mistake")
+    assert wrong.status == 422
+    assert "Less is left" in wrong.words
+    for amount, reason in (("x", "y"), ("5", "")):
+        assert (await root.submit(page, f"{here}/quota", amount=amount, reason=reason)).status == 422
+
+
+async def test_suspended_with_what_it_stops_and_resumed(pool: Pool, api: Api, tenant: Tenant, root: Browser) -> None:
+    here = f"/console/organizations/{tenant.id}"
+    page = await root.get(f"{here}/suspend")
+    assert "1 key can only read" in page.words
+    assert (await root.submit(page, f"{here}/suspend", reason="")).status == 422
+    page = await root.submit(page, f"{here}/suspend", reason="bills unpaid since May")
+    assert "It is suspended" in page.words
+    async with pool.acquire() as conn:
+        assert (await organizations.get(conn, id=tenant.id)).state == "suspended"
+        told = await conn.fetchrow(
+            "SELECT who, reason FROM audit_log WHERE action = 'organization.state_changed' ORDER BY id DESC LIMIT 1"
+        )
+    assert told is not None
+    assert tuple(told) == ("operator", "bills unpaid since May")
+    page = await root.submit(page, f"{here}/resume")
+    assert "It is active again." in page.words
+    page = await root.submit(page, f"{here}/rename", name="Acme Lda")
+    assert "Acme Lda" in page.words
+    assert (await root.get("/console/organizations/00000000-0000-0000-0000-000000000000")).status == 404
+
+
+async def test_an_owner_who_is_known_gets_no_link(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    page = await root.get("/console/organizations/new")
+    page = await root.submit(page, "/console/organizations", name="Second", email="eva@example.com")
+    assert "has an account already" in page.words
+    async with pool.acquire() as conn:
+        one = await organizations.find(conn, reference="Second")
+        from_console = await memberships.list_all(
+            conn, tenant.actor.__class__(one.id, None, "live", frozenset(), "active")
+        )
+        assert [member.email for member in from_console] == ["eva@example.com"]
+        assert await sender_ids.list_everywhere(conn, organization_id=one.id, limit=5) == []
