@@ -21,7 +21,9 @@ async def show(request: Request) -> Answer:
     async with request.reading() as conn:
         listed = await approvals.waiting(conn)
     values = {"waiting": listed, "most": approvals.MOST, "may_decide": request.may(permission=APPROVE)}
-    return Shown(template="approvals/senders.html", values=values)
+    return Shown(
+        template="approvals/senders_live.html" if request.is_fragment else "approvals/senders.html", values=values
+    )
 
 
 async def approve(request: Request) -> Answer:

@@ -54,7 +54,7 @@ async def show(request: Request) -> Answer:
         seen = await desk().watch.read(conn)
         troubles = desk().troubles(await doctor.examine(conn, request.services.settings, far=False))
     values = {"now": seen, "troubles": troubles, "said": _said(request, seen, troubles)}
-    return Shown(template="engine/now.html", values=values)
+    return Shown(template="engine/now_live.html" if request.is_fragment else "engine/now.html", values=values)
 
 
 def _said(request: Request, seen: Now, troubles: list[Trouble]) -> str:

@@ -25,7 +25,7 @@ async def show(request: Request) -> Answer:
         waiting = await holds.summary(conn, Selection(), limit=LINES)
         seen = await desk().watch.read(conn)
     values = {"waiting": waiting, "now": seen, "may_change": request.may(permission=CARRIAGE_CHANGE)}
-    return Shown(template="engine/queue.html", values=values)
+    return Shown(template="engine/queue_live.html" if request.is_fragment else "engine/queue.html", values=values)
 
 
 async def show_hold(request: Request) -> Answer:

@@ -20,7 +20,9 @@ async def show(request: Request) -> Answer:
     """All of them."""
     async with request.reading() as conn:
         seen = await desk().watch.read(conn)
-    return Shown(template="engine/suppliers.html", values={"now": seen})
+    return Shown(
+        template="engine/suppliers_live.html" if request.is_fragment else "engine/suppliers.html", values={"now": seen}
+    )
 
 
 async def show_one(request: Request) -> Answer:
