@@ -87,7 +87,12 @@ async def test_work_is_held_and_released(pool: Pool, tenant: Tenant, root: Brows
 async def test_a_supplier_is_paused_and_resumed(pool: Pool, root: Browser) -> None:
     async with pool.acquire() as conn:
         id = await suppliers.add(
-            conn, b"k" * 32, name="main", kind="smpp", settings={"host": "127.0.0.1", "port": 2775}, secret="xyzzy-plugh"
+            conn,
+            b"k" * 32,
+            name="main",
+            kind="smpp",
+            settings={"host": "127.0.0.1", "port": 2775},
+            secret="xyzzy-plugh",
         )
     page = await root.get("/console/suppliers")
     assert "main" in page.words
