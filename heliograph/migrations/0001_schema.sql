@@ -974,7 +974,7 @@ CREATE UNIQUE INDEX sender_ids_value ON sender_ids (organization_id, lower(value
 CREATE UNIQUE INDEX sender_ids_default ON sender_ids (organization_id) WHERE is_default;
 -- Finds the owner of a number that a handset wrote to: the only look-up without an organization.
 CREATE INDEX sender_ids_approved ON sender_ids (lower(value)) WHERE status = 'approved';
--- What waits for an operator, oldest first; and what reads alike (heliograph/overview/approvals.py).
+-- What waits for an operator, oldest first; and what reads alike (heliograph/overview/installation/approvals.py).
 CREATE INDEX sender_ids_pending ON sender_ids (id) WHERE status = 'pending';
 CREATE INDEX sender_ids_alike ON sender_ids (translate(lower(value), '013457i8 ._&-', 'oleastlb')) WHERE status = 'approved';
 COMMENT ON TABLE sender_ids IS 'tenant: names and numbers that an organization may send from';

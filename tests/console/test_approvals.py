@@ -7,7 +7,7 @@ import pytest
 from heliograph.accounts import organizations
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
-from heliograph.overview import approvals
+from heliograph.overview.installation import approvals
 from heliograph.sms.accepting import sender_ids
 from tests.api.conftest import Tenant
 

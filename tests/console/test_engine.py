@@ -6,7 +6,7 @@ from heliograph.base.checks import Check
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import SECRETS, Settings, in_force
 from heliograph.console.engine.now import Desk
-from heliograph.overview.now import Watch
+from heliograph.overview.installation.now import Watch
 from heliograph.queue import holds
 from heliograph.sms.dispatch import suppliers
 from tests.api.conftest import Api, Tenant

@@ -6,7 +6,7 @@ from typing import Any
 
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import acting_for, organization
-from heliograph.overview import approvals
+from heliograph.overview.installation import approvals
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request

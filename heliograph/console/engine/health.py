@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph import __version__, doctor
 from heliograph.base.process.settings import in_force
-from heliograph.overview import backups as kept
+from heliograph.overview.installation import backups as kept
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.requests import Request
 

@@ -10,7 +10,7 @@ import msgspec
 from heliograph import doctor
 from heliograph.base.checks import Check
 from heliograph.base.database import clock
-from heliograph.overview.now import Now, Watch
+from heliograph.overview.installation.now import Now, Watch
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.requests import Request
 

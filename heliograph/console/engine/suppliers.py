@@ -7,7 +7,7 @@ from uuid import UUID
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.console.engine.now import desk
-from heliograph.overview.now import Supplier
+from heliograph.overview.installation.now import Supplier
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE_CHANGE

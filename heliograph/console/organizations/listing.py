@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from heliograph.overview import organizations
+from heliograph.overview.installation import organizations
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.requests import Request

@@ -13,7 +13,7 @@ from heliograph.audit import reading as audit
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.console.acting import acting_for, organization
-from heliograph.overview import organizations as overview
+from heliograph.overview.installation import organizations as overview
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people import memberships

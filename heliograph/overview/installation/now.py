@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.database.pool import Connection
-from heliograph.overview import approvals
+from heliograph.overview.installation import approvals
 from heliograph.queue import holds
 from heliograph.queue.holds import Hold
 
