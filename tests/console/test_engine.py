@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heliograph.base.checks import Check
+from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import SECRETS, Settings, in_force
 from heliograph.console.engine.now import Desk
@@ -88,7 +89,7 @@ async def test_a_supplier_is_paused_and_resumed(pool: Pool, root: Browser) -> No
     async with pool.acquire() as conn:
         id = await suppliers.add(
             conn,
-            b"k" * 32,
+            derive_key("k" * 32, "tests"),
             name="main",
             kind="smpp",
             settings={"host": "127.0.0.1", "port": 2775},
