@@ -49,10 +49,12 @@ class Limit(msgspec.Struct, frozen=True):
     key_id: UUID | None
     segments: int
     used: int
+    #: The operator set it, and only they change it.
+    by_operator: bool
 
 
 LIST = """
-SELECT key_id, segments, CASE WHEN day = (now() AT TIME ZONE 'UTC')::date THEN used ELSE 0 END AS used
+SELECT key_id, segments, CASE WHEN day = (now() AT TIME ZONE 'UTC')::date THEN used ELSE 0 END AS used, by_operator
   FROM spend_limits WHERE organization_id = $1 ORDER BY key_id
 """
 
@@ -60,7 +62,7 @@ SELECT key_id, segments, CASE WHEN day = (now() AT TIME ZONE 'UTC')::date THEN u
 async def limits(conn: Connection, organization_id: UUID) -> list[Limit]:
     """The organization's limits, its own first."""
     return [
-        Limit(None if row["key_id"] == WHOLE else row["key_id"], row["segments"], row["used"])
+        Limit(None if row["key_id"] == WHOLE else row["key_id"], row["segments"], row["used"], row["by_operator"])
         for row in await conn.fetch(LIST, organization_id)
     ]
 
@@ -87,13 +89,13 @@ TURN = "SELECT organization_id FROM quotas WHERE organization_id = $1 FOR UPDATE
 MINE = "SELECT id FROM api_keys WHERE organization_id = $1 AND id = $2"
 # What was sent today counts from the start; only what the roll-ups have not taken in yet, a few seconds, is missed.
 SET = """
-INSERT INTO spend_limits AS known (organization_id, key_id, segments, day, used)
-SELECT $1, $2::uuid, $3, today.day,
+INSERT INTO spend_limits AS known (organization_id, key_id, segments, by_operator, day, used)
+SELECT $1, $2::uuid, $3, $4, today.day,
        coalesce((SELECT sum(d.segments) FROM usage_days d
                   WHERE d.organization_id = $1 AND d.day = today.day AND d.channel = 'sms'
                     AND ($2::uuid = '00000000-0000-0000-0000-000000000000' OR d.key_id = $2)), 0)
   FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS day) today
-ON CONFLICT (organization_id, key_id) DO UPDATE SET segments = excluded.segments
+ON CONFLICT (organization_id, key_id) DO UPDATE SET segments = excluded.segments, by_operator = excluded.by_operator
 """
 LIFT = "DELETE FROM spend_limits WHERE organization_id = $1 AND key_id = $2"
 
@@ -103,7 +105,8 @@ async def limit(
 ) -> list[Limit]:
     """Set the segments that may be accepted in a day, of the organization or of one key; None lifts the limit.
 
-    It holds from the commit on, in every process. Returns all limits. Raises Invalid, NotFound.
+    It holds from the commit on, in every process. Whoever acts for the organization changes its own limits, and none
+    that the operator set. Returns all limits. Raises Invalid, NotFound.
     """
     if segments is not None and not 1 <= segments <= MOST:
         raise Invalid(("segments", "range", "`segments` must be from 1 to 10^12"))
@@ -113,11 +116,15 @@ async def limit(
         if key_id is not None and await conn.fetchval(MINE, organization_id, key_id) is None:
             raise NotFound(resource="apiKey", id=str(key_id))
         which = key_id or WHOLE
-        before = {one.key_id or WHOLE: one.segments for one in await limits(conn, organization_id)}.get(which)
+        found = {one.key_id or WHOLE: one for one in await limits(conn, organization_id)}.get(which)
+        before = None if found is None else found.segments
+        by_operator = by.kind not in ("person", "key")
+        if found is not None and found.by_operator and not by_operator:
+            raise Invalid(("segments", "fixed", "the operator set this limit, and only they change it"))
         if segments is None:
             await conn.execute(LIFT, organization_id, which)
         else:
-            await conn.execute(SET, organization_id, which, segments)
+            await conn.execute(SET, organization_id, which, segments, by_operator)
         await audit.record(
             conn,
             by,

@@ -259,6 +259,23 @@ async def list_all(
     return [Hold(**row) for row in await conn.fetch(LIST, organization_id, GUARDED, limit, id)]
 
 
+# Counted no further than somebody reads.
+HELD = f"""
+SELECT count(*)::int FROM (
+       SELECT FROM guard_held d
+        WHERE d.organization_id = $1 AND d.released_at IS NULL
+          AND EXISTS (SELECT FROM queue q WHERE q.id = d.message_id AND q.line = '{GUARDED}') LIMIT $2) one
+"""
+#: Messages that are counted.
+MANY = 1000
+
+
+async def held(conn: Connection, organization_id: UUID) -> int:
+    """How many of the organization's messages wait for the operator; MANY stands for that many and more."""
+    count: int = await conn.fetchval(HELD, organization_id, MANY)
+    return count
+
+
 WAITING = """
 SELECT d.organization_id, d.message_id FROM guard_held d
  WHERE d.organization_id = $1 AND d.hold_id = $2 AND d.released_at IS NULL

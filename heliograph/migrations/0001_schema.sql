@@ -388,10 +388,12 @@ CREATE TABLE spend_limits (
     segments        bigint NOT NULL CHECK (segments > 0),
     day             date NOT NULL,
     used            bigint NOT NULL DEFAULT 0,
+    by_operator     boolean NOT NULL DEFAULT true,
     PRIMARY KEY (organization_id, key_id)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE spend_limits IS 'tenant: segments of live SMS that may be accepted in a day (UTC), of those who have such a limit; written under the turn that quotas gives';
 COMMENT ON COLUMN spend_limits.key_id IS 'zeros: of the whole organization';
+COMMENT ON COLUMN spend_limits.by_operator IS 'the organization may not change it';
 COMMENT ON COLUMN spend_limits.used IS 'of that day; on any other day nothing is used yet';
 
 CREATE TABLE usage_ledger (
@@ -2198,6 +2200,7 @@ CREATE TABLE guard_held (
     PRIMARY KEY (organization_id, message_id)
 );
 CREATE INDEX guard_held_by_hold ON guard_held (organization_id, hold_id);
+CREATE INDEX guard_held_waiting ON guard_held (organization_id) WHERE released_at IS NULL;
 COMMENT ON TABLE guard_held IS 'tenant: messages that met a hold, for a month. Whether one still waits is for the queue to say';
 COMMENT ON COLUMN guard_held.released_at IS 'when it was let go; held_at: at once, since holds were only noted';
 

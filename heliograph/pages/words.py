@@ -131,6 +131,23 @@ ENCODINGS: tuple[tuple[str, str, str], ...] = (
     ("smart", "Typographic characters", "Curly quotes and long dashes become plain ones, so that more fits a segment."),
     ("accents", "Accents too", "Letters such as á become a where that makes a text fit half the segments."),
 )
+#: What is done with messages to numbers that are sent unusually many.
+GUARD_POLICIES: tuple[tuple[str, str, str], ...] = (
+    ("", "The usual", "For the first two weeks they are sent and noted; from then on they wait for the operator."),
+    ("monitor", "Only note it", "They are sent."),
+    ("hold", "Let them wait", "They are accepted and wait until the operator has looked; codes expire meanwhile."),
+    ("refuse", "Refuse them", "Whoever sends is told, and nothing is accepted."),
+    ("ask", "Ask first", "They are refused until whoever sends has made sure that a person asked for them."),
+)
+#: What is wrong with a field of the limits.
+LIMITS_FORM: Mapping[tuple[str, str], str] = {
+    ("segments", "range"): "Give a whole number of segments, from 1.",
+    ("segments", "fixed"): "The operator set this limit: only they change it.",
+    ("scope", "enum"): "Choose one of the keys.",
+    ("safe", "pattern"): "Write the 5 to 15 digits that numbers begin with, country code included, one a line.",
+    ("safe", "count"): "At most 500 lines.",
+    ("policy", "enum"): "Choose one of those that are offered.",
+}
 #: What is wrong with a field of the settings.
 SETTINGS_FORM: Mapping[tuple[str, str], str] = {
     ("name", "length"): "A name has 1 to 200 characters.",

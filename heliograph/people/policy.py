@@ -6,16 +6,21 @@ nobody demands of others what they do not have themselves.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
-from heliograph.accounts import organizations, send_defaults
+from heliograph.accounts import organizations, send_defaults, spending
 from heliograph.accounts.organizations import Organization
 from heliograph.accounts.send_defaults import SendDefaults
+from heliograph.accounts.spending import Limit
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
+from heliograph.guard import rules
+from heliograph.guard.rules import Rules
 from heliograph.people import memberships, roles, users
 
 
@@ -53,6 +58,21 @@ async def change_defaults(conn: Connection, actor: Actor, **changes: Any) -> Sen
     Invalid, RoleRequired."""
     await memberships.demand(conn, actor, roles.SETTINGS)
     return await send_defaults.change(conn, organization_id=actor.organization_id, by=actor.who, **changes)
+
+
+async def limit_spending(
+    conn: Connection, actor: Actor, *, segments: int | None, key_id: UUID | None = None
+) -> list[Limit]:
+    """Set what may be accepted in a day, as `spending.limit` has it. Raises Invalid, NotFound, RoleRequired."""
+    await memberships.demand(conn, actor, roles.SETTINGS)
+    return await spending.limit(conn, actor.organization_id, segments=segments, key_id=key_id, by=actor.who)
+
+
+async def change_guard(conn: Connection, actor: Actor, *, policy: str | None, safe: Sequence[str]) -> Rules:
+    """Choose what is done with suspicious messages, and which ranges are never held, as `guard.rules.configure` has it.
+    Raises Invalid, RoleRequired."""
+    await memberships.demand(conn, actor, roles.SETTINGS)
+    return await rules.configure(conn, actor.organization_id, policy=policy, safe=safe, by=actor.who)
 
 
 STOPS = """

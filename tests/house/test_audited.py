@@ -484,6 +484,8 @@ SUBMITTED = {
     "/audit/export": "audit.exported",
     "/usage/export": "usage.exported",
     "/settings/defaults": "organization.configured",
+    "/settings/limits": "spend_limit.changed",
+    "/settings/guard": "guard.configured",
     "/settings/general": "organization.configured",
     "/settings/messages": "organization.configured",
     "/settings/security": "organization.configured",

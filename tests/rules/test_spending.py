@@ -109,8 +109,8 @@ async def test_what_was_sent_today_counts_from_the_start(pool: Pool) -> None:
         " FROM (SELECT '00000000-0000-0000-0000-000000000000'::uuid AS id) none",
         actor.organization_id,
     )
-    assert await limited(pool, actor, 10) == [Limit(None, 10, 6)]
-    assert await limited(pool, actor, 8) == [Limit(None, 8, 6)]
+    assert await limited(pool, actor, 10) == [Limit(None, 10, 6, by_operator=True)]
+    assert await limited(pool, actor, 8) == [Limit(None, 8, 6, by_operator=True)]
     assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'spend_limit.changed'") == 2
     for wrong in (0, -1, 10**13):
         with pytest.raises(Invalid):

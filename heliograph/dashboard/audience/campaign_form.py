@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from heliograph.accounts import quota
+from heliograph.accounts import quota, spending
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.campaigns import audience, filling, record, template
@@ -333,11 +333,14 @@ async def values(request: Request, typed: dict[str, str], seen: Preview | None =
 async def _sms_values(request: Request, conn: Connection) -> dict[str, Any]:
     listed = await sender_ids.list_all(conn, request.actor)
     balance = await quota.get(conn, request.actor.organization_id)
+    today = await spending.left(conn, request.actor.organization_id)
     approved = [one for one in listed if one.status == "approved"]
     return {
         "senders": approved,
         "sender_options": [("", request.text("the default")), *((str(one.id), one.value) for one in approved)],
         "left": balance.remaining,
+        #: Segments that a limit of the day leaves; None: there is no limit.
+        "left_today": today.get("organization") if request.mode == "live" else None,
         "places": template.PLACES,
     }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from heliograph.accounts import api_keys
+from heliograph.accounts import api_keys, spending
 from heliograph.accounts.api_keys import (
     MAX_ACTIVE,
     PROFILES,
@@ -59,6 +59,7 @@ async def show(request: Request) -> Answer:
         told = await audit.latest(
             conn, actor.organization_id, action="api_key.created", object_ids=[one.id for one in listed[:TOLD]]
         )
+        limits = {one.key_id: one for one in await spending.limits(conn, actor.organization_id) if one.key_id}
         used = (
             await usage.shares(conn, actor, by="key", since=today - timedelta(days=6), until=today + timedelta(days=1))
             if request.mode == "live" and request.may(permission=USAGE)
@@ -75,6 +76,7 @@ async def show(request: Request) -> Answer:
             if (entry := told.get(str(one.id))) is not None
         },
         "sends": None if used is None else {one.id: sends.get(str(one.id), 0) for one in listed},
+        "limits": limits,
         "names": {one.id: f"{one.prefix}…{one.last4}" for one in listed},
         "keys": [one for one in listed if one.status in ("active", "suspended")],
         "ended": [one for one in listed if one.status not in ("active", "suspended")],

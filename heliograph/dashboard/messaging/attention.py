@@ -7,15 +7,16 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from heliograph.accounts import api_keys
+from heliograph.accounts import api_keys, spending
 from heliograph.accounts.quota import Quota
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.campaigns import record
 from heliograph.campaigns.record import Campaign
+from heliograph.guard import holds
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
-from heliograph.people.roles import TEAM, USAGE
+from heliograph.people.roles import SETTINGS, TEAM, USAGE
 from heliograph.sms.accepting import sender_ids
 from heliograph.webhooks import endpoints, figures
 from heliograph.webhooks.endpoints import Endpoint
@@ -57,7 +58,7 @@ async def notices(
     """What needs somebody, the most pressing first."""
     found = _of_quota(request, balance)
     found += [_of_campaign(request, one) for one in running if one.status == "paused"]
-    for part in (_of_endpoints, _of_senders, _of_keys, _of_factors):
+    for part in (_of_held, _of_endpoints, _of_senders, _of_keys, _of_factors):
         if len(found) < MOST:
             found += await part(conn, request)
     return found[:MOST]
@@ -81,6 +82,23 @@ def _of_campaign(request: Request, one: Campaign) -> Notice:
     reason = "" if known is None else known.words(request.speech.language).customer
     said = request.text("The campaign “%(name)s” stands still. %(reason)s", name=one.name, reason=reason).strip()
     return Notice(said, request.to("/messages", campaign=one.id), request.text("Messages"))
+
+
+async def _of_held(conn: Connection, request: Request) -> list[Notice]:
+    """Messages that wait for the operator, who alone lets them go; a limit of the day that is used up."""
+    text, number = request.text, request.speech.number
+    if request.mode != "live" or not request.may("sms:read"):
+        return []
+    link = "/settings/limits" if request.may(permission=SETTINGS) else ""
+    organization_id = request.actor.organization_id
+    found = []
+    if count := await holds.held(conn, organization_id):
+        some = number(count) + ("+" if count >= holds.MANY else "")
+        said = text("Messages that wait because unusually many go to numbers like theirs: %(count)s.", count=some)
+        found.append(Notice(said, link, text("Look")))
+    if (await spending.left(conn, organization_id)).get("organization", 1) == 0:
+        found.append(Notice(text("The day's limit of segments is used up until midnight UTC."), link, text("Look")))
+    return found
 
 
 async def _of_endpoints(conn: Connection, request: Request) -> list[Notice]:

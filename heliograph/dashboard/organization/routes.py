@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard.organization import audit, exports, notices, senders, settings, team
+from heliograph.dashboard.organization import audit, exports, limits, notices, senders, settings, team
 from heliograph.pages.routes import Route, get, post, shared
 from heliograph.people.roles import AUDIT, OWNERS, SETTINGS, TEAM, TEAM_CHANGE
 
@@ -31,6 +31,9 @@ ROUTES: tuple[Route, ...] = (
     post("/settings/messages", settings.change_messages, permission=SETTINGS),
     post("/settings/defaults", settings.change_defaults, permission=SETTINGS),
     post("/settings/security", settings.change_security, permission=SETTINGS, is_proved=True),
+    get("/settings/limits", limits.show, permission=SETTINGS),
+    post("/settings/limits", limits.change_limit, permission=SETTINGS, is_proved=True),
+    post("/settings/guard", limits.change_guard, permission=SETTINGS, is_proved=True),
     get("/settings/close", settings.show_close, permission=OWNERS),
     post("/settings/close", settings.close, permission=OWNERS, is_proved=True),
 )

@@ -1,0 +1,111 @@
+"""D20 Limits: what may be sent in a day, and what is done with messages to numbers that are sent unusually many."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID
+
+from heliograph.accounts import api_keys, spending
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.guard import holds, rules
+from heliograph.guard.holds import Hold
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.people import policy
+
+TEMPLATE = "organization/limits.html"
+#: Ranges that are shown, the newest.
+SHOWN = 20
+#: Digits of a limit that are read.
+LONGEST = 13
+
+
+async def show(request: Request) -> Answer:
+    """The limits with what is used of them today, and the ranges that were noticed lately."""
+    return Shown(template=TEMPLATE, values=await _values(request))
+
+
+async def change_limit(request: Request) -> Answer:
+    """Set or lift the limit of the organization, or of one key."""
+    form = request.form
+
+    async def work(conn: Connection, actor: Actor) -> None:
+        segments, key_id = None, None
+        if not form.get("lift"):
+            typed = form.get("segments", "").strip()
+            if not (typed.isascii() and typed.isdigit() and len(typed) <= LONGEST):
+                raise Invalid(("segments", "range", ""))
+            segments = int(typed)
+        try:
+            key_id = UUID(form["scope"]) if form.get("scope") else None
+            await policy.limit_spending(conn, actor, segments=segments, key_id=key_id)
+        except (ValueError, NotFound):
+            raise Invalid(("scope", "enum", "")) from None
+
+    return await _changed(request, work)
+
+
+async def change_guard(request: Request) -> Answer:
+    """What is done with suspicious messages, and what is never held."""
+    form = request.form
+    listed = [one.strip() for one in form.get("safe", "").replace(",", "\n").splitlines() if one.strip()]
+
+    async def work(conn: Connection, actor: Actor) -> None:
+        await policy.change_guard(conn, actor, policy=form.get("policy") or None, safe=listed)
+
+    return await _changed(request, work)
+
+
+async def _changed(request: Request, work: Callable[[Connection, Actor], Awaitable[None]]) -> Answer:
+    try:
+        async with request.writing() as conn, conn.transaction():
+            await work(conn, request.acting("live"))
+    except Invalid as refusal:
+        return refused(TEMPLATE, _in_words(refusal), await _values(request))
+    return Elsewhere(location="/settings/limits", notice=request.text("The settings are saved."))
+
+
+def _in_words(refusal: Invalid) -> Invalid:
+    """The rules' refusals, as the forms say them."""
+    return Invalid(
+        *(
+            (one["field"], one["issue"], words.LIMITS_FORM.get((one["field"], one["issue"]), one["message"]))
+            for one in refusal.details["fields"]
+        )
+    )
+
+
+async def _values(request: Request) -> dict[str, Any]:
+    actor = request.acting("live")
+    async with request.reading() as conn:
+        limits = await spending.limits(conn, actor.organization_id)
+        keys = await api_keys.list_all(conn, actor)
+        known = await rules.rules_of(conn, actor.organization_id)
+        found = await holds.list_all(conn, organization_id=actor.organization_id, limit=SHOWN)
+    names = {one.id: f"{one.name} …{one.last4}" for one in keys}
+    form = request.form
+    text = request.text
+    return {
+        "limits": [(one, names.get(one.key_id) if one.key_id else None) for one in limits],
+        "scopes": [
+            ("", text("The whole organization")),
+            *((str(one.id), names[one.id]) for one in keys if one.status in ("active", "suspended")),
+        ],
+        "scope": form.get("scope", ""),
+        "segments": form.get("segments", ""),
+        "policies": [(name, text(called), text(more)) for name, called, more in words.GUARD_POLICIES],
+        "policy": form.get("policy", "" if known.by_default else known.policy),
+        "safe": form.get("safe", "\n".join(known.safe)),
+        "holds": [(one, _range(request, one)) for one in found],
+    }
+
+
+def _range(request: Request, one: Hold) -> str:
+    """The numbers that it is about, a single one without most of its digits."""
+    if one.kind == "country":
+        return request.speech.country(one.range)
+    return f"+{one.range}…" if one.kind == "block" else f"…{one.range[-4:]}"

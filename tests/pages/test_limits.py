@@ -1,0 +1,110 @@
+"""Limits on the dashboard: what may be sent in a day, what is done with suspicious messages, what is said of both."""
+
+from __future__ import annotations
+
+from heliograph.accounts import spending
+from heliograph.base.actor import SYSTEM
+from heliograph.base.database.pool import Pool
+from heliograph.guard import holds, rules
+from tests.api.conftest import Api
+
+from .conftest import Browser, Tenant, make_person
+
+BLOCK = "25884123"
+
+
+async def limits(pool: Pool, tenant: Tenant) -> list[tuple[bool, int, int]]:
+    async with pool.acquire() as conn:
+        found = await spending.limits(conn, tenant.id)
+    return [(one.key_id is not None, one.segments, one.used) for one in found]
+
+
+async def begin(pool: Pool, tenant: Tenant) -> None:
+    async with pool.acquire() as conn:
+        await holds.begin(conn, [holds.Found(tenant.id, BLOCK, "block", ("thousand_full",), 70)])
+
+
+async def test_limits_of_the_day(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    page = await owner.get("/settings/limits")
+    assert "There is no limit." in page.words
+    for typed in ("", "0", "-1", "many", "1" * 14, "٣"):
+        page = await owner.submit(page, "/settings/limits", scope="", segments=typed)
+        assert (page.status, "Give a whole number of segments, from 1." in page.words) == (422, True), typed
+    page = await owner.submit(page, "/settings/limits", scope="not-a-key", segments="5")
+    assert (page.status, "Choose one of the keys." in page.words) == (422, True)
+    page = await owner.submit(page, "/settings/limits", scope="", segments="2")
+    key = await pool.fetchval("SELECT id FROM api_keys WHERE organization_id = $1", tenant.id)
+    page = await owner.submit(page, "/settings/limits", scope=str(key), segments="900")
+    headers = tenant.headers | {"Idempotency-Key": "one"}
+    body = {"to": "+258841234567", "message": "x" * 200}
+    assert (await api.ask("POST", "/sms/send", json=body, headers=headers))[0] == 202
+    assert await limits(pool, tenant) == [(False, 2, 2), (True, 900, 2)]
+    page = await owner.get("/settings/limits")
+    assert "2 2" in page.words, page.words
+    assert "2 of 900 segments today" in (await owner.get("/keys")).words
+    assert "The day's limit of segments is used up" in (await owner.get("/")).words
+    # The form says it before the button, and so does the button.
+    page = await owner.get("/send")
+    for path in ("/send/preview", "/send"):
+        seen = await owner.post(path, page.form("/send") | {"to": "+258841234567", "message": "Olá"})
+        assert "The organization's limit of the day does not cover it." in seen.words, path
+    # What the operator set is theirs.
+    async with pool.acquire() as conn:
+        await spending.limit(conn, tenant.id, segments=50, by=SYSTEM)
+    page = await owner.get("/settings/limits")
+    assert "set by the operator" in page.words
+    page = await owner.submit(page, "/settings/limits", scope="", segments="900")
+    assert (page.status, "only they change it" in page.words) == (422, True)
+    assert await limits(pool, tenant) == [(False, 50, 2), (True, 900, 2)]
+    page = await owner.submit(await owner.get("/settings/limits"), "/settings/limits", scope=str(key), lift="1")
+    assert await limits(pool, tenant) == [(False, 50, 2)]
+
+
+async def test_what_is_done_with_suspicious_messages(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    page = await owner.get("/settings/limits")
+    for typed, said in (
+        ({"policy": "forget"}, "Choose one of those that are offered."),
+        ({"policy": "ask", "safe": "258"}, "Write the 5 to 15 digits"),
+        ({"policy": "ask", "safe": "x" * 9}, "Write the 5 to 15 digits"),
+    ):
+        page = await owner.submit(page, "/settings/guard", **typed)
+        assert (page.status, said in page.words) == (422, True), typed
+    page = await owner.submit(page, "/settings/guard", policy="ask", safe="+25884000\r\n25885000")
+    async with pool.acquire() as conn:
+        kept = await rules.rules_of(conn, tenant.id)
+    assert (kept.policy, kept.safe) == ("ask", ["25884000", "25885000"])
+    await begin(pool, tenant)
+    page = await owner.get("/settings/limits")
+    assert f"+{BLOCK}…" in page.words
+    assert "thousand" not in page.text, "how it is decided is nobody's but the operator's"
+    # Whoever sends by hand is asked, too, and goes on with a tick.
+    page = await owner.get("/send")
+    seen = await owner.post("/send/preview", page.form("/send") | {"to": f"+{BLOCK}0001", "message": "Olá"})
+    assert "Make sure that a person asked for it." in seen.words
+    assert 'name="challenged"' in seen.text
+    sent = await owner.submit(page, "/send", to=f"+{BLOCK}0001", message="Olá", challenged="yes")
+    assert (sent.status, "sent=" in sent.path) == (200, True)
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 1
+
+
+async def test_what_waits_is_said(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    async with pool.acquire() as conn:
+        await rules.configure(conn, tenant.id, policy="hold")
+    await begin(pool, tenant)
+    page = await owner.get("/send")
+    seen = await owner.post("/send/preview", page.form("/send") | {"to": f"+{BLOCK}0001", "message": "Olá"})
+    assert "it would wait for the operator" in seen.words
+    await owner.submit(page, "/send", to=f"+{BLOCK}0001", message="Olá")
+    assert "Messages that wait because" not in (await owner.get("/")).words
+    async with pool.acquire() as conn, conn.transaction():
+        id = await conn.fetchval("SELECT id FROM messages")
+        (hold,) = await holds.list_all(conn)
+        assert await holds.meet(conn, [(tenant.id, id, f"+{BLOCK}0001", hold.id)]) == {id}
+        await conn.execute("UPDATE queue SET line = $1", holds.GUARDED)
+    assert "Messages that wait because unusually many go to numbers like theirs: 1." in (await owner.get("/")).words
+
+
+async def test_who_may_not_change_settings_sees_no_limits(pool: Pool, tenant: Tenant, browser: Browser) -> None:
+    await make_person(pool, tenant, "rui@example.com", role="viewer")
+    await browser.sign_in("rui@example.com")
+    assert (await browser.get("/settings/limits")).status == 403
