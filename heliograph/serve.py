@@ -15,6 +15,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from functools import partial
+from math import ceil
 
 import msgspec
 import uvloop
@@ -233,8 +234,12 @@ def _page_services(services: Services, reads: Pool) -> PageServices:
     """What pages need. Writes use the pool of the API, reads use `reads`."""
     settings = services.settings
 
-    async def status() -> str:
-        return "ok" if (await services.health.read()).is_ok else "degraded"
+    async def status() -> tuple[str, int]:
+        checks = await services.health.read()
+        word = "down" if checks.database != "ok" else "waiting" if checks.worker != "ok" else "ok"
+        if word == "ok" and checks.queue != "ok":
+            word = "slow"
+        return word, ceil(services.health.late / 60)
 
     return PageServices(
         pool=services.pool,

@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
+from heliograph import notices
 from heliograph.accounts.api_keys import Known, Unauthorized, authenticate_many, is_well_formed
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.batching import Batcher
 from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.loading_cache import LoadingCache
+from heliograph.notices import Notice
 
 #: Seconds; half of the promised time, the rest is for a slow response from the database.
 MAX_AGE = 0.5
@@ -26,6 +28,8 @@ MAX_AGE = 0.5
 USED_EVERY = 62.0
 #: For how many keys the last write is remembered; beyond that all are forgotten, which costs one extra write each.
 CAPACITY = 100_000
+#: Networks that are remembered of a key.
+NETWORKS = 20
 #: Seconds for which the list of all keys is used while somebody is guessing; a new key may have to wait for that long.
 EXISTING_AGE = 5.0
 
@@ -34,11 +38,26 @@ EXISTING = "SELECT string_agg(substr(secret_hash, 1, 8), ''::bytea) FROM api_key
 
 # Two processes may write the same keys at once: rows are locked in the order of their ids, and a row that the other one
 # is writing needs no second write.
-TOUCH = """
-UPDATE api_keys SET last_used_at = now(), last_used_from = ($2::text[])[array_position($1::uuid[], id)]
- WHERE id IN (SELECT id FROM api_keys
-               WHERE id = ANY($1) AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute')
-               ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+# What comes back was used from a network that it had not been used from before; of the first one nothing is said.
+TOUCH = f"""
+WITH held AS MATERIALIZED (
+    SELECT key.organization_id, key.id, key.networks, item.address, item.network,
+           NOT item.network = ANY (key.networks) AS is_new
+      FROM unnest($1::uuid[], $2::text[], $3::text[]) AS item (id, address, network)
+           CROSS JOIN LATERAL (
+           SELECT organization_id, id, networks FROM api_keys
+            WHERE id = item.id AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute')
+              FOR NO KEY UPDATE SKIP LOCKED) key
+), touched AS (
+    UPDATE api_keys key
+       SET last_used_at = now(), last_used_from = held.address,
+           networks = CASE WHEN held.is_new THEN (ARRAY[held.network] || held.networks)[:{NETWORKS}]
+                           ELSE held.networks END
+      FROM held WHERE key.id = held.id
+    RETURNING key.organization_id, key.id, key.name, key.mode, held.network,
+              held.is_new AND cardinality(held.networks) > 0 AS is_told
+)
+SELECT organization_id, id, name, mode, network FROM touched WHERE is_told
 """
 
 
@@ -93,9 +112,35 @@ class Keyring:
         return {digest: known for digest, known in zip(digests, found, strict=True) if known is not None}
 
     async def _touch(self, used: list[tuple[UUID, str]]) -> list[None]:
-        async with self._pool.acquire() as conn:
-            await conn.execute(TOUCH, [id for id, _ in used], [address for _, address in used])
+        # In the order of their ids, in which rows are locked; a key is used from one place at a time.
+        places = dict(sorted(used))
+        async with self._pool.acquire() as conn, conn.transaction():
+            rows = await conn.fetch(
+                TOUCH, list(places), list(places.values()), [network_of(address) for address in places.values()]
+            )
+            told = [
+                Notice(
+                    row["organization_id"],
+                    "key.network",
+                    str(row["id"]),
+                    row["name"],
+                    row["mode"],
+                    {"network": row["network"]},
+                )
+                for row in rows
+            ]
+            await notices.record_many(conn, told)
         return [None] * len(used)
+
+
+def network_of(address: str) -> str:
+    """The network of an address that is told apart from others: IPv4 /24, IPv6 /48; "" if it is none."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return ""
+    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
+    return str(ipaddress.ip_network((parsed, 24 if parsed.version == 4 else 48), strict=False))
 
 
 def _inside(address: str, known: Known) -> bool:

@@ -85,6 +85,7 @@ CREATE TABLE api_keys (
     revoked_at      timestamptz,
     last_used_at    timestamptz,
     last_used_from  text,
+    networks        text[] NOT NULL DEFAULT '{}',
     replaced_by     uuid
 );
 -- An organization has few keys that are valid, and any number of others.
@@ -92,6 +93,7 @@ CREATE INDEX api_keys_standing ON api_keys (organization_id, id) WHERE status IN
 CREATE INDEX api_keys_ended ON api_keys (organization_id, coalesce(revoked_at, expires_at))
     WHERE status IN ('revoked', 'expired');
 COMMENT ON TABLE api_keys IS 'control: key hash to organization';
+COMMENT ON COLUMN api_keys.networks IS 'networks that it was used from (IPv4 /24, IPv6 /48), the last 20 that were new';
 COMMENT ON COLUMN api_keys.last_used_from IS 'the client''s address at last_used_at';
 COMMENT ON COLUMN api_keys.replaced_by IS 'the key created by rotating this one, which works until expires_at';
 

@@ -44,6 +44,12 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "usage.day": Kind("/usage", permission="usage"),
         # until: when, ISO 8601
         "key.ending": Kind("/keys", scope="api_keys:read"),
+        # network: from where it had not been used before
+        "key.network": Kind("/keys", scope="api_keys:read"),
+        # of the person alone; address, device
+        "sign_in.new": Kind("/account"),
+        # role
+        "member.joined": Kind("/team", permission="team"),
         # of whoever asked for it; rows
         "export.ready": Kind("/exports", scope="account:read"),
         "export.failed": Kind("/exports", scope="account:read"),

@@ -63,8 +63,9 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     #: Take sends, in batches with those of the API.
     sms: SmsAcceptor
     whatsapp: WhatsAppAcceptor
-    #: In a word, how the service is: "ok" or "degraded".
-    status: Callable[[], Awaitable[str]]
+    #: In a word, how the service is ("ok", "slow", "waiting" for a worker, "down"), and for how many minutes the oldest
+    #: work is overdue.
+    status: Callable[[], Awaitable[tuple[str, int]]]
     #: The turn of files that go out while they are read: one of them at a time uses a connection.
     turn: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph import notices
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor, Who
 from heliograph.base.crypto import hash_secret
@@ -20,6 +21,7 @@ from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.mail import outbox
 from heliograph.mail.outbox import Outbox
+from heliograph.notices import Notice
 from heliograph.people import memberships, roles, users
 from heliograph.people.mailing import texts
 
@@ -207,6 +209,7 @@ async def offer(conn: Connection, *, token: str) -> Offer:
     return Offer(**row)
 
 
+NAME = "SELECT name FROM users WHERE id = $1"
 TAKE = "DELETE FROM invitations WHERE token_hash = $1 AND expires_at > now() RETURNING id, organization_id, role"
 
 
@@ -220,6 +223,9 @@ async def accept(conn: Connection, who: Who, *, token: str, user_id: UUID) -> UU
         await outbox.drop(conn, subject_id=row["id"])
         actor = Actor(row["organization_id"], None, "live", frozenset(), "active", by=who)
         await memberships.add(conn, actor, user_id=user_id, role=row["role"])
+        name = await conn.fetchval(NAME, user_id) or ""
+        joined = Notice(actor.organization_id, "member.joined", str(user_id), name, facts={"role": row["role"]})
+        await notices.record(conn, joined)
     return actor.organization_id
 
 

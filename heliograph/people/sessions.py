@@ -13,12 +13,14 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph import notices
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor, Who
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
+from heliograph.notices import Notice
 from heliograph.people import roles
 
 #: A session ends after this long without a request; "keep me signed in" makes it LONGEST.
@@ -105,7 +107,10 @@ VALUES ($1, $2, $3, coalesce($4, (SELECT organization_id FROM memberships WHERE 
         now(), now(), $5, now() + $6::interval, now(), $7, left($8, 300))
 RETURNING organization_id
 """
-SIGNED_IN = "UPDATE users SET signed_in_at = now() WHERE id = $1 RETURNING name, email"
+SIGNED_IN = """
+UPDATE users u SET signed_in_at = now() FROM (SELECT signed_in_at FROM users WHERE id = $1 FOR NO KEY UPDATE) known
+ WHERE u.id = $1 RETURNING u.name, u.email, known.signed_in_at IS NOT NULL AS was_here
+"""
 
 
 async def open_for(
@@ -118,11 +123,13 @@ async def open_for(
     organization_id: UUID | None = None,
     is_kept: bool = False,
     request_id: str = "",
+    is_known: bool = True,
 ) -> str:
     """Begin a session for somebody who has authenticated; returns its token, which exists nowhere else.
 
     `how`: by what, "password", "code", "passkey", "link" or "invitation". `organization_id`: the current one, which
-    they belong to; None: the first. `is_kept`: stay signed in for LONGEST.
+    they belong to; None: the first. `is_kept`: stay signed in for LONGEST. `is_known`: whether they have signed in
+    before in this browser; if not, and this is not their first time at all, the bell tells them.
     """
     token = secrets.token_urlsafe(32)
     idle = LONGEST if is_kept else IDLE
@@ -141,6 +148,11 @@ async def open_for(
             organization_id=looked_at,
             after={"by": how},
         )
+        if looked_at is not None and user["was_here"] and not is_known:
+            facts = {"address": address, "device": printable(agent)[:300]}
+            await notices.record(
+                conn, Notice(looked_at, "sign_in.new", str(user_id), address, facts=facts, user_id=user_id)
+            )
     return token
 
 

@@ -101,10 +101,16 @@ def mark(key: Key, *, user_id: UUID) -> str:
     return f"{name}.{mac(key, _marked(user_id, name)).hex()}"
 
 
+def is_known(key: Key, *, user_id: UUID, browser: str) -> bool:
+    """Whether this person has signed in before in the browser that brings this mark."""
+    name, _, tag = browser[:200].partition(".")
+    return is_mac(key, _marked(user_id, name), tag)
+
+
 def _counted(key: Key, account: str, user_id: UUID, browser: str) -> str:
     """Under what name a try is counted: the account's, or that of a browser which this person has used before."""
-    name, _, tag = browser[:200].partition(".")
-    return f"{account} in {name}" if is_mac(key, _marked(user_id, name), tag) else account
+    name = browser[:200].partition(".")[0]
+    return f"{account} in {name}" if is_known(key, user_id=user_id, browser=browser) else account
 
 
 def _marked(user_id: UUID, name: str) -> bytes:

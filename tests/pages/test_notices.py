@@ -8,8 +8,11 @@ import pytest
 
 from heliograph import notices
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from heliograph.notices import Notice
 from heliograph.notices.kinds import KINDS
+from heliograph.pages import cookies
+from tests.hooks import until
 
 from .conftest import Browser, Tenant, make_person, make_tenant
 
@@ -38,6 +41,11 @@ async def tell(pool: Pool, tenant: Tenant, *kinds: str, name: str = "Spring <b>s
         await notices.record_many(conn, told)
 
 
+def leave(owner: Browser) -> None:
+    """As who signs in anew in the same browser, which stays known."""
+    owner.session.cookie_jar.clear(lambda one: one.key != cookies.BROWSER)
+
+
 def bell(text: str) -> str:
     """What the bell says to who cannot see it."""
     found = re.search(r'class="button quiet bell".*?<span class="unseen">(.*?)</span>', text, re.S)
@@ -51,7 +59,7 @@ async def test_the_bell_counts_until_it_is_read(pool: Pool, tenant: Tenant, owne
     await tell(pool, tenant, "campaign.completed", "quota.used")
     await tell(pool, await make_tenant(pool), "webhook.disabled")
     # A session is known for half a second; who signs in anew need not wait for it.
-    owner.session.cookie_jar.clear()
+    leave(owner)
     await owner.sign_in("ana@example.com")
     page = await owner.get("/messages")
     assert bell(page.text) == "Notifications: 2 new"
@@ -69,7 +77,7 @@ async def test_the_bell_counts_until_it_is_read(pool: Pool, tenant: Tenant, owne
 async def test_every_kind_has_its_words(pool: Pool, tenant: Tenant, owner: Browser, language: str) -> None:
     await tell(pool, tenant, *KINDS, name="X")
     await pool.execute("UPDATE users SET language = $1", language)
-    owner.session.cookie_jar.clear()
+    leave(owner)
     await owner.sign_in("ana@example.com")
     page = await owner.get("/notices")
     rows = re.findall(r'<li class="new"><a href="([^"]+)">(.+?)</a>', page.text)
@@ -100,3 +108,59 @@ async def test_what_is_no_id_is_refused(owner: Browser, pool: Pool, tenant: Tena
     page = await owner.get("/notices")
     refused = await owner.submit(page, "/notices/read", up_to="x")
     assert refused.status == 400
+
+
+async def test_the_bell_of_an_open_page_renews_itself(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    first = await owner.get("/state", HX_Request="true")
+    assert "<html" not in first.text
+    assert "Notifications" in first.words
+    again = await owner.get("/state", HX_Request="true", If_None_Match=first.headers["etag"])
+    assert (again.status, again.text) == (304, "")
+    await tell(pool, tenant, "campaign.completed")
+
+    async def counted() -> bool:
+        page = await owner.get("/state", HX_Request="true", If_None_Match=first.headers["etag"])
+        return page.status == 200 and "Notifications: 1 new" in page.words
+
+    await until(counted)
+
+
+async def test_the_state_of_the_service_in_words(pool: Pool, owner: Browser) -> None:
+    async def said(words: str) -> None:
+        async def there() -> bool:  # health is looked at every other second
+            return words in (await owner.get("/state")).words
+
+        await until(there)
+
+    await said("New messages are accepted, sending waits for the operator")
+    await pool.execute(
+        "INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, 'w', now(), now() + interval '1 day')",
+        uuid7(),
+    )
+    await said("Working normally")
+    await pool.execute(
+        "INSERT INTO queue (kind, line, organization_id, due_at, id)"
+        " VALUES ('sms', $1, $1, now() - interval '230 s', $1)",
+        uuid7(),
+    )
+    await said("Deliveries are slower than usual: about ")
+
+
+async def test_a_sign_in_in_another_browser_is_told_to_that_person_alone(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    kinds = "SELECT kind FROM notices WHERE kind = 'sign_in.new'"
+    leave(owner)
+    await owner.sign_in("ana@example.com")
+    assert await pool.fetch(kinds) == []
+    for _ in range(2):  # within an hour, once
+        other_browser.session.cookie_jar.clear()
+        await other_browser.sign_in("ana@example.com")
+    assert len(await pool.fetch(kinds)) == 1
+    page = await owner.get("/notices")
+    assert "Somebody signed in as you in a browser that is new." in page.words
+    assert "if it was not you, change your password." in page.words
+    await make_person(pool, tenant, "rui@example.com", "owner")
+    other_browser.session.cookie_jar.clear()
+    await other_browser.sign_in("rui@example.com")
+    assert "signed in as you" not in (await other_browser.get("/notices")).words

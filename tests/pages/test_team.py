@@ -91,6 +91,12 @@ async def test_whoever_has_an_account_joins_by_signing_in(
     page = await other_browser.submit(page, "/invitation/accept")
     page = await other_browser.get("/account")
     assert "Acme Billing" in page.words
+    notices = await owner.get("/notices")
+    assert "has joined the team." in notices.words
+    assert "Billing ·" in notices.words
+    # Belonging to two, they switch in the bar on top.
+    assert 'class="who organizations"' in page.text
+    assert 'class="who organizations"' not in notices.text
     # And back to the other one.
     page = await other_browser.submit(page, f"/organizations/{beta.id}/look")
     assert "Beta Owner" in (await other_browser.get("/account")).words

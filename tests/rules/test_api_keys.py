@@ -159,6 +159,32 @@ async def test_a_suspended_key_makes_place_and_comes_back_if_there_is_one(pool: 
                 await change(conn, operator, id=uuid7())
 
 
+async def test_a_use_from_a_network_that_is_new_rings_the_bell(pool: Pool, operator: Actor) -> None:
+    _, secret = await issue(pool, operator)
+
+    async def used(address: str) -> int:
+        keyring = Keyring(pool)
+        await pool.execute("UPDATE api_keys SET last_used_at = last_used_at - interval '2 minutes'")
+        await keyring.authenticate(secret, address)
+        await keyring.close()
+        told: int = await pool.fetchval("SELECT count(*) FROM notices WHERE kind = 'key.network'")
+        return told
+
+    # Of the first one nothing is said, nor of a neighbour of it.
+    assert [await used(one) for one in ("203.0.113.7", "203.0.113.99", "::ffff:203.0.113.1")] == [0, 0, 0]
+    assert await used("2001:db8:1:2::3") == 1
+    assert [await used(one) for one in ("2001:db8:1:ffff::1", "203.0.113.7")] == [1, 1]
+    assert await used("198.51.100.1") == 1  # within an hour, once for a key
+    row = await pool.fetchrow("SELECT object, name, facts FROM notices WHERE kind = 'key.network'")
+    assert row is not None
+    assert '"network":"2001:db8:1::/48"' in row["facts"]
+    assert await pool.fetchval("SELECT networks FROM api_keys") == [
+        "198.51.100.0/24",
+        "2001:db8:1::/48",
+        "203.0.113.0/24",
+    ]
+
+
 async def test_the_last_use_is_written_once_a_minute_whichever_process_it_was(pool: Pool, operator: Actor) -> None:
     _, secret = await issue(pool, operator)
     clocks = [0.0, 0.0]

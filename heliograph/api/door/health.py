@@ -87,6 +87,8 @@ class HealthChecks:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._fresh: LoadingCache[str, Checks] = LoadingCache(self._load, max_age=MAX_AGE)
+        #: For how long the oldest work was overdue at the last look, seconds.
+        self.late = 0.0
 
     async def read(self) -> Checks:
         """The current checks, at most MAX_AGE old. A database that is down is a result, not an exception."""
@@ -101,6 +103,7 @@ class HealthChecks:
                 raise
             return dict.fromkeys(keys, DOWN)
         assert row is not None
+        self.late = float(row["late"])
         queue: Check = "degraded" if row["late"] > QUEUE_LATE else "ok"
         right: Check = "degraded" if row["skewed"] or clock.differs() else "ok"
         whatsapp: Check = "degraded" if row["troubled"] else "ok"

@@ -10,7 +10,7 @@ from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.application import own_address
 from heliograph.pages.pieces import passkeys
-from heliograph.pages.pieces.door import demand_https, end_former, mark_key, said, signed_in, ticket_key
+from heliograph.pages.pieces.door import demand_https, end_former, is_known, mark_key, said, signed_in, ticket_key
 from heliograph.pages.requests import Request
 from heliograph.people import links, sessions, signing_in
 from heliograph.people.mailing import forgotten as asking_anew
@@ -53,6 +53,7 @@ async def sign_in_passkey(request: Request) -> Answer:
                 how="passkey",
                 is_kept=form.get("keep") == "yes",
                 request_id=request.request_id,
+                is_known=is_known(request, user_id),
             )
     except (PasskeyRefused, TooManyTries) as refusal:
         request.services.failures.note(request.address, door="dashboard")
@@ -97,6 +98,7 @@ async def sign_in(request: Request) -> Answer:
             how="password",
             is_kept=is_kept,
             request_id=request.request_id,
+            is_known=is_known(request, proved.user_id),
         )
     await end_former(request)
     return signed_in(request, proved.user_id, token, following, is_kept=is_kept)
@@ -133,6 +135,7 @@ async def sign_in_code(request: Request) -> Answer:
                 how="code",
                 is_kept=is_kept,
                 request_id=request.request_id,
+                is_known=is_known(request, user_id),
             )
     except (WrongCode, TooManyTries) as refusal:
         request.services.failures.note(request.address, door="dashboard")
@@ -165,6 +168,7 @@ async def enter(request: Request) -> Answer:
                 agent=request.agent,
                 how="link",
                 request_id=request.request_id,
+                is_known=is_known(request, used.user_id),
             )
     except links.LinkUsed as refusal:
         request.services.failures.note(request.address, door="dashboard")

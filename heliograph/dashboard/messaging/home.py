@@ -49,7 +49,7 @@ class Step(msgspec.Struct, frozen=True):
 async def front(request: Request) -> Answer:
     """Home, or what a visitor sees first."""
     if request.session is None:
-        return Shown(template="door/visitor.html", values={"status": await request.services.status()})
+        return Shown(template="door/visitor.html", values={"status": (await request.services.status())[0]})
     if request.person.organization_id is None:
         return Shown(template="door/nowhere.html", values={})
     range = ranges.read(request, usual=USUAL)

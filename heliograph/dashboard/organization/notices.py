@@ -12,6 +12,7 @@ from heliograph.base.errors import Invalid
 from heliograph.notices import reading
 from heliograph.notices.kinds import KINDS
 from heliograph.notices.reading import Noticed
+from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.pieces import leafing
 from heliograph.pages.requests import Request
@@ -109,6 +110,12 @@ def _title(request: Request, one: Noticed) -> str:
             return text("The file “%(name)s” is ready.", name=name)
         case "export.failed":
             return text("The file “%(name)s” could not be written.", name=name)
+        case "key.network":
+            return text("The key “%(name)s” was used from a network that is new.", name=name)
+        case "sign_in.new":
+            return text("Somebody signed in as you in a browser that is new.")
+        case "member.joined":
+            return text("%(name)s has joined the team.", name=name)
         case "usage.day":
             return text("More messages were sent in a day than the alert allows.")
         case "wallet.low":
@@ -136,6 +143,13 @@ def _more(request: Request, one: Noticed) -> str:
     if one.kind == "quota.used":
         left, total = (number(int(facts.get(name, 0))) for name in ("left", "total"))
         return text("%(left)s of %(total)s messages are left.", left=left, total=total)
+    if one.kind == "key.network":
+        network = facts.get("network") or "–"
+        return text("From %(network)s; if it was none of your programs, rotate the key.", network=network)
+    if one.kind == "sign_in.new":
+        return text("From %(address)s; if it was not you, change your password.", address=facts.get("address") or "–")
+    if one.kind == "member.joined":
+        return text(words.ROLES.get(str(facts.get("role")), ""))
     if one.kind == "usage.day":
         messages, above = (number(int(facts.get(name, 0))) for name in ("messages", "above"))
         return text("%(messages)s on %(day)s, more than %(above)s.", messages=messages, day=one.object, above=above)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard.organization import audit, exports, limits, notices, senders, settings, team
-from heliograph.pages.routes import Route, get, post, shared
+from heliograph.dashboard.organization import audit, exports, limits, notices, senders, settings, state, team
+from heliograph.pages.routes import Route, get, own, post, shared
 from heliograph.people.roles import AUDIT, OWNERS, SETTINGS, TEAM, TEAM_CHANGE
 
 ROUTES: tuple[Route, ...] = (
@@ -24,6 +24,7 @@ ROUTES: tuple[Route, ...] = (
     get("/exports", exports.show, "account:read"),
     post("/exports/{id}/file", exports.fetch, "account:read"),
     post("/exports/{id}/stop", exports.stop, "account:read"),
+    own("GET", "/state", state.show),
     get("/notices", notices.show, "account:read"),
     post("/notices/read", notices.read, "account:read"),
     get("/settings", settings.show, permission=SETTINGS),

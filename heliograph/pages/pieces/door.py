@@ -56,6 +56,12 @@ def mark_key(request: Request) -> Key:
     return derive_key(request.services.settings.secret_keys, "known browsers")
 
 
+def is_known(request: Request, user_id: UUID) -> bool:
+    """Whether this person has signed in before in this browser."""
+    browser = request.cookies.get(cookies.BROWSER, "")
+    return signing_in.is_known(mark_key(request), user_id=user_id, browser=browser)
+
+
 def ticket_key(request: Request) -> Key:
     """Signs the tickets of half a sign-in, which are good in their realm alone."""
     return derive_key(request.services.settings.secret_keys, f"half a sign-in to the {request.realm.name}")

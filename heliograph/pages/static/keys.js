@@ -32,7 +32,7 @@ const ACTS = {
   y: () => (navigator.clipboard?.writeText(location.href), true),
   c: () => { const id = $("main [data-copy]"); if (id) navigator.clipboard?.writeText(id.dataset.copy); return Boolean(id); },
   m: () => follow($(".modes a:not([aria-current])")),
-  o: () => { const menu = $("details.who.person"); if (menu) { menu.open = true; menu.querySelector("summary").focus(); } return Boolean(menu); },
+  o: () => { const menu = $("details.who.organizations") || $("details.who.person"); if (menu) { menu.open = true; menu.querySelector("[data-filter], summary").focus(); } return Boolean(menu); },
   "[": () => follow($('a[rel="prev"]')),
   "]": () => follow($('a[rel="next"]')),
   ".": () => follow($("[data-newer]")),

@@ -1,0 +1,59 @@
+// What the frame does by itself: the bell and the word on the service renew themselves as regions do (live.js), and the
+// list of organizations is filtered by typing.
+
+const FIRST = 2000, MOST = 15000, GROWS = 1.5;
+const places = { bell: document.querySelector("[data-bell]"), state: document.querySelector("[data-state]") };
+let pause = FIRST, tag = "", timer = 0, asking = false, over = false;
+
+function later() {
+  clearTimeout(timer);
+  if (!over && !document.hidden) timer = setTimeout(ask, pause);
+}
+
+async function ask() {
+  if (asking || over) return;
+  asking = true;
+  try {
+    const headers = { "HX-Request": "true", Accept: "text/html" };
+    if (tag) headers["If-None-Match"] = tag;
+    const answer = await fetch("/state", { headers, redirect: "error" });
+    if (answer.ok) {
+      tag = answer.headers.get("etag") || "";
+      const found = new DOMParser().parseFromString(await answer.text(), "text/html");
+      for (const [name, place] of Object.entries(places)) {
+        const now = found.querySelector(`[data-now="${name}"]`);
+        if (place && now) place.replaceChildren(...now.childNodes);
+      }
+      pause = FIRST;
+    } else if (answer.status === 304) {
+      pause = Math.min(pause * GROWS, MOST);
+    } else {
+      // Who has no session any more learns it by the page itself.
+      over = answer.status === 401 || answer.status === 403;
+      pause = MOST;
+    }
+  } catch {
+    pause = MOST;
+  } finally {
+    asking = false;
+  }
+  later();
+}
+
+document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : ask()));
+document.addEventListener("signed-in", () => { over = false; ask(); });
+ask();
+
+for (const menu of document.querySelectorAll("[data-filtered]")) {
+  const field = menu.querySelector("[data-filter]");
+  field.hidden = false;
+  field.addEventListener("input", () => {
+    const wanted = field.value.trim().toLocaleLowerCase();
+    for (const form of menu.querySelectorAll("form")) form.hidden = !form.textContent.toLocaleLowerCase().includes(wanted);
+  });
+  field.addEventListener("keydown", event => {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    menu.querySelector("form:not([hidden]) button")?.click();
+  });
+}
