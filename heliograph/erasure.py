@@ -70,6 +70,11 @@ WITH gone AS (
        SET safe = ARRAY(SELECT one FROM unnest(safe) WITH ORDINALITY AS item (one, n)
                          WHERE '+' || one <> ALL ($2::text[]) ORDER BY n)
      WHERE organization_id = $1
+), drafted AS (
+    UPDATE campaign_drafts
+       SET numbers = ARRAY(SELECT one FROM unnest(numbers) WITH ORDINALITY AS item (one, n)
+                            WHERE one <> ALL ($2::text[]) ORDER BY n)
+     WHERE organization_id = $1 AND numbers && $2::text[]
 ), caught AS (
     DELETE FROM webhook_caught
      WHERE organization_id = $1

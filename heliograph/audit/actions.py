@@ -75,6 +75,7 @@ ACTIONS = {
     "guard.configured": "Rules of the guard changed",
     "campaign.created": "Campaign created",
     "campaign.moved": "Campaign paused, resumed, canceled or ended",
+    "campaign.paced": "Campaign's pace changed",
     "campaign.exported": "Campaign recipients exported",
     "contact.created": "Contact created",
     "contact.changed": "Contact changed",

@@ -29,8 +29,6 @@ from heliograph.campaigns.channels.table import CHANNELS
 
 log = structlog.get_logger()
 
-#: A paced campaign is staged this far ahead: the queue's order and not a worker's turn decides when a message goes.
-AHEAD = timedelta(seconds=20)
 #: Pause before a paused campaign checks whether it may continue, and after a failed step.
 RETRY = timedelta(seconds=1)
 FAILED = timedelta(seconds=30)
@@ -159,7 +157,7 @@ class Stager:
             chunk.invalid,
             None if each is None else base + each * count,
             ended,
-            AHEAD / 2,
+            plan.LEAD / 2,
         )
         if ended and done:
             await plan.move(conn, *campaign, "completed")
@@ -315,7 +313,7 @@ def _pace(due: Due, most: int) -> tuple[datetime, timedelta | None, int]:
         return due.at, None, most
     each = timedelta(minutes=1) / due.messages_per_minute
     base = max(due.due_at or due.at, due.at)
-    return base, each, max(1, min(most, (due.at + AHEAD - base) // each))
+    return base, each, max(1, min(most, (due.at + plan.LEAD - base) // each))
 
 
 async def _pause(conn: Connection, due: Due, reason: str) -> None:

@@ -801,6 +801,34 @@ COMMENT ON TABLE campaign_chunks IS 'tenant: messages staged together and their 
 COMMENT ON COLUMN campaign_chunks.put_off_at IS 'since when its unsent messages have been waiting for the campaign to be resumed';
 COMMENT ON COLUMN campaign_chunks.withdrawn IS 'the campaign was canceled, and so were the unsent messages of this chunk';
 
+-- How a campaign went, for its chart.
+CREATE TABLE campaign_minutes (
+    organization_id uuid NOT NULL,
+    campaign_id     uuid NOT NULL,
+    minute          timestamptz NOT NULL,
+    sent            integer NOT NULL,
+    delivered       integer NOT NULL,
+    PRIMARY KEY (organization_id, campaign_id, minute)
+);
+CREATE INDEX campaign_minutes_age ON campaign_minutes USING brin (minute) WITH (autosummarize = on);
+COMMENT ON TABLE campaign_minutes IS 'tenant: messages of a campaign that were handed over and delivered, by the minute in which that was counted; kept for 90 days';
+COMMENT ON COLUMN campaign_minutes.sent IS 'handed over, whatever came of it; differences, so one minute may take back what another counted';
+
+CREATE TABLE campaign_drafts (
+    organization_id uuid NOT NULL CONSTRAINT campaign_drafts_organization REFERENCES organizations,
+    mode            text NOT NULL CHECK (mode IN ('live', 'test')),
+    id              uuid NOT NULL,
+    author          text NOT NULL,
+    fields          text NOT NULL,
+    numbers         text[] NOT NULL,
+    saved_at        timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, mode, id)
+);
+CREATE INDEX campaign_drafts_age ON campaign_drafts (saved_at);
+COMMENT ON TABLE campaign_drafts IS 'tenant: forms for campaigns that are not made yet, as they were typed; erased after 30 days without a change';
+COMMENT ON COLUMN campaign_drafts.fields IS 'JSON: what was typed, by field';
+COMMENT ON COLUMN campaign_drafts.numbers IS 'those that were listed: E.164 where they are numbers, else as they were typed';
+
 
 -- -- Suppliers --------------------------------------------------------------------------------------------------------
 

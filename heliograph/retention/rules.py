@@ -24,6 +24,8 @@ from heliograph.whatsapp import retention as whatsapp_retention
 
 #: Events are fetched and replayed soon or never; the outcome of a message is in its own row.
 EVENTS, WEBHOOKS = timedelta(days=90), timedelta(days=30)
+#: The course of a campaign, and forms for campaigns that nobody goes on with.
+MINUTES, DRAFTS = timedelta(days=90), timedelta(days=30)
 #: What attempts of webhooks were answered is looked into soon after.
 EVIDENCE = timedelta(days=7)
 
@@ -102,6 +104,14 @@ DELETE_GUARD_SEEN = """
 DELETE FROM guard_seen WHERE (organization_id, id) IN (
     SELECT organization_id, id FROM guard_seen WHERE at < $1 LIMIT $2)
 """
+# By blocks: a campaign's minutes stand together.
+DELETE_CAMPAIGN_MINUTES = """
+DELETE FROM campaign_minutes WHERE ctid IN (SELECT ctid FROM campaign_minutes WHERE minute < $1 LIMIT $2)
+"""
+DELETE_CAMPAIGN_DRAFTS = """
+DELETE FROM campaign_drafts WHERE (organization_id, mode, id) IN (
+    SELECT organization_id, mode, id FROM campaign_drafts WHERE saved_at < $1 LIMIT $2)
+"""
 DELETE_REQUEST_COUNTS = """
 DELETE FROM request_counts WHERE ctid IN (SELECT ctid FROM request_counts WHERE hour < $1 LIMIT $2)
 """
@@ -138,6 +148,8 @@ SHARED = Rules(
         Deletion("challenges that were passed", DELETE_GUARD_CHALLENGES, lambda at: at.metadata),
         Deletion("what workers told each other", DELETE_GUARD_SEEN, lambda at: at.now - timedelta(seconds=SPAN)),
         Deletion("holds of the guard", DELETE_GUARD_HOLDS, lambda at: at.now - WEBHOOKS),
+        Deletion("minutes of campaigns", DELETE_CAMPAIGN_MINUTES, lambda at: at.now - MINUTES),
+        Deletion("drafts of campaigns", DELETE_CAMPAIGN_DRAFTS, lambda at: at.now - DRAFTS),
         Deletion("counts of requests", DELETE_REQUEST_COUNTS, lambda at: at.now - timedelta(days=requests.DAYS)),
         Deletion("notices", notices.FORGET, lambda at: at.now - timedelta(days=notices.DAYS)),
         Deletion("sessions", sessions.FORGET, lambda at: at.now),

@@ -59,6 +59,11 @@ async def test_a_campaign_paused_by_quota_is_granted_more_and_finishes(site: Sit
     await page.locator("input[name=when][value=later]").check()
     await page.locator("#day").fill(await site.pool.fetchval("SELECT (now() + interval '2 days')::date::text"))
     await page.locator("#hour").fill("10:30")
+    # What is typed is kept, whatever becomes of this page.
+    await page.get_by_text(says("Saved as a draft.")).wait_for()
+    await page.goto(site.base + "/campaigns")
+    await page.get_by_role("link", name="Spring sale").click()
+    assert await page.locator("#hour").input_value() == "10:30"
     await page.get_by_role("button", name=says("Check"), exact=True).click()
     await page.get_by_text(says("not enough: it would pause")).wait_for()
     if PEOPLE > 1_000:

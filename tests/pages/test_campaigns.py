@@ -8,10 +8,13 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
+from heliograph import erasure
 from heliograph.base.database.pool import Pool
-from heliograph.campaigns import counting
+from heliograph.base.ids import uuid7
+from heliograph.campaigns import counting, drafts
 from heliograph.campaigns.staging import Stager
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
@@ -309,3 +312,105 @@ async def test_a_campaign_is_copied_and_a_wrong_sender_is_told(pool: Pool, tenan
     copy = page.form("/campaigns")
     assert (copy["name"], copy["pace"], copy["without"]) == ("Sale", "5", "odd")
     assert ">Hello {{name}}</textarea>" in page.text
+
+
+async def test_what_is_typed_is_kept_as_a_draft_until_the_campaign_is_made(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await people(pool, tenant, 2)
+    form = (await owner.get("/campaigns/new")).form("/campaigns")
+    typed = {"name": "Sale", "to": "numbers", "numbers": "+258 84 100 0001; nobody", "text": "Hello", "pace": "x"}
+    saved = await owner.post("/campaigns/drafts", form | typed, HX_Request="true")
+    assert (saved.status, saved.words.strip()) == (200, "Saved as a draft."), saved.words
+    assert await pool.fetchval("SELECT numbers FROM campaign_drafts") == ["+258841000001", "nobody"]
+    await owner.post("/campaigns/drafts", form | typed | {"pace": "60"}, HX_Request="true")
+    assert await pool.fetchval("SELECT count(*) FROM campaign_drafts") == 1
+    # A colleague goes on with it; a viewer does not see it.
+    await make_person(pool, tenant, "bo@example.com", "admin")
+    await other_browser.sign_in("bo@example.com")
+    listed = await other_browser.get("/campaigns")
+    # Whom it lists is erased from it with all else.
+    async with pool.acquire() as conn:
+        await erasure.erase(conn, tenant.actor, address="+258841000009")
+        assert await conn.fetchval("SELECT cardinality(numbers) FROM campaign_drafts") == 2
+    where = re.search(r'href="(/campaigns/new\?draft=[^"]+)"[^>]*><bdi>Sale', listed.text)
+    assert where is not None
+    page = await other_browser.get(where[1])
+    again = page.form("/campaigns")
+    assert (again["name"], again["pace"], "+258841000001\nnobody" in page.text) == ("Sale", "60", True)
+    # Checking it keeps it as well; making it is its end.
+    typed |= {"text": "Hello", "pace": "", "numbers": "+258841000001", "when": "now"}
+    page = await other_browser.post("/campaigns", again | typed | {"do": "preview"})
+    assert await pool.fetchval("SELECT fields::jsonb ->> 'text' FROM campaign_drafts") == "Hello"
+    async with pool.acquire() as conn:
+        await erasure.erase(conn, tenant.actor, address="+258841000001")
+        assert await conn.fetchval("SELECT cardinality(numbers) FROM campaign_drafts") == 0
+    page = await other_browser.post("/campaigns", page.form("/campaigns") | typed | {"do": "create"})
+    assert "The campaign is made." in page.words, page.words
+    assert await pool.fetchval("SELECT count(*) FROM campaign_drafts") == 0
+
+
+async def test_drafts_are_bounded_discarded_and_nobody_elses(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = (await owner.get("/campaigns/new")).form("/campaigns") | {"text": "Hello"}
+    await owner.post("/campaigns/drafts", form)
+    id = await pool.fetchval("SELECT id FROM campaign_drafts")
+    assert (await owner.post("/campaigns/drafts", form | {"draft": "none"})).status == 200
+    assert "too long" in (await owner.post("/campaigns/drafts", form | {"name": "x" * 100_001})).words
+    monkeypatch.setattr(drafts, "SAVE", drafts.SAVE.replace("< 100", "< 1"))
+    full = await owner.post("/campaigns/drafts", form | {"draft": str(uuid7())})
+    assert "There are 100 drafts of campaigns." in full.words
+    await owner.post("/campaigns/drafts", form | {"text": "It is there already"})
+    assert await pool.fetchval("SELECT fields::jsonb ->> 'text' FROM campaign_drafts") == "It is there already"
+    other = await make_tenant(pool)
+    await make_person(pool, other, "eva@example.com")
+    await other_browser.sign_in("eva@example.com")
+    assert (await other_browser.get(f"/campaigns/new?draft={id}")).status == 404
+    token = (await other_browser.get("/contacts/new")).form("/contacts")
+    await other_browser.post(f"/campaigns/drafts/{id}/discard", token)
+    assert await pool.fetchval("SELECT count(*) FROM campaign_drafts") == 1
+    assert (await owner.get(f"/campaigns/new?mode=test&draft={id}")).status == 404
+    page = await owner.submit(await owner.get("/campaigns"), f"/campaigns/drafts/{id}/discard")
+    assert ("The draft is discarded." in page.words, "Drafts" in page.words) == (True, False)
+
+
+async def test_its_course_is_shown_minute_by_minute_and_its_pace_changed(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    await people(pool, tenant, 6)
+    where = (await make(owner, pace="1")).path
+    await Stager(pool, chunk=2).round()
+    stager = Stager(pool, chunk=2)
+    while await pool.fetchval("SELECT count(*) FROM messages") < 1:
+        await stager.round()
+    assert "Minute by minute" not in (await owner.get(where)).words
+    page = await owner.post(where + "/pace", (await owner.get(where)).form(where + "/pace") | {"pace": "fast"})
+    assert (page.status, 'href="#pace"' in page.text) == (422, True)
+    page = await owner.submit(await owner.get(where), where + "/pace", pace="6000")
+    assert ("What is still waiting goes at this pace." in page.words, "6,000 a minute" in page.words) == (True, True)
+    await stage(pool, chunk=2)
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 6
+    paced = await pool.fetchrow("SELECT before, after FROM audit_log WHERE action = 'campaign.paced'")
+    assert paced is not None
+    assert ["1" in paced["before"], "6000" in paced["after"]] == [True, True]
+    await pool.execute("UPDATE messages SET status = 'sent', sent_at = now()")
+    await counted(pool)
+    await owner.submit(await owner.get(where), where + "/pause")
+    await pool.execute(
+        "UPDATE messages SET status = 'delivered', delivered_at = now() WHERE recipient <> '+258841000003'"
+    )
+    await pool.execute("UPDATE campaign_minutes SET minute = minute - interval '3 minutes'")
+    await counted(pool)
+    page = await owner.get(where)
+    assert "6 handed over, 5 delivered." in page.words, page.words
+    figures = re.search(r"<script type=\"application/json\" data-figures>(.*?)</script>", page.text)
+    assert figures is not None
+    drawn = msgspec.json.decode(figures[1].replace("&#34;", '"'))
+    assert [one["values"] for one in drawn["series"]] == [[6, 0, 0, 0], [0, 0, 0, 5]]
+    assert [one["name"] for one in drawn["marks"]][-1:] == ["a pause"]
+    file = await owner.get(where + "?csv=course")
+    assert file.text.count("\n") >= 3
+    ended = await pool.fetchval("UPDATE campaigns SET status = 'canceled', step_at = NULL RETURNING id")
+    page = await owner.post(f"/campaigns/{ended}/pace", page.form(where + "/pace") | {"pace": "5", "_once": "late"})
+    assert "cannot be paused or resumed" in page.words

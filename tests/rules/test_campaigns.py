@@ -18,7 +18,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import audience, counting, plan, record, staging, template
+from heliograph.campaigns import audience, counting, plan, record, template
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels.sms import Wish
 from heliograph.campaigns.record import Campaign, Counts
@@ -369,7 +369,7 @@ async def test_pace_spreads_what_is_due_and_stages_little_ahead(pool: Pool) -> N
     actor = await organization(pool)
     made = await create(pool, actor, recipients=[number(n) for n in range(100)], messages_per_minute=60)
     await run(pool)
-    ahead = int(staging.AHEAD.total_seconds())
+    ahead = int(plan.LEAD.total_seconds())
     assert (await get(pool, actor, made.id)).counts == counts(queued=ahead, pending=100 - ahead)
     await pool.execute("UPDATE campaigns SET step_at = now()")
     await run(pool)

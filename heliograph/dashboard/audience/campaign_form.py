@@ -45,7 +45,7 @@ from heliograph.whatsapp.reads import TemplateFilters
 #: and `t<n>`: the text, or what stands in where the column is empty.
 FIELDS = (
     *("channel", "name", "to", "tags", "match", "without", "numbers", "from", "when", "day", "hour", "pace", "typed"),
-    *("start", "sender", "text", "number", "template"),
+    *("start", "draft", "sender", "text", "number", "template"),
 )
 #: Templates that are offered.
 OFFERED = 200
@@ -163,7 +163,7 @@ async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Giv
     """Raises Invalid with all that is wrong."""
     wrong: list[tuple[str, str, str]] = []
     if not typed["name"]:
-        wrong.append(("name", "required", "Give it a name."))
+        wrong.append(("name", "required", words.CAMPAIGN_FORM["name.required"]))
     sender = lists.id_of(typed["sender"])
     said: Filled | None = None
     if typed["channel"] == "whatsapp":
@@ -179,13 +179,13 @@ async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Giv
             zone = ZoneInfo(request.speech.zone)
             scheduled_at = datetime.combine(date.fromisoformat(typed["day"]), time.fromisoformat(typed["hour"]), zone)
         except ValueError:
-            wrong.append(("day", "format", "Give a day and a time."))
+            wrong.append(("day", "format", words.CAMPAIGN_FORM["day.format"]))
     pace: int | None = None
     if typed["pace"]:
         if typed["pace"].isdecimal() and 1 <= int(typed["pace"][:9]) <= MAX_PACE:
             pace = int(typed["pace"])
         else:
-            wrong.append(("pace", "range", "A pace is a number of messages a minute, from 1."))
+            wrong.append(("pace", "range", words.CAMPAIGN_FORM["pace.range"]))
     if wrong:
         raise Invalid(*wrong)
     return Given(
@@ -221,24 +221,29 @@ async def _audience(
             raise NotFound
         listed = await recipients.again(conn, request.actor, campaign=await found(request, conn, earlier))
         if not listed:
-            wrong.append(("to", "empty", "Nobody is left who could be tried again."))
+            wrong.append(("to", "empty", words.CAMPAIGN_FORM["to.empty"]))
     elif typed["to"] == "numbers":
-        listed = [one for one in typed["numbers"].replace(",", "\n").replace(";", "\n").split("\n") if one.strip()]
+        listed = numbers(typed["numbers"])
         if not 1 <= len(listed) <= audience.MAX_RECIPIENTS:
-            wrong.append(("numbers", "length", "List 1 to 10,000 numbers, one a line."))
+            wrong.append(("numbers", "length", words.CAMPAIGN_FORM["numbers.length"]))
     else:
         try:
             tags = list(records.tags(_split(typed["tags"]), "tags"))
         except Invalid:
             tags = []
         if not 1 <= len(tags) <= audience.MAX_TAGS:
-            wrong.append(("tags", "length", "Give 1 to 20 tags, separated by commas."))
+            wrong.append(("tags", "length", words.CAMPAIGN_FORM["tags.length"]))
     try:
         return tags, listed, audience.excluded(_split(typed["without"]), tags)
     except Invalid:
         issue = "exclusive" if tags is None else "length"
         wrong.append(("without", issue, words.CAMPAIGN_FORM[f"without.{issue}"]))
         return tags, listed, []
+
+
+def numbers(text: str) -> list[str]:
+    """Numbers as they are pasted: one a line, or with commas or semicolons between them."""
+    return [one for one in text.replace(",", "\n").replace(";", "\n").split("\n") if one.strip()]
 
 
 def _split(text: str) -> list[str]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
+from heliograph.base.ids import uuid7_text
+from heliograph.campaigns import drafts
 from heliograph.campaigns.channels import sms, whatsapp
 from heliograph.campaigns.views import preview
 from heliograph.campaigns.views.preview import Preview
-from heliograph.dashboard.audience import campaign_form, campaign_trial
+from heliograph.dashboard.audience import campaign_drafts, campaign_form, campaign_trial, lists
 from heliograph.dashboard.audience.campaign_form import Given
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
@@ -22,13 +25,20 @@ MANY = 1_000
 
 async def show(request: Request) -> Answer:
     """The form, as far as the address fills it in."""
-    return Shown(template=PAGE, values=await _values(request, await campaign_form.prefilled(request)))
+    typed = await campaign_form.prefilled(request)
+    if (draft := lists.id_of(typed["draft"])) is not None:
+        typed |= await campaign_drafts.read(request, draft)
+    else:
+        typed["draft"] = uuid7_text()
+    return Shown(template=PAGE, values=await _values(request, typed))
 
 
 async def create(request: Request) -> Answer:
     """Look at it, try it on oneself, or make it."""
     typed = campaign_form.typed(request.form)
     wants = request.form.get("do", "preview")
+    if wants != "create":  # without a script, too, nothing that was typed is lost
+        await campaign_drafts.keep(request, typed)
     if wants == "template":  # another one has other fields
         return Shown(template=PAGE, values=await _values(request, typed))
     if wants != "create":
@@ -51,18 +61,20 @@ async def create(request: Request) -> Answer:
         wrong = Invalid(("typed", "differs", "Type how many people get it."))
         return refused(PAGE, wrong, await _values(request, typed, seen))
     try:
-        id = await request.once(lambda conn: _make(request, conn, given))
+        id = await request.once(lambda conn: _make(request, conn, given, lists.id_of(typed["draft"])))
     except Refusal as refusal:
         return refused(PAGE, campaign_form.told(refusal), await _values(request, typed, seen))
     return Elsewhere(location=request.to(f"{HERE}/{id}"), notice=request.text("The campaign is made."))
 
 
-async def _make(request: Request, conn: Connection, given: Given) -> str:
+async def _make(request: Request, conn: Connection, given: Given, draft: UUID | None) -> str:
     wish = given.wish
     if isinstance(wish, whatsapp.Wish):
         made = await whatsapp.create(conn, request.actor, wish=wish, request_id=request.request_id)
     else:
         made = await sms.create(conn, request.actor, wish=wish, request_id=request.request_id)
+    if draft is not None:
+        await drafts.discard(conn, request.actor, id=draft)
     return str(made.id)
 
 

@@ -8,20 +8,24 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
 from heliograph.base.ids import time_of
 from heliograph.campaigns import plan, record
 from heliograph.campaigns.plan import CampaignNotCancelable, CampaignNotPausable
 from heliograph.campaigns.record import Campaign, Counts
-from heliograph.campaigns.views import recipients
+from heliograph.campaigns.views import progress, recipients
+from heliograph.campaigns.views.progress import Progress
 from heliograph.dashboard import exporting, seeing
-from heliograph.dashboard.audience import campaign_form, words
+from heliograph.dashboard.audience import campaign_drafts, campaign_form, words
 from heliograph.overview import messages
 from heliograph.overview.exports.kinds import Messages
 from heliograph.overview.messages import Filters
-from heliograph.pages.answers import Answer, Elsewhere, Shown
-from heliograph.pages.pieces import leafing
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces import charts, leafing
+from heliograph.pages.pieces.charts import Chart, Mark, Series
 from heliograph.pages.requests import Request
 from heliograph.people.roles import AUDIT, CONTENT
 from heliograph.sms import messages as sms
@@ -63,10 +67,12 @@ async def show_list(request: Request) -> Answer:
         found = await record.list_page(
             conn, request.actor, after=leafing.after(request), limit=limit + 1, channel=channel
         )
+        kept = [] if request.is_fragment or not request.may(WRITE) else await campaign_drafts.values(request, conn)
     rows = found[:limit]
     values = {
         "lines": [_line(one) for one in rows],
         "channel": channel,
+        "drafts": kept,
         "pages": leafing.pages(request, rows[-1].id if len(found) > limit else None),
         "may_write": request.may(WRITE),
         "statuses": words.CAMPAIGN_STATUSES,
@@ -82,6 +88,8 @@ async def show(request: Request) -> Answer:
     async with request.reading() as conn:
         campaign = await find(request, conn)
         values = await _values(request, conn, campaign)
+    if (file := charts.download(request, [values["chart"]])) is not None:
+        return file
     return Shown(
         template="audience/campaign_live.html" if request.is_fragment else "audience/campaign.html", values=values
     )
@@ -97,6 +105,24 @@ async def pause(request: Request) -> Answer:
 async def resume(request: Request) -> Answer:
     """Let it go on where it was."""
     return await _act(request, plan.resume, request.text("The campaign goes on."))
+
+
+async def change_pace(request: Request) -> Answer:
+    """Faster or slower, from now on."""
+    text = request.form.get("pace", "").strip()
+    async with request.reading() as conn:
+        campaign = await find(request, conn)
+    if text and not (text.isdecimal() and 1 <= int(text[:9]) <= plan.MAX_PACE):
+        wrong = Invalid(("pace", "range", words.CAMPAIGN_FORM["pace.range"]))
+        async with request.reading() as conn:
+            values = await _values(request, conn, campaign)
+        return refused("audience/campaign.html", wrong, values | {"pace": text})
+    pace = int(text) if text else None
+
+    async def act(conn: Connection, actor: Actor, *, id: UUID, channel: str) -> Campaign:
+        return await plan.change_pace(conn, actor, id=id, messages_per_minute=pace, channel=channel)
+
+    return await _act(request, act, request.text("What is still waiting goes at this pace."))
 
 
 async def show_cancel(request: Request) -> Answer:
@@ -163,7 +189,10 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         if campaign.counts.failed or campaign.counts.unknown:
             reasons = await recipients.reasons(conn, request.actor, campaign=campaign)
     counts = campaign.counts
+    course = await progress.read(conn, request.actor, campaign_id=campaign.id)
     return {
+        "chart": _chart(request, course),
+        "pace": campaign.messages_per_minute or "",
         "line": _line(campaign),
         "campaign": campaign,
         "statuses": words.CAMPAIGN_STATUSES,
@@ -184,6 +213,36 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         and campaign.status in ("completed", "canceled", "failed"),
         "sees_log": request.may(permission=AUDIT),
     }
+
+
+def _chart(request: Request, course: Progress) -> Chart:
+    text, speech = request.text, request.speech
+    sent, delivered = sum(one[1] for one in course.intervals), sum(one[2] for one in course.intervals)
+    marks = [
+        Mark(one.at, text("a pause") if one.status == "paused" else text("going on"))
+        for one in course.moves
+        if course.intervals and one.at >= course.intervals[0][0]
+    ]
+    return Chart(
+        id="course",
+        title=text(
+            "%(sent)s handed over, %(delivered)s delivered.",
+            sent=speech.number(sent),
+            delivered=speech.number(delivered),
+        ),
+        unit=text("messages a minute")
+        if course.step == 1
+        else text("messages in %(minutes)s minutes", minutes=speech.number(course.step)),
+        kind="bars",
+        speech=speech,
+        times=[one[0] for one in course.intervals],
+        step=course.step * 60,
+        series=[
+            Series(text("Handed over"), "way", [one[1] for one in course.intervals]),
+            Series(text("Delivered"), "good", [one[2] for one in course.intervals]),
+        ],
+        marks=marks,
+    )
 
 
 def _funnel(counts: Counts) -> list[tuple[str, int]]:

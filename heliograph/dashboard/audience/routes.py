@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard.audience import campaign_new, campaigns, imports, opt_outs, people, tags
+from heliograph.dashboard.audience import campaign_drafts, campaign_new, campaigns, imports, opt_outs, people, tags
 from heliograph.pages.routes import Route, alike, get, post, shared, table, upload
 from heliograph.people.roles import EXPORT, SETTINGS
 
@@ -13,7 +13,10 @@ ROUTES: tuple[Route, ...] = (
     alike("/campaigns", campaigns.show_list, SEE),
     get("/campaigns/new", campaign_new.show, SEND),
     table("/campaigns", campaign_new.create, SEND),
+    table("/campaigns/drafts", campaign_drafts.save, SEND),
+    post("/campaigns/drafts/{id}/discard", campaign_drafts.discard, SEND),
     alike("/campaigns/{id}", campaigns.show, SEE),
+    post("/campaigns/{id}/pace", campaigns.change_pace, SEND),
     post("/campaigns/{id}/pause", campaigns.pause, SEND),
     post("/campaigns/{id}/resume", campaigns.resume, SEND),
     get("/campaigns/{id}/cancel", campaigns.show_cancel, SEND),

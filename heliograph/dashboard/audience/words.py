@@ -71,7 +71,13 @@ CAMPAIGN_STATUSES: Mapping[str, str] = {
 }
 #: What is wrong with the form for a campaign: field and issue.
 CAMPAIGN_FORM: Mapping[str, str] = {
+    "name.required": "Give it a name.",
     "name.length": "A name has 1 to 200 characters.",
+    "to.empty": "Nobody is left who could be tried again.",
+    "tags.length": "Give 1 to 20 tags, separated by commas.",
+    "numbers.length": "List 1 to 10,000 numbers, one a line.",
+    "day.format": "Give a day and a time.",
+    "pace.range": "A pace is a number of messages a minute, from 1.",
     "text.length": "Write a text.",
     "text.placeholder": "There is no such placeholder: use those that are offered.",
     "text.too_many_segments": "The text needs more than ten segments.",

@@ -1,0 +1,99 @@
+"""Drafts of campaigns: forms that are not sent yet, kept as they were typed, for whoever may make campaigns.
+
+The rule nobody may break: numbers stand in a column of their own, in one spelling, so that erasing a person finds them;
+no draft is a campaign, and none is sent. One that nobody goes on with is erased after 30 days (`retention.rules`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.campaigns import audience
+
+#: Drafts of an organization and mode, and characters of what was typed, the numbers aside.
+MOST, LONGEST = 100, 100_000
+
+
+class TooManyDrafts(Refusal):
+    """There are 100 drafts of campaigns. Discard one that is not needed any more."""
+
+    code, status = "too_many_campaign_drafts", 409
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """A form as it was typed."""
+
+    id: UUID
+    #: Who saved it last.
+    author: str
+    fields: dict[str, str]
+    numbers: list[str]
+    saved_at: datetime
+
+
+_COLUMNS = "id, author, fields, numbers, saved_at"
+# Two people may go on with the same one: what was saved last stays. Another organization's id, or one of the other
+# mode, is another draft. The bound is one of room, not of money: two at once may exceed it by one.
+SAVE = f"""
+INSERT INTO campaign_drafts AS known (organization_id, mode, id, author, fields, numbers, saved_at)
+SELECT $1, $2, $3, $4, $5, $6, now()
+ WHERE EXISTS (SELECT FROM campaign_drafts WHERE organization_id = $1 AND mode = $2 AND id = $3)
+    OR (SELECT count(*) FROM campaign_drafts WHERE organization_id = $1 AND mode = $2) < {MOST}
+    ON CONFLICT (organization_id, mode, id) DO UPDATE
+   SET author = excluded.author, fields = excluded.fields, numbers = excluded.numbers, saved_at = excluded.saved_at
+RETURNING true
+"""
+
+
+async def save(conn: Connection, actor: Actor, *, id: UUID, fields: Mapping[str, str], numbers: Sequence[str]) -> None:
+    """Keep a form under its id, in place of what was kept under it. `numbers`: as they were typed.
+
+    Raises Invalid for one that no form can be, and TooManyDrafts.
+    """
+    if len(numbers) > audience.MAX_RECIPIENTS:
+        raise Invalid(("numbers", "length", f"`numbers` must list at most {audience.MAX_RECIPIENTS} numbers"))
+    if sum(map(len, fields.values())) > LONGEST or sum(map(len, numbers)) > LONGEST * 10:
+        raise Invalid(("form", "length", f"a draft has at most {LONGEST} characters"))
+    spelled = await audience.spelled([one.strip() for one in numbers])
+    told = msgspec.json.encode(fields).decode()
+    values = (actor.organization_id, actor.mode, id, actor.who.name, told, spelled)
+    if not await conn.fetchval(SAVE, *values):
+        raise TooManyDrafts
+
+
+LIST = f"""
+SELECT {_COLUMNS} FROM campaign_drafts WHERE organization_id = $1 AND mode = $2 ORDER BY saved_at DESC LIMIT {MOST + 10}
+"""
+GET = f"SELECT {_COLUMNS} FROM campaign_drafts WHERE organization_id = $1 AND mode = $2 AND id = $3"
+DISCARD = "DELETE FROM campaign_drafts WHERE organization_id = $1 AND mode = $2 AND id = $3"
+
+
+async def list_all(conn: Connection, actor: Actor) -> list[Draft]:
+    """The organization's drafts, the one that was saved last first."""
+    return [_draft(row) for row in await conn.fetch(LIST, actor.organization_id, actor.mode)]
+
+
+async def get(conn: Connection, actor: Actor, *, id: UUID) -> Draft:
+    """One draft. Raises NotFound."""
+    row = await conn.fetchrow(GET, actor.organization_id, actor.mode, id)
+    if row is None:
+        raise NotFound("There is no such draft.", resource="campaign_draft", id=str(id))
+    return _draft(row)
+
+
+async def discard(conn: Connection, actor: Actor, *, id: UUID) -> None:
+    """Forget a draft; one that is not there, too."""
+    await conn.execute(DISCARD, actor.organization_id, actor.mode, id)
+
+
+def _draft(row: asyncpg.Record) -> Draft:
+    fields = msgspec.json.decode(row["fields"], type=dict[str, str])
+    return Draft(row["id"], row["author"], fields, row["numbers"], row["saved_at"])

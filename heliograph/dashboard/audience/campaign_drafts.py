@@ -1,0 +1,72 @@
+"""Drafts of campaigns: saved while somebody types, gone on with by anybody who may make campaigns, or discarded."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, Refusal
+from heliograph.campaigns import drafts
+from heliograph.dashboard.audience import campaign_form, lists
+from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.requests import Request
+
+HERE = "/campaigns"
+#: What is no part of a draft: what stands elsewhere, and what is to be thought about each time.
+_OUTSIDE = ("draft", "numbers", "start", "typed")
+
+
+async def save(request: Request) -> Answer:
+    """Keep the form as it stands, and say so where its script shows it."""
+    problem = await keep(request, campaign_form.typed(request.form))
+    return Shown(template="audience/campaign_draft.html", values={"problem": problem})
+
+
+async def keep(request: Request, typed: dict[str, str]) -> str:
+    """Keep a form; returns why it could not be kept, or ""."""
+    if (id := lists.id_of(typed["draft"])) is None or not any(typed[name] for name in ("name", "text", "template")):
+        return ""
+    fields = {name: value for name, value in typed.items() if name not in _OUTSIDE and value}
+    try:
+        async with request.writing() as conn:
+            await drafts.save(
+                conn, request.actor, id=id, fields=fields, numbers=campaign_form.numbers(typed["numbers"])
+            )
+    except Refusal as refusal:
+        if isinstance(refusal, Invalid):
+            return request.text("This is too long to be saved as a draft.")
+        return request.text(refusal.message)
+    return ""
+
+
+async def read(request: Request, id: UUID) -> dict[str, str]:
+    """The fields of a draft, as they were typed. Raises NotFound."""
+    async with request.reading() as conn:
+        found = await drafts.get(conn, request.actor, id=id)
+    return {**found.fields, "numbers": "\n".join(found.numbers), "draft": str(found.id)}
+
+
+async def discard(request: Request) -> Answer:
+    """Forget one."""
+
+    async def work(conn: Connection) -> str:
+        await drafts.discard(conn, request.actor, id=request.id())
+        return ""
+
+    await request.once(work)
+    return Elsewhere(location=request.to(HERE), notice=request.text("The draft is discarded."))
+
+
+async def values(request: Request, conn: Connection) -> list[dict[str, Any]]:
+    """What the list of campaigns shows of them."""
+    return [
+        {
+            "id": one.id,
+            "name": one.fields.get("name", ""),
+            "channel": one.fields.get("channel", ""),
+            "author": one.author,
+            "saved_at": one.saved_at,
+        }
+        for one in await drafts.list_all(conn, request.actor)
+    ]
