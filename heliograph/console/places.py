@@ -33,6 +33,7 @@ GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
             Place("/console/now", "Now", "monitor", roles.NOW),
             Place("/console/approvals", "Approvals", "tag", roles.APPROVALS),
             Place("/console/organizations", "Organizations", "house", roles.ORGANIZATIONS),
+            Place("/console/messages", "Messages", "messages", roles.LOOK),
         ),
     ),
     ("Carriage", (Place("/console/suppliers", "Suppliers", "send", roles.CARRIAGE),)),
@@ -43,7 +44,13 @@ GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
             Place("/console/health", "Health", "shield", roles.CARRIAGE),
         ),
     ),
-    ("House", (Place("/console/operators", "Operators", "users", roles.OPERATORS),)),
+    (
+        "House",
+        (
+            Place("/console/operators", "Operators", "users", roles.OPERATORS),
+            Place("/console/audit", "Audit log", "history", roles.AUDIT_OWN),
+        ),
+    ),
 )
 
 

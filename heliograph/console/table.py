@@ -6,9 +6,10 @@ from heliograph.console.approvals.routes import ROUTES as APPROVALS
 from heliograph.console.door.routes import ROUTES as DOOR
 from heliograph.console.engine.routes import ROUTES as ENGINE
 from heliograph.console.house.routes import ROUTES as HOUSE
+from heliograph.console.messages.routes import ROUTES as MESSAGES
 from heliograph.console.organizations.routes import ROUTES as ORGANIZATIONS
 from heliograph.pages.routes import Route, Table
 
-ROUTES: tuple[Route, ...] = (*DOOR, *ENGINE, *APPROVALS, *ORGANIZATIONS, *HOUSE)
+ROUTES: tuple[Route, ...] = (*DOOR, *ENGINE, *APPROVALS, *ORGANIZATIONS, *MESSAGES, *HOUSE)
 
 TABLE = Table(ROUTES)

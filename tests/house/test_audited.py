@@ -376,6 +376,7 @@ SUBMITTED = {
     "/console/approvals/{organization}/{id}/approve": "sender_id.reviewed",
     "/console/approvals/{organization}/{id}/reject": "sender_id.reviewed",
     "/console/approvals/{organization}/{id}/undo": "sender_id.reviewed",
+    "/console/messages/{id}/reveal": "message.revealed",
     "/console/queue/hold": "queue.held",
     "/console/queue/holds/{id}/release": "queue.released",
     "/console/suppliers/{id}/pause": "supplier.state_changed",

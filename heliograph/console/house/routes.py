@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from heliograph.console.house import operators
+from heliograph.console.house import audit, operators
 from heliograph.pages.routes import Route, get, post
-from heliograph.people.operators.roles import OPERATORS
+from heliograph.people.operators.roles import AUDIT_OWN, OPERATORS
 
 ROUTES: tuple[Route, ...] = (
+    get("/console/audit", audit.show, permission=AUDIT_OWN),
     get("/console/operators", operators.show, permission=OPERATORS),
     get("/console/operators/new", operators.show_new, permission=OPERATORS, is_proved=True),
     post("/console/operators", operators.add, permission=OPERATORS, is_proved=True),

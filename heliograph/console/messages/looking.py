@@ -1,0 +1,128 @@
+"""O4 Messages: everything that happened to a message, whichever organization's it is.
+
+The rule nobody may break: text and whole number are shown for a reason that was given, and the audit logs say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.accounts import organizations
+from heliograph.base import phones
+from heliograph.base.actor import Actor, Who
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.phones import masked
+from heliograph.base.process.logs import NUMBERS, cleaned
+from heliograph.console.acting import acting_for
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.sending.timeline import Timeline
+from heliograph.sms import messages, timeline
+from heliograph.whatsapp import messages as whatsapp_messages
+from heliograph.whatsapp import timeline as whatsapp_timeline
+
+HERE = "/console/messages"
+#: Messages of a list; characters of a reason.
+LISTED, LONGEST = 50, 500
+
+
+async def find(request: Request) -> Answer:
+    """By id; or those to a number, of one organization."""
+    typed = {name: request.query.get(name, "").strip() for name in ("id", "organization", "recipient", "channel")}
+    values: dict[str, Any] = {**typed, "found": None}
+    if typed["id"]:
+        try:
+            return Elsewhere(location=f"{HERE}/{UUID(typed['id'])}")
+        except ValueError:
+            wrong = Invalid(("id", "format", "An id looks like 0199c0de-0000-7000-8000-000000000000."))
+            return refused("messages/find.html", wrong, values)
+    if not typed["organization"] and not typed["recipient"]:
+        return Shown(template="messages/find.html", values=values)
+    number = phones.parse(typed["recipient"]) if typed["recipient"] else None
+    if typed["recipient"] and number is None:
+        wrong = Invalid(("recipient", "format", "Write a phone number with its country code, such as +258841234567."))
+        return refused("messages/find.html", wrong, values)
+    try:
+        async with request.reading() as conn:
+            one = await organizations.find(conn, reference=typed["organization"] or None)
+            actor = acting_for(request, one)
+            found = await _listed(conn, actor, typed["channel"], number)
+    except (Invalid, NotFound) as refusal:
+        return refused("messages/find.html", Invalid(("organization", refusal.code, refusal.message)), values)
+    return Shown(template="messages/find.html", values=values | {"found": found})
+
+
+async def _listed(conn: Connection, actor: Actor, channel: str, number: str | None) -> Sequence[Any]:
+    """The latest messages of an organization, to a number (E.164) if one is given."""
+    if channel == "whatsapp":
+        of = whatsapp_messages.Filters(recipient=number)
+        return (await whatsapp_messages.list_page(conn, actor, filters=of, limit=LISTED)).messages
+    filters = messages.Filters(mode="live", recipient=number)
+    return (await messages.list_page(conn, actor, filters=filters, limit=LISTED)).messages
+
+
+async def show(request: Request) -> Answer:
+    """Everything that happened to it, without text and whole number."""
+    async with request.reading() as conn:
+        found = await _read(conn, request.id(), None)
+    return Shown(template="messages/message.html", values=_values(found, whole=False))
+
+
+async def reveal(request: Request) -> Answer:
+    """The same with text and number, for a reason that both audit logs keep."""
+    reason = request.form.get("reason", "").strip()
+    id = request.id()
+    if not 1 <= len(reason) <= LONGEST:
+        async with request.reading() as conn:
+            found = await _read(conn, id, None)
+        wrong = Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
+        return refused("messages/message.html", wrong, _values(found, whole=False))
+    async with request.writing() as conn:
+        found = await _read(conn, id, msgspec.structs.replace(request.who, reason=reason))
+    return Shown(template="messages/message.html", values=_values(found, whole=True))
+
+
+async def _read(conn: Connection, id: UUID, by: Who | None) -> Timeline:
+    """`by`: who sees the text, and why; None: nobody does."""
+    for channel in (timeline, whatsapp_timeline):
+        try:
+            if by is None:
+                return await channel.of_message(conn, id=id)
+            return await channel.of_message(conn, id=id, with_text=True, by=by)
+        except NotFound:
+            continue
+    raise NotFound
+
+
+def _values(found: Timeline, *, whole: bool) -> dict[str, Any]:
+    shown = (lambda values: values) if whole else _masked
+    return {
+        "id": found.message["id"],
+        "organization": found.message.get("organization", ""),
+        "organization_id": found.message["organization_id"],
+        "message": [(name, value) for name, value in shown(found.message).items() if value is not None],
+        "entries": [(one.at, one.what, shown(one.detail)) for one in found.entries],
+        "queued": [shown(one) for one in found.queued],
+        "is_whole": whole,
+        "text": found.text,
+        "reason": "",
+    }
+
+
+def _masked(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _safe(name, value) for name, value in values.items()}
+
+
+def _safe(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _masked(value)
+    if isinstance(value, list | tuple):
+        return [_safe(name, one) for one in value]
+    if isinstance(value, str):
+        return masked(value) if name in NUMBERS and value.startswith("+") else cleaned(value, numbers=name != "id")
+    return value

@@ -1,0 +1,13 @@
+"""Addresses of messages."""
+
+from __future__ import annotations
+
+from heliograph.console.messages import looking
+from heliograph.pages.routes import Route, get, post
+from heliograph.people.operators.roles import LOOK
+
+ROUTES: tuple[Route, ...] = (
+    get("/console/messages", looking.find, permission=LOOK),
+    get("/console/messages/{id}", looking.show, permission=LOOK),
+    post("/console/messages/{id}/reveal", looking.reveal, permission=LOOK),
+)
