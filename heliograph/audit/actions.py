@@ -52,6 +52,7 @@ ACTIONS = {
     "sender_id.requested": "Sender ID requested",
     "sender_id.reviewed": "Sender ID approved, rejected or suspended",
     "sender_id.default_changed": "Default sender ID changed",
+    "sender_id.registered": "Registration of a sender ID changed",
     "saved_text.created": "Text saved",
     "saved_text.changed": "Saved text changed",
     "saved_text.removed": "Saved text removed",
@@ -67,6 +68,10 @@ ACTIONS = {
     "route.added": "Route added",
     "route.changed": "Route changed, paused or resumed",
     "route.removed": "Route removed",
+    "sender_rule.changed": "Rule for senders set",
+    "sender_rule.removed": "Rule for senders removed",
+    "number_rule.changed": "Rule for numbers set",
+    "number_rule.removed": "Rule for numbers removed",
     "queue.held": "Work held",
     "queue.released": "Held work released",
     "queue.withdrawn": "Work withdrawn",
@@ -112,4 +117,4 @@ ACTIONS = {
 }
 
 #: Objects that belong to the installation: no entry of an organization is about them.
-OF_INSTALLATION = frozenset({"supplier", "route", "rates", "whatsapp_app"})
+OF_INSTALLATION = frozenset({"supplier", "route", "rates", "sender_rule", "number_rule", "whatsapp_app"})

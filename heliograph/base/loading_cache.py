@@ -2,6 +2,8 @@
 
 What every request asks for (its key, its organization's senders) changes rarely, but a change must hold everywhere
 within a second. So a value is used for `max_age` seconds and then reloaded, together with whatever else is due.
+
+`Current` does the same for what a process holds as a whole, such as all rates, and takes up changes of by itself.
 """
 
 from __future__ import annotations
@@ -9,12 +11,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import monotonic
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from heliograph.base.database.batching import Batcher
+from heliograph.base.database.pool import Connection, Pool
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+
+#: Seconds after which what changed counts everywhere, about.
+EVERY = 1.0
+#: Older ones are waited for, seconds.
+OLDEST = 3.0
 
 
 class LoadingCache(Generic[Key, Value]):
@@ -73,3 +81,52 @@ class LoadingCache(Generic[Key, Value]):
         for key in keys:
             self._values[key] = (asked_at, found.get(key))
         return [found.get(key) for key in keys]
+
+
+class Refreshed(Protocol):
+    """What takes up what has changed."""
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last `refresh` began."""
+
+    async def refresh(self, conn: Connection | Pool) -> None:
+        """Take up what has changed, if that was not done within EVERY."""
+
+
+Held = TypeVar("Held", bound=Refreshed)
+
+
+class Current(Generic[Held]):
+    """One of them, for those who ask for it now and then."""
+
+    def __init__(self, pool: Pool, held: Held) -> None:
+        self._pool = pool
+        self._held = held
+        self._refreshing: asyncio.Task[None] | None = None
+
+    async def get(self, conn: Connection | None = None) -> Held:
+        """What is known; waits only if nobody asked for a while. Raises what the database raises. `conn`: the caller's
+        connection, on which it then waits: whoever holds one must not wait for another of the same pool."""
+        age = self._held.age
+        if age > OLDEST and conn is not None:
+            await self._held.refresh(conn)
+        elif age > EVERY:
+            if self._refreshing is None:
+                self._refreshing = asyncio.create_task(self._refresh())
+                # Mostly nobody waits for it: what was before counts until the next one succeeds.
+                self._refreshing.add_done_callback(lambda task: task.cancelled() or task.exception())
+            if age > OLDEST:
+                await asyncio.shield(self._refreshing)
+        return self._held
+
+    async def close(self) -> None:
+        """Wait for what is under way."""
+        if self._refreshing is not None:
+            await asyncio.wait([self._refreshing])
+
+    async def _refresh(self) -> None:
+        try:
+            await self._held.refresh(self._pool)
+        finally:
+            self._refreshing = None

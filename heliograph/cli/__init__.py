@@ -38,6 +38,7 @@ ROOMS = {
     "rates": "money",
     "prices": "money",
     "route": "carriage",
+    "rule": "carriage",
     "margin": "money",
     "quota": "organization",
     "usage": "organization",

@@ -852,6 +852,56 @@ COMMENT ON TABLE suppliers IS 'reference: accounts that carry messages. kind: se
 COMMENT ON COLUMN suppliers.simulated IS 'a simulator: carries live messages only while there is no other supplier';
 COMMENT ON COLUMN suppliers.parts IS 'which parts'' receipts decide the status of a message of several parts';
 
+CREATE TABLE sender_rules (
+    id          uuid PRIMARY KEY,
+    supplier_id uuid NOT NULL CONSTRAINT sender_rules_supplier REFERENCES suppliers,
+    country     text,
+    sender      text,
+    kind        text CHECK (kind IN ('alphanumeric', 'numeric')),
+    action      text NOT NULL CHECK (action IN ('allow', 'replace', 'refuse', 'register')),
+    replacement text,
+    note        text NOT NULL DEFAULT '',
+    changed_at  timestamptz NOT NULL,
+    CONSTRAINT sender_rules_replacement CHECK (CASE action WHEN 'replace' THEN replacement IS NOT NULL
+                                                           WHEN 'register' THEN true ELSE replacement IS NULL END)
+);
+CREATE UNIQUE INDEX sender_rules_place
+    ON sender_rules (supplier_id, coalesce(country, ''), coalesce(lower(sender), ''), coalesce(kind, ''));
+COMMENT ON TABLE sender_rules IS 'reference: what a supplier does with senders; the most specific rule decides. See senders/book.py';
+COMMENT ON COLUMN sender_rules.country IS 'ISO region of the calling code; NULL: everywhere. sender and kind likewise';
+COMMENT ON COLUMN sender_rules.replacement IS 'sent instead; of action register, while the sender is not registered (NULL: refused)';
+
+CREATE TABLE number_rules (
+    id          uuid PRIMARY KEY,
+    supplier_id uuid NOT NULL CONSTRAINT number_rules_supplier REFERENCES suppliers,
+    prefix      text NOT NULL DEFAULT '' CHECK (prefix ~ '^([1-9][0-9]{0,14})?$'),
+    strip       text NOT NULL DEFAULT '',
+    prepend     text NOT NULL DEFAULT '',
+    ton         smallint,
+    npi         smallint,
+    sender_ton  smallint,
+    sender_npi  smallint,
+    note        text NOT NULL DEFAULT '',
+    changed_at  timestamptz NOT NULL,
+    CONSTRAINT number_rules_place UNIQUE (supplier_id, prefix),
+    CONSTRAINT number_rules_numbering CHECK (num_nulls(ton, npi) <> 1 AND num_nulls(sender_ton, sender_npi) <> 1)
+);
+COMMENT ON TABLE number_rules IS 'reference: how a supplier wants numbers written that begin with prefix; the longest one decides';
+
+CREATE TABLE sender_owners (
+    sender      text NOT NULL,
+    supplier_id uuid NOT NULL,
+    seen_at     timestamptz NOT NULL,
+    PRIMARY KEY (sender, supplier_id)
+);
+COMMENT ON TABLE sender_owners IS 'reference: numbers of ours (digits) and the suppliers by which messages to them came in within 90 days';
+
+CREATE TABLE sender_book (
+    is_only boolean PRIMARY KEY CHECK (is_only),
+    version bigint NOT NULL
+);
+COMMENT ON TABLE sender_book IS 'control: one row, moved by each change of sender_rules, number_rules, sender_registrations and sender_owners';
+
 CREATE TABLE routes (
     id              uuid PRIMARY KEY,
     name            text NOT NULL CONSTRAINT routes_name UNIQUE,
@@ -1010,6 +1060,24 @@ CREATE INDEX sender_ids_approved ON sender_ids (lower(value)) WHERE status = 'ap
 CREATE INDEX sender_ids_pending ON sender_ids (id) WHERE status = 'pending';
 CREATE INDEX sender_ids_alike ON sender_ids (translate(lower(value), '013457i8 ._&-', 'oleastlb')) WHERE status = 'approved';
 COMMENT ON TABLE sender_ids IS 'tenant: names and numbers that an organization may send from';
+
+CREATE TABLE sender_registrations (
+    organization_id uuid NOT NULL,
+    sender_id       uuid NOT NULL,
+    country         text NOT NULL,
+    network         text NOT NULL DEFAULT '',
+    supplier_id     uuid NOT NULL,
+    state           text NOT NULL CHECK (state IN ('asked', 'pending', 'registered', 'refused')),
+    note            text NOT NULL DEFAULT '',
+    asked_at        timestamptz NOT NULL,
+    changed_at      timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, sender_id, country, network, supplier_id),
+    CONSTRAINT sender_registrations_sender FOREIGN KEY (organization_id, sender_id) REFERENCES sender_ids
+);
+COMMENT ON TABLE sender_registrations IS 'tenant: how far an organization''s senders are registered abroad; operators keep it';
+COMMENT ON COLUMN sender_registrations.network IS 'MCC-MNC; empty: all of the country';
+COMMENT ON COLUMN sender_registrations.supplier_id IS 'with which supplier; zero: with whichever';
+COMMENT ON COLUMN sender_registrations.note IS 'for operators and for the organization';
 
 CREATE TABLE saved_texts (
     organization_id uuid NOT NULL CONSTRAINT saved_texts_organization REFERENCES organizations,

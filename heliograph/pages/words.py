@@ -1,4 +1,7 @@
-"""Words for what the code names: roles, statuses, modes. Each is looked up in the reader's language."""
+"""Words for what the code names: roles, statuses, modes. Each is looked up in the reader's language.
+
+It has over 400 lines because whoever translates, or renames, finds all of them in one place.
+"""
 
 from __future__ import annotations
 
@@ -57,6 +60,13 @@ QUIET_HOURS = (
     ("own", "The same everywhere", "By the time of the recipient's country, from and to:"),
     ("off", "It does not wait", "Marketing may arrive at night."),
 )
+#: How far a sender ID is registered in a country.
+REGISTRATIONS: Mapping[str, str] = {
+    "asked": "Registration asked for",
+    "pending": "Being registered",
+    "registered": "Registered",
+    "refused": "Registration refused",
+}
 #: What a file holds, and how far it is.
 EXPORT_KINDS: Mapping[str, str] = {
     "messages": "Messages",
@@ -203,6 +213,7 @@ SAVED_TEXT_FORM: Mapping[str, str] = {
 SEND_WAYS: Mapping[str, str] = {
     "quota_exceeded": "See the quota",
     "sender_id_not_approved": "See the sender IDs",
+    "sender_id_not_allowed": "See the sender IDs",
     "whatsapp_window_closed": "Send a template",
 }
 #: What the last four digits of a number choose in test mode.

@@ -23,7 +23,7 @@ import msgspec
 from heliograph.base import phones
 
 #: What decided about the destination, most specific first.
-Matched = Literal["network", "prefix", "range", "country", "any", "suppliers"]
+Matched = Literal["network", "prefix", "range", "country", "any", "suppliers", "owner"]
 _LEVELS: dict[str, int] = {"network": 0, "prefix": 1, "range": 2, "country": 3, "any": 4}
 #: How many answers are remembered for one prefix.
 MEMO = 4_096
@@ -194,7 +194,10 @@ class Table:
             fitting = [one for head in heads for one in by_prefix.get(head, ())]
             able = [one for one in carriers if not one.prefixes or prefix.startswith(one.prefixes)]
             self._nodes[prefix] = _Node(fitting, every, able)
+        self._carriers = carriers
         self._any = self._nodes[""]
+        #: With what was asked for, so that nothing else can have its identity.
+        self._owned: dict[tuple[int, tuple[UUID, ...]], tuple[Candidates, Candidates]] = {}
         #: Where a number is cut, its `+` included, longest first.
         self._ends = sorted({len(prefix) + 1 for prefix in known if prefix}, reverse=True)
 
@@ -248,6 +251,25 @@ class Table:
             node.memo[key] = answer
             if key == (None, None, None, None, is_certain):
                 node.only = answer
+        return answer
+
+    def owned(self, found: Candidates, recipient: str, owners: Sequence[UUID]) -> Candidates:
+        """Of the candidates for a message those that its sender's number belongs to. A route that names none of them
+        gives way to those that carry there, in the given order; if none does, all is as without them."""
+        key = id(found), tuple(owners)
+        known = self._owned.get(key)
+        if known is not None and known[0] is found:
+            return known[1]
+        kept = tuple(one for group in found.groups for one in group.choices if one.supplier_id in owners)
+        if kept:
+            answer = _candidates(found.route, found.matched, kept)
+        else:
+            able = {one.id for one in self._carriers if not one.prefixes or recipient.startswith(one.prefixes, 1)}
+            kept = tuple(Choice(one, place) for place, one in enumerate(owners) if one in able)
+            answer = _candidates(None, "owner", kept) if kept else found
+        if len(self._owned) >= MEMO:
+            self._owned.clear()
+        self._owned[key] = found, answer
         return answer
 
     def fitting(

@@ -60,7 +60,9 @@ def explained(
         return " beside ".join(shares)
 
     route = found.route
-    if route is None:
+    if found.matched == "owner":
+        head = "the sender's number belongs to its supplier"
+    elif route is None:
         head = "no route: the suppliers' own prefixes, priorities and weights"
     else:
         head = ", ".join([matched(route, found.matched), *asked(route, organization)]) + f" (route {route.name})"

@@ -6,20 +6,17 @@ counts in no margin.
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime
 from time import monotonic
 from uuid import UUID
 
 from heliograph.accounts.organizations import DestinationNotAllowed
 from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.loading_cache import EVERY, Current
 from heliograph.base.money import Charge
 from heliograph.networks.directory import Directory, Place
 from heliograph.prices.book import Book, charge
 from heliograph.prices.tariff import Destination, Found, Tariff, sender_type
-
-#: Seconds after which what changed counts everywhere, about.
-EVERY = 1.0
 
 
 class Charges:
@@ -80,39 +77,8 @@ class Charges:
         return charge(found, segments)
 
 
-class CurrentCharges:
-    """The charges of a process that nobody refreshes by a timer: as they were a second ago, or now after a pause."""
-
-    #: Older ones are waited for, seconds.
-    OLDEST = 3.0
+class CurrentCharges(Current[Charges]):
+    """The charges of a process that nobody refreshes by a timer."""
 
     def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._charges = Charges()
-        self._refreshing: asyncio.Task[None] | None = None
-
-    async def get(self, conn: Connection | None = None) -> Charges:
-        """The charges; waits only if nobody asked for a while. Raises what the database raises. `conn`: the caller's
-        connection, on which it then waits: whoever holds one must not wait for another of the same pool."""
-        age = self._charges.age
-        if age > self.OLDEST and conn is not None:
-            await self._charges.refresh(conn)
-        elif age > EVERY:
-            if self._refreshing is None:
-                self._refreshing = asyncio.create_task(self._refresh())
-                # Mostly nobody waits for it: the charges of before count until the next one succeeds.
-                self._refreshing.add_done_callback(lambda task: task.cancelled() or task.exception())
-            if age > self.OLDEST:
-                await asyncio.shield(self._refreshing)
-        return self._charges
-
-    async def close(self) -> None:
-        """Wait for what is under way."""
-        if self._refreshing is not None:
-            await asyncio.wait([self._refreshing])
-
-    async def _refresh(self) -> None:
-        try:
-            await self._charges.refresh(self._pool)
-        finally:
-            self._refreshing = None
+        super().__init__(pool, Charges())

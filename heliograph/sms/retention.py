@@ -7,6 +7,7 @@ from datetime import date, timedelta
 from heliograph.accounts import usage
 from heliograph.base.database.pool import Connection
 from heliograph.base.database.retention_rules import Deletion, Rules, Sums, Table
+from heliograph.senders import owners
 
 #: Receipts and ids of suppliers are evidence and a way to match late receipts; networks send none after a week.
 EVIDENCE = timedelta(days=14)
@@ -37,6 +38,12 @@ DELETE FROM route_decisions WHERE id IN (
     SELECT id FROM route_decisions WHERE used_on < $1::timestamptz::date - 1 LIMIT $2)
 """
 
+# Whoever reads them looks at how old they are, so nobody has to notice.
+DELETE_OWNERS = """
+DELETE FROM sender_owners WHERE (sender, supplier_id) IN (
+    SELECT sender, supplier_id FROM sender_owners WHERE seen_at < $1 LIMIT $2)
+"""
+
 
 async def _close(conn: Connection, *, partition: str, month: date) -> None:
     await usage.close(conn, source=partition)
@@ -65,6 +72,7 @@ RULES = Rules(
         Deletion("parts of received messages", DELETE_INBOUND, lambda at: at.text, "id"),
         Deletion("automatic replies", DELETE_REPLIES, lambda at: at.text),
         Deletion("decisions of routes", DELETE_DECISIONS, lambda at: at.metadata - timedelta(days=31)),
+        Deletion("suppliers of numbers", DELETE_OWNERS, lambda at: at.now - owners.KEPT),
         Deletion("callbacks of suppliers", DELETE_SUPPLIER_CALLBACKS, lambda at: at.text, "id"),
     ),
 )

@@ -85,6 +85,7 @@ class SmsWork(Work):
             backlog=backlog,
             routes=self._suppliers.routes,
             charges=self._charges,
+            book=self._suppliers.book,
         )
         self._callbacks = CallbackProcessing(
             pool,

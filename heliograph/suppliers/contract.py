@@ -37,6 +37,13 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
     validity_seconds: int | None = None
     #: Numbers of the segments that the supplier has from an earlier attempt, under the same reference: not sent again.
     held: tuple[int, ...] = ()
+    #: Recipient as this supplier wants it written; empty: as `to`.
+    address: str = ""
+    #: TON and NPI of recipient and sender (SMPP 3.4 §5.2.5, §5.2.6); None: the account's own.
+    numbering: tuple[int, int] | None = None
+    sender_numbering: tuple[int, int] | None = None
+    #: 0: as usual; 1: it is in a hurry.
+    priority: int = 0
 
 
 class Part(msgspec.Struct, frozen=True, gc=False):

@@ -26,6 +26,9 @@ AUDITED = (
         "sender_ids",
         "suppliers",
         "routes",
+        "sender_rules",
+        "sender_registrations",
+        "number_rules",
         "queue_holds",
         "quotas",
         "refunded_classes",
@@ -236,6 +239,12 @@ COMMANDS = {
     "route resume": "route.changed",
     "route remove": "route.removed",
     "route explain": READS,
+    "rule sender": "sender_rule.changed",
+    "rule number": "number_rule.changed",
+    "rule list": READS,
+    "rule remove": "sender_rule.removed",
+    "sender register": "sender_id.registered",
+    "sender registrations": READS,
     "margin": READS,
     "quota grant": "quota.changed",
     "quota adjust": "quota.changed",
@@ -506,7 +515,11 @@ SUBMITTED = {
 #: What neither a command nor an operation does.
 BY_ITSELF = {"organization.period_begun", "authentication.failed"}
 #: What a command records besides.
-BESIDES = {"whatsapp_app.changed": "whatsapp account update", "user.created": "user create"}
+BESIDES = {
+    "whatsapp_app.changed": "whatsapp account update",
+    "user.created": "user create",
+    "number_rule.removed": "rule remove",
+}
 
 
 @cache

@@ -160,7 +160,7 @@ def alike(shown: Any, answered: Any, at: str) -> None:
 #: What can be pasted, in an order in which a reader may go through it.
 READ_IN_ORDER = (
     *("api.md", "webhooks.md", "whatsapp.md", "operations.md", "guard.md", "adding-a-supplier.md"),
-    "routing.md",
+    *("routing.md", "senders.md"),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from uuid import UUID
 
 import pytest
 
@@ -10,10 +11,13 @@ from heliograph import traffic
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.people.roles import ROLES
+from heliograph.senders import registrations
 from heliograph.sms.accepting import sender_ids
 
 from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
 from .test_messages import send
+
+SUPPLIER = UUID(int=77)
 
 
 async def decide(pool: Pool, actor: Actor, value: str, status: str, reason: str | None = None) -> None:
@@ -156,3 +160,39 @@ async def test_what_it_sent_by_country_and_a_value_judged_while_it_is_typed(
         page = await owner.get("/senders/new?value=" + value, HX_Request="true")
         assert page.words.startswith(said), value
         assert "<html" not in page.text
+
+
+async def test_where_a_sender_is_registered_is_seen_without_suppliers(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    assert "Where it is registered" not in (await owner.get("/senders")).words, "a column that says nothing"
+    async with pool.acquire() as conn:
+        await conn.execute(
+            "INSERT INTO suppliers (id, name, kind, settings, secret, created_at, changed_at)"
+            " VALUES ($1, 'aggregator', 'smpp', '{}', '', now(), now())",
+            SUPPLIER,
+        )
+        (one, *_) = await sender_ids.list_all(conn, tenant.actor)
+        for country, network, supplier_id, state, note in (
+            ("MZ", "643-04", SUPPLIER, "pending", "Papers are there"),
+            ("KE", "", None, "refused", "The name is somebody else's"),
+            ("KE", "", SUPPLIER, "registered", ""),
+        ):
+            await registrations.put(
+                conn,
+                organization_id=tenant.id,
+                sender_id=one.id,
+                sender=one.value,
+                country=country,
+                network=network,
+                supplier_id=supplier_id,
+                state=state,
+                note=note,
+            )
+    page = await owner.get("/senders")
+    row = line(page, one.value)
+    for said in ("Mozambique (643-04): Being registered", "Papers are there", "Kenya: Registered"):
+        assert said in row, said
+    assert "aggregator" not in page.text
+    assert "somebody else" not in row, "where it is furthest"
+    assert "aggregator" not in (await owner.get("/audit")).text

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from heliograph.base.database.pool import Pool
 from heliograph.routes.lookup import Route
+from heliograph.senders.book import Book
 from heliograph.sending.attempts import OF_MESSAGE
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
@@ -41,6 +42,7 @@ class Bench:
         self.accounts: dict[UUID, PooledSupplier] = {}
         self.connectors: dict[UUID, Scripted] = {}
         self.charges = Charges()
+        self.book = Book()
         self._make = lambda: SmsChannel(
             pool,
             lambda: self.accounts,
@@ -48,6 +50,7 @@ class Bench:
             patience=patience,
             routes=lambda: routes,
             charges=self.charges,
+            book=lambda: self.book,
         )
         self._claim_limit, self._lease_seconds = claim_limit, lease_seconds
         self.channel = self._make()

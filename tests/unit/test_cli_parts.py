@@ -110,9 +110,8 @@ def test_every_command_has_an_example_and_prints_json() -> None:
         "up migrate api worker org key sender supplier quota contacts tag campaign message inbound optout webhook queue"
         " receipts"
     )
-    others = (
-        "send guard doctor simulate whatsapp user mail audit usage tag backup restore rekey rates prices margin route"
-    )
+    others = "send guard doctor simulate whatsapp user mail audit usage tag backup restore rekey rates prices margin"
+    others += " route rule"
     assert names == set(f"{wanted} {others}".split())
 
 

@@ -38,6 +38,7 @@ _FIRST = (
     "settings.md",
     "adding-a-supplier.md",
     "routing.md",
+    "senders.md",
 )
 
 

@@ -23,6 +23,7 @@ from heliograph.queue.holds import Overtaken
 from heliograph.sms.accepting import bulk, sender_ids, withdrawal
 from heliograph.sms.accepting.accept import MAX_SEGMENTS
 from heliograph.sms.accepting.bulk import Bulk
+from heliograph.sms.accepting.carried import Carried
 from heliograph.sms.accepting.withdrawal import Unsent
 from heliograph.sms.charges import Charges
 
@@ -109,6 +110,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
 
     def __init__(self) -> None:
         self._charges = Charges()
+        self._carried = Carried()
 
     async def open(self, conn: Connection, due: Due) -> SmsBatch | Stop:
         """The text and the quota, unless the sender is no longer approved."""
@@ -118,7 +120,10 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
         if status != "approved":
             return Stop(plan.SENDER, fails=True)
         await self._charges.refresh(conn)
-        return SmsBatch(due, text, traffic_class, sender_id, sender, remaining, left_today, self._charges)
+        await self._carried.refresh(conn)
+        return SmsBatch(
+            due, text, traffic_class, sender_id, sender, remaining, left_today, self._charges, self._carried
+        )
 
     async def unsent(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> list[UUID]:
         """Ids of those of these messages that no supplier has."""
@@ -148,6 +153,7 @@ class SmsBatch:
         remaining: int,
         left_today: int | None,
         charges: Charges,
+        carried: Carried,
     ) -> None:
         """`remaining`: messages of the quota; `left_today`: segments that may still be sent today, if that has a
         limit."""
@@ -159,8 +165,17 @@ class SmsBatch:
         self._class = traffic_class
         prices = charges.book.price_list(due.organization_id) if due.mode == "live" else None
         self._charges = None if prices is None else charges
+        self._carried = carried if due.mode == "live" and carried.book.judges else None
         #: A price list that is imported anew is another object.
-        self.key = (text, due.smart_encoding, due.replace_accents, due.mode, prices, self._by_segment)
+        self.key = (
+            text,
+            due.smart_encoding,
+            due.replace_accents,
+            due.mode,
+            prices,
+            self._by_segment,
+            self._carried and carried.book,
+        )
         self._cost = int(due.mode == "live")
         self._fill = template.filler(text) if template.places(text) else None
         self._for_all = self._made(text)
@@ -172,7 +187,9 @@ class SmsBatch:
             made = self._for_all
         else:
             made = self._made(self._fill((phone, name or "", first_name or "", last_name or "")))
-        if self._charges is None or made is None:
+        if made is None or (self._carried is not None and self._is_refused(phone)):
+            return None
+        if self._charges is None:
             return made
         try:
             price = self._charges.price(
@@ -181,6 +198,18 @@ class SmsBatch:
         except DestinationNotAllowed:
             return None
         return made if price is None else Text(made.cost, made.text, made.encoding, made.segments, price)
+
+    def _is_refused(self, phone: str) -> bool:
+        """Nobody carries its sender there."""
+        assert self._carried is not None
+        refusal = self._carried.refusal(
+            phone,
+            organization_id=self._due.organization_id,
+            sender_id=self._sender_id,
+            sender=self._sender,
+            traffic_class=self._class,
+        )
+        return refusal is not None
 
     async def accept(
         self, conn: Connection, ids: Sequence[UUID], recipients: Sequence[str], made: Sequence[Any], due: list[datetime]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID
 
 import typer
@@ -20,17 +20,32 @@ from heliograph.cli.terminal.console import (
     only,
     operator,
     settings_of,
+    shell,
     show,
     with_organization,
 )
+from heliograph.senders import registrations
+from heliograph.senders.registrations import Registered
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.accepting.sender_ids import SenderId
+from heliograph.sms.dispatch import suppliers
 
-app = group("Request, approve, reject, suspend and list sender IDs, and set the default.")
+app = group("Request, approve, reject, suspend and list sender IDs, set the default, and keep registrations.")
 
 #: States of a sender ID.
 STATUSES = ("pending", "approved", "rejected", "suspended")
 COLUMNS = ("organization", "id", "value", "status", "is_default", "rejection_reason", "created_at", "reviewed_at")
+REGISTRATION_COLUMNS = (
+    "organization",
+    "sender",
+    "country",
+    "network",
+    "supplier",
+    "state",
+    "note",
+    "asked_at",
+    "changed_at",
+)
 Which = Annotated[str, typer.Argument(metavar="SENDER", help="Value or id of the sender ID.")]
 
 
@@ -148,6 +163,78 @@ def list_(
     show(with_organization(on_database(work, settings_of(data_dir))), json, COLUMNS)
 
 
+@app.command("register")
+def register(
+    which: Which,
+    state: Annotated[
+        Literal["asked", "pending", "registered", "refused"],
+        typer.Argument(metavar="STATE", help="asked, pending, registered or refused."),
+    ],
+    country: Annotated[str, typer.Option(metavar="ISO", help="Where it is registered, such as MZ.")],
+    network: Annotated[
+        str, typer.Option(metavar="MCC-MNC", help="Only with this network, such as 643-04.", show_default=False)
+    ] = "",
+    supplier: Annotated[
+        str | None, typer.Option(metavar="SUPPLIER", help="Only with this supplier, by name or id.")
+    ] = None,
+    note: Annotated[str, typer.Option(help="A note, shown to the organization.", show_default=False)] = "",
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Say how far the registration of a sender ID is in a country.
+
+    The organization reads it on its page Sender IDs, without the supplier. What is refused is not sent there; what a
+    supplier wants registered (`rule sender SUPPLIER register`) is sent once it is.
+
+    \b
+    Examples:
+      heliograph sender register ACME pending --country MZ --network 643-04
+      heliograph sender register ACME registered --country MZ --supplier main
+      heliograph sender register ACME refused --country KE --note "The name belongs to somebody else"
+    """
+
+    async def work(conn: Connection) -> list[Registered]:
+        actor = await operator(conn, org)
+        one = await _find(conn, actor, which)
+        await registrations.put(
+            conn,
+            organization_id=actor.organization_id,
+            sender_id=one.id,
+            sender=one.value,
+            country=country,
+            network=network,
+            supplier_id=None if supplier is None else await suppliers.id_of(conn, supplier),
+            state=state,
+            note=note,
+            by=shell(),
+        )
+        listed = await registrations.everywhere(conn, organization_id=actor.organization_id)
+        return [two for two in listed if two.sender_id == one.id]
+
+    show(on_database(work, settings_of(data_dir)), json, REGISTRATION_COLUMNS)
+
+
+@app.command("registrations")
+def registrations_(
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number to show.")] = 1000,
+    org: OrgOrAll = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List how far sender IDs are registered where, of all organizations or of one.
+
+    \b
+    Example:
+      heliograph sender registrations --org "Acme Lda"
+    """
+
+    async def work(conn: Connection) -> list[Registered]:
+        return await registrations.everywhere(conn, organization_id=await only(conn, org), limit=limit)
+
+    show(on_database(work, settings_of(data_dir)), json, REGISTRATION_COLUMNS)
+
+
 def _review(which: str, org: str | None, status: str, reason: str | None, json: bool, data_dir: DataDir) -> None:
     async def work(conn: Connection) -> SenderId:
         actor = await operator(conn, org)
@@ -157,7 +244,11 @@ def _review(which: str, org: str | None, status: str, reason: str | None, json: 
 
 
 async def _id(conn: Connection, actor: Actor, which: str) -> UUID:
+    return (await _find(conn, actor, which)).id
+
+
+async def _find(conn: Connection, actor: Actor, which: str) -> SenderId:
     for one in await sender_ids.list_all(conn, actor):
         if which.lower() in (one.value.lower(), str(one.id)):
-            return one.id
+            return one
     raise NotFound("There is no such sender ID.", sender_id=which)

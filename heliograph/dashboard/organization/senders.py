@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -15,6 +16,8 @@ from heliograph.overview.senders import Sent
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
+from heliograph.senders import registrations
+from heliograph.senders.registrations import Standing
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.accepting.sender_ids import SenderId, SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
 
@@ -30,6 +33,8 @@ class SenderLine(msgspec.Struct, frozen=True):
     asked_by: str
     #: None: it sent nothing lately.
     sent: Sent | None
+    #: Where it is registered, or how far that is, and in which words.
+    registrations: list[tuple[Standing, str]]
 
 
 async def show(request: Request) -> Answer:
@@ -41,15 +46,23 @@ async def show(request: Request) -> Answer:
             conn, actor.organization_id, action="sender_id.requested", object_ids=[one.id for one in listed[:TOLD]]
         )
         sent = await senders.sent(conn, actor, values=[one.value for one in listed]) if _sees_sends(request) else {}
+        standing = await registrations.standing(
+            conn, organization_id=actor.organization_id, sender_ids=[one.id for one in listed]
+        )
+    registered: dict[UUID, list[tuple[Standing, str]]] = {}
+    for place in standing:
+        registered.setdefault(place.sender_id, []).append((place, request.text(words.REGISTRATIONS[place.state])))
     lines = []
     for one in listed:
         entry = told.get(str(one.id))
         by = "" if entry is None else entry.who_name or request.text(words.AUTHORS[entry.who])
-        lines.append(SenderLine(one, one.created_at if entry is None else entry.at, by, sent.get(one.value)))
+        asked_at = one.created_at if entry is None else entry.at
+        lines.append(SenderLine(one, asked_at, by, sent.get(one.value), registered.get(one.id, [])))
     values = {
         "lines": lines,
         "may_ask": _may_ask(request),
         "sees_sends": _sees_sends(request),
+        "has_registrations": bool(standing),
         "days": senders.DAYS,
     }
     return Shown(template="organization/senders.html", values=values)

@@ -24,6 +24,7 @@ PLACES = {
     "destination_suspicious": "to",
     "challenge_required": "challenged",
     "sender_id_not_approved": "sender",
+    "sender_id_not_allowed": "sender",
     "whatsapp_phone_number_unavailable": "number",
     "whatsapp_template_not_found": "template",
     "whatsapp_template_not_approved": "template",
@@ -35,6 +36,7 @@ PLACES = {
 WAYS: dict[str, tuple[str, dict[str, str]]] = {
     "quota_exceeded": ("/", {}),
     "sender_id_not_approved": ("/senders", {}),
+    "sender_id_not_allowed": ("/senders", {}),
     "whatsapp_window_closed": ("/send", {"channel": "template"}),
 }
 

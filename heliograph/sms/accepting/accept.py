@@ -34,6 +34,7 @@ from heliograph.base.database.clock import iso, now
 from heliograph.base.database.pool import Connection, Kept, Pool, is_down
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
+from heliograph.base.loading_cache import Current
 from heliograph.base.money import Charge, columns
 from heliograph.base.retry import SUBMIT_HORIZON
 from heliograph.classes import kinds
@@ -43,6 +44,7 @@ from heliograph.guard.book import Book
 from heliograph.queue.leases import SINGLE
 from heliograph.sending.intake import Intake, outcomes, senders_of
 from heliograph.sms.accepting import encoding
+from heliograph.sms.accepting.carried import Carried
 from heliograph.sms.accepting.sender_ids import SenderBook, SenderId
 from heliograph.sms.charges import CurrentCharges
 
@@ -137,6 +139,7 @@ class Acceptor:
         self._senders = SenderBook(pool)
         self._suspicious = Book(pool)
         self._charges = CurrentCharges(pool)
+        self._carried = Current(pool, Carried())
         self._intake: Intake[_Item] = Intake(self._store, name="sms accept", limit=limit)
         #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
         self.stored = asyncio.Event()
@@ -146,9 +149,9 @@ class Acceptor:
 
         Raises the first that applies of: IdempotencyConflict, IdempotencyInProgress; Invalid (`send_at` out of range,
         too many segments), OrganizationSuspended, DestinationNotAllowed, DestinationSuspicious, ChallengeRequired;
-        Invalid (unknown sender), RecipientOptedOut, SenderIdNotApproved, SpendLimitReached, QuotaExceeded; and
-        OverLimit and Unavailable. A key that has an outcome replays it, whatever the time and the settings are now. If
-        the caller is cancelled, the message is stored completely or not at all.
+        Invalid (unknown sender), SenderIdNotAllowed, RecipientOptedOut, SenderIdNotApproved, SpendLimitReached,
+        QuotaExceeded; and OverLimit and Unavailable. A key that has an outcome replays it, whatever the time and the
+        settings are now. If the caller is cancelled, the message is stored completely or not at all.
         """
         return await self._intake.put(await self._prepare(send))
 
@@ -166,11 +169,25 @@ class Acceptor:
             return None
         return charges.price(send.actor.organization_id, send.to, sender.value, segments, now(), send.traffic_class)
 
+    async def check_sender(self, send: Send, sender: SenderId, *, conn: Connection | None = None) -> None:
+        """Raises SenderIdNotAllowed where nobody carries a live message of this sender to its number. `conn`: one that
+        the caller holds."""
+        refusal = (await self._carried.get(conn)).refusal(
+            send.to,
+            organization_id=send.actor.organization_id,
+            sender_id=sender.id,
+            sender=sender.value,
+            traffic_class=send.traffic_class,
+        )
+        if refusal is not None:
+            raise refusal
+
     async def drain(self) -> None:
         """Wait until every batch is committed."""
         await self._intake.drain()
         await self._suspicious.close()
         await self._charges.close()
+        await self._carried.close()
         await self._kept.close()
 
     async def _prepare(self, send: Send) -> _Item:
@@ -189,6 +206,7 @@ class Acceptor:
                         send.actor, sender_id=send.sender_id, sender_name=send.sender_name
                     )
                     if send.actor.mode == "live":
+                        await self.check_sender(send, sender)
                         price = await self.price(send, sender, segments)
             except Refusal as refused:
                 refusal = refused

@@ -106,6 +106,7 @@ async def preview(conn: Connection, acceptor: Acceptor, send: Send) -> Preview:
         sender = refused
     else:
         if actor.mode == "live":
+            await acceptor.check_sender(send, sender, conn=conn)
             await acceptor.price(send, sender, segments, conn=conn)
     standing = await conn.fetchrow(STANDING, actor.organization_id, send.to)
     assert standing is not None

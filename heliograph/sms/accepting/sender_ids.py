@@ -33,6 +33,12 @@ class SenderIdNotApproved(Refusal):
     code, status = "sender_id_not_approved", 409
 
 
+class SenderIdNotAllowed(Refusal):
+    """This sender ID cannot be used for this country, or not until it is registered there."""
+
+    code, status = "sender_id_not_allowed", 409
+
+
 class SenderIdAlreadyExists(Refusal):
     """This sender ID already exists."""
 

@@ -22,6 +22,7 @@ from heliograph.guard.judging import Judge, Outgoing
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import GUARDED, PARKED, SINGLE, UNROUTED, Lease, Postponed
 from heliograph.routes.lookup import Route
+from heliograph.senders.book import Book
 from heliograph.sending.attempts import MOST_ATTEMPTS, Attempt
 from heliograph.sending.channel import End, Found, Step
 from heliograph.sending.results import Answered
@@ -64,17 +65,19 @@ class SmsChannel:
         backlog: Backlog | None = None,
         routes: Callable[[], Sequence[Route]] = tuple,
         charges: Charges | None = None,
+        book: Callable[[], Book] = Book,
     ) -> None:
         """`accounts`: the suppliers of this worker now. `grace`: seconds an unknown outcome waits for its receipt.
         `patience`: seconds that a message waits for a supplier that is slow before the next one is asked. `backlog`:
-        the worker's; None: its own. `routes`: those in force. `charges`: what suppliers charge."""
+        the worker's; None: its own. `routes`: those in force. `charges`: what suppliers charge.
+        `book`: their rules for senders and numbers."""
         self._backlog = backlog or Backlog(cycle=0.0)
         self.grace = grace
         self.is_full = False
         #: Set when another round may be worth it: new work, room that came free, a new supplier.
         self.wake = asyncio.Event()
         self._accounts = accounts
-        self._selection = Selection(accounts, patience=patience, routes=routes, charges=charges)
+        self._selection = Selection(accounts, patience=patience, routes=routes, charges=charges, book=book)
         self._judge = Judge()
         self._daytime = Daytime()
         self._subscriptions = Subscriptions(pool)

@@ -9,7 +9,7 @@ The rule nobody may break: a supplier gets no more than its capacity, and one th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -19,9 +19,11 @@ import structlog
 from heliograph.base.money import Charge
 from heliograph.base.retry import HOLD
 from heliograph.classes.kinds import CLASSES
+from heliograph.networks.directory import Place
 from heliograph.queue.leases import SINGLE, Postponed
 from heliograph.routes.decisions import Decisions
 from heliograph.routes.lookup import Candidates, Route, Table
+from heliograph.senders.book import Book
 from heliograph.sending.attempts import Attempt
 from heliograph.sending.channel import End, Step
 from heliograph.sms.accepting import encoding
@@ -47,6 +49,7 @@ CONTINUED = timedelta(hours=1)
 REROUTE = 200
 #: How many rows of new work are examined in each round, however much waits in the suppliers' lines.
 NEW = 32
+NOBODY: frozenset[UUID] = frozenset()
 #: For how many pairs of sender and recipient the last reference is remembered.
 REFERENCES = 20_000
 
@@ -73,10 +76,15 @@ class Selection:
         patience: float,
         routes: Callable[[], Sequence[Route]] = tuple,
         charges: Charges | None = None,
+        book: Callable[[], Book] = Book,
     ) -> None:
         """`accounts`: the suppliers of this worker now. `patience`: seconds that a message waits for a supplier that is
         slow before the next one is asked. `routes`: those in force; the same object while nothing has changed.
-        `charges`: what suppliers charge; None: nobody knows."""
+        `charges`: what suppliers charge; None: nobody knows. `book`: suppliers'
+        rules for senders and numbers."""
+        self._book = book
+        #: As it is in this round.
+        self._rules = Book()
         self._charges = charges or Charges()
         self._accounts = accounts
         self._routes = routes
@@ -110,6 +118,7 @@ class Selection:
     def make_room(self) -> int:
         """Ask every account what it can take in this round; returns the total number of live messages."""
         self.usable, self.elsewhere = [], []
+        self._rules = self._book()
         total = 0
         # Once a round, and not for each message in it.
         self._serving = serving(one.supplier for id, one in self._accounts().items() if id != test_mode.SUPPLIER)
@@ -167,18 +176,25 @@ class Selection:
         else:
             found = self._candidates(due)
             others: Iterable[UUID] = found.order(lease.id)
-            if due.refused:
+            barred = self._barred(due, found.suppliers) if self._rules.judges else NOBODY
+            if barred and len(barred) == len(found.suppliers):
+                # By all who carry there, as it is known from the start.
+                return End(
+                    Move(lease.organization_id, lease.id, "rejected", due.at, "sender_not_approved", unsent=True)
+                )
+            if due.refused or barred:
                 # A supplier that refused it is not tried twice; and a message that a held supplier could carry waits
                 # for the operator, unless it has refused it.
                 active = {id for id, one in accounts.items() if one.supplier.state == "active"}
-                others = [id for id in others if id in active and id not in due.refused]
+                refused = due.refused or ()
+                others = [id for id in others if id in active and id not in refused and id not in barred]
             if self._serving and (not found.suppliers or not others):
                 covered = ("rejected", due.at, "rejected"), ("failed", due.at, "destination_unreachable")
                 return End(Move(lease.organization_id, lease.id, *covered[not found.suppliers], unsent=True))
             supplier = self._begun_at(due, self._known)
             decision = None
             if supplier is None:
-                supplier, skipped = self._choose(due, found)
+                supplier, skipped = self._choose(due, found, barred)
                 decision = self.decisions.number(found, skipped) if supplier else None
             if supplier is None:
                 # Nobody can carry it now. It waits in the line of one that would, out of the way of others; if there is
@@ -193,7 +209,7 @@ class Selection:
             if supplier in self.elsewhere:
                 self.left_to_others += 1
             elif due.mode == "live" and waited > self._patience_of(due) and self._overflows(due, account):
-                other, skipped = self._choose(due, found, with_room=True)
+                other, skipped = self._choose(due, found, barred, with_room=True)
                 if other is not None:
                     self.overflow = REROUTE
                     return self._out(due, accounts[other.id], self.decisions.number(found, skipped))
@@ -226,8 +242,26 @@ class Selection:
         waited = (due.at - due.busy_since).total_seconds() if due.busy_since is not None else 0.0
         return due.lease.tries >= PATIENCE or waited > self._patience_of(due)
 
+    def _barred(self, due: ClaimedMessage, suppliers: Iterable[UUID]) -> frozenset[UUID]:
+        """Those that do not send as this sender there."""
+        return frozenset(id for id in suppliers if self._spoken(due, id) is None)
+
+    def _spoken(self, due: ClaimedMessage, supplier_id: UUID) -> str | None:
+        return self._rules.spoken(
+            supplier_id,
+            due.recipient,
+            organization_id=due.lease.organization_id,
+            sender=due.sender,
+            network=self._charges.directory.place(due.recipient).network,
+        )
+
     def _candidates(self, due: ClaimedMessage) -> Candidates:
         place = self._charges.directory.place(due.recipient)
+        owners = self._rules.owners(due.sender)
+        found = self._look_up(due, place)
+        return self._table.owned(found, due.recipient, owners) if owners else found
+
+    def _look_up(self, due: ClaimedMessage, place: Place) -> Candidates:
         return self._table.candidates(
             due.recipient,
             organization_id=due.lease.organization_id,
@@ -238,7 +272,7 @@ class Selection:
         )
 
     def _choose(
-        self, due: ClaimedMessage, found: Candidates, *, with_room: bool = False
+        self, due: ClaimedMessage, found: Candidates, barred: Collection[UUID], *, with_room: bool = False
     ) -> tuple[Supplier | None, tuple[tuple[UUID, str], ...]]:
         """The first of the candidates that may be given the message now, and why those before it may not. One that put
         it off, or that refuses its sender, is taken only if there is no other; one that is only full for the moment is
@@ -251,6 +285,8 @@ class Selection:
             one = self._known.get(id)
             if due.refused and id in due.refused:
                 skipped.append((id, "it refused the message"))
+            elif id in barred:
+                skipped.append((id, "its rules refuse the sender there"))
             elif one is None:
                 skipped.append((id, self._unusable(due, id)))
             elif with_room and accounts[id].room <= 0:
@@ -299,11 +335,19 @@ class Selection:
         validity = None
         if due.expires_at is not None:
             validity = max(1, int((due.expires_at - due.at).total_seconds()))
+        sender, address = due.sender, None
+        if due.mode == "live":
+            sender = self._spoken(due, account.supplier.id) or sender
+            address = self._rules.address(account.supplier.id, due.recipient)
         submission = Submission(
             message_id=due.lease.id,
             attempt=attempt,
             to=due.recipient[1:],
-            sender=due.sender,
+            sender=sender,
+            address=address.written(due.recipient[1:]) if address is not None else "",
+            numbering=None if address is None else address.numbering,
+            sender_numbering=None if address is None else address.sender_numbering,
+            priority=CLASSES[due.traffic_class].priority,
             segments=encoded.segments,
             encoding=encoded.encoding,
             reference=due.reference or 0 if continues else self._reference(due, len(encoded.segments)),

@@ -24,6 +24,8 @@ from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog
 from heliograph.routes import rules
 from heliograph.routes.lookup import Route
+from heliograph.senders import loading
+from heliograph.senders.book import Book
 from heliograph.sms.dispatch import routing, test_mode
 from heliograph.sms.dispatch.routing import Breaker, Senders, Supplier
 from heliograph.suppliers.contract import (
@@ -180,6 +182,9 @@ class SupplierPool:
         self._accounts: dict[UUID, PooledSupplier] = {}
         self._routes: tuple[Route, ...] = ()
         self._routes_version = ""
+        #: Rules for senders and numbers.
+        self._book = Book()
+        self._book_version = 0
         #: The last reported state of the sessions, with their slots.
         self._told: tuple[Any, ...] | None = None
         #: Connectors being closed, by supplier.
@@ -202,6 +207,10 @@ class SupplierPool:
         """The routes in force: the same object until one changes."""
         return self._routes
 
+    def book(self) -> Book:
+        """The rules for senders and numbers: the same object until one changes."""
+        return self._book
+
     def policies(self) -> dict[UUID, str]:
         """Which parts' receipts decide a message of several parts, by supplier."""
         return {id: account.supplier.parts for id, account in self._accounts.items()}
@@ -216,15 +225,17 @@ class SupplierPool:
                 slots = await conn.fetch(SLOTS, self._worker_id)
                 if (version := await rules.version(conn)) != self._routes_version:
                     self._routes, self._routes_version = await rules.active(conn), version
+                if (known := await loading.version(conn)) != self._book_version:
+                    self._book, self._book_version = await loading.load(conn), known
             for id in [id for id in self._accounts if id != test_mode.SUPPLIER]:
                 supplier = wanted.get(id)
-                known = self._accounts[id].supplier
+                before = self._accounts[id].supplier
                 if supplier is None:
                     self._leave(id, self._accounts.pop(id).connector, grace)
-                elif _opens_anew(known, supplier):
+                elif _opens_anew(before, supplier):
                     self._leave(id, self._accounts[id].connector, grace)
                     self._absent(supplier, "")
-                elif supplier != known:
+                elif supplier != before:
                     self._accounts[id].supplier = supplier
             for id, supplier in wanted.items():
                 # The sessions of the old connector count until they are closed.

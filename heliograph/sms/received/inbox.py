@@ -31,6 +31,7 @@ from heliograph.consent.optouts import OptOut, Pair
 from heliograph.inbox import threads
 from heliograph.inbox.threads import Heard
 from heliograph.queue import timers
+from heliograph.senders import owners as numbers
 from heliograph.sms.received import handsets, replies
 from heliograph.sms.received.assembly import AGAIN, LATEST, Alphabet, Group, Row, assemble, text_of
 from heliograph.sms.received.handsets import Numbering
@@ -222,6 +223,7 @@ async def _work_through(conn: Connection, due: list[Row], at: datetime) -> Done:
     await _receive(conn, messages)
     deliveries += await events.record(conn, [_event(one, at) for one in messages if not one.quiet])
     queued = await replies.want(conn, wanted)
+    await numbers.note(conn, {(one.owner.sender, one.group.first.supplier_id) for one in messages})
 
     whose = {message.group.id: message.owner.organization_id for message in messages if not message.shared}
     taken = {message.group.id for message in messages}

@@ -308,13 +308,14 @@ def _message(submission: Submission, callback: str) -> Message:
     reference = references.written(submission)
     sender = submission.sender
     return Message(
-        to=submission.to,
+        to=submission.address or submission.to,
         sender=f"+{sender}" if sender.isdecimal() and len(sender) > SHORT_CODE else sender,
         text=submission.text,
         encoding=submission.encoding,
         reference=reference,
         callback=f"{callback}/receipts?ref={reference}" if callback else "",
         validity_seconds=submission.validity_seconds,
+        priority=submission.priority,
     )
 
 

@@ -78,7 +78,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Message(msgspec.Struct, frozen=True):
     """One message as a supplier is to send it."""
 
-    #: E.164 digits without `+`.
+    #: E.164 digits without `+`, unless a number rule has it otherwise.
     to: str
     #: A name, a short code, or a number with `+`.
     sender: str
@@ -91,6 +91,8 @@ class Message(msgspec.Struct, frozen=True):
     callback: str
     #: That it is still worth delivering; None: the supplier's default.
     validity_seconds: int | None = None
+    #: 0: as usual; 1: it is in a hurry.
+    priority: int = 0
 
 
 class Request(msgspec.Struct, frozen=True):

@@ -85,6 +85,7 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     service_type: Annotated[str, "service_type of each submit; some suppliers bill or route by it"] = ""
     protocol_id: Annotated[int, "protocol_id of each submit"] = 0
     priority: Annotated[int, "priority_flag of each submit, 0 to 3"] = 0
+    urgent_priority: Annotated[int, "priority_flag of one-time codes, if that is more; 0: as all"] = 1
     esm_class: Annotated[int, "Base value of esm_class: 0, or 3 (store and forward) if the supplier requires it"] = 0
     registered_delivery: Annotated[
         int, "1: receipts for success and failure; 2: for failure; 0: none; +16: intermediate notifications too"
@@ -135,7 +136,8 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         demand(self.port <= 65535, "port", "must be 65535 or less")
         demand(bool(self.system_id), "system_id", "must not be empty")
         demand_numbering(self.country, self.inbound_prepend)
-        demand(0 <= self.priority <= 3, "priority", "must be 0 to 3")
+        for field in ("priority", "urgent_priority"):
+            demand(0 <= getattr(self, field) <= 3, field, "must be 0 to 3")
         demand(self.submits_per_second >= 0, "submits_per_second", "must not be negative")
         demand(self.validity_seconds >= 0, "validity_seconds", "must not be negative")
         for field in ("protocol_id", "esm_class", "registered_delivery", "data_coding_gsm7", "data_coding_ucs2"):

@@ -78,6 +78,8 @@ class Builder:
         if len(data) > 254:
             raise PduError(f"a segment of {len(data)} octets")
         sender, (ton, npi) = self._sender(submission.sender)
+        ton, npi = submission.sender_numbering or (ton, npi)
+        numbering = submission.numbering or settings.destination
         return SubmitSm(
             0,
             0,
@@ -85,12 +87,11 @@ class Builder:
             ton,
             npi,
             sender,
-            settings.destination[0],
-            settings.destination[1],
-            submission.to,
+            *numbering,
+            submission.address or submission.to,
             esm_class,
             settings.protocol_id,
-            settings.priority,
+            max(settings.priority, settings.urgent_priority) if submission.priority else settings.priority,
             "",
             self._validity(submission.validity_seconds),
             settings.registered_delivery,

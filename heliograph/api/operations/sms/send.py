@@ -22,7 +22,7 @@ from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.guard.book import ChallengeRequired, DestinationSuspicious
 from heliograph.sms.accepting import preview
 from heliograph.sms.accepting.accept import MAX_REFERENCE, MAX_TEXT, VALIDITY, QuotaExceeded, Send
-from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
+from heliograph.sms.accepting.sender_ids import SenderIdNotAllowed, SenderIdNotApproved
 
 
 class SendSms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", gc=False):
@@ -187,7 +187,7 @@ class SmsPreviewed(msgspec.Struct):
 #: Of a send, and of its preview.
 REFUSALS = (
     *(OrganizationSuspended, DestinationNotAllowed, DestinationSuspicious, ChallengeRequired),
-    *(RecipientOptedOut, SenderIdNotApproved, SpendLimitReached, QuotaExceeded),
+    *(RecipientOptedOut, SenderIdNotApproved, SenderIdNotAllowed, SpendLimitReached, QuotaExceeded),
 )
 
 

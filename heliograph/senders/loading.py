@@ -1,0 +1,28 @@
+"""The book as the tables have it, and when it has to be read anew.
+
+The rule nobody may break: every change moves the version, in its own commit.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from heliograph.base.database.pool import Connection, Pool
+from heliograph.senders import numbers, owners, registrations, rules
+from heliograph.senders.book import Book
+
+VERSION = "SELECT coalesce((SELECT version FROM sender_book), 0)"
+
+
+async def version(conn: Connection | Pool) -> int:
+    """What differs after each change."""
+    found: int = await conn.fetchval(VERSION)
+    return found
+
+
+async def load(conn: Connection) -> Book:
+    """All rules, registrations and owners that are in force."""
+    known: dict[str, tuple[UUID, ...]] = {}
+    for sender, supplier_id in await owners.recent(conn):
+        known[sender] = (*known.get(sender, ()), supplier_id)
+    return Book(await rules.load(conn), await registrations.load(conn), await numbers.load(conn), known)

@@ -1,0 +1,47 @@
+"""Which suppliers a number belongs to: those by which handsets' messages to it come in. Learned from these.
+
+The rule nobody may break: who owns a number is forgotten if nothing came in for KEPT, so one that moved is not sent
+from where it no longer is for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from uuid import UUID
+
+from heliograph.base.database.pool import Connection
+from heliograph.senders import versions
+
+#: For how long a number belongs to a supplier by which nothing comes in any more.
+KEPT = timedelta(days=90)
+
+# Written once a day and number, and not with each message.
+NOTE = """
+INSERT INTO sender_owners AS known (sender, supplier_id, seen_at)
+SELECT sender, supplier_id, now() FROM unnest($1::text[], $2::uuid[]) AS item (sender, supplier_id)
+ ORDER BY sender, supplier_id
+ON CONFLICT (sender, supplier_id) DO UPDATE SET seen_at = excluded.seen_at
+ WHERE known.seen_at < excluded.seen_at - interval '1 day'
+RETURNING sender
+"""
+
+
+async def note(conn: Connection, seen: Collection[tuple[str, UUID]]) -> None:
+    """Messages came in for these numbers of ours (digits) by these suppliers. In the caller's transaction."""
+    if not seen:
+        return
+    columns = [list(column) for column in zip(*sorted(set(seen)), strict=True)]
+    if await conn.fetch(NOTE, *columns):
+        await versions.move(conn)
+
+
+RECENT = """
+SELECT o.sender, o.supplier_id FROM sender_owners o JOIN suppliers s ON s.id = o.supplier_id
+ WHERE o.seen_at > now() - $1::interval AND s.state <> 'removed' ORDER BY o.sender, o.seen_at DESC, o.supplier_id
+"""
+
+
+async def recent(conn: Connection) -> list[tuple[str, UUID]]:
+    """(number, supplier), of each number the one first by which something came in last."""
+    return [(row["sender"], row["supplier_id"]) for row in await conn.fetch(RECENT, KEPT)]

@@ -1,0 +1,157 @@
+"""The table `sender_registrations`: how far networks and suppliers have registered an organization's senders.
+
+Operators keep it; the organization reads it, without suppliers' names. The rule nobody may break: a change and its
+entry in the audit log are one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base import phones
+from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.senders import versions
+from heliograph.senders.book import STATES, Registration
+from heliograph.senders.rules import MAX_NOTE
+
+#: Stands for "with whichever supplier".
+ANY = UUID(int=0)
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """A registration as operators see it."""
+
+    organization: str
+    sender_id: UUID
+    sender: str
+    country: str
+    #: MCC-MNC; empty: all of the country.
+    network: str
+    #: None: with whichever.
+    supplier: str | None
+    state: str
+    #: What the organization reads.
+    note: str
+    asked_at: datetime
+    changed_at: datetime
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A registration as its organization sees it: the furthest one of a country and network."""
+
+    sender_id: UUID
+    country: str
+    network: str
+    state: str
+    note: str
+    asked_at: datetime
+    changed_at: datetime
+
+
+LOAD = """
+SELECT r.organization_id, s.value AS sender, r.country, r.network, nullif(r.supplier_id, $1) AS supplier_id, r.state
+  FROM sender_registrations r JOIN sender_ids s ON s.organization_id = r.organization_id AND s.id = r.sender_id
+"""
+
+
+async def load(conn: Connection) -> list[Registration]:
+    """All of them."""
+    return [Registration(*row.values()) for row in await conn.fetch(LOAD, ANY)]
+
+
+PUT = """
+WITH before AS (
+    SELECT state, note FROM sender_registrations
+     WHERE organization_id = $1 AND sender_id = $2 AND country = $3 AND network = $4 AND supplier_id = $5
+)
+INSERT INTO sender_registrations AS known (organization_id, sender_id, country, network, supplier_id, state, note,
+                                           asked_at, changed_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, now(), now())
+ON CONFLICT (organization_id, sender_id, country, network, supplier_id) DO UPDATE
+   SET state = excluded.state, note = excluded.note,
+       asked_at = CASE excluded.state WHEN 'asked' THEN now() ELSE known.asked_at END, changed_at = now()
+RETURNING (SELECT state FROM before), (SELECT note FROM before)
+"""
+
+
+async def put(
+    conn: Connection,
+    *,
+    organization_id: UUID,
+    sender_id: UUID,
+    sender: str,
+    country: str,
+    state: str,
+    network: str = "",
+    supplier_id: UUID | None = None,
+    note: str = "",
+    by: Who = SYSTEM,
+) -> None:
+    """Say how far a registration is. `sender`: its value, for the audit log. Raises Invalid."""
+    wrong: list[tuple[str, str, str]] = []
+    if country not in phones.REGIONS.values():
+        wrong.append(("country", "unknown", f"{country!r} is no country with a calling code of its own"))
+    if state not in STATES:
+        wrong.append(("state", "enum", f"a state is one of {', '.join(STATES)}"))
+    mcc, dash, mnc = network.partition("-")
+    if network and not (dash and len(mcc) == 3 and len(mnc) in (2, 3) and (mcc + mnc).isdecimal()):
+        wrong.append(("network", "pattern", f"a network is MCC-MNC, such as 643-04, not {network!r}"))
+    if len(note) > MAX_NOTE or not note.isprintable():
+        wrong.append(("note", "length", f"`note` may have up to {MAX_NOTE} printable characters"))
+    if wrong:
+        raise Invalid(*wrong)
+    async with conn.transaction():
+        await versions.move(conn)
+        row = await conn.fetchrow(PUT, organization_id, sender_id, country, network, supplier_id or ANY, state, note)
+        assert row is not None
+        # Without the supplier: the organization reads it.
+        place = {"country": country} | ({"network": network} if network else {})
+        before = None if row[0] is None else place | {"state": row[0], "note": row[1]}
+        await audit.record(
+            conn,
+            by,
+            "sender_id.registered",
+            object_id=sender_id,
+            name=sender,
+            organization_id=organization_id,
+            before=before,
+            after=place | {"state": state, "note": note},
+        )
+
+
+LIST = """
+SELECT o.name AS organization, r.sender_id, s.value AS sender, r.country, r.network, p.name AS supplier, r.state,
+       r.note, r.asked_at, r.changed_at
+  FROM sender_registrations r
+       JOIN organizations o ON o.id = r.organization_id
+       JOIN sender_ids s ON s.organization_id = r.organization_id AND s.id = r.sender_id
+       LEFT JOIN suppliers p ON p.id = r.supplier_id
+ WHERE $1::uuid IS NULL OR r.organization_id = $1
+ ORDER BY o.name, s.value, r.country, r.network, p.name NULLS FIRST LIMIT $2
+"""
+
+
+async def everywhere(conn: Connection, *, organization_id: UUID | None, limit: int = 1000) -> list[Registered]:
+    """For operators: of one organization, or of all (None)."""
+    return [Registered(*row.values()) for row in await conn.fetch(LIST, organization_id, limit)]
+
+
+# Several suppliers may register one sender; the organization asks how far it is where it is furthest.
+STANDING = """
+SELECT DISTINCT ON (sender_id, country, network) sender_id, country, network, state, note, asked_at, changed_at
+  FROM sender_registrations WHERE organization_id = $1 AND sender_id = ANY ($2)
+ ORDER BY sender_id, country, network, array_position(ARRAY['registered', 'pending', 'asked', 'refused'], state),
+          changed_at DESC
+"""
+
+
+async def standing(conn: Connection, *, organization_id: UUID, sender_ids: Collection[UUID]) -> list[Standing]:
+    """Where an organization's senders are registered, or how far that is."""
+    return [Standing(*row.values()) for row in await conn.fetch(STANDING, organization_id, list(sender_ids))]

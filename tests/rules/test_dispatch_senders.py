@@ -1,0 +1,227 @@
+"""Dispatch under rules for senders and numbers: as whom, by whom, and how a number is written."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import pytest
+
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Pool
+from heliograph.base.errors import NotFound
+from heliograph.base.ids import uuid7
+from heliograph.routes.lookup import Choice, Route
+from heliograph.senders import loading, numbers, owners, registrations, rules
+from heliograph.senders.book import Book, NumberRule, SenderRule
+from heliograph.sms import timeline
+from heliograph.sms.dispatch.routing import Supplier
+from tests.rules.dispatching import Bench
+from tests.rules.factories import SENDER, message, organization, sender, supplier
+
+
+async def stored(pool: Pool, name: str) -> Supplier:
+    """A supplier and its row, which rules refer to."""
+    one = supplier(name, id=uuid7())
+    await pool.execute(
+        "INSERT INTO suppliers (id, name, kind, settings, secret, created_at, changed_at)"
+        " VALUES ($1, $2, 'smpp', '{}', '', now(), now())",
+        one.id,
+        one.name,
+    )
+    return one
+
+
+async def pair(pool: Pool) -> tuple[Supplier, Supplier, Bench]:
+    """Two suppliers, of which the first is asked first, and a worker."""
+    main, backup = await stored(pool, "main"), await stored(pool, "backup")
+    routes = [Route(id=uuid7(), name="all", choices=(Choice(main.id, 1), Choice(backup.id, 2)))]
+    return main, backup, Bench(pool, main, backup, routes=routes)
+
+
+async def read(pool: Pool) -> Book:
+    async with pool.acquire() as conn:
+        return await loading.load(conn)
+
+
+async def because(pool: Pool, id: UUID) -> list[str]:
+    async with pool.acquire() as conn:
+        told = await timeline.of_message(conn, id=id)
+    return [one.detail["because"] for one in told.entries if one.what == "attempt"]
+
+
+async def from_number(pool: Pool, actor: Actor, number: str) -> UUID:
+    """A message whose sender is a number."""
+    sender_id = await sender(pool, actor, number)
+    id = await message(pool, actor)
+    await pool.execute("UPDATE messages SET sender = $2, sender_id = $3 WHERE id = $1", id, number, sender_id)
+    return id
+
+
+async def test_a_supplier_sends_as_its_rules_say_and_another_takes_what_it_refuses(pool: Pool) -> None:
+    actor = await organization(pool)
+    main, backup, bench = await pair(pool)
+    rule = SenderRule(id=uuid4(), supplier_id=main.id, country="MZ", action="replace", replacement="INFO")
+    async with pool.acquire() as conn:
+        await rules.put(conn, rule)
+    bench.book = await read(pool)
+    await message(pool, actor)
+    await bench.round()
+    assert [one.sender for one in bench.connectors[main.id].submitted] == ["INFO"]
+    async with pool.acquire() as conn:
+        await rules.put(conn, SenderRule(id=uuid4(), supplier_id=main.id, country="MZ", action="refuse"))
+    bench.book = await read(pool)
+    id = await message(pool, actor)
+    await bench.round()
+    assert [(one.message_id, one.sender) for one in bench.connectors[backup.id].submitted] == [(id, SENDER)]
+    said = "any destination (route all): backup; main skipped: its rules refuse the sender there"
+    assert await because(pool, id) == [said]
+    # Nobody is left: it ends, and costs nothing.
+    async with pool.acquire() as conn:
+        await rules.put(conn, SenderRule(id=uuid4(), supplier_id=backup.id, action="refuse"))
+    bench.book = await read(pool)
+    id = await message(pool, actor)
+    await bench.round()
+    row = await pool.fetchrow("SELECT status, failure_code FROM messages WHERE id = $1", id)
+    assert tuple(row) == ("rejected", "sender_not_approved")
+    assert await pool.fetchval("SELECT count(*) FROM usage_ledger WHERE type = 'refund' AND message_id = $1", id) == 1
+
+
+async def test_a_sender_goes_once_it_is_registered(pool: Pool) -> None:
+    actor = await organization(pool)
+    main, backup, bench = await pair(pool)
+    sender_id = await pool.fetchval("SELECT id FROM sender_ids WHERE organization_id = $1", actor.organization_id)
+
+    async def register(state: str) -> list[UUID]:
+        """Who carries a message in this state."""
+        async with pool.acquire() as conn:
+            await registrations.put(
+                conn,
+                organization_id=actor.organization_id,
+                sender_id=sender_id,
+                sender=SENDER,
+                country="MZ",
+                supplier_id=main.id,
+                state=state,
+            )
+        bench.book = await read(pool)
+        for connector in bench.connectors.values():
+            connector.submitted.clear()
+        await message(pool, actor)
+        await bench.round()
+        return [id for id, connector in bench.connectors.items() if connector.submitted]
+
+    assert await register("asked") == [main.id], "no rule asks for it"
+    assert await register("refused") == [backup.id]
+    async with pool.acquire() as conn:
+        await rules.put(conn, SenderRule(id=uuid4(), supplier_id=main.id, country="MZ", action="register"))
+    assert await register("pending") == [backup.id]
+    assert await register("registered") == [main.id]
+    told = await pool.fetch("SELECT after FROM audit_log WHERE action = 'sender_id.registered' ORDER BY at")
+    assert len(told) == 4
+    assert not any("main" in row["after"] or str(main.id) in row["after"] for row in told), "customers read it"
+    async with pool.acquire() as conn:
+        (standing,) = await registrations.standing(conn, organization_id=actor.organization_id, sender_ids=[sender_id])
+    assert (standing.country, standing.state) == ("MZ", "registered")
+
+
+async def test_what_a_number_sends_leaves_by_its_own_supplier(pool: Pool) -> None:
+    actor = await organization(pool)
+    main, backup, bench = await pair(pool)
+    async with pool.acquire() as conn:
+        await owners.note(conn, [("90210", backup.id)])
+    bench.book = await read(pool)
+    id = await from_number(pool, actor, "90210")
+    named = await message(pool, actor)
+    await bench.round()
+    assert [one.message_id for one in bench.connectors[backup.id].submitted] == [id]
+    assert [one.message_id for one in bench.connectors[main.id].submitted] == [named]
+    assert await because(pool, id) == ["any destination (route all): backup"]
+    # It waits for its supplier, and goes nowhere else.
+    bench.connectors[backup.id].sessions = 0
+    waiting = await from_number(pool, await organization(pool), "90210")
+    await bench.round()
+    assert await pool.fetchval("SELECT line FROM queue WHERE id = $1", waiting) == backup.id
+    assert len(bench.connectors[main.id].submitted) == 1
+
+
+async def test_a_route_that_does_not_name_the_owner_gives_way(pool: Pool) -> None:
+    actor = await organization(pool)
+    main, owner = await stored(pool, "main"), await stored(pool, "owner")
+    bench = Bench(pool, main, owner, routes=[Route(id=uuid7(), name="all", choices=(Choice(main.id),))])
+    async with pool.acquire() as conn:
+        await owners.note(conn, [("90210", owner.id)])
+    bench.book = await read(pool)
+    id = await from_number(pool, actor, "90210")
+    await bench.round()
+    assert [one.message_id for one in bench.connectors[owner.id].submitted] == [id]
+    assert await because(pool, id) == ["the sender's number belongs to its supplier: owner"]
+    # One by which nothing came in for long owns nothing.
+    await pool.execute("UPDATE sender_owners SET seen_at = now() - $1::interval", owners.KEPT)
+    bench.book = await read(pool)
+    later = await from_number(pool, await organization(pool), "90210")
+    await bench.round()
+    assert [one.message_id for one in bench.connectors[main.id].submitted] == [later]
+
+
+async def test_a_number_is_written_as_the_supplier_wants_it_and_stays_what_it_is(pool: Pool) -> None:
+    actor = await organization(pool)
+    main, _, bench = await pair(pool)
+    rule = NumberRule(
+        id=uuid4(),
+        supplier_id=main.id,
+        prefix="549",
+        strip="549",
+        prepend="54",
+        numbering=(2, 8),
+        sender_numbering=(0, 1),
+    )
+    async with pool.acquire() as conn:
+        await numbers.put(conn, rule)
+    bench.book = await read(pool)
+    await message(pool, actor, to="+5491123456789")
+    await message(pool, actor)
+    await bench.round()
+    first, second = sorted(bench.connectors[main.id].submitted, key=lambda one: one.to, reverse=True)
+    assert (first.to, first.address, first.numbering, first.sender_numbering) == (
+        "5491123456789",
+        "541123456789",
+        (2, 8),
+        (0, 1),
+    )
+    assert (second.address, second.numbering, second.sender_numbering) == ("", None, None)
+
+
+async def test_every_change_is_noticed_and_in_the_audit_log(pool: Pool) -> None:
+    main = await stored(pool, "main")
+    seen = [await loading.version(pool)]
+    async with pool.acquire() as conn:
+        rule = SenderRule(id=uuid4(), supplier_id=main.id, action="refuse")
+        first = await rules.put(conn, rule)
+        seen.append(await loading.version(pool))
+        again = SenderRule(id=uuid4(), supplier_id=main.id, action="allow")
+        assert await rules.put(conn, again) == first, "one rule for the same"
+        seen.append(await loading.version(pool))
+        await rules.remove(conn, first)
+        seen.append(await loading.version(pool))
+        second = await numbers.put(conn, NumberRule(id=uuid4(), supplier_id=main.id, prepend="00"))
+        seen.append(await loading.version(pool))
+        await numbers.remove(conn, second)
+        seen.append(await loading.version(pool))
+        await owners.note(conn, [("90210", main.id)])
+        seen.append(await loading.version(pool))
+        await owners.note(conn, [("90210", main.id)])
+        assert await loading.version(pool) == seen[-1], "nothing new"
+        with pytest.raises(NotFound):
+            await rules.remove(conn, first)
+        with pytest.raises(NotFound):
+            await numbers.remove(conn, second)
+    assert seen == sorted(set(seen))
+    actions = await pool.fetch("SELECT action FROM audit_log ORDER BY at")
+    assert [row["action"] for row in actions] == [
+        "sender_rule.changed",
+        "sender_rule.changed",
+        "sender_rule.removed",
+        "number_rule.changed",
+        "number_rule.removed",
+    ]
+    assert not (await read(pool)).judges
