@@ -94,12 +94,20 @@ WITH held AS MATERIALIZED (
               FOR UPDATE) mine
 )
 """
-FINISH = (
-    HELD.format(columns="", arrays="", names="")
-    + """
-DELETE FROM queue WHERE ctid = ANY (ARRAY(SELECT place FROM held)) RETURNING id
-"""
+# Not locked first: a row under a lease is nobody else's to change. If somebody who took the lease over is just writing
+# it, this waits for him and then compares the token of the row as it is then. The version that this statement sees
+# stays where it is until its end.
+FINISH = """
+WITH held AS MATERIALIZED (
+    SELECT mine.place
+      FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS item (id, line, token) CROSS JOIN LATERAL (
+           SELECT ctid AS place FROM queue
+            WHERE queue.id = item.id AND queue.line IS NOT DISTINCT FROM item.line AND queue.lease_token = item.token
+            LIMIT 1) mine
 )
+DELETE FROM queue WHERE ctid = ANY (ARRAY(SELECT place FROM held)) AND lease_token = ANY ($3)
+RETURNING id
+"""
 
 
 async def finish(conn: Connection, leases: Sequence[Lease]) -> set[UUID]:

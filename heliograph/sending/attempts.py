@@ -170,8 +170,9 @@ ON CONFLICT (organization_id, message_id, attempt) DO UPDATE
        supplier_message_id = coalesce(excluded.supplier_message_id, known.supplier_message_id),
        recipient_suffix = coalesce(excluded.recipient_suffix, known.recipient_suffix),
        cost = excluded.cost, cost_currency = excluded.cost_currency, cost_due = excluded.cost_due
-RETURNING message_id, attempt, state
 """
+# Which of them were known to be accepted: asked only of what is reported to have ended otherwise.
+END_KNOWN = f"{END}RETURNING message_id, attempt, state"
 
 
 async def end(conn: Connection, ended: Sequence[Ended]) -> set[tuple[UUID, int]]:
@@ -180,25 +181,30 @@ async def end(conn: Connection, ended: Sequence[Ended]) -> set[tuple[UUID, int]]
     # A late answer may be in the same batch as the report that there was none: the last one counts.
     last = {(one.attempt.lease.id.int, one.attempt.number): one for one in ended}
     ordered = [last[key] for key in sorted(last)]
-    rows = await conn.fetch(
-        END,
-        [one.attempt.lease.organization_id for one in ordered],
-        [one.attempt.lease.id for one in ordered],
-        [one.attempt.number for one in ordered],
-        [one.attempt.target_id for one in ordered],
+    held = [one.attempt.lease for one in ordered]
+    began = [one.attempt for one in ordered]
+    values = (
+        [lease.organization_id for lease in held],
+        [lease.id for lease in held],
+        [attempt.number for attempt in began],
+        [attempt.target_id for attempt in began],
         [one.state for one in ordered],
-        [one.attempt.begun_at for one in ordered],
-        [one.attempt.reference for one in ordered],
-        [one.attempt.continues for one in ordered],
-        [one.attempt.parts for one in ordered],
+        [attempt.message.at for attempt in began],
+        [attempt.reference for attempt in began],
+        [attempt.continues for attempt in began],
+        [attempt.parts for attempt in began],
         [storable(one.code, 100) for one in ordered],
         [storable(one.detail, 500) for one in ordered],
         [f"{{{','.join(map(str, one.doubtful))}}}" if one.doubtful else None for one in ordered],
         [one.supplier_message_id for one in ordered],
         [one.recipient_suffix for one in ordered],
-        [one.attempt.decision for one in ordered],
+        [attempt.decision for attempt in began],
         *columns([one.cost for one in ordered]),
     )
+    if all(one.state == "accepted" for one in ordered):
+        await conn.execute(END, *values)
+        return set()
+    rows = await conn.fetch(END_KNOWN, *values)
     taken = {(row["message_id"], row["attempt"]) for row in rows if row["state"] == "accepted"}
     return taken - {(one.attempt.lease.id, one.attempt.number) for one in ordered if one.state == "accepted"}
 

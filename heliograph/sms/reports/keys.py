@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.database.text import storable
-from heliograph.base.ids import time_of, uuid7_floor, uuid_of
+from heliograph.base.ids import uuid7_floor, uuid_of
 from heliograph.suppliers.contract import Receipt
 
 #: How many digits of an address are compared: national and international forms agree in them.
@@ -53,7 +53,8 @@ class PartId(NamedTuple):
 
     def is_in_attempt(self, answered_at: datetime) -> bool:
         """True if the attempt's own row keeps it; otherwise `sms_parts` does."""
-        return self.parts == 1 and answered_at - time_of(self.message_id) < RECENT
+        made = (self.message_id.int >> 80) / 1000  # as `ids.time_of`, without the objects
+        return self.parts == 1 and answered_at.timestamp() - made < RECENT.total_seconds()
 
 
 def suffix(address: str) -> str:

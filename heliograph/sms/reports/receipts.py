@@ -54,8 +54,8 @@ class Matched(msgspec.Struct, frozen=True):
     #: Those to be recorded by their moves, and what they match, by fingerprint.
     riding: Mapping[UUID, tuple[ReceivedReceipt, asyncpg.Record]]
     at: datetime
-    #: When each came, by fingerprint; those of one batch a microsecond apart, in their order.
-    came: Mapping[UUID, datetime]
+    #: All of the batch, by fingerprint, in their order.
+    batch: Mapping[UUID, ReceivedReceipt]
 
 
 async def store(
@@ -111,8 +111,6 @@ async def match(
     """
     at = now()
     unique = {fingerprint(one, one.at or at): one for one in received}
-    # The first word counts also of those that wait for their answer together.
-    came = {key: one.at or at + timedelta(microseconds=n) for n, (key, one) in enumerate(unique.items())}
     found: dict[UUID, asyncpg.Record] = dict(zip(unique, await _find(conn, list(unique.values()), at), strict=True))
     if not alone and any(row["message_id"] is None for row in found.values()):
         raise Ahead
@@ -125,7 +123,7 @@ async def match(
         for key in await _noted(conn, {key: found[key] for key in lost}):
             del rest[key]
     if rest:
-        await _keep(conn, rest, found, at, came)
+        await _keep(conn, rest, found, at, _came(unique, at))
         nameless = await _match_nameless(conn, rest, found, at, again=again)
         found |= nameless
         for id, move in _moves({key: unique[key] for key in nameless}, found, at, by_id=False).items():
@@ -138,7 +136,7 @@ async def match(
     for move in await parts.apply(conn, several, policies, at):
         moves.setdefault(move.message_id, move)
     matched = sum(row["message_id"] is not None for row in found.values())
-    return Matched(list(moves.values()), matched, riding, at, came)
+    return Matched(list(moves.values()), matched, riding, at, unique)
 
 
 NOTED = """
@@ -160,7 +158,7 @@ async def keep(conn: Connection, found: Matched, moved: Moved) -> None:
     again = await _noted(conn, rows)
     new = {key: one for key, (one, _) in others.items() if key not in again}
     if new:
-        await _keep(conn, new, rows, found.at, found.came)
+        await _keep(conn, new, rows, found.at, _came(found.batch, found.at))
 
 
 async def _noted(conn: Connection, rows: Mapping[UUID, asyncpg.Record]) -> set[UUID]:
@@ -184,14 +182,26 @@ def _moves(
         known = moves.get(id)
         if known is not None and not parts.overrides(known.status, status):
             continue
-        move = parts.move_to(row["organization_id"], id, status, one.at or at, one.supplier_id)
         # One that waited has a row already.
-        if one.fingerprint is None and by_id:
-            move = msgspec.structs.replace(
-                move, receipt=key, receipt_attempt=row["attempt"], receipt_error=storable(one.receipt.error)
-            )
-        moves[id] = move
+        notes = one.fingerprint is None and by_id
+        moves[id] = Move(
+            row["organization_id"],
+            id,
+            status,
+            one.at or at,
+            None if status == "delivered" else status,
+            supplier_id=one.supplier_id,
+            receipt=key if notes else None,
+            receipt_attempt=row["attempt"] if notes else None,
+            receipt_error=storable(one.receipt.error) if notes else None,
+        )
     return moves
+
+
+def _came(batch: Mapping[UUID, ReceivedReceipt], at: datetime) -> dict[UUID, datetime]:
+    """When each came, by fingerprint. Those of one batch a microsecond apart: the first word counts also of those that
+    wait for their answer together."""
+    return {key: one.at or at + timedelta(microseconds=n) for n, (key, one) in enumerate(batch.items())}
 
 
 async def _find(conn: Connection, items: Sequence[ReceivedReceipt], at: datetime) -> list[asyncpg.Record]:

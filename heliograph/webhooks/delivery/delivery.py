@@ -26,7 +26,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.http.client import HttpClient
 from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog
-from heliograph.queue.leases import Lease, Postponed
+from heliograph.queue.leases import SINGLE, Lease, Postponed
 from heliograph.webhooks.delivery import attempts
 from heliograph.webhooks.delivery.attempts import Delivery, Ended
 from heliograph.webhooks.delivery.concurrency import Concurrency, EndpointQueue
@@ -219,15 +219,7 @@ class Deliverer:
         lines: dict[UUID, EndpointQueue[Delivery]] = {}
         for event, line_id in taken:
             lease = Lease(
-                kind="webhook",
-                line=line_id,
-                lane=0,
-                organization_id=event.organization_id,
-                id=event.id,
-                tries=0,
-                token=self._token,
-                again=False,
-                due_at=event.created_at,
+                "webhook", self._token, line_id, SINGLE, event.organization_id, event.id, 0, False, event.created_at
             )
             delivery = attempts.delivery(lease, event.kind, event.request_id, event.data, event.created_at)
             delivery.handed = True
