@@ -4,13 +4,16 @@ whole keys, and goes through no more of a table than it needs.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import asyncpg
 import pytest
 
 from heliograph import erasure
+from heliograph.base.database import pulse
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import audience
@@ -200,6 +203,43 @@ def assert_bound(lines: list[str], keys: dict[str, str]) -> None:
 async def test_rows_are_found_by_their_keys_when_the_plan_was_made_on_empty_tables(pool: Pool, name: str) -> None:
     sql, keys = STATEMENTS[name]
     assert_bound(await plan_of(pool, sql), keys)
+
+
+MESSAGES = """
+INSERT INTO messages (organization_id, id, mode, status, recipient, sender, sender_id, encoding, segments, guarantee,
+                      country, request_id, balance_after, accepted_at)
+SELECT $1, id, 'live', 'accepted', '+258841234567', 'BENCH', $1, 'gsm7', 1, 'at_least_once', 'MZ', 'test', 0, now()
+  FROM unnest($2::uuid[]) AS one (id)
+"""
+
+
+async def test_plans_are_made_anew_once_a_table_that_was_vacuumed_while_empty_is_filled(
+    pool: Pool, as_owner: Callable[[str], Awaitable[None]]
+) -> None:
+    """Unlike one without statistics, such a table counts as empty until the next ANALYZE: of all plans, reading all of
+    it for each batch is as good as any, and is kept."""
+    await as_owner("VACUUM ANALYZE messages")
+    nothing = ", ".join(["NULL"] * 16)
+    task = asyncio.create_task(pulse.watch(pool))
+
+    async def searches(conn: Any) -> bool:
+        kept = await conn.fetch(f"EXPLAIN EXECUTE move_them ({nothing})")
+        return any("Index Cond: ((organization_id = v.organization_id) AND (id = v.id))" in line for (line,) in kept)
+
+    try:
+        async with pool.acquire() as conn:
+            await conn.execute(f"PREPARE move_them AS {sms_status.MOVE}")
+            assert not await searches(conn)
+            await conn.execute(MESSAGES, uuid7(), [uuid7() for _ in range(2000)])
+            await conn.execute("SELECT pg_stat_force_next_flush()")
+            assert not await searches(conn)
+            async with asyncio.timeout(30):
+                while not pool.plans_are_old(conn):  # noqa: ASYNC110  # nobody is told
+                    await asyncio.sleep(0.05)
+            await pool.renew_plans(conn)
+            assert await searches(conn)
+    finally:
+        task.cancel()
 
 
 SENT = """

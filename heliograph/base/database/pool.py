@@ -1,6 +1,8 @@
 """The pool of connections, and what "the database is gone" means.
 
 The rule nobody may break: no connection is held while a supplier, a receiver or a client is waited for.
+
+It has over 400 lines because how connections are opened, lent, kept and given up is one life.
 """
 
 from __future__ import annotations
@@ -88,7 +90,9 @@ class _Thrown(_Raw):
     hangs. And a commit that waits for its standbys must not be cancelled: it would exist here and nowhere else.
     """
 
-    __slots__ = ()
+    __slots__ = ("plans",)
+    #: Which plans it keeps; see `Pool.plan_again`.
+    plans: int
 
     def _cancel_current_command(self, waiter: Any, cancel_waiter: Any = None) -> None:
         asyncio.get_running_loop().call_soon(
@@ -119,6 +123,8 @@ class Pool(_Pool):
         self.connector = connector
         self._patience = patience
         self._away = False
+        #: How often plans were to be made anew.
+        self._plans = 0
 
     def leave(self) -> None:
         """The database is away: end every connection, and refuse new ones until `come_back`."""
@@ -131,17 +137,40 @@ class Pool(_Pool):
         """The database answers again."""
         self._away = False
 
+    def plan_again(self) -> None:
+        """Tables are no longer what kept plans were made for: each connection makes them anew when it is next used."""
+        self._plans += 1
+
+    def plans_are_old(self, connection: Any) -> bool:
+        """Whether an acquired connection keeps plans that are to be made anew."""
+        inside: _Thrown = connection._con
+        return inside.plans != self._plans
+
+    async def renew_plans(self, connection: Any) -> None:
+        """Discard the plans that an acquired connection keeps, if they are to be made anew."""
+        if self.plans_are_old(connection):
+            connection._con.plans = self._plans
+            await connection.execute("DISCARD PLANS")
+
     async def _open(self, **options: Any) -> Any:
         if self._away:
             raise DatabaseAway("the database does not answer")
-        return await self.connector.connect(**options)
+        opened: Any = await self.connector.connect(**options)
+        opened.plans = self._plans
+        return opened
 
     async def _acquire(self, timeout: float | None) -> Any:
         if self._away:
             raise DatabaseAway("the database does not answer")
         pool: Any = super()
         async with asyncio.timeout(self._patience if timeout is None else timeout):
-            return await pool._acquire(None)
+            acquired = await pool._acquire(None)
+        try:
+            await self.renew_plans(acquired)
+        except BaseException:
+            await self.release(acquired)
+            raise
+        return acquired
 
 
 async def open_pool(
@@ -301,6 +330,7 @@ class Kept:
                 self._connection = await self._pool.acquire()
                 if self._timer is None:
                     self._timer = asyncio.get_running_loop().call_later(self.IDLE, self._look)
+            await self._pool.renew_plans(self._connection)
             yield self._connection
         finally:
             self._busy = False

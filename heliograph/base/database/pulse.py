@@ -4,6 +4,8 @@ It queries once a second on its own connection. A database that hangs (its proce
 gone silently) closes no connection, so whoever waits for it would wait forever: once a beat is missed, the pool's
 connections are discarded, which ends every wait, and new ones are refused until the next successful beat.
 
+With each beat it also learns of tables for which plans were made while they counted as empty (decision 0138).
+
 The rule nobody may break: the database is declared away within two seconds of its last answer, and never because this
 process itself was delayed.
 """
@@ -32,8 +34,13 @@ AGAIN = 0.25
 #: Seconds between two warnings of a clock that differs.
 REMIND = 60.0
 
-# A standby, or a read-only server, is not a usable database: another host may be.
-BEAT = "SELECT clock_timestamp() AS at, current_setting('transaction_read_only')::boolean AS read_only"
+# A standby, or a read-only server, is not a usable database: another host may be. `filled`: tables that were vacuumed
+# while they were empty, and no longer are. None of it waits for a lock.
+BEAT = """
+SELECT clock_timestamp() AS at, current_setting('transaction_read_only')::boolean AS read_only,
+       ARRAY(SELECT oid::bigint FROM pg_class
+              WHERE relkind = 'r' AND reltuples = 0 AND pg_stat_get_live_tuples(oid) > 100) AS filled
+"""
 
 
 class Silence(TimeoutError):
@@ -44,12 +51,16 @@ async def watch(pool: Pool) -> None:
     """Watch over `pool`'s database until cancelled."""
     is_away = False
     reminded = 0.0
+    filled: set[int] = set()
     while True:
         connection: Raw | None = None
         try:
             connection = await pool.connector.connect(server_settings={"application_name": "heliograph pulse"})
             while True:
-                await _beat(connection)
+                now_filled = await _beat(connection)
+                if now_filled - filled:
+                    pool.plan_again()
+                filled = now_filled
                 if is_away:
                     is_away = False
                     pool.come_back()
@@ -70,8 +81,9 @@ async def watch(pool: Pool) -> None:
         await asyncio.sleep(AGAIN)
 
 
-async def _beat(connection: Raw) -> None:
-    """One beat. Raises Silence, and what asyncpg raises."""
+async def _beat(connection: Raw) -> set[int]:
+    """One beat; returns the tables that were filled since they were vacuumed. Raises Silence, and what asyncpg
+    raises."""
     own, asked = clock.reading()
     answer = asyncio.ensure_future(_ask(connection))
     try:
@@ -88,6 +100,7 @@ async def _beat(connection: Raw) -> None:
     if row["read_only"]:
         raise asyncpg.ReadOnlySQLTransactionError("the database is read-only")
     clock.note(row["at"], own=own, asked=asked, answered=answered)
+    return set(row["filled"])
 
 
 async def _ask(connection: Raw) -> tuple[asyncpg.Record, int]:
