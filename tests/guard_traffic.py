@@ -189,6 +189,9 @@ def run(case: Case, rate: float, seed: int) -> Outcome:
     windows, conversions, outcome = Windows(), Conversions(), Outcome()
     for country in (HOME, *case.known):
         windows.known(ORGANIZATION, country)
+    # What is usual at this hour is what the case begins with.
+    for key in (HOME, ""):
+        windows.usual(ORGANIZATION, key, rate * 10)
     held: dict[str, float] = {}
     times: dict[str, int] = {}
     entered: list[tuple[float, str]] = []

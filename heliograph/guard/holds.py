@@ -238,6 +238,31 @@ async def used_to(conn: Connection, organization_id: UUID, country: str) -> bool
     return known
 
 
+# The median of the same hour of the days before, as far as there were any. An announced event allows ten times as many.
+USUAL = """
+SELECT item.organization_id, item.country,
+       coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY past.count), 0) / 6
+       * CASE WHEN max(s.event_until) > now() THEN 10 ELSE 1 END AS messages
+  FROM unnest($1::uuid[], $2::text[]) AS item (organization_id, country)
+  JOIN organizations o ON o.id = item.organization_id
+  LEFT JOIN guard_settings s ON s.organization_id = item.organization_id
+  LEFT JOIN LATERAL (
+       SELECT day.hour, coalesce(sum(t.count), 0) AS count
+         FROM (SELECT date_trunc('hour', now(), 'UTC') - n * interval '1 day' AS hour FROM generate_series(1, 28) n) day
+         LEFT JOIN traffic t ON t.organization_id = item.organization_id AND t.hour = day.hour AND t.channel = 'sms'
+               AND t.mode = 'live' AND item.country IN ('', t.country) AND t.count > 0
+        WHERE day.hour >= o.created_at
+        GROUP BY day.hour) past ON true
+ GROUP BY item.organization_id, item.country
+"""
+
+
+async def usual(conn: Connection, wanted: Sequence[tuple[UUID, str]]) -> list[tuple[UUID, str, float]]:
+    """Of organizations and countries ("": all), how many messages are usual in ten minutes of this hour."""
+    rows = await conn.fetch(USUAL, *(list(column) for column in zip(*wanted, strict=True)))
+    return [(row["organization_id"], row["country"], row["messages"]) for row in rows]
+
+
 LIST = """
 SELECT h.id, h.organization_id, o.name AS organization, h.range, h.kind, h.rules, h.score, h.policy, h.begun_at,
        h.until, h.released_at, met.total::int AS met, met.waiting::int AS waiting

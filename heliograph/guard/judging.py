@@ -28,6 +28,8 @@ from heliograph.guard.windows import Suspicion, Windows
 
 #: Seconds for which the list of holds is used.
 FRESH = 1.0
+#: Seconds for which it counts what was found to be usual at this hour.
+USUAL_FOR = 300.0
 #: Seconds for which a block is left alone whose people are the organization's contacts.
 VOUCHED = 600.0
 #: Blocks that are remembered for that.
@@ -55,6 +57,8 @@ class Judge:
         self._converted_until: datetime | None = None
         self._standing: dict[UUID, dict[str, UUID]] = {}
         self._read_at = float("-inf")
+        #: What is usual was found out for as long.
+        self._usual_until = float("-inf")
         #: Ranges that are not to be suspected until then.
         self._vouched: dict[tuple[UUID, str], float] = {}
 
@@ -107,6 +111,12 @@ class Judge:
         for organization_id, range, id in await holds.standing(conn):
             standing.setdefault(organization_id, {})[range] = id
         self._standing, self._read_at = standing, asyncio.get_running_loop().time()
+        if self._read_at >= self._usual_until:
+            self._usual_until = self._read_at + USUAL_FOR
+            self._windows.forget_usual()
+        if wanted := self._windows.unusual():
+            for organization_id, country, messages in await holds.usual(conn, wanted):
+                self._windows.usual(organization_id, country, messages)
         # First whose conversions are known: what was sent counts only for those. Then what others sent, and what of
         # that was converted.
         converted = await holds.converted(conn, since=self._converted_until)

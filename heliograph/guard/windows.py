@@ -38,6 +38,11 @@ NEW_COUNTRY, NEW_POINTS, LISTED_POINTS = 10, 55, 15
 #: Of ten siblings, how many have to be busy before a block may be as dense as they are, and by how much denser than
 #: their mean it may be.
 BUSY, DENSER = 8, 5.0
+#: Distinct numbers in a country, and in all, that are never too many; how many times as many as usual are; their
+#: points, which hold nothing without another rule.
+VOLUME, COUNTRY_GROWS, GROWS, VOLUME_POINTS = 30, 5.0, 3.0, 25
+#: What is usual, of so many countries of organizations at most.
+MOST_USUAL = 10_000
 #: Points of a block whose messages are not converted.
 UNCONVERTED = 70
 _LISTED = """
@@ -58,6 +63,8 @@ RULES = {
     "same_number": "many messages to one number within ten minutes",
     "new_country": "a country that was hardly sent to before",
     "listed_country": "a country with much fraud",
+    "country_volume": "far more numbers in its country than usual at this hour",
+    "volume": "far more numbers than the organization usually sends to at this hour",
     "conversion": "its codes are not entered, while others are",
 }
 
@@ -104,6 +111,10 @@ class Windows:
         self._came: deque[tuple[float, _Window, int, str]] = deque()
         #: Countries that are known not to be new to an organization.
         self._known: set[tuple[UUID, str]] = set()
+        #: Messages that are usual in ten minutes of this hour, by organization and country; "": in all. And whose are
+        #: not known yet, but matter.
+        self._usual: dict[tuple[UUID, str], float] = {}
+        self._unusual: set[tuple[UUID, str]] = set()
 
     def __len__(self) -> int:
         return len(self._came)
@@ -111,6 +122,22 @@ class Windows:
     def known(self, organization_id: UUID, country: str) -> None:
         """The organization has sent to this country before."""
         self._known.add((organization_id, country))
+
+    def usual(self, organization_id: UUID, country: str, messages: float) -> None:
+        """How many messages the organization sends to this country in ten minutes of this hour; "": in all."""
+        if len(self._usual) >= MOST_USUAL:
+            self._usual.clear()
+        self._usual[(organization_id, country)] = messages
+        self._unusual.discard((organization_id, country))
+
+    def unusual(self) -> list[tuple[UUID, str]]:
+        """Whose usual number of messages is not known, and would decide something: (organization, country)."""
+        return list(self._unusual)
+
+    def forget_usual(self) -> None:
+        """Another hour began, or some minutes passed: what is usual is to be found out anew."""
+        self._usual.clear()
+        self._unusual.clear()
 
     def see(
         self, organization_id: UUID, number: str, country: str, *, at: float, accepted: float, unconverted: bool = False
@@ -188,11 +215,27 @@ class Windows:
         if neighbours >= NEIGHBOURS * dense:
             rules.append("neighbours")
             score += 40
+        if score:
+            for key, count, grows, rule in (
+                (country, window.countries[country], COUNTRY_GROWS, "country_volume"),
+                ("", len(window.last), GROWS, "volume"),
+            ):
+                if count > VOLUME and self._is_unusual((organization_id, key), count, grows):
+                    rules.append(rule)
+                    score += VOLUME_POINTS
         listed = country in LISTED
         if score + LISTED_POINTS * listed < HOLD:
             return self._new(window, organization_id, country)
         told = (*rules, "listed_country") if listed else tuple(rules)
         return Suspicion(str(n // 10_000), "block", told, score + LISTED_POINTS * listed)
+
+    def _is_unusual(self, key: tuple[UUID, str], count: int, grows: float) -> bool:
+        usual = self._usual.get(key)
+        if usual is None:
+            if len(self._unusual) < MOST_USUAL:
+                self._unusual.add(key)
+            return False
+        return count > max(VOLUME, grows * usual)
 
     def _new(self, window: _Window, organization_id: UUID, country: str) -> Suspicion | None:
         """A listed country that the organization begins to send to. Whether it is new is for the caller to say."""

@@ -2264,10 +2264,12 @@ COMMENT ON TABLE request_counts IS 'tenant: all requests with a key, by hour and
 CREATE TABLE guard_settings (
     organization_id uuid PRIMARY KEY CONSTRAINT guard_settings_organization REFERENCES organizations,
     policy          text CHECK (policy IN ('monitor', 'hold', 'refuse', 'ask')),
-    safe            text[] NOT NULL DEFAULT '{}'
+    safe            text[] NOT NULL DEFAULT '{}',
+    event_until     timestamptz
 );
 COMMENT ON TABLE guard_settings IS 'tenant: what is done with suspicious traffic, where an organization chose something';
 COMMENT ON COLUMN guard_settings.policy IS 'NULL: monitor in the first two weeks of an organization, then hold';
+COMMENT ON COLUMN guard_settings.event_until IS 'an announced event: until then ten times as many messages are usual';
 COMMENT ON COLUMN guard_settings.safe IS 'digits that begin numbers which are never held, without the plus';
 
 CREATE TABLE guard_holds (

@@ -395,3 +395,44 @@ async def test_premium_numbers_get_nothing(pool: Pool) -> None:
             await acceptor.accept(send(actor, to=number))
         assert refused.value.details == {"country": phones.country(number), "reason": "premium"}
     await acceptor.drain()
+
+
+async def test_a_block_is_judged_more_strictly_where_there_is_far_more_than_usual(pool: Pool) -> None:
+    """Five numbers of a thousand are 40 points; twice 25 more where country and organization are far above usual."""
+    actor, judge, now = await one(pool), Judge(), clock.now()
+    await pool.execute("UPDATE organizations SET created_at = now() - interval '40 days'")
+
+    async def usually(messages: int) -> None:
+        await pool.execute("DELETE FROM traffic")
+        await pool.execute(
+            "INSERT INTO traffic (organization_id, hour, channel, mode, country, sender, supplier_id, status, count,"
+            " segments, to_sent, to_delivered) SELECT $1, date_trunc('hour', now(), 'UTC') - n * interval '1 day',"
+            " 'sms', 'live', 'MZ', 'A', '00000000-0000-0000-0000-000000000000', 'sent', $2, $2, '{}', '{}'"
+            " FROM generate_series(1, 28) n",
+            actor.organization_id,
+            messages,
+        )
+
+    async def judged(judge: Judge, block: str, *, event: bool = False) -> bool:
+        async with pool.acquire() as conn, conn.transaction():
+            await rules.configure(
+                conn, actor.organization_id, event_until=clock.now() + timedelta(days=1) if event else None
+            )
+            found = set()
+            spread = [f"+25882{n * 37_003:07}" for n in range(200)]
+            for to in (*spread, *(f"+{block}{n * 60:04}" for n in range(7))):
+                if to.startswith(f"+{block}"):
+                    judge.refresh()  # what is usual is read once it matters
+                found |= await judge.judge(conn, [Outgoing(actor.organization_id, uuid7(), to, now)], at=now)
+        return bool(found)
+
+    await usually(6_000)
+    assert not await judged(Judge(), "25884010")
+    await usually(60)
+    assert not await judged(Judge(), "25884020", event=True), "it was announced"
+    assert await judged(judge, "25884030")
+    (hold,) = await listed(pool)
+    assert {"thousand", "country_volume", "volume"} <= set(hold.rules)
+    async with pool.acquire() as conn:
+        with pytest.raises(Invalid):
+            await rules.configure(conn, actor.organization_id, event_until=clock.now() + timedelta(days=15))

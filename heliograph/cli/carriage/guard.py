@@ -17,6 +17,7 @@ from heliograph.cli.terminal.console import (
     OrgOrAll,
     as_plain,
     group,
+    moment,
     on_database,
     organization,
     settings_of,
@@ -113,6 +114,17 @@ def rules_(
             ),
         ),
     ] = None,
+    event_until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            show_default=False,
+            help=(
+                "Announce an event: until this time (ISO 8601, at most 14 days ahead) ten times the usual number of "
+                "messages is usual; `none` ends it."
+            ),
+        ),
+    ] = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -126,16 +138,18 @@ def rules_(
 
     async def work(conn: Connection) -> Rules:
         found = await organization(conn, org)
-        if policy is None and not safe:
+        if policy is None and not safe and event_until is None:
             return await rules.rules_of(conn, found.id)
         return await rules.configure(
             conn,
             found.id,
             policy=msgspec.UNSET if policy is None else None if policy == "default" else policy,
             safe=msgspec.UNSET if not safe else [] if safe == ["none"] else safe,
+            event_until=msgspec.UNSET if event_until is None else until,
             by=shell(),
         )
 
+    until = None if event_until in (None, "none") else moment(event_until, "--event-until")
     show(on_database(work, settings_of(data_dir)), json)
 
 
