@@ -399,6 +399,7 @@ async def test_paused_and_resumed_by_buttons_and_enabled_with_what_it_missed(poo
         assert f"/webhooks/{id}/test" not in page.text
         page = await owner.get("/webhooks")
         assert ("Paused" in page.words, receiver.url in page.text) == (True, True)
+        assert f"Webhooks to {receiver.url} have been paused since" in (await owner.get("/")).words
         page = await owner.get(f"/webhooks/{id}/replay")
         assert "What waits is sent once it is resumed." in page.words
         page = await owner.submit(await owner.get(f"/webhooks/{id}"), f"/webhooks/{id}/resume")

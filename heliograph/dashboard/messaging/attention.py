@@ -21,6 +21,7 @@ from heliograph.sms.accepting import sender_ids
 from heliograph.webhooks import endpoints, figures
 from heliograph.webhooks.endpoints import Endpoint
 from heliograph.webhooks.figures import Waiting
+from heliograph.webhooks.replays import REPLAY_DAYS
 from heliograph.why.words import why
 
 #: Things that are shown; failures in a row of an endpoint that is worth a look.
@@ -115,7 +116,14 @@ async def _of_endpoints(conn: Connection, request: Request) -> list[Notice]:
             continue
         if one.status == "active":
             continue
-        if one.disabled_reason not in (None, endpoints.REQUESTED) and _is_late(one.disabled_at):
+        if one.paused_at is not None:
+            said = text(
+                "Webhooks to %(url)s have been paused since %(since)s; what happens waits, for %(days)s days at most.",
+                url=one.url,
+                since=request.speech.moment(one.paused_at),
+                days=REPLAY_DAYS,
+            )
+        elif one.disabled_reason not in (None, endpoints.REQUESTED) and _is_late(one.disabled_at):
             known = why("endpoint", one.disabled_reason or "")
             said = one.url + ": " + ("" if known is None else known.words(request.speech.language).customer)
         else:
