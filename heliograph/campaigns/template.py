@@ -1,4 +1,5 @@
-"""The text of a campaign: plain text with placeholders for a recipient's data.
+"""The text of a campaign: plain text with placeholders for a recipient's data, each with a default where it is wanted:
+`{{first_name|customer}}`.
 
 The rule nobody may break: filling a placeholder is plain substitution, once. A contact's value is never interpreted, so
 nobody's name can be a placeholder or a command.
@@ -53,19 +54,26 @@ def places(template: str) -> frozenset[str]:
 
 
 def _named(template: str) -> list[str]:
-    return [name.strip() for name in _PLACE.findall(template)]
+    return [_read(place)[0] for place in _PLACE.findall(template)]
+
+
+def _read(place: str) -> tuple[str, str]:
+    """What stands between the braces: (name, default)."""
+    name, _, default = place.partition("|")
+    return name.strip(), default.strip()
 
 
 def filler(template: str) -> Filler:
-    """A function that fills the placeholders of this text."""
+    """A function that fills the placeholders of this text; one without a value has its default, or nothing."""
     # The pieces alternate: text, placeholder, text, placeholder, …, text.
     pieces = _PLACE.split(template)
-    texts, numbers = pieces[::2], [PLACES.index(name.strip()) for name in pieces[1::2]]
+    texts, read = pieces[::2], [_read(place) for place in pieces[1::2]]
+    sources = [(PLACES.index(name), default) for name, default in read]
 
     def fill(values: Sequence[str]) -> str:
         parts = [texts[0]]
-        for number, text in zip(numbers, texts[1:], strict=True):
-            parts.append(values[number])
+        for (number, default), text in zip(sources, texts[1:], strict=True):
+            parts.append(values[number] or default)
             parts.append(text)
         return "".join(parts)
 

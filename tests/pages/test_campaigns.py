@@ -278,6 +278,7 @@ async def test_a_whatsapp_campaign_is_looked_at_made_and_followed(pool: Pool, te
     ):
         assert said in page.words, (said, page.words)
     assert "Hello customer, your order 4471 was shipped." in page.words
+    assert "says the same" not in page.words
     page = await owner.post("/campaigns", page.form("/campaigns") | typed | {"do": "create"})
     assert "The campaign is made." in page.words, page.words
     where = page.path
@@ -292,6 +293,7 @@ async def test_a_whatsapp_campaign_is_looked_at_made_and_followed(pool: Pool, te
     page = await owner.get(where + "?status=failed")
     assert re.findall(r'row-link" href="[^"]*">([^<]+)<', page.text) == ["+258841000001"]
     assert ("Failed 1" in page.words, "Why messages failed" in page.words) == (True, True)
+    assert "says the same" in (await owner.post("/campaigns", form | {"t2": "4471"})).words
     copy = (await owner.get(f"/campaigns/new?copy={where.rpartition('/')[2]}")).form("/campaigns")
     assert (copy["name"], copy["tags"], copy["t1"], copy["t2"]) == ("Delivery", "all", "customer", "4471")
     # A number that went meanwhile, and a template that is no longer approved, are told at their fields.
@@ -414,3 +416,27 @@ async def test_its_course_is_shown_minute_by_minute_and_its_pace_changed(
     ended = await pool.fetchval("UPDATE campaigns SET status = 'canceled', step_at = NULL RETURNING id")
     page = await owner.post(f"/campaigns/{ended}/pace", page.form(where + "/pace") | {"pace": "5", "_once": "late"})
     assert "cannot be paused or resumed" in page.words
+
+
+async def test_a_default_stands_in_and_the_same_text_is_warned_of(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await people(pool, tenant, 2)
+    await pool.execute("UPDATE contacts SET first_name = 'Ana' WHERE phone = '+258841000001'")
+    text = "Hello {{ first_name | dear customer }}, or {{first_name|you}}"
+    page = await look(owner, text=text)
+    for said in ("Hello Ana, or Ana", "Hello dear customer, or you"):
+        assert said in page.words, (said, page.words)
+    assert "says the same" not in page.words
+    made = await make(owner, text=text)
+    await stage(pool)
+    assert await pool.fetchval("SELECT array_agg(body ORDER BY recipient) FROM messages") == [
+        "Hello dear customer, or you",
+        "Hello Ana, or Ana",
+    ]
+    page = await look(owner, text=text)
+    assert "A campaign that says the same was made within the last 24 hours: Sale" in page.words
+    assert f'href="{made.path}"' in page.text
+    assert "says the same" not in (await look(owner, text="Hello")).words
+    await pool.execute("UPDATE campaigns SET created_at = created_at - interval '25 hours'")
+    assert "says the same" not in (await look(owner, text=text)).words
+    page = await look(owner, text="{{surname|x}}")
+    assert (page.status, "There is no such placeholder" in page.words) == (422, True)

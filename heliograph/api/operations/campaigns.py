@@ -94,7 +94,7 @@ class CreateCampaign(
         Text | None,
         needed(
             "The text. Placeholders filled in for each recipient: `{{name}}`, `{{first_name}}`, "
-            "`{{last_name}}`, `{{phone}}`."
+            "`{{last_name}}`, `{{phone}}`; with a default for who has none: `{{first_name|customer}}`."
         ),
     ] = None
     content: Annotated[Text | None, alias_of("message_template")] = None

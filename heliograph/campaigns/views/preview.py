@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
@@ -14,14 +15,20 @@ import msgspec
 
 from heliograph.accounts import organizations
 from heliograph.base.actor import Actor
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
+from heliograph.base.ids import uuid7_floor
 from heliograph.campaigns import audience, template
 from heliograph.campaigns.audience import Recipient
+from heliograph.campaigns.channels.sms import Wish as SmsWish
 from heliograph.campaigns.channels.whatsapp import Outlook
+from heliograph.campaigns.channels.whatsapp import Wish as WhatsAppWish
 from heliograph.consent import optouts
 from heliograph.contacts import search
 from heliograph.contacts.search import Filters
 
+#: For how long a campaign that says the same is warned of.
+RECENT = timedelta(hours=24)
 #: People who are looked at; of a larger audience the newest so many.
 MOST = 10_000
 EXAMPLES = 10
@@ -179,3 +186,43 @@ def _counted(
             Example(one.phone, one.name or "", said.text, said.segments, said.parameters) for one, said in chosen
         ],
     )
+
+
+class Twin(msgspec.Struct, frozen=True):
+    """An earlier campaign that says the same."""
+
+    id: UUID
+    name: str
+    created_at: datetime
+
+
+# By the index of a channel's campaigns, from a little before the earliest id that may count.
+TWINS = """
+SELECT id, name, created_at FROM campaigns
+ WHERE organization_id = $1 AND channel = $2 AND id > $3 AND mode = $4 AND created_at > now() - $5::interval
+   AND status NOT IN ('canceled', 'failed') AND (message_template = $6 OR (template_id, parameters) = ($7, $8::jsonb))
+ ORDER BY id DESC LIMIT 5
+"""
+
+
+TEMPLATE = """
+SELECT t.id FROM whatsapp_numbers n
+  JOIN whatsapp_templates t ON t.organization_id = n.organization_id AND t.account_id = n.account_id
+ WHERE n.organization_id = $1 AND n.id = $2 AND t.name = $3 AND t.language = $4
+"""
+
+
+async def twins(conn: Connection, actor: Actor, *, wish: SmsWish | WhatsAppWish) -> list[Twin]:
+    """Campaigns of the last 24 hours that say the same as this one would, the newest first: somebody may have sent it
+    already."""
+    channel, text, template_id, parameters = "sms", None, None, None
+    if isinstance(wish, WhatsAppWish):
+        channel, parameters = "whatsapp", msgspec.json.encode(list(wish.parameters)).decode()
+        template_id = await conn.fetchval(TEMPLATE, actor.organization_id, wish.number_id, wish.template, wish.language)
+    else:
+        text = wish.message_template
+    since = uuid7_floor(clock.now() - RECENT - timedelta(hours=1))
+    rows = await conn.fetch(
+        TWINS, actor.organization_id, channel, since, actor.mode, RECENT, text, template_id, parameters
+    )
+    return [Twin(*row.values()) for row in rows]

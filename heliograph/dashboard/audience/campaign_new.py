@@ -51,12 +51,13 @@ async def create(request: Request) -> Answer:
         async with request.reading() as conn:
             given = await campaign_form.read(request, conn, typed)
             seen = await campaign_form.look(request, conn, typed, given)
+            twins = await preview.twins(conn, request.actor, wish=given.wish)
     except Invalid as refusal:
         return refused(PAGE, campaign_form.told(refusal), await _values(request, typed))
     if wants == "trial":
         return await _try(request, typed, given, seen)
     if wants != "create":
-        return Shown(template=PAGE, values=await _values(request, typed, seen))
+        return Shown(template=PAGE, values=await _values(request, typed, seen) | {"twins": twins})
     if seen.would > MANY and typed["typed"] != str(seen.would):
         wrong = Invalid(("typed", "differs", "Type how many people get it."))
         return refused(PAGE, wrong, await _values(request, typed, seen))
@@ -93,4 +94,4 @@ async def _try(request: Request, typed: dict[str, str], given: Given, seen: Prev
 
 
 async def _values(request: Request, typed: dict[str, str], seen: Preview | None = None) -> dict[str, Any]:
-    return await campaign_form.values(request, typed, seen) | {"many": MANY, "sent": None}
+    return await campaign_form.values(request, typed, seen) | {"many": MANY, "sent": None, "twins": []}
