@@ -41,15 +41,18 @@ for (const form of $("form[data-brief]")) {
   }, 10000);
 }
 
-// The token of a one-time link stands after `#`, so that it is in no log: here it gets into the form.
-for (const field of $("input[data-from-address]")) {
+// The token of a one-time link stands after `#`, so that it is in no log: here it gets into the form. A link that is
+// pasted where this page is open already changes nothing but what stands after `#`.
+function linked() {
   const token = location.hash.slice(1);
-  if (token) {
+  for (const field of token ? $("input[data-from-address]") : []) {
     field.value = token;
     history.replaceState(null, "", location.pathname + location.search);
     if (field.dataset.fromAddress === "submit") field.form.requestSubmit();
   }
 }
+linked();
+addEventListener("hashchange", linked);
 
 // What was wrong is said first.
 document.getElementById("summary")?.focus();

@@ -1,0 +1,156 @@
+"""The operator's console in a browser: from the first link to an organization that works, an outage that is named, and
+every page under axe, in both themes and languages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyotp
+import pytest
+
+from heliograph.base.actor import SYSTEM
+from heliograph.console.table import ROUTES
+from heliograph.people import links, users
+from heliograph.people.operators import accounts
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.dispatch import routing
+
+from .conftest import DAY, LONG, NIGHT, PASSWORD, Look, Site, browsing, looks
+from .test_accessible import RUN, VENDOR
+
+#: Shown without a session, or one-time.
+DOOR = ("/console/login", "/console/setup")
+
+
+async def setup_link(site: Site) -> str:
+    """As `heliograph user create --operator` prints it."""
+    async with site.pool.acquire() as conn:
+        user, _ = await users.ensure(conn, SYSTEM, email="eva@example.com", name="Eva")
+        await accounts.add(conn, SYSTEM, user_id=user.id, email=user.email, role="root")
+        token = await links.make(conn, SYSTEM, user_id=user.id, realm="console")
+    return links.address(site.base, token, realm="console")
+
+
+async def set_up(site: Site) -> None:
+    """Follow the link, choose a password, turn the app on, keep the codes: by keyboard alone."""
+    page = site.page
+    await page.goto(await setup_link(site))
+    await page.wait_for_url("**/console/setup/account")
+    # The field is where one begins.
+    await page.locator("#password").wait_for()
+    await page.keyboard.type(PASSWORD)
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/console/setup/factor")
+    key = await page.locator("p.mono").inner_text()
+    await page.locator("#code").focus()
+    await page.keyboard.type(pyotp.TOTP(key.replace(" ", "").strip()).now())
+    await page.keyboard.press("Enter")
+    await page.locator(".codes").wait_for()
+    await page.get_by_role("link", name=site.says("I have kept them")).focus()
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/console/setup/next")
+    await page.get_by_role("link", name=site.says("Open the console")).focus()
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/console/now")
+
+
+@pytest.mark.lasts(25)
+@pytest.mark.parametrize("site", looks(DAY), indirect=True)
+async def test_from_the_first_link_to_an_organization_whose_owner_signs_in(site: Site, tmp_path: Path) -> None:
+    page = site.page
+    await set_up(site)
+    await page.get_by_role("link", name=site.says("Organizations")).first.focus()
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/console/organizations")
+    await page.get_by_role("link", name=site.says("New organization")).focus()
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/console/organizations/new")
+    await page.locator("#name").focus()
+    await page.keyboard.type("Padaria Sol")
+    for name, value in (("country", "MZ"), ("quota", "500"), ("sender", "PADARIA"), ("email", "dono@example.com")):
+        await page.locator(f"#{name}").focus()
+        await page.keyboard.type(value)
+    await page.keyboard.press("Enter")
+    link = await page.locator("#link").input_value()
+    async with browsing(site.made, site.pool, tmp_path / "owner", Look(site.speech.language, "light")) as theirs:
+        await theirs.page.goto(link)
+        await theirs.page.wait_for_url(site.base + "/")
+        assert "Padaria Sol" in await theirs.page.locator(".organization").inner_text()
+        # The owner's browser is no operator's.
+        await theirs.page.goto(site.base + "/console/organizations")
+        await theirs.page.wait_for_url("**/console/login?next=**")
+        assert theirs.complaints == []
+    assert site.complaints == []
+
+
+@pytest.mark.lasts(25)
+@pytest.mark.parametrize("site", looks(NIGHT), indirect=True)
+async def test_an_outage_is_named_with_what_to_do_and_gone_again(site: Site) -> None:
+    page = site.page
+    await set_up(site)
+    heading = page.locator("#live h1")
+    # The supplier goes, as the wall screen shows by itself.
+    async with site.pool.acquire() as conn:
+        (supplier, *_) = await routing.load(conn)
+    await page.goto(f"{site.base}/console/suppliers/{supplier.id}")
+    await page.get_by_role("button", name=site.says("Pause")).focus()
+    await page.keyboard.press("Enter")
+    await page.get_by_role("button", name=site.says("Resume")).wait_for()
+    await page.goto(site.base + "/console/now")
+    await page.locator("td", has_text=site.says("paused")).wait_for()
+    trouble = page.locator("article.trouble", has_text=supplier.name)
+    await trouble.wait_for()
+    assert site.says("What to do") in await trouble.inner_text()
+    assert await heading.inner_text() != site.says("Everything works.")
+    await page.goto(f"{site.base}/console/suppliers/{supplier.id}")
+    await page.get_by_role("button", name=site.says("Resume")).click()
+    await page.get_by_role("button", name=site.says("Pause")).wait_for()
+    # Back on the wall, it goes by itself, without a reload.
+    await page.goto(site.base + "/console/now")
+    await page.locator("td", has_text=site.says("connected")).wait_for()
+    await trouble.wait_for(state="detached")
+    assert site.complaints == []
+
+
+@pytest.mark.lasts(40)
+@pytest.mark.parametrize("site", [DAY, NIGHT] if LONG else [NIGHT], indirect=True)
+async def test_every_page_of_the_console(site: Site) -> None:
+    page = site.page
+    axe = (VENDOR / "axe.min.js").read_text()
+    found: list[str] = []
+
+    async def look(path: str) -> None:
+        await page.goto(site.base + path)
+        for width in (1280, 320):
+            await page.set_viewport_size({"width": width, "height": 800})
+            wide = await page.evaluate("document.documentElement.scrollWidth")
+            if wide > width:
+                found.append(f"{path} is {wide} px wide at {width}")
+            await page.evaluate(axe)
+            found.extend(f"{path} at {width}: {one}" for one in await page.evaluate(RUN))
+        await page.set_viewport_size({"width": 1280, "height": 800})
+
+    for path in DOOR:
+        await look(path)
+    await set_up(site)
+    async with site.pool.acquire() as conn:
+        asked = await sender_ids.request(conn, site.made.actor, value="G00GLE")
+        (supplier, *_) = await routing.load(conn)
+        operator = await conn.fetchval("SELECT user_id FROM operators")
+    organization = str(site.made.actor.organization_id)
+    ids = {"organizations": organization, "suppliers": str(supplier.id), "operators": str(operator)}
+    paths = []
+    for route in ROUTES:
+        if (
+            route.method == "GET"
+            and route.path not in (*DOOR, "/console")
+            and not route.path.endswith("/messages/{id}")
+        ):
+            room = route.path.split("/")[2]
+            path = route.path.replace("{organization}", organization)
+            paths.append(re.sub(r"\{id\}", str(asked.id) if room == "approvals" else ids.get(room, "none"), path))
+    for path in paths:
+        await look(path)
+    assert found == [], "\n".join(found)
+    assert site.complaints == []
