@@ -1,5 +1,7 @@
 """What choosing a supplier costs: the look-up and the draw, with a thousand routes and fifty suppliers.
 
+Beside it, what that supplier's rules for senders and numbers cost, of which there are a thousand, too.
+
 Processor time of this process; no database is asked, as no worker asks one.
 """
 
@@ -18,8 +20,10 @@ from bench.stage import Stage
 from heliograph.base import phones
 from heliograph.base.ids import uuid7
 from heliograph.routes.lookup import Choice, Route, Table
+from heliograph.senders.book import Book, NumberRule, SenderRule
 
-ROUTES, SUPPLIERS, ORGANIZATIONS, MESSAGES = 1_000, 50, 20, 100_000
+ROUTES, SUPPLIERS, ORGANIZATIONS, MESSAGES, RULES = 1_000, 50, 20, 100_000, 1_000
+REGIONS = sorted(set(phones.REGIONS.values()) - {"001"})
 CLASSES = ("otp", "transactional", "marketing")
 
 
@@ -57,7 +61,24 @@ async def routing(stage: Stage, report: Report, lengths: Lengths) -> None:
         )
         for _ in range(MESSAGES)
     ]
-    compiled, chosen = [], []
+    book = Book(
+        [
+            SenderRule(
+                id=uuid7(),
+                supplier_id=random.choice(carriers).id,
+                country=random.choice(REGIONS),
+                action=random.choice(["allow", "register"]),
+                replacement=None,
+            )
+            for _ in range(RULES // 2)
+        ],
+        numbers=[
+            NumberRule(id=uuid7(), supplier_id=random.choice(carriers).id, prefix=random.choice(codes), prepend="00")
+            for _ in range(RULES // 2)
+        ],
+        owners={str(number): (random.choice(carriers).id,) for number in range(90_000, 90_000 + RULES)},
+    )
+    compiled, chosen, judged = [], [], []
     for _ in range(lengths.rounds):
         gc.collect()
         began = time.process_time()
@@ -71,6 +92,16 @@ async def routing(stage: Stage, report: Report, lengths: Lengths) -> None:
                 ).first(id)
             took = (time.process_time() - began) / MESSAGES * 1e6
         chosen.append(took)
-        stage.say(f"  {took:.2f} µs a message, compiled in {compiled[-1]:.0f} ms")
+        for _ in range(2):
+            began = time.process_time()
+            for to, organization_id, _, id in messages:
+                supplier_id = carriers[id.int % SUPPLIERS].id
+                book.owners("BENCH")
+                book.spoken(supplier_id, to, organization_id=organization_id, sender="BENCH")
+                book.address(supplier_id, to)
+            ruled = (time.process_time() - began) / MESSAGES * 1e6
+        judged.append(ruled)
+        stage.say(f"  {took:.2f} µs a message, compiled in {compiled[-1]:.0f} ms; {ruled:.2f} µs for rules")
     report.add("routing", "routing, 1,000 routes, 50 suppliers", chosen, "µs/message")
+    report.add("routing_rules", "senders and numbers, 1,000 rules, 50 suppliers", judged, "µs/message")
     report.add("routing_compiled", "compiling them", compiled, "ms")

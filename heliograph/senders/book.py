@@ -23,8 +23,8 @@ ACTIONS: tuple[Action, ...] = ("allow", "replace", "refuse", "register")
 Kind = Literal["alphanumeric", "numeric"]
 #: How far the registration of a sender is.
 STATES = ("asked", "pending", "registered", "refused")
-#: How many answers are remembered.
-MEMO = 20_000
+#: How many answers are remembered for each supplier.
+MEMO = 5_000
 
 
 class SenderRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +77,21 @@ class NumberRule(msgspec.Struct, frozen=True, kw_only=True):
         return self.prepend + digits[len(self.strip) :]
 
 
+class _Own:
+    """The rules of one supplier, and the answers that were given."""
+
+    __slots__ = ("ends", "memo", "prefixes", "rules")
+
+    def __init__(self) -> None:
+        #: The most specific ones first.
+        self.rules: list[SenderRule] = []
+        self.prefixes: dict[str, NumberRule] = {}
+        #: Where a number is cut, its `+` included, longest first.
+        self.ends: list[int] = []
+        #: By the digits that tell the country, the sender, and what else its registration asks for.
+        self.memo: dict[tuple[str, str] | tuple[str, str, UUID, str], str | None] = {}
+
+
 class Book:
     """All rules. Immutable but for what it remembers."""
 
@@ -88,25 +103,24 @@ class Book:
         owners: Mapping[str, tuple[UUID, ...]] | None = None,
     ) -> None:
         """`owners`: by number that we send from (digits), the suppliers by which handsets' messages to it come in."""
-        self._rules: dict[UUID, list[SenderRule]] = defaultdict(list)
-        for rule in sorted(rules, key=_specific):
-            self._rules[rule.supplier_id].append(rule)
+        self._own: defaultdict[UUID, _Own] = defaultdict(_Own)
+        ordered = sorted(rules, key=_specific)
+        for rule in ordered:
+            self._own[rule.supplier_id].rules.append(rule)
+        for number in numbers:
+            self._own[number.supplier_id].prefixes[number.prefix] = number
+        for own in self._own.values():
+            own.ends = sorted({len(prefix) + 1 for prefix in own.prefixes}, reverse=True)
         self._registrations: dict[tuple[UUID, str], list[Registration]] = defaultdict(list)
         for one in registrations:
             self._registrations[one.organization_id, one.sender.casefold()].append(one)
+        #: Of whom anything is registered, whosever they are.
+        self._registered = {sender for _, sender in self._registrations}
         #: A registration that was refused counts without a rule.
         self._is_refused = any(one.state == "refused" for some in self._registrations.values() for one in some)
-        self._by_network = any(one.network for some in self._registrations.values() for one in some)
-        self._numbers: dict[UUID, list[NumberRule]] = defaultdict(list)
-        for number in sorted(numbers, key=lambda one: -len(one.prefix)):
-            self._numbers[number.supplier_id].append(number)
         self._owners = dict(owners or {})
-        self._memo: dict[tuple[UUID, str, UUID, str, str], str | None] = {}
-
-    @property
-    def judges(self) -> bool:
-        """Whether any sender may be replaced or refused."""
-        return bool(self._rules) or self._is_refused
+        #: Whether any sender may be replaced or refused.
+        self.judges = bool(ordered) or self._is_refused
 
     def owners(self, sender: str) -> tuple[UUID, ...]:
         """The suppliers that the number belongs to; empty: it is a name, or nobody's that is known."""
@@ -117,22 +131,34 @@ class Book:
     ) -> str | None:
         """As whom this supplier sends to a number (E.164) what an organization sends as `sender`; None: not at all.
         `network`: MCC-MNC; empty: not known."""
-        if not self._is_refused and supplier_id not in self._rules:
+        if not self.judges:
             return sender
-        key = supplier_id, phones.country(recipient), organization_id, sender, network if self._by_network else ""
+        own = self._own.get(supplier_id)
+        if own is None:
+            if not self._is_refused:
+                return sender
+            own = self._own[supplier_id]
+        # Three digits tell the country: calling codes are prefix-free.
+        key: tuple[str, str] | tuple[str, str, UUID, str] = recipient[1:4], sender
+        if self._registered and sender.casefold() in self._registered:
+            key = (*key, organization_id, network)
         try:
-            return self._memo[key]
+            return own.memo[key]
         except KeyError:
-            if len(self._memo) >= MEMO:
-                self._memo.clear()
-            answer = self._memo[key] = self._judge(*key)
+            if len(own.memo) >= MEMO:
+                own.memo.clear()
+            answer = self._judge(own.rules, supplier_id, phones.country(recipient), organization_id, sender, network)
+            own.memo[key] = answer
             return answer
 
     def address(self, supplier_id: UUID, recipient: str) -> NumberRule | None:
         """How this supplier wants a number (E.164) written; None: as it is."""
-        for rule in self._numbers.get(supplier_id, ()):
-            if recipient.startswith(rule.prefix, 1):
-                return rule
+        own = self._own.get(supplier_id)
+        if own is not None:
+            for end in own.ends:
+                rule = own.prefixes.get(recipient[1:end])
+                if rule is not None:
+                    return rule
         return None
 
     def registration(
@@ -154,10 +180,18 @@ class Book:
                 return "registered" if set(states.values()) == {"registered"} else "pending"
         return None
 
-    def _judge(self, supplier_id: UUID, country: str, organization_id: UUID, sender: str, network: str) -> str | None:
+    def _judge(
+        self,
+        rules: Iterable[SenderRule],
+        supplier_id: UUID,
+        country: str,
+        organization_id: UUID,
+        sender: str,
+        network: str,
+    ) -> str | None:
         kind = "numeric" if sender.removeprefix("+").isdigit() else "alphanumeric"
         state = self.registration(supplier_id, country, organization_id, sender, network)
-        for rule in self._rules.get(supplier_id, ()):
+        for rule in rules:
             if (
                 rule.country in (None, country)
                 and rule.kind in (None, kind)

@@ -244,15 +244,16 @@ class Selection:
 
     def _barred(self, due: ClaimedMessage, suppliers: Iterable[UUID]) -> frozenset[UUID]:
         """Those that do not send as this sender there."""
-        return frozenset(id for id in suppliers if self._spoken(due, id) is None)
+        network = self._charges.directory.place(due.recipient).network
+        return frozenset(id for id in suppliers if self._spoken(due, id, network) is None)
 
-    def _spoken(self, due: ClaimedMessage, supplier_id: UUID) -> str | None:
+    def _spoken(self, due: ClaimedMessage, supplier_id: UUID, network: str) -> str | None:
         return self._rules.spoken(
             supplier_id,
             due.recipient,
             organization_id=due.lease.organization_id,
             sender=due.sender,
-            network=self._charges.directory.place(due.recipient).network,
+            network=network,
         )
 
     def _candidates(self, due: ClaimedMessage) -> Candidates:
@@ -337,7 +338,9 @@ class Selection:
             validity = max(1, int((due.expires_at - due.at).total_seconds()))
         sender, address = due.sender, None
         if due.mode == "live":
-            sender = self._spoken(due, account.supplier.id) or sender
+            if self._rules.judges:
+                network = self._charges.directory.place(due.recipient).network
+                sender = self._spoken(due, account.supplier.id, network) or sender
             address = self._rules.address(account.supplier.id, due.recipient)
         submission = Submission(
             message_id=due.lease.id,
