@@ -23,8 +23,6 @@ from heliograph.guard.windows import MOST, SPAN
 
 #: Seconds between two tellings.
 EVERY = 1.0
-#: Rows that are read at once; more wait for the next second.
-ROWS = 2000
 #: A row is visible when its transaction ends: so long afterwards rows are looked for again.
 LATE = timedelta(seconds=5)
 
@@ -40,11 +38,15 @@ SELECT item.organization_id, item.id, $1, now(),
        ($4::bigint[])[item.first:item.last], ($5::timestamptz[])[item.first:item.last]
   FROM unnest($2::uuid[], $3::uuid[], $6::int[], $7::int[]) AS item (organization_id, id, first, last)
 """
+# The newest, as many as the windows hold: ten minutes of full load would take a worker that starts seconds to read.
 HEAR = f"""
-SELECT organization_id, id, at, numbers, accepted_at FROM guard_seen
- WHERE at > greatest(coalesce($1::timestamptz - $2::interval, '-infinity'), now() - interval '{SPAN} seconds')
-   AND worker_id <> $3 AND id <> ALL ($5::uuid[])
- ORDER BY at LIMIT $4
+SELECT organization_id, id, at, numbers, accepted_at
+  FROM (SELECT *, sum(cardinality(numbers)) OVER (ORDER BY at DESC, id DESC) AS heard
+          FROM guard_seen
+         WHERE at > greatest(coalesce($1::timestamptz - $2::interval, '-infinity'), now() - interval '{SPAN} seconds')
+           AND worker_id <> $3 AND id <> ALL ($5::uuid[])) newest
+ WHERE heard <= $4
+ ORDER BY at
 """
 
 
@@ -94,8 +96,9 @@ class Shared:
         await pool.execute(TELL, self._id, list(untold), ids, numbers, accepted, first, last)
 
     async def hear(self, conn: Connection) -> list[Seen]:
-        """What others told since the last time; at first, of the last ten minutes. In the order of time."""
-        rows = await conn.fetch(HEAR, self._until, LATE, self._id, ROWS, list(self._read))
+        """What others told since the last time; at first, of the last ten minutes. The newest MOST, in the order of
+        time."""
+        rows = await conn.fetch(HEAR, self._until, LATE, self._id, MOST, list(self._read))
         heard: list[Seen] = []
         for row in rows:
             self._read[row["id"]] = row["at"]

@@ -21,9 +21,10 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
-from heliograph.guard import holds, rules
+from heliograph.guard import holds, rules, sharing
 from heliograph.guard.book import ChallengeRequired, DestinationSuspicious
 from heliograph.guard.judging import Judge, Outgoing
+from heliograph.guard.sharing import Shared
 from heliograph.queue.leases import BULK, GUARDED
 from heliograph.sms import checks, conversions, timeline
 from heliograph.sms.accepting import preview
@@ -316,6 +317,23 @@ async def test_workers_see_together_what_each_sees_a_part_of(pool: Pool) -> None
     actor = await one(pool)
     assert not await judged(Judge(), 10)
     assert await pool.fetchval("SELECT count(*) FROM guard_seen") == 1
+
+
+async def test_a_worker_hears_no_more_than_its_windows_hold(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "MOST", 5)
+    actor, first, second, now = await one(pool), Shared(), Shared(), clock.now()
+    for n in range(4):
+        for m in range(2):
+            first.saw(actor.organization_id, f"+{BLOCK}{n}00{m}", now)
+        await first.tell(pool)
+    async with pool.acquire() as conn:
+        heard = [seen.to for seen in await second.hear(conn)]
+        assert heard == [f"+{BLOCK}{n}00{m}" for n in (2, 3) for m in range(2)]
+        assert await first.hear(conn) == []
+    first.saw(actor.organization_id, f"+{BLOCK}9000", now)
+    await first.tell(pool)
+    async with pool.acquire() as conn:
+        assert f"+{BLOCK}9000" in [seen.to for seen in await second.hear(conn)]
 
 
 async def test_an_erased_person_is_in_no_window(pool: Pool) -> None:
