@@ -15,6 +15,7 @@ from heliograph.base.csv_files import Writer
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.consent import optouts
+from heliograph.consent.optouts import OptOut
 
 COLUMNS = ("phone", "since", "source", "keyword")
 PAGE = 2_000
@@ -24,6 +25,11 @@ async def begin(conn: Connection, actor: Actor, *, as_json: bool) -> None:
     """Record that the actor exports, before the first line is written: an interrupted export discloses, too."""
     told = {"format": "json" if as_json else "csv"}
     await audit.record(conn, actor, "opt_outs.exported", object_id=actor.organization_id, after=told)
+
+
+def values(one: OptOut) -> dict[str, str | None]:
+    """A line of the file, by its columns."""
+    return {"phone": one.recipient, "since": iso(one.since), "source": one.source, "keyword": one.keyword}
 
 
 async def pieces(
@@ -42,11 +48,11 @@ async def pieces(
             page = await optouts.list_page(conn, actor, after=after, limit=PAGE)
         for one, person in page:
             after = one.since, person
-            values = {"phone": one.recipient, "since": iso(one.since), "source": one.source, "keyword": one.keyword}
+            found = values(one)
             if writer is None:
-                file.write(msgspec.json.encode(values).decode() + "\n")
+                file.write(msgspec.json.encode(found).decode() + "\n")
             else:
-                writer.row([values[name] or "" for name in COLUMNS])
+                writer.row([found[name] or "" for name in COLUMNS])
         yield len(page), file.getvalue()
         file.seek(0)
         file.truncate()

@@ -73,6 +73,8 @@ EXPORT_KINDS: Mapping[str, str] = {
     "contacts": "Contacts",
     "audit": "Audit log",
     "usage": "Usage",
+    "opt_outs": "Opt-outs",
+    "rejects": "Rejected rows",
 }
 EXPORT_STATES: Mapping[str, str] = {
     "running": "Being written",

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
+from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
-from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.database.pool import Pool
 from heliograph.consent import optouts
 from heliograph.consent.optouts import OptOut
 from heliograph.contacts import marked, records, tags
 from heliograph.contacts.records import Entry
+from heliograph.overview.exports import jobs, kinds
 
 from .conftest import Browser, Page, Tenant, make_person, make_tenant
-from .exported import fetch
+from .exported import fetch, write
 
 
 async def add(pool: Pool, tenant: Tenant, *entries: Entry) -> None:
@@ -166,8 +169,10 @@ async def test_opt_outs_are_added_found_lifted_and_exported(pool: Pool, tenant: 
     assert "Not opted out" in (await owner.get("/contacts/opt-outs?q=%2B258841234568")).words
     person = await owner.get("/contacts/" + str(await pool.fetchval("SELECT id FROM contacts")))
     assert "Opted out" in person.words
-    file = await owner.submit(page, "/contacts/opt-outs/export", format="csv")
+    file = await fetch(pool, owner, page, "/contacts/opt-outs/export", format="csv")
     assert "+258841234567," in file.text
+    line = (await fetch(pool, owner, page, "/contacts/opt-outs/export", format="json")).text
+    assert msgspec.json.decode(line)["source"] == "organization"
     assert "Say why" in (await owner.submit(person, "/contacts/opt-outs/lift")).words
     page = await owner.submit(person, "/contacts/opt-outs/lift", reason="Asked for them again")
     assert ("They can be written to again." in page.words, "May be written to" in page.words) == (True, True)
@@ -246,18 +251,23 @@ async def test_files_take_turns_and_leave_pages_a_connection(
         since = clock.now()
         silent = [OptOut(tenant.id, f"+25884000{n:04}", since, "keyword", "stop") for n in range(5)]
         await optouts.suppress(conn, silent)
-    look, looking, go_on = optouts.list_page, asyncio.Event(), asyncio.Event()
+    await owner.submit(await owner.get("/contacts/opt-outs"), "/contacts/opt-outs/export", format="csv")
+    monkeypatch.setattr(kinds, "PAGE", 2)  # several pages
+    await write(pool)
+    read, reading, go_on = jobs.pieces, asyncio.Event(), asyncio.Event()
 
-    async def slow(conn: Connection, actor: Actor, **options: Any) -> Any:
-        if actor.organization_id == tenant.id:
-            looking.set()
+    async def slow(connect: Any, actor: Actor, **options: Any) -> AsyncIterator[bytes]:
+        async with connect():
+            reading.set()
             await go_on.wait()
-        return await look(conn, actor, **options)
+        async for piece in read(connect, actor, **options):
+            yield piece
 
-    form = (await owner.get("/contacts/opt-outs")).form("/contacts/opt-outs/export") | {"format": "csv"}
-    monkeypatch.setattr(optouts, "list_page", slow)
-    files = [asyncio.create_task(owner.post("/contacts/opt-outs/export", form)) for _ in range(6)]
-    await looking.wait()
+    page = await owner.get("/exports")
+    (path,) = set(re.findall(r'action="(/exports/[0-9a-f-]+/file)"', page.text))
+    monkeypatch.setattr(jobs, "pieces", slow)
+    files = [asyncio.create_task(owner.post(path, page.form(path))) for _ in range(6)]
+    await reading.wait()
     for _ in range(12):
         assert (await other_browser.get("/contacts")).status == 200
     go_on.set()

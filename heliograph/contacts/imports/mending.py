@@ -5,26 +5,22 @@ The rule nobody may break: a row is a reject or imported, never both; the counts
 
 from __future__ import annotations
 
-import io
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping
 from uuid import UUID
 
 import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
-from heliograph.base.csv_files import Writer
 from heliograph.base.database.pool import Connection
 from heliograph.contacts import importing
 from heliograph.contacts.imports import drafts
-from heliograph.contacts.imports.drafts import Draft, ImportMoved
+from heliograph.contacts.imports.drafts import ImportMoved
 from heliograph.contacts.imports.running import keep_rejects, options_of
 from heliograph.contacts.sheets import Row
 
 #: Rows that are mended on a page.
 MOST = 500
-PAGE = 1_000
 
 
 class Reject(msgspec.Struct, frozen=True):
@@ -46,32 +42,6 @@ async def rejects(conn: Connection, actor: Actor, *, id: UUID, after: int = 0, l
     """Rejected rows in the order of the sheet."""
     rows = await conn.fetch(LIST, actor.organization_id, id, after, limit)
     return [Reject(row["row"], row["reason"], msgspec.json.decode(row["cells"], type=list[str])) for row in rows]
-
-
-async def begin_export(conn: Connection, actor: Actor, *, draft: Draft) -> None:
-    """Record that somebody takes rejected rows away."""
-    told = {"format": "csv", "import": str(draft.id), "rejected": True}
-    await audit.record(conn, actor, "contacts.exported", object_id=actor.organization_id, after=told)
-
-
-async def pieces(
-    connect: Callable[[], AbstractAsyncContextManager[Connection]], actor: Actor, *, draft: Draft, delimiter: str
-) -> AsyncIterator[tuple[int, str]]:
-    """The rejected rows as a file of the original's form, which can be mended and imported itself."""
-    file = io.StringIO()
-    writer = Writer(file, [*importing.REJECT_COLUMNS, *draft.columns], delimiter=delimiter)
-    after = 0
-    while True:
-        async with connect() as conn:
-            page = await rejects(conn, actor, id=draft.id, after=after, limit=PAGE)
-        for one in page:
-            writer.row([str(one.row), one.reason, *one.cells])
-            after = one.row
-        yield len(page), file.getvalue()
-        file.seek(0)
-        file.truncate()
-        if len(page) < PAGE:
-            return
 
 
 LOCK = f"""

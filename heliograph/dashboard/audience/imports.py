@@ -19,8 +19,10 @@ from heliograph.contacts import records, sheets
 from heliograph.contacts.imports import drafts, mending
 from heliograph.contacts.imports.drafts import Draft, ImportMoved
 from heliograph.contacts.sheets import FIELDS, Layout
+from heliograph.dashboard import exporting
 from heliograph.dashboard.audience import lists, words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, Stream, refused
+from heliograph.overview.exports.kinds import Rejects
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people import roles
 from heliograph.people.roles import RoleRequired
@@ -234,14 +236,11 @@ async def discard(request: Request) -> Answer:
 
 
 async def export_rejects(request: Request) -> Answer:
-    """Rejected rows as a file of the original's form."""
-    async with request.writing() as conn:
+    """Have rejected rows written to a file of the original's form."""
+    async with request.reading() as conn:
         draft = await drafts.get(conn, request.actor, id=request.id())
-        await mending.begin_export(conn, request.actor, draft=draft)
-    delimiter = draft.delimiter or lists.separator(request)
-    pieces = mending.pieces(request.reading_in_turn, request.actor, draft=draft, delimiter=delimiter)
-    stream: Stream = lists.exported(request, f"rejects-{str(draft.id)[:8]}", pieces)
-    return stream
+    delimiter = draft.delimiter or exporting.separator(request)
+    return await exporting.ask(request, request.actor, Rejects(form="csv", delimiter=delimiter, import_id=draft.id))
 
 
 async def show_mend(request: Request) -> Answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
 
 import msgspec
 
@@ -12,9 +13,11 @@ from heliograph.base.crypto import Key
 from heliograph.base.database import cursor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.consent import exporting, keywords, optouts
+from heliograph.consent import keywords, optouts
 from heliograph.consent.optouts import NotYoursToLift, OptOut
+from heliograph.dashboard import exporting
 from heliograph.dashboard.audience import lists, words
+from heliograph.overview.exports.kinds import OptOuts
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people import policy
@@ -87,12 +90,10 @@ async def lift(request: Request) -> Answer:
 
 
 async def export(request: Request) -> Answer:
-    """All of them, as a file that is written while it is read."""
-    as_json, actor = lists.as_json(request), request.acting("live")
-    async with request.writing() as conn:
-        await exporting.begin(conn, actor, as_json=as_json)
-    pieces = exporting.pieces(request.reading_in_turn, actor, as_json=as_json, delimiter=lists.separator(request))
-    return lists.exported(request, "opt-outs", pieces)
+    """Have all of them written to a file."""
+    form: Literal["csv", "jsonl"] = "jsonl" if lists.as_json(request) else "csv"
+    wanted = OptOuts(form=form, delimiter=exporting.separator(request))
+    return await exporting.ask(request, request.acting("live"), wanted)
 
 
 async def show_words(request: Request) -> Answer:

@@ -19,6 +19,8 @@ NEEDS: dict[str, tuple[str | None, str | None]] = {
     "contacts": ("contacts:read", EXPORT),
     "audit": (None, AUDIT),
     "usage": (None, USAGE),
+    "opt_outs": ("contacts:write", EXPORT),
+    "rejects": ("contacts:write", None),
 }
 KINDS = {
     "csv": "text/csv; charset=utf-8",

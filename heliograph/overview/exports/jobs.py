@@ -16,8 +16,17 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound, Refusal
 from heliograph.base.ids import uuid7
+from heliograph.consent import exporting as opt_outs
 from heliograph.contacts import exporting as contacts
-from heliograph.overview.exports.kinds import Audit, Contacts, Messages, Usage, Wanted
+from heliograph.overview.exports.kinds import (
+    Audit,
+    Contacts,
+    Messages,
+    OptOuts,
+    Rejects,
+    Usage,
+    Wanted,
+)
 
 #: Exports of an organization that are not finished, and how many are listed.
 MOST_OPEN, LISTED = 5, 50
@@ -104,6 +113,11 @@ async def _record(conn: Connection, actor: Actor, wanted: Wanted) -> None:
                 await audit.record(conn, actor, "messages.exported", object_id=actor.organization_id, after=after)
             else:
                 await audit.record(conn, actor, "campaign.exported", object_id=filters.campaign_id, after=after)
+        case OptOuts():
+            await opt_outs.begin(conn, actor, as_json=is_json)
+        case Rejects(import_id=id):
+            after = {"format": wanted.form, "import": str(id), "rejected": True}
+            await audit.record(conn, actor, "contacts.exported", object_id=actor.organization_id, after=after)
         case Contacts():
             await contacts.begin(conn, actor, filters=wanted.filters, as_json=is_json)
         case Audit():

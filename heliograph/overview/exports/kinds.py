@@ -19,8 +19,12 @@ from heliograph.base.actor import Actor
 from heliograph.base.csv_files import Writer
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
+from heliograph.consent import exporting as opt_outs
+from heliograph.consent import optouts
 from heliograph.contacts import exporting as contacts
 from heliograph.contacts import search
+from heliograph.contacts.importing import REJECT_COLUMNS
+from heliograph.contacts.imports import drafts, mending
 from heliograph.overview import messages, usage
 from heliograph.overview.messages import Message
 
@@ -82,25 +86,49 @@ class Usage(_Wanted, frozen=True, kw_only=True, tag="usage"):
         return f"usage-{self.month:%Y-%m}-by-{self.by}"
 
 
-Wanted = Messages | Contacts | Audit | Usage
+class OptOuts(_Wanted, frozen=True, kw_only=True, tag="opt_outs"):
+    """All opt-outs of the organization."""
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return "opt-outs"
+
+
+class Rejects(_Wanted, frozen=True, kw_only=True, tag="rejects"):
+    """Rows that an import rejected, in the form of the file they came in, which can be mended and imported itself."""
+
+    import_id: UUID
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return f"rejects-{str(self.import_id)[-8:]}"
+
+
+Wanted = Messages | Contacts | Audit | Usage | OptOuts | Rejects
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Lines of a file. `after`: where the next page begins; None: that was all."""
+    """Lines of a file. `after`: where the next page begins, in words of its kind; None: that was all."""
 
     text: str
     rows: int
-    after: UUID | None
+    after: str | None
 
 
-async def page(conn: Connection, actor: Actor, wanted: Wanted, *, after: UUID | None, is_first: bool) -> Page:
+async def page(conn: Connection, actor: Actor, wanted: Wanted, *, after: str | None, is_first: bool) -> Page:
     """The next page; the first one of a CSV file begins with its columns. Raises Invalid for filters that no longer
-    mean anything."""
+    mean anything, NotFound for an import that is forgotten."""
     match wanted:
         case Messages():
             return await _messages(conn, actor, wanted, after, is_first)
         case Contacts():
             return await _contacts(conn, actor, wanted, after, is_first)
+        case OptOuts():
+            return await _opt_outs(conn, actor, wanted, after, is_first)
+        case Rejects():
+            return await _rejects(conn, actor, wanted, after, is_first)
         case Audit():
             return await _audit(conn, wanted, after, is_first)
         case Usage():
@@ -118,10 +146,10 @@ COLUMNS = (
 )
 
 
-async def _messages(conn: Connection, actor: Actor, wanted: Messages, after: UUID | None, is_first: bool) -> Page:
-    found = await messages.list_page(conn, actor, filters=wanted.filters, after=after, limit=PAGE)
+async def _messages(conn: Connection, actor: Actor, wanted: Messages, after: str | None, is_first: bool) -> Page:
+    found = await messages.list_page(conn, actor, filters=wanted.filters, after=_id(after), limit=PAGE)
     listed = found.messages[:PAGE]
-    further = listed[-1].id if len(found.messages) > PAGE else found.seen
+    further = _place(listed[-1].id if len(found.messages) > PAGE else found.seen)
     values = [_of_message(one, actor, wanted) for one in listed]
     if wanted.form == "csv":
         rows = [["" if (cell := one[name]) is None else str(cell) for name in COLUMNS] for one in values]
@@ -161,10 +189,10 @@ def _of_message(one: Message, actor: Actor, wanted: Messages) -> dict[str, str |
     }
 
 
-async def _contacts(conn: Connection, actor: Actor, wanted: Contacts, after: UUID | None, is_first: bool) -> Page:
-    found = await search.search(conn, actor, filters=wanted.filters, after=after, limit=PAGE)
+async def _contacts(conn: Connection, actor: Actor, wanted: Contacts, after: str | None, is_first: bool) -> Page:
+    found = await search.search(conn, actor, filters=wanted.filters, after=_id(after), limit=PAGE)
     listed = found.contacts[:PAGE]
-    further = listed[-1].id if len(found.contacts) > PAGE else found.seen
+    further = _place(listed[-1].id if len(found.contacts) > PAGE else found.seen)
     if wanted.form == "csv":
         text = _sheet(wanted, contacts.COLUMNS, [contacts.cells(one) for one in listed], is_first)
     else:
@@ -172,18 +200,55 @@ async def _contacts(conn: Connection, actor: Actor, wanted: Contacts, after: UUI
     return Page(text, len(listed), further)
 
 
-async def _audit(conn: Connection, wanted: Audit, after: UUID | None, is_first: bool) -> Page:
-    looked = await audit.list_page(conn, wanted.filters, after=after, limit=PAGE, is_for_customers=True)
+async def _opt_outs(conn: Connection, actor: Actor, wanted: OptOuts, after: str | None, is_first: bool) -> Page:
+    place = None
+    if after is not None:
+        since, _, person = after.partition(" ")
+        place = datetime.fromisoformat(since), person
+    found = await optouts.list_page(conn, actor, after=place, limit=PAGE + 1)
+    listed = found[:PAGE]
+    further = None
+    if len(found) > PAGE:
+        last, person = listed[-1]
+        further = f"{last.since.isoformat()} {person}"
+    values = [opt_outs.values(one) for one, _ in listed]
+    if wanted.form == "csv":
+        rows = [[one[name] or "" for name in opt_outs.COLUMNS] for one in values]
+        return Page(_sheet(wanted, opt_outs.COLUMNS, rows, is_first), len(rows), further)
+    return Page(_lines(values), len(values), further)
+
+
+async def _rejects(conn: Connection, actor: Actor, wanted: Rejects, after: str | None, is_first: bool) -> Page:
+    draft = await drafts.get(conn, actor, id=wanted.import_id)
+    found = await mending.rejects(conn, actor, id=draft.id, after=int(after or 0), limit=PAGE + 1)
+    listed = found[:PAGE]
+    rows = [[str(one.row), one.reason, *one.cells] for one in listed]
+    further = str(listed[-1].row) if len(found) > PAGE else None
+    return Page(_sheet(wanted, [*REJECT_COLUMNS, *draft.columns], rows, is_first), len(rows), further)
+
+
+def _id(after: str | None) -> UUID | None:
+    return None if after is None else UUID(after)
+
+
+def _place(last: UUID | None) -> str | None:
+    return None if last is None else str(last)
+
+
+async def _audit(conn: Connection, wanted: Audit, after: str | None, is_first: bool) -> Page:
+    looked = await audit.list_page(conn, wanted.filters, after=_id(after), limit=PAGE, is_for_customers=True)
     columns = audit.Recorded.__struct_fields__
     if wanted.form != "csv":
         return Page(
-            _lines([audit.shown(one) | {"at": iso(one.at)} for one in looked.entries]), len(looked.entries), looked.seen
+            _lines([audit.shown(one) | {"at": iso(one.at)} for one in looked.entries]),
+            len(looked.entries),
+            _place(looked.seen),
         )
     rows = [
         ["" if (cell := iso(one.at) if name == "at" else getattr(one, name)) is None else str(cell) for name in columns]
         for one in looked.entries
     ]
-    return Page(_sheet(wanted, columns, rows, is_first), len(rows), looked.seen)
+    return Page(_sheet(wanted, columns, rows, is_first), len(rows), _place(looked.seen))
 
 
 def _lines(values: Sequence[object]) -> str:

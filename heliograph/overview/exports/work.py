@@ -18,7 +18,7 @@ import structlog
 from heliograph import notices
 from heliograph.base.actor import Actor, Who
 from heliograph.base.database.pool import Connection, Pool, Readers, is_down, plan_by_key
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.base.process.crash import crash_point
 from heliograph.overview.exports import jobs, kinds
@@ -106,7 +106,7 @@ class ExportWork(Work):
                 if is_down(error):
                     raise
                 # Filters that no longer mean anything mean nothing the next time, either.
-                tries = 1 if isinstance(error, Invalid) else TRIES
+                tries = 1 if isinstance(error, Invalid | NotFound) else TRIES
                 log.exception("export failed", export=str(row["id"]), kind=row["kind"])
                 async with conn.transaction():
                     if await conn.fetchval(LATER, *place, FAILED, tries) == "failed":
