@@ -18,7 +18,7 @@ from heliograph.traffic import LOST, Failed, Point, Query
 #: Points of one look: intervals times countries.
 MOST = 10_000
 ARRIVED = ("delivered", "read")
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+HOUR, DAY, WEEK = timedelta(hours=1), timedelta(days=1), timedelta(days=7)
 #: A longer stretch is told by the day (of UTC), and one of countries by the day sooner.
 LONGEST_BY_HOUR, LONGEST_OF_COUNTRIES = timedelta(days=8), timedelta(days=2)
 #: Roll-ups go back further; a page needs no more.
@@ -100,6 +100,25 @@ async def picture(conn: Connection, actor: Actor, *, since: datetime, until: dat
         ),
         reasons=_reasons(failed),
     )
+
+
+async def ended_so(
+    conn: Connection, actor: Actor, *, channel: str, country: str, reason: str | None
+) -> tuple[int, int]:
+    """(messages to a country that failed for a reason, all that were accepted) of the last 7 days. None for the reason:
+    those whose end is unknown."""
+    until = clock.now() + HOUR
+    since = until - WEEK
+    query = Query(
+        date_from=since, date_to=until, interval="day", channel=channel, country=country, mode=actor.mode, limit=MOST
+    )
+    points = await traffic.read(conn, actor, query=query)
+    accepted = sum(sum(point.counts.values()) for point in points)
+    if reason is None:
+        return _of(points, ("unknown",)), accepted
+    failed = await traffic.failures(conn, actor, date_from=since, date_to=until, limit=MOST)
+    alike = (one.count for one in failed if (one.channel, one.country, one.reason) == (channel, country, reason))
+    return sum(alike), accepted
 
 
 def summed(points: Iterable[Point]) -> Figures:

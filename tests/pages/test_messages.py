@@ -13,10 +13,14 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from heliograph import traffic
 from heliograph.base.database import bounded_scan, clock
 from heliograph.base.database.pool import Pool
+from heliograph.contacts import records
+from heliograph.contacts.records import Entry
 from heliograph.overview.messages import Found, Message
 from heliograph.queue.leases import GUARDED
+from heliograph.sms.status import Move, move_many
 
 from .conftest import Api, Browser, Page, Tenant, make_person
 from .exported import fetch
@@ -342,3 +346,39 @@ async def test_a_message_is_open_beside_its_list(api: Api, pool: Pool, tenant: T
         assert (await owner.get(f"/messages?open={wrong}")).status == 404
     # The region that renews itself is the list alone.
     assert "panel" not in (await owner.get(f"/messages?open={first}", HX_Request="true")).text
+
+
+async def test_a_failure_says_how_often_and_a_delay_what_for(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    ids = [await send(api, tenant) for _ in range(4)]
+    moves = [Move(tenant.actor.organization_id, UUID(id), "undelivered", clock.now(), "undelivered") for id in ids[:2]]
+    async with pool.acquire() as conn:
+        await move_many(conn, moves)
+        while await traffic.fold(conn):
+            pass
+    page = await owner.get(f"/messages/{ids[0]}")
+    assert "Of messages to Mozambique, 50.0 % ended so in the last 7 days: 2 of 4." in page.words
+    assert "Of the last 4 to this number, 2 ended so." in page.words
+    assert "ended so" not in (await owner.get(f"/messages/{ids[3]}")).words
+    await pool.execute(
+        "UPDATE messages SET status = 'sent', sent_at = accepted_at + interval '250 seconds' WHERE id = $1",
+        UUID(ids[3]),
+    )
+    assert "of it waiting: others were before it" in (await owner.get(f"/messages/{ids[3]}")).words
+
+
+async def test_the_recipient_is_kept_or_left_alone_from_a_message(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    id = await send(api, tenant)
+    page = await owner.get(f"/messages/{id}")
+    assert f'href="/contacts/new?phone=%2B{NUMBER[1:]}"' in page.text
+    assert "curl -sS" in page.words
+    page = await owner.submit(page, "/contacts/opt-outs/add", reason="By telephone")
+    assert "They get no more messages." in page.words
+    page = await owner.get(f"/messages/{id}")
+    assert ("Opted out" in page.words, "/contacts/opt-outs/add" in page.text) == (True, False)
+    async with pool.acquire() as conn:
+        contact = await records.create(conn, tenant.actor, entry=Entry(NUMBER, "Ana"))
+    assert f'href="/contacts/{contact.id}"' in (await owner.get(f"/messages/{id}")).text

@@ -12,7 +12,11 @@ import msgspec
 from heliograph.accounts import api_keys
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
+from heliograph.consent import optouts
+from heliograph.contacts import records
 from heliograph.dashboard import seeing
+from heliograph.dashboard.messaging import explaining
+from heliograph.dashboard.sending import code
 from heliograph.overview import documents, messages
 from heliograph.overview.messages import Filters, Message, MessageDetail
 from heliograph.pages.answers import Answer, Elsewhere, Shown
@@ -101,7 +105,14 @@ async def _values(
     waits = await sms.waiting(conn, actor, id=message.id) if is_sms and not message.is_final else None
     may_develop = request.may("webhooks:read", DEVELOP)
     events = await feed.get_many(conn, actor, ids=detail.events) if may_develop and whole and detail.events else []
+    may_write = request.may("contacts:write", mode="live") and message.direction == "outbound" and whole
     return {
+        "often": await explaining.often(conn, request, message, near.messages[: NEIGHBOURS + 1]),
+        "delay": await explaining.delayed(conn, request, message),
+        "known": await _known(conn, request, message) if may_write else None,
+        "may_write": may_write,
+        "may_resend": request.may("webhooks:write"),
+        "snippets": _code(request, message, text) if is_sms and may_develop and text is not None else [],
         "is_revealed": is_revealed,
         "may_reveal": not whole and request.may(permission=REVEAL),
         "message": message,
@@ -121,6 +132,30 @@ async def _values(
         "document": documents.written(documents.of_message(message, text=text, whole=whole)),
         "events": [(one.kind, documents.written(documents.of_event(one))) for one in events],
     }
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What is known of a recipient. `contact`: their id; None: they are none."""
+
+    contact: UUID | None
+    opted_out: bool
+
+
+async def _known(conn: Connection, request: Request, message: Message) -> Known | None:
+    """Whether the recipient is a contact and may be written to; None for one who is no phone number."""
+    if not message.recipient.startswith("+"):
+        return None
+    found = await records.find(conn, request.actor, text=message.recipient, country=None, limit=1)
+    opted_out = await optouts.find(conn, request.acting("live"), phone=message.recipient) is not None
+    return Known(found[0].id if found else None, opted_out)
+
+
+def _code(request: Request, message: Message, text: str) -> list[code.Snippet]:
+    """The same send by a program."""
+    body = {"to": message.recipient, "message": text, "senderName": message.sender}
+    if message.client_reference is not None:
+        body["clientReference"] = message.client_reference
+    return code.snippets(request, "/v1/sms/send", {name: value for name, value in body.items() if value})
 
 
 async def _key_name(conn: Connection, request: Request, message: Message) -> str:

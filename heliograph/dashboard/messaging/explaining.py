@@ -1,0 +1,82 @@
+"""Sentences of a message's page that are built from facts: how often such an end is, and what a message waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+from heliograph.campaigns import record
+from heliograph.overview import figures
+from heliograph.overview.messages import Message
+from heliograph.pages.requests import Request
+
+#: Seconds of waiting that are worth a sentence.
+LONG = 60
+#: The end of a message of which the network said nothing.
+SILENT = "unknown"
+
+
+async def often(conn: Connection, request: Request, message: Message, near: Sequence[Message]) -> list[str]:
+    """How often messages end like this one, to its country and to its recipient. `near`: the latest to the recipient,
+    this one among them. Nothing for what has not failed."""
+    if message.direction != "outbound" or (message.failure_code is None and message.status != SILENT):
+        return []
+    text, number = request.text, request.speech.number
+    found = []
+    if message.country is not None:
+        ended, accepted = await figures.ended_so(
+            conn,
+            request.actor,
+            channel=message.channel,
+            country=message.country,
+            reason=None if message.status == SILENT else message.failure_code,
+        )
+        if 0 < ended <= accepted:
+            found.append(
+                text(
+                    "Of messages to %(country)s, %(share)s %% ended so in the last 7 days: %(count)s of %(all)s.",
+                    country=request.speech.country(message.country),
+                    share=number(100 * ended / accepted, 1),
+                    count=number(ended),
+                    all=number(accepted),
+                )
+            )
+    alike = sum(one.status == message.status and one.failure_code == message.failure_code for one in near)
+    if len(near) > 1:
+        found.append(
+            text("Of the last %(all)s to this number, %(count)s ended so.", all=number(len(near)), count=number(alike))
+        )
+    return found
+
+
+async def delayed(conn: Connection, request: Request, message: Message) -> str:
+    """What a message waited for before it was handed over, if that took long; "" if it did not."""
+    if message.sent_at is None or message.direction != "outbound":
+        return ""
+    seconds = (message.sent_at - (message.send_at or message.accepted_at)).total_seconds()
+    if seconds < LONG:
+        return ""
+    text, waited = request.text, request.speech.lasted(seconds)
+    if message.quiet_until is not None and message.quiet_until <= message.sent_at:
+        return text("%(time)s of it waiting: it was quiet where the recipient is.", time=waited)
+    if message.campaign_id is not None:
+        pace = await _pace(conn, request, message)
+        if pace is not None:
+            return text(
+                "%(time)s of it waiting: the campaign sends %(pace)s a minute.",
+                time=waited,
+                pace=request.speech.number(pace),
+            )
+        return text("%(time)s of it waiting: messages of campaigns let single ones go first.", time=waited)
+    return text("%(time)s of it waiting: others were before it, or the network did not take it at once.", time=waited)
+
+
+async def _pace(conn: Connection, request: Request, message: Message) -> int | None:
+    if message.campaign_id is None or not request.may("campaigns:read"):
+        return None
+    try:
+        campaign = await record.get(conn, request.actor, id=message.campaign_id, channel=message.channel)
+    except NotFound:
+        return None
+    return campaign.messages_per_minute
