@@ -954,11 +954,28 @@ CREATE TABLE supplier_sessions (
     lease_until timestamptz NOT NULL,
     bound       boolean NOT NULL DEFAULT false,
     ready       boolean NOT NULL DEFAULT false,
+    moves       boolean NOT NULL DEFAULT false,
     detail      text NOT NULL DEFAULT '',
     PRIMARY KEY (supplier_id, slot)
 );
 COMMENT ON TABLE supplier_sessions IS 'control: which worker may open which of an account''s sessions';
 COMMENT ON COLUMN supplier_sessions.ready IS 'its worker has it bound with a closed circuit: other workers leave messages to it';
+COMMENT ON COLUMN supplier_sessions.moves IS 'the account has taken or refused a message of this worker in the last seconds: it does not stall';
+
+CREATE TABLE supplier_health (
+    supplier_id  uuid PRIMARY KEY CONSTRAINT supplier_health_supplier REFERENCES suppliers,
+    opened_at    timestamptz,
+    opened_by    uuid,
+    probe_at     timestamptz,
+    probed_by    uuid,
+    closed_by    uuid,
+    throttled_at timestamptz,
+    throttled_by uuid,
+    paused_until timestamptz
+);
+COMMENT ON TABLE supplier_health IS 'control: what workers tell each other of a supplier, at most a row of each: that its circuit is open, and that it asks for less. The ids are of workers';
+COMMENT ON COLUMN supplier_health.opened_at IS 'since when its circuit is open for all workers; NULL: it is closed. A change of the supplier since then closes it';
+COMMENT ON COLUMN supplier_health.probe_at IS 'from then on one worker may send a message to try it';
 
 CREATE TABLE supplier_callbacks (
     id          uuid PRIMARY KEY,

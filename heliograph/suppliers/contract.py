@@ -183,6 +183,9 @@ class Health(msgspec.Struct, frozen=True):
     in_flight: int
     since: datetime | None = None
     last_error: str = ""
+    #: How often the supplier has told it to slow down, and for how many more seconds it wants nothing at all.
+    throttles: int = 0
+    pause: float = 0.0
 
 
 class Connector(Protocol):
@@ -202,6 +205,9 @@ class Connector(Protocol):
 
     def set_sessions(self, count: int) -> None:
         """Open or close sessions until there are `count`: the account's limit is shared among worker processes."""
+
+    def slow(self, pause: float) -> None:
+        """Another worker was told to slow down: so does this one, and asks for nothing for `pause` seconds."""
 
     def health(self) -> Health:
         """How it is doing."""

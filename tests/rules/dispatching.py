@@ -13,10 +13,11 @@ from heliograph.sending.attempts import OF_MESSAGE
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
 from heliograph.sms.charges import Charges
+from heliograph.sms.circuits.breaker import Breaker, Senders
 from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.channel import SmsChannel
 from heliograph.sms.dispatch.claimed import ClaimedMessage
-from heliograph.sms.dispatch.routing import Breaker, Senders, Supplier
+from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.dispatch.supplier_pool import TEST_ACCOUNT, PooledSupplier
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import Outcome, Receipt, Submission

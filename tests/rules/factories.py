@@ -274,6 +274,10 @@ class Scripted:
         self.lingering = 0
         self.may_stop = asyncio.Event()
         self.may_stop.set()
+        #: What it says of throttling, and the pauses that others' throttling asked of it.
+        self.throttles = 0
+        self.pause = 0.0
+        self.slowed: list[float] = []
         #: Called with each submission; what it returns is the answer, None: no answer for now.
         self.script: Callable[[Submission], Outcome | None] = taking
         self.on_outcome: OnOutcome = lambda submission, outcome: None
@@ -297,8 +301,11 @@ class Scripted:
     def set_sessions(self, count: int) -> None:
         self.sessions = count
 
+    def slow(self, pause: float) -> None:
+        self.slowed.append(pause)
+
     def health(self) -> Health:
-        return Health(sessions=max(self.sessions, self.lingering), in_flight=0)
+        return Health(max(self.sessions, self.lingering), 0, throttles=self.throttles, pause=self.pause)
 
     async def stop(self, *, grace: float) -> None:
         await self.may_stop.wait()

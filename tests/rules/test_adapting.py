@@ -119,6 +119,31 @@ async def test_messages_are_shared_by_these_points_and_why_is_said(pool: Pool) -
     assert "of 500 delivered in the hour" in said.decision
 
 
+async def test_explain_says_since_when_a_circuit_is_open(pool: Pool) -> None:
+    await supplied(pool, DEAR, "0.05")
+    await supplied(pool, CHEAP, "0.03")
+    await routed(pool, adaptive=False)
+    actor = await organization(pool)
+    await pool.execute(
+        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 hour', true, true FROM suppliers", uuid7()
+    )
+    at = await pool.fetchval(
+        "INSERT INTO supplier_health (supplier_id, opened_at) VALUES ($1, now()) RETURNING opened_at", CHEAP
+    )
+    async with pool.acquire() as conn:
+        said = await explaining.explain(
+            conn,
+            "+258841234567",
+            organization_id=actor.organization_id,
+            organization="acme",
+            sender="ACME",
+            traffic_class="marketing",
+        )
+    assert "dear (0.05 EUR)" in said.decision
+    assert f"cheap skipped: circuit open since {at:%H:%M} UTC" in said.decision
+    assert said.suppliers == ["dear"]
+
+
 async def test_a_route_that_is_not_adaptive_stays_as_it_is(pool: Pool) -> None:
     await supplied(pool, DEAR, "0.05")
     await supplied(pool, CHEAP, "0.03")

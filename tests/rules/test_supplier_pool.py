@@ -364,3 +364,128 @@ async def test_each_worker_knows_what_the_others_have_bound_and_use(pool: Pool) 
     await pool.execute("UPDATE supplier_sessions SET lease_until = now() - interval '1 s' WHERE worker_id = $1", has.id)
     await has_not.refresh()
     assert known(has_not, one)[0] is False
+
+
+# -- what workers tell each other --------------------------------------------------------------------------------------
+
+
+async def test_a_circuit_that_opens_in_one_worker_is_open_in_all_and_one_of_them_probes(pool: Pool) -> None:
+    id = await add(pool, sessions=3)
+    ships = [await Ship(pool).sail() for _ in range(3)]
+    for _ in range(3):
+        for ship in ships:
+            await ship.refresh()
+    first, second, third = (ship.fleet.accounts()[id].breaker for ship in ships)
+
+    first.trip()
+    for ship in ships:
+        await ship.refresh()
+    assert (first.open, second.open, third.open) == (True, True, True)
+    assert not any(one.usable() for one in (first, second, third)), "it is not time for a probe"
+
+    await probe_due(pool)
+    for ship in reversed(ships):
+        await ship.refresh()
+    assert [one.usable() for one in (first, second, third)] == [False, False, True], "one of them may probe"
+    third.begin_probe()
+    assert not third.usable(), "once"
+    third.record(ok=False, sent_in=third.openings)
+    assert await pool.fetchval("SELECT opened_at IS NOT NULL FROM supplier_health")
+
+    # Whoever does not use its turn loses it to the next.
+    await probe_due(pool)
+    for ship in ships:
+        await ship.refresh()
+    assert [one.usable() for one in (first, second, third)] == [True, False, False]
+    await probe_due(pool)
+    await ships[1].refresh()
+    await ships[0].refresh()
+    assert [one.usable() for one in (first, second, third)] == [False, True, False]
+
+    # What was sent before it opened does not close it; a probe does, for all.
+    second.record(ok=True, sent_in=second.openings - 1)
+    assert second.open
+    second.begin_probe()
+    second.record(ok=True, sent_in=second.openings)
+    for ship in reversed(ships):
+        await ship.refresh(2)
+    await ships[2].refresh()
+    assert [one.open for one in (first, second, third)] == [False, False, False]
+    assert await pool.fetchval("SELECT opened_at IS NULL FROM supplier_health")
+
+
+async def probe_due(pool: Pool) -> None:
+    await pool.execute("UPDATE supplier_health SET probe_at = now() - interval '1 second'")
+
+
+async def test_a_worker_that_others_contradict_keeps_its_circuit_to_itself(pool: Pool) -> None:
+    """Its own connection is at fault, not the supplier."""
+    id = await add(pool, sessions=2)
+    faulty, fine = await Ship(pool).sail(), await Ship(pool).sail()
+    for ship in (faulty, fine) * 2:
+        await ship.refresh()
+    its, other = faulty.fleet.accounts()[id].breaker, fine.fleet.accounts()[id].breaker
+    its.trip()
+    await faulty.refresh()
+    await fine.refresh()
+    await probe_due(pool)
+    await fine.refresh()
+    other.begin_probe()
+    other.record(ok=True, sent_in=other.openings)
+    await fine.refresh()
+    await faulty.refresh()
+    assert (its.open, other.open) == (False, False)
+
+    its.trip()
+    await faulty.refresh()
+    await fine.refresh()
+    assert (its.open, other.open) == (True, False)
+
+
+async def test_a_worker_that_starts_knows_what_is_avoided_and_a_changed_supplier_is_tried_at_once(pool: Pool) -> None:
+    id = await add(pool)
+    old = await Ship(pool).sail()
+    old.fleet.accounts()[id].breaker.trip()
+    await old.refresh()
+    new = await Ship(pool).sail()
+    assert new.fleet.accounts()[id].breaker.open
+    assert new.fleet.accounts()[id].breaker.open_for() < 3600
+
+    async with pool.acquire() as conn:
+        await suppliers.set_state(conn, supplier="one", state="paused")
+        await suppliers.set_state(conn, supplier="one", state="active")
+    for ship in (old, new):
+        await ship.refresh()
+        assert not ship.fleet.accounts()[id].breaker.open
+
+
+async def test_one_worker_is_told_to_slow_down_and_the_others_do(pool: Pool) -> None:
+    id = await add(pool, sessions=2)
+    told, other = await Ship(pool).sail(), await Ship(pool).sail()
+    for ship in (told, other) * 2:
+        await ship.refresh()
+    told.connector(id).throttles, told.connector(id).pause = 3, 20.0
+    await told.refresh()
+    await other.refresh()
+    (pause,) = other.connector(id).slowed
+    assert 0 < pause <= 20
+    assert told.connector(id).slowed == []
+    assert other.fleet.accounts()[id].breaker.is_slow()
+    # Hearing it once is enough, and without anything new nothing is written.
+    before = await pool.fetchval("SELECT xmin::text FROM supplier_health")
+    for ship in (told, other) * 2:
+        await ship.refresh()
+    assert len(other.connector(id).slowed) == 1
+    assert await pool.fetchval("SELECT xmin::text FROM supplier_health") == before
+
+
+async def test_what_is_taken_from_another_worker_does_not_stall(pool: Pool) -> None:
+    id = await add(pool, sessions=2)
+    one, other = await Ship(pool).sail(), await Ship(pool).sail()
+    for ship in (one, other) * 2:
+        await ship.refresh()
+    one.fleet.accounts()[id].breaker.moved()
+    await one.refresh()
+    await other.refresh()
+    assert other.fleet.accounts()[id].moves_elsewhere
+    assert not one.fleet.accounts()[id].moves_elsewhere

@@ -16,9 +16,9 @@ from heliograph.queue.backlog import claim_once
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
 from heliograph.sms.accepting.accept import Acceptor
+from heliograph.sms.circuits.breaker import Breaker
 from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.channel import SmsChannel
-from heliograph.sms.dispatch.routing import Breaker
 from heliograph.sms.dispatch.supplier_pool import TEST_ACCOUNT, PooledSupplier
 from heliograph.sms.reports import silence
 from heliograph.sms.reports.keys import ReceivedReceipt

@@ -111,12 +111,25 @@ async def test_a_throttle_slows_the_account_and_costs_no_try(supplier: Aggregato
     one = submission()
     assert await line.send(one) == [Verdict.BUSY]
     assert line.outcomes[one.message_id].counts is False
+    assert line.connector.health().throttles == 1
     supplier.options = msgspec.structs.replace(supplier.options, always="")
     began = asyncio.get_running_loop().time()
     assert await line.send(*(submission() for _ in range(3))) == [Verdict.ACCEPTED] * 3
     # From two a second on: it was throttled at the first.
     assert asyncio.get_running_loop().time() - began > 0.4
     await line.connector.stop(grace=1.0)
+
+
+async def test_a_pause_that_another_worker_was_told_of_is_kept(supplier: Aggregator) -> None:
+    line = Line(supplier.base_url)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    assert line.connector.capacity() > 0
+    line.connector.slow(60.0)
+    assert line.connector.capacity() == 0
+    assert 0 < line.connector.health().pause <= 60
+    assert line.connector.health().throttles == 0, "it is not told on"
+    await line.connector.stop(grace=0.0)
 
 
 async def test_what_waits_too_long_for_a_request_goes_back(supplier: Aggregator) -> None:

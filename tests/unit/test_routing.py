@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from heliograph.sms.dispatch.routing import Breaker, covers
+from heliograph.sms.circuits.breaker import Breaker
+from heliograph.sms.dispatch.routing import covers
 from tests.rules.factories import TO, supplier
 
 

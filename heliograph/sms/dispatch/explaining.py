@@ -14,9 +14,13 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.networks import learned
 from heliograph.networks.directory import Directory
+from heliograph.prices.book import Book
 from heliograph.routes import rules, words
 from heliograph.routes.lookup import Candidates, Route, Table
+from heliograph.sms.circuits import sharing
+from heliograph.sms.circuits.sharing import Avoided
 from heliograph.sms.dispatch import routing, suppliers
+from heliograph.sms.dispatch.adapting import Facts
 from heliograph.sms.dispatch.routing import Supplier
 
 
@@ -84,11 +88,12 @@ async def explain(
         network=network,
         is_certain=is_certain,
     )
-    held = await suppliers.sessions(conn)
-    skipped = {one.id: why for one in known if (why := _unusable(one, held)) is not None}
+    held, avoided = await suppliers.sessions(conn), await sharing.avoided(conn)
+    skipped = {one.id: why for one in known if (why := _unusable(one, held, avoided.get(one.id))) is not None}
     names = {one.id: one.name for one in known}
     seen = shares.get(found.route.id, {}) if found.route else {}
-    facts = {id: one.reason for id, one in seen.items()}
+    facts = await _facts(conn, found)
+    facts |= {id: ", ".join([*filter(None, [facts.get(id)]), one.reason]) for id, one in seen.items()}
     said = words.explained(found, names=names, organization=lambda _: organization, skipped=skipped, facts=facts)
     asked = [
         choice.supplier_id
@@ -103,6 +108,15 @@ async def explain(
         [names[id] for id in asked],
         [route.name for _, route in fitting if route != found.route],
     )
+
+
+async def _facts(conn: Connection, found: Candidates) -> dict[UUID, str]:
+    """Price and quality of the candidates, as workers say them with what they decide."""
+    book = Book()
+    await book.refresh(conn)
+    facts = Facts(book)
+    await facts.refresh(conn)
+    return dict(facts.of(found))
 
 
 # Of the installation as a whole: operators ask.
@@ -196,10 +210,12 @@ def place(route: Route) -> tuple[int, str, int, int, str]:
     return (level, where, route.priority, -route.conditions, route.name)
 
 
-def _unusable(one: Supplier, held: dict[UUID, tuple[int, int, str]]) -> str | None:
+def _unusable(one: Supplier, held: dict[UUID, tuple[int, int, str]], avoided: Avoided | None) -> str | None:
     if one.state != "active":
         return one.state
     if one.held:
         return "held by an operator"
+    if avoided is not None and avoided.opened_at is not None:
+        return f"circuit open since {avoided.opened_at:%H:%M} UTC"
     _, bound, error = held.get(one.id, (0, 0, ""))
     return None if bound else "no session bound" + (f" ({error})" if error else "")

@@ -159,6 +159,8 @@ class Selection:
         for supplier in list(self.usable):
             account = accounts[supplier.id]
             others = [one for one in self.usable if one is not supplier and overlap(one, supplier)]
+            if account.moves_elsewhere:
+                continue  # another worker's messages are answered: it is not the supplier that stalls
             if others and not account.breaker.open and account.breaker.stalls(self._patience):
                 account.breaker.trip()
                 log.warning("supplier circuit", supplier=supplier.name, open=True, stalled=True)

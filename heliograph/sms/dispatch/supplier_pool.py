@@ -26,8 +26,11 @@ from heliograph.routes import rules
 from heliograph.routes.lookup import Route
 from heliograph.senders import loading
 from heliograph.senders.book import Book
+from heliograph.sms.circuits import sharing
+from heliograph.sms.circuits.breaker import Breaker, Senders
+from heliograph.sms.circuits.sharing import Told
 from heliograph.sms.dispatch import routing, test_mode
-from heliograph.sms.dispatch.routing import Breaker, Senders, Supplier
+from heliograph.sms.dispatch.routing import Supplier
 from heliograph.suppliers.contract import (
     Account,
     Connector,
@@ -69,7 +72,7 @@ TEST_ACCOUNT = Supplier(
 
 SLOTS = """
 SELECT supplier_id, slot, worker_id = $1 AS mine, extract(epoch FROM lease_until - now())::float8 AS left, worker_id,
-       ready
+       ready, moves
   FROM supplier_sessions ORDER BY slot
 """
 WORKERS = "SELECT count(*) FROM workers WHERE seen_at > now() - make_interval(secs => $1)"
@@ -89,13 +92,16 @@ DELETE FROM supplier_sessions USING unnest($2::uuid[], $3::smallint[]) AS extra 
 """
 REPORT = """
 UPDATE supplier_sessions
-   SET bound = slot.n <= report.sessions, ready = slot.n <= report.sessions AND report.closed, detail = report.detail
-  FROM unnest($2::uuid[], $3::integer[], $4::text[], $5::boolean[]) AS report (supplier_id, sessions, detail, closed),
+   SET bound = slot.n <= report.sessions, ready = slot.n <= report.sessions AND report.closed, detail = report.detail,
+       moves = report.moves
+  FROM unnest($2::uuid[], $3::integer[], $4::text[], $5::boolean[], $6::boolean[])
+           AS report (supplier_id, sessions, detail, closed, moves),
        LATERAL (SELECT slot, row_number() OVER (ORDER BY slot) AS n FROM supplier_sessions
                  WHERE supplier_id = report.supplier_id AND worker_id = $1) slot
  WHERE supplier_sessions.supplier_id = report.supplier_id AND supplier_sessions.slot = slot.slot
-   AND (bound, ready, supplier_sessions.detail)
-       IS DISTINCT FROM (slot.n <= report.sessions, slot.n <= report.sessions AND report.closed, report.detail)
+   AND (bound, ready, supplier_sessions.detail, supplier_sessions.moves)
+       IS DISTINCT FROM (slot.n <= report.sessions, slot.n <= report.sessions AND report.closed, report.detail,
+                         report.moves)
 """
 
 
@@ -128,6 +134,9 @@ class Absent:
     def set_sessions(self, count: int) -> None:
         """It has none."""
 
+    def slow(self, pause: float) -> None:
+        """There is nothing to slow down."""
+
     def health(self) -> Health:
         return Health(sessions=0, in_flight=0, last_error=self.error)
 
@@ -150,6 +159,9 @@ class PooledSupplier(msgspec.Struct):
     fed: bool = False
     #: The circuit is open, and this round may send one probe.
     probe: bool = False
+    #: Another worker's messages are taken or refused there.
+    moves_elsewhere: bool = False
+    told: Told = msgspec.field(default_factory=Told)
 
 
 class SupplierPool:
@@ -243,6 +255,8 @@ class SupplierPool:
                     await self._open(supplier)
             for id in wanted.keys() - self._accounts.keys():
                 self._absent(wanted[id], "")
+            live = {id: one for id, one in self._accounts.items() if id != test_mode.SUPPLIER}
+            await sharing.exchange(conn, self._worker_id, live)
             await self._share(conn, workers, slots)
             await self._reroute(conn, wanted.keys())
 
@@ -309,17 +323,21 @@ class SupplierPool:
         fresh: set[tuple[UUID, int]] = set()
         others: dict[UUID, set[int]] = {}
         ready: dict[UUID, set[UUID]] = {}
-        for supplier_id, slot, is_mine, left, worker_id, is_ready in slots:
+        moving: set[UUID] = set()
+        for supplier_id, slot, is_mine, left, worker_id, is_ready, moves in slots:
             if is_mine:
                 mine.setdefault(supplier_id, []).append(slot)
                 if left > SLOT_RENEWED:
                     fresh.add((supplier_id, slot))
             elif left >= 0:
                 others.setdefault(supplier_id, set()).add(slot)
+                if moves:
+                    moving.add(supplier_id)
                 if is_ready:
                     ready.setdefault(supplier_id, set()).add(worker_id)
         for id, account in self._accounts.items():
             account.elsewhere = id in ready
+            account.moves_elsewhere = id in moving
             account.fed = len(ready.get(id, ())) < workers - 1
         take: list[tuple[UUID, int]] = []
         extra: list[tuple[UUID, int]] = []
@@ -356,7 +374,7 @@ class SupplierPool:
         if closed:
             await conn.execute(GIVE_BACK, self._worker_id, [id for id, _ in closed], [slot for _, slot in closed])
         reports = [
-            (id, health.sessions, health.last_error[:200], not account.breaker.open)
+            (id, health.sessions, health.last_error[:200], not account.breaker.open, account.breaker.moves())
             for id, account in self._accounts.items()
             if (health := account.connector.health()) is not None
         ]

@@ -79,6 +79,9 @@ class Connector:
     def set_sessions(self, count: int) -> None:
         """It has none."""
 
+    def slow(self, pause: float) -> None:
+        """Nobody throttles it."""
+
     def health(self) -> Health:
         return Health(sessions=1, in_flight=len(self._open))
 

@@ -69,6 +69,8 @@ class HttpConnector:
         self._timer: asyncio.TimerHandle | None = None
         #: Nothing is asked before this; the supplier wants a pause.
         self._paused_until = 0.0
+        #: How often it said so.
+        self._throttles = 0
         self._last_error = ""
 
     # -- contract.Connector --------------------------------------------------------------------------------------------
@@ -116,9 +118,18 @@ class HttpConnector:
         # Not from here: an outcome could follow at once, before dispatch knows of the submission.
         self._loop.call_soon(self._pump)
 
+    def slow(self, pause: float) -> None:
+        """Another worker was told to slow down."""
+        if self._running:
+            now = self._loop.time()
+            self._bucket.slow(now)
+            self._paused_until = max(self._paused_until, now + pause)
+
     def health(self) -> Health:
         in_flight = sum(len(some) for some in self._open.values())
-        return Health(self._sessions if self._running else 0, in_flight, None, self._last_error)
+        pause = max(0.0, self._paused_until - self._loop.time()) if self._running else 0.0
+        sessions = self._sessions if self._running else 0
+        return Health(sessions, in_flight, None, self._last_error, throttles=self._throttles, pause=pause)
 
     async def stop(self, *, grace: float) -> None:
         """Give back what has not begun, wait for open answers, close. What is then still open ends as UNKNOWN."""
@@ -292,6 +303,7 @@ class HttpConnector:
             self._last_error = ""
         elif outcome.verdict is Verdict.BUSY and not outcome.counts:
             self._bucket.slow(now)
+            self._throttles += 1
             if outcome.retry_after:
                 self._paused_until = max(self._paused_until, now + min(outcome.retry_after, 60.0))
         if outcome.alarm or outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN):

@@ -126,6 +126,8 @@ class SmppConnector:
         self._timer_at = _NEVER
         self._since: datetime | None = None
         self._last_error = ""
+        #: How often it was told to slow down.
+        self._throttles = 0
         try:
             self._tls = tls_context(settings)
         except OSError as error:
@@ -165,6 +167,11 @@ class SmppConnector:
             task = self._loop.create_task(self._leave(links))
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
+
+    def slow(self, pause: float) -> None:
+        """Another worker was told to slow down. SMPP names no pause."""
+        if self._running:
+            self._bucket.slow(self._loop.time())
 
     def capacity(self) -> int:
         """Segments that can be submitted now: room in the windows or in the rate, whichever is less."""
@@ -207,7 +214,8 @@ class SmppConnector:
 
     def health(self) -> Health:
         bound = sum(link.bound for link in self._transmitters)
-        return Health(bound, sum(link.pending for link in self._transmitters), self._since, self._error())
+        pending = sum(link.pending for link in self._transmitters)
+        return Health(bound, pending, self._since, self._error(), throttles=self._throttles)
 
     async def stop(self, *, grace: float) -> None:
         """Give back what has not begun, wait for open answers, unbind, close."""
@@ -298,6 +306,7 @@ class SmppConnector:
         attempt.refuse(number, ruling, response)
         if ruling.slow:
             self._bucket.slow(self._loop.time())
+            self._throttles += 1
         if ruling.rebind and link.connection is not None:
             link.connection.unbind()
 

@@ -1,0 +1,217 @@
+"""What workers tell each other of a supplier, in one row of it: that its circuit is open, and that it asks for less.
+
+    a worker's breaker ── opens ──► supplier_health ── once a second ──► every other worker's breaker and rate
+
+It is exchanged in the look at the suppliers that each worker takes every second anyway. Who opens a circuit opens it
+for all. One worker at a time may send a probe, and its success closes it for all.
+
+A worker whose circuit another one's probe has closed, and that opens it again, has a trouble of its own: for a while it
+keeps to itself what it finds.
+
+The rule nobody may break: rows are written when something changed, never for a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import structlog
+
+from heliograph.base.database.pool import Connection
+from heliograph.sms.circuits.breaker import Breaker
+from heliograph.sms.dispatch.routing import Supplier
+from heliograph.suppliers.contract import Connector
+
+log = structlog.get_logger()
+
+#: Seconds for which a worker keeps its circuit to itself after it was contradicted.
+ALONE = 300.0
+#: A throttle longer ago than this says nothing to a worker that hears of it, seconds, unless a pause still lasts.
+RECENT = 5.0
+#: The longest pause that a supplier is granted, seconds.
+LONGEST = 60.0
+
+# What was found under settings that have changed since says nothing.
+READ = """
+SELECT h.supplier_id, CASE WHEN h.opened_at >= s.changed_at THEN h.opened_at END AS opened_at,
+       extract(epoch FROM now() - h.opened_at)::float8 AS open_for, h.probe_at <= now() AS probe_due, h.probed_by,
+       h.closed_by, CASE WHEN h.throttled_at >= s.changed_at THEN h.throttled_at END AS throttled_at, h.throttled_by,
+       extract(epoch FROM now() - h.throttled_at)::float8 AS throttled_for,
+       extract(epoch FROM h.paused_until - now())::float8 AS pause
+  FROM supplier_health h JOIN suppliers s ON s.id = h.supplier_id WHERE s.state <> 'removed'
+"""
+OPEN = f"""
+INSERT INTO supplier_health AS known (supplier_id, opened_at, opened_by, probe_at)
+SELECT id, now() - make_interval(secs => since), $1, now() + interval '{Breaker.PROBE} seconds'
+  FROM unnest($2::uuid[], $3::float8[]) AS item (id, since) ORDER BY id
+ON CONFLICT (supplier_id) DO UPDATE
+   SET opened_at = excluded.opened_at, opened_by = excluded.opened_by, probe_at = excluded.probe_at, probed_by = NULL,
+       closed_by = NULL
+ WHERE known.opened_at IS NULL
+    OR known.opened_at < (SELECT s.changed_at FROM suppliers s WHERE s.id = known.supplier_id)
+RETURNING supplier_id, opened_at
+"""
+PROBE = f"""
+UPDATE supplier_health SET probe_at = now() + interval '{Breaker.PROBE} seconds', probed_by = $1
+ WHERE supplier_id IN (SELECT supplier_id FROM supplier_health
+                        WHERE supplier_id = ANY ($2) AND opened_at IS NOT NULL AND probe_at <= now()
+                        ORDER BY supplier_id FOR UPDATE SKIP LOCKED)
+RETURNING supplier_id
+"""
+CLOSE = """
+WITH found AS (
+    SELECT h.supplier_id FROM supplier_health h
+      JOIN unnest($2::uuid[], $3::timestamptz[]) AS item (supplier_id, opened_at) USING (supplier_id, opened_at)
+     ORDER BY h.supplier_id FOR UPDATE OF h
+)
+UPDATE supplier_health known SET opened_at = NULL, closed_by = $1, probed_by = NULL
+  FROM found WHERE known.supplier_id = found.supplier_id
+"""
+THROTTLED = """
+INSERT INTO supplier_health AS known (supplier_id, throttled_at, throttled_by, paused_until)
+SELECT id, now(), $1, now() + make_interval(secs => pause)
+  FROM unnest($2::uuid[], $3::float8[]) AS item (id, pause) ORDER BY id
+ON CONFLICT (supplier_id) DO UPDATE
+   SET throttled_at = excluded.throttled_at, throttled_by = excluded.throttled_by,
+       paused_until = greatest(known.paused_until, excluded.paused_until)
+"""
+
+
+class Told(msgspec.Struct):
+    """What a worker last told or heard of a supplier."""
+
+    #: Since when its circuit is open for all, as the row said; None: it is not.
+    opened_at: datetime | None = None
+    #: Until then it keeps its own circuit to itself, by its loop's clock.
+    alone_until: float = 0.0
+    #: How often its own connector was throttled, and when another one was.
+    throttles: int = 0
+    throttled_at: datetime | None = None
+
+
+class Avoidable(Protocol):
+    """A supplier as a worker uses it."""
+
+    supplier: Supplier
+    connector: Connector
+    breaker: Breaker
+    told: Told
+
+
+async def exchange(conn: Connection, worker_id: UUID, accounts: Mapping[UUID, Avoidable]) -> None:
+    """Tell what changed here, and take up what changed elsewhere. `accounts`: this worker's suppliers."""
+    rows = {row["supplier_id"]: row for row in await conn.fetch(READ)}
+    at = asyncio.get_running_loop().time()
+    opened: list[Avoidable] = []
+    closed: list[tuple[UUID, datetime]] = []
+    probes: list[UUID] = []
+    for id, one in accounts.items():
+        row = rows.get(id)
+        if row is not None and row["opened_at"] is not None:
+            _hear_open(one, row, worker_id, closed, probes)
+        elif one.breaker.open:
+            _hear_closed(one, row, worker_id, opened, at)
+        else:
+            one.told.opened_at = None
+    if closed:
+        await conn.execute(CLOSE, worker_id, [id for id, _ in closed], [since for _, since in closed])
+    if opened:
+        columns = [one.supplier.id for one in opened], [one.breaker.open_for() for one in opened]
+        for row in await conn.fetch(OPEN, worker_id, *columns):
+            account = accounts[row["supplier_id"]]
+            account.told.opened_at = row["opened_at"]
+            account.breaker.share()
+    if probes:
+        for row in await conn.fetch(PROBE, worker_id, probes):
+            accounts[row["supplier_id"]].breaker.grant()
+    await _throttles(conn, worker_id, accounts, rows)
+
+
+def _hear_open(
+    one: Avoidable, row: asyncpg.Record, worker_id: UUID, closed: list[tuple[UUID, datetime]], probes: list[UUID]
+) -> None:
+    """Its circuit is open for all."""
+    breaker, told = one.breaker, one.told
+    if told.opened_at == row["opened_at"] and not breaker.open:
+        # This worker's probe was taken.
+        closed.append((one.supplier.id, row["opened_at"]))
+        told.opened_at = None
+        return
+    if told.opened_at != row["opened_at"]:
+        if not breaker.open:
+            breaker.trip(since=row["open_for"])
+            log.warning("supplier circuit", supplier=one.supplier.name, open=True, elsewhere=True)
+        told.opened_at = row["opened_at"]
+        breaker.share()
+    if row["probed_by"] != worker_id or not breaker.shared:
+        breaker.share()  # a grant that was not used has passed on
+    if row["probe_due"] and one.connector.capacity() > 0:
+        probes.append(one.supplier.id)
+
+
+def _hear_closed(
+    one: Avoidable, row: asyncpg.Record | None, worker_id: UUID, opened: list[Avoidable], at: float
+) -> None:
+    """Its circuit is open here, and not for all."""
+    told = one.told
+    if told.opened_at is not None:
+        told.opened_at = None
+        if row is not None and row["closed_by"] not in (None, worker_id):
+            told.alone_until = at + ALONE
+        one.breaker.close()
+        log.warning("supplier circuit", supplier=one.supplier.name, open=False, elsewhere=True)
+    elif at >= told.alone_until:
+        opened.append(one)
+
+
+async def _throttles(
+    conn: Connection, worker_id: UUID, accounts: Mapping[UUID, Avoidable], rows: Mapping[UUID, asyncpg.Record]
+) -> None:
+    """Who was told to slow down says so; the others slow down."""
+    told: list[tuple[UUID, float]] = []
+    for id, one in accounts.items():
+        health, row = one.connector.health(), rows.get(id)
+        if health.throttles > one.told.throttles:
+            told.append((id, min(health.pause, LONGEST)))
+        one.told.throttles = health.throttles
+        if row is None or row["throttled_at"] in (None, one.told.throttled_at):
+            continue
+        one.told.throttled_at = row["throttled_at"]
+        pause = min(row["pause"], LONGEST)
+        if row["throttled_by"] != worker_id and (pause > 0 or row["throttled_for"] < RECENT):
+            one.connector.slow(max(0.0, pause))
+            one.breaker.put_off()
+    if told:
+        await conn.execute(THROTTLED, worker_id, [id for id, _ in told], [pause for _, pause in told])
+
+
+SAID = """
+SELECT h.supplier_id, CASE WHEN h.opened_at >= s.changed_at THEN h.opened_at END AS opened_at,
+       CASE WHEN h.throttled_at >= greatest(s.changed_at, now() - interval '60 seconds') OR h.paused_until > now()
+            THEN h.throttled_at END AS throttled_at
+  FROM supplier_health h JOIN suppliers s ON s.id = h.supplier_id WHERE s.state <> 'removed'
+"""
+
+
+class Avoided(msgspec.Struct, frozen=True):
+    """What all workers know of a supplier, for operators."""
+
+    opened_at: datetime | None
+    #: In the last minute, or its pause still lasts.
+    throttled_at: datetime | None
+
+
+async def avoided(conn: Connection) -> dict[UUID, Avoided]:
+    """By supplier, those of which there is something to say."""
+    rows: Iterable[asyncpg.Record] = await conn.fetch(SAID)
+    return {
+        row["supplier_id"]: Avoided(row["opened_at"], row["throttled_at"])
+        for row in rows
+        if row["opened_at"] is not None or row["throttled_at"] is not None
+    }
