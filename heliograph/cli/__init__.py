@@ -7,13 +7,16 @@ each operator's command would pay at its start.
 from __future__ import annotations
 
 import importlib
+import os
 from difflib import get_close_matches
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+from typer.completion import completion_init
 from typer.core import TyperCommand, TyperGroup
 
+from heliograph import __version__
 from heliograph.cli.terminal.console import group, run, single
 
 #: Commands in the order of the help text, each with the room of its module, which has `app` (the commands of a noun) or
@@ -54,6 +57,12 @@ ROOMS = {
     "webhook": "",
     "whatsapp": "",
     "simulate": "running",
+    "login": "developer",
+    "profile": "developer",
+    "listen": "developer",
+    "trigger": "developer",
+    "requests": "developer",
+    "completion": "developer",
 }
 
 
@@ -91,12 +100,31 @@ class Nouns(TyperGroup):
         return command
 
 
-HELP = "Heliograph, the messaging platform that organizations run themselves."
+HELP = """Heliograph, the messaging platform that organizations run themselves.
+
+For developers, over the API with a key: send, login, profile, listen, trigger, requests. All others are for operators:
+they use the database, need its URL or data directory, and ask for no key.
+"""
 app = group(HELP, cls=Nouns)
-# Without commands of its own a group needs a callback to be one; it has nothing to do before the command's turn.
-app.callback(help=HELP)(lambda: None)
+
+
+def _version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"heliograph {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help=HELP)
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Nothing to do before the command's turn."""
 
 
 def main() -> None:
     """Run the command that `sys.argv` names; ends the process."""
+    if "_HELIOGRAPH_COMPLETE" in os.environ:
+        completion_init()
     run(app)

@@ -49,6 +49,7 @@ OTHERS = frozenset(
         "BACKUP_PASSPHRASE",
         "EXAMPLES",
         "FAULTS",
+        "PROFILE",
         "SIGNING_SECRET",
         "SUPPLIER_PASSWORD",
         "TEST_DATABASE_URL",

@@ -1,0 +1,29 @@
+"""`heliograph completion`: a script that completes commands and options in a shell."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+from typer.completion import get_completion_script
+
+from heliograph.cli.terminal.console import Json, show
+
+
+def command(
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell.")],
+    json: Json = False,
+) -> None:
+    """Print a script that completes commands and options. It needs neither the database nor the API.
+
+    \b
+    Examples:
+      heliograph completion bash > ~/.local/share/bash-completion/completions/heliograph
+      heliograph completion zsh > ~/.zfunc/_heliograph
+      heliograph completion fish > ~/.config/fish/completions/heliograph.fish
+    """
+    script = get_completion_script(prog_name="heliograph", complete_var="_HELIOGRAPH_COMPLETE", shell=shell)
+    if json:
+        show({"shell": shell, "script": script}, json)
+    else:
+        print(script)

@@ -1,0 +1,63 @@
+"""`heliograph profile`: the installations that `heliograph login` remembers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from heliograph.cli.developer import profiles
+from heliograph.cli.developer.client import Output, output
+from heliograph.cli.terminal.console import Json, Problem, group, say
+
+app = group("List, choose and remove the installations that `heliograph login` remembers.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the profile.")]
+
+
+@app.command("list")
+def list_(form: Output = None, json: Json = False) -> None:
+    """List the profiles; keys are cut.
+
+    \b
+    Example:
+      heliograph profile list
+    """
+    known = profiles.read()
+    shown = [
+        {"profile": name, "url": one.url, "key": one.shown_key, "is_current": name == known.current}
+        for name, one in sorted(known.profiles.items())
+    ]
+    output(shown, form, json, ("profile", "url", "key", "is_current"))
+
+
+@app.command("use")
+def use(name: Name, json: Json = False) -> None:
+    """Make a profile the current one.
+
+    \b
+    Example:
+      heliograph profile use production
+    """
+    known = profiles.read()
+    profiles.get(name)
+    profiles.write(msgspec.structs.replace(known, current=name))
+    output([{"profile": name, "is_current": True}], None, json, ("profile", "is_current"))
+
+
+@app.command("remove")
+def remove(name: Name, json: Json = False) -> None:
+    """Forget a profile with its key. The key itself stays valid: `heliograph key revoke` ends it.
+
+    \b
+    Example:
+      heliograph profile remove test
+    """
+    known = profiles.read()
+    if name not in known.profiles:
+        raise Problem(f"there is no profile {name!r}")
+    left = {other: one for other, one in known.profiles.items() if other != name}
+    profiles.write(msgspec.structs.replace(known, profiles=left))
+    output([{"profile": name, "removed": True}], None, json, ("profile", "removed"))
+    say("Its API key stays valid until it is revoked.")

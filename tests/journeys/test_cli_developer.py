@@ -1,0 +1,189 @@
+"""The developer's commands, over the API with a key: profiles, events that are listened to and triggered, requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from heliograph import __version__
+from heliograph.accounts import api_keys
+from heliograph.simulators.receiver import Options, Receiver
+from tests.processes import Installation, Program, environment, installation, until
+
+pytestmark = pytest.mark.lasts(25)
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+class Desk:
+    """Somebody's shell: no settings, no database, a home of their own."""
+
+    def __init__(self, made: Installation, test_key: str, home: Path) -> None:
+        self.made, self.test_key, self.home = made, test_key, home
+        self.environment = environment(XDG_CONFIG_HOME=str(home), HOME=str(home))
+        self._count = 0
+
+    async def start(self, *words: str, **more: str) -> Program:
+        self._count += 1
+        return await Program.start(*words, log=self.home / f"{self._count}", environment=self.environment | more)
+
+    async def run(self, *words: str, status: int = 0, **more: str) -> Program:
+        program = await self.start(*words, **more)
+        assert await program.ended() == status, program.err
+        return program
+
+    async def login(self, profile: str, key: str, *, status: int = 0) -> Program:
+        file = self.home / "key"
+        file.write_text(f"{key}\n")
+        words = ("--url", self.made.base_url, "--key-file", str(file), "--profile", profile, "--json")
+        return await self.run("login", *words, status=status)
+
+
+@pytest.fixture
+async def desk(database_url: str, tmp_path: Path) -> AsyncIterator[Desk]:
+    home = tmp_path / "home"
+    home.mkdir()
+    async with installation(database_url, tmp_path) as made:
+        conn = await asyncpg.connect(database_url)
+        _, key = await api_keys.issue(conn, made.actor, name="test", profile="full_access", mode="test")
+        await conn.close()
+        async with made.serving(), made.working():
+            yield Desk(made, key, home)
+
+
+async def test_profiles_are_checked_kept_to_oneself_and_chosen(desk: Desk) -> None:
+    told = await desk.run("requests", "list", status=2)
+    assert "heliograph login" in told.err
+    said = json.loads((await desk.login("live", desk.made.key)).out)
+    assert (said["organization"], said["mode"]) == ("Acme", "live")
+    await desk.login("test", desk.test_key)
+    file = desk.home / "heliograph" / "profiles.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    for wrong in (f"{desk.test_key[:-6]}000000", "hg_live_nonsense"):
+        assert "401" in (await desk.login("wrong", wrong, status=1)).err
+    assert "not an API key" in (await desk.login("wrong", "nonsense", status=2)).err
+    listed = await desk.run("profile", "list", "-o", "tsv")
+    rows = [line.split("\t") for line in listed.out.splitlines()]
+    assert [(row[0], row[1], row[3]) for row in rows] == [
+        ("live", desk.made.base_url, "no"),
+        ("test", desk.made.base_url, "yes"),
+    ]
+    assert desk.test_key not in listed.out
+    await desk.run("profile", "use", "live")
+    assert json.loads(file.read_text())["current"] == "live"
+    assert "live" in (await desk.run("profile", "use", "elsewhere", status=2)).err
+    await desk.run("profile", "remove", "live")
+    os.chmod(file, 0o644)
+    assert "chmod 600" in (await desk.run("profile", "list", status=2)).err
+
+
+async def test_events_are_triggered_listened_to_and_forwarded(desk: Desk) -> None:
+    await desk.login("live", desk.made.key)
+    await desk.login("test", desk.test_key)
+    receiver = Receiver(Options(secrets=(SECRET,)))
+    await receiver.start()
+    try:
+        words = ("--forward-to", receiver.url, "--secret", SECRET, "--since", "2020-01-01T00:00:00Z", "-o", "json")
+        listening = await desk.start("listen", *words)
+        await until(lambda: "Listening to" in listening.err)
+        told = json.loads((await desk.run("trigger", "message.delivered", "--json")).out)
+        (made,) = told
+        await until(lambda: made["id"] in {one.message_id for one in receiver.events})
+        await until(lambda: "message.delivered" in listening.out)
+        assert await listening.stop(signal.SIGINT) == 0
+        printed: list[dict[str, Any]] = [json.loads(line) for line in listening.out.splitlines()]
+        (one,) = [one for one in printed if one["event"]["type"] == "message.delivered"]
+        assert one["answer"].startswith("200 in ")
+        (event,) = [event for event in receiver.events if event.type == "message.delivered"]
+        assert (event.problem, json.loads(event.body)) == (None, one["event"])
+        # What happened meanwhile is there, and what was shown is not shown again.
+        await desk.run("trigger", "message.failed")
+        again = await desk.start("listen", "--resume", "-o", "tsv")
+        await until(lambda: "message.failed" in again.out)
+        assert await again.stop(signal.SIGINT) == 0
+        assert "message.delivered" not in again.out
+    finally:
+        await receiver.stop()
+
+
+async def test_a_receiver_that_is_away_and_an_api_that_comes_back(desk: Desk) -> None:
+    await desk.login("test", desk.test_key)
+    listening = await desk.start("listen", "--forward-to", "http://127.0.0.1:1/", "-o", "json")
+    await until(lambda: "Signing secret of this run: whsec_" in listening.err)
+    await desk.run("trigger", "message.delivered")
+    await until(lambda: "message.delivered" in listening.out)
+    assert "no answer from http://127.0.0.1:1" in json.loads(listening.out.splitlines()[-1])["answer"]
+    assert await listening.stop(signal.SIGINT) == 0
+    away = await desk.start(
+        "listen", "--url", "http://127.0.0.1:1", "--since", "2020-01-01T00:00:00Z", "--profile", "test"
+    )
+    await until(lambda: "trying again" in away.err)
+    assert away.status is None
+    assert await away.stop(signal.SIGINT) == 0
+
+
+async def test_only_test_keys_trigger_and_only_what_can_be(desk: Desk) -> None:
+    await desk.login("live", desk.made.key)
+    assert "test key" in (await desk.run("trigger", "message.delivered", status=2)).err
+    await desk.login("test", desk.test_key)
+    assert "message.failed" in (await desk.run("trigger", "message.read", status=2)).err
+    assert "no active webhook endpoint" in (await desk.run("trigger", "webhook.test", status=1)).err
+
+
+async def test_requests_are_listed_shown_and_followed(desk: Desk) -> None:
+    await desk.login("test", desk.test_key)
+    following = await desk.start("requests", "tail", "--status", "4xx", "-o", "json")
+    await until(lambda: "Requests to" in following.err)
+    stop = asyncio.Event()
+
+    async def refused() -> None:
+        while not stop.is_set():
+            await desk.run(
+                "send",
+                "--to",
+                "+1",
+                "--message",
+                "x",
+                "--url",
+                desk.made.base_url,
+                status=1,
+                HELIOGRAPH_API_KEY=desk.test_key,
+            )
+
+    sending = asyncio.create_task(refused())
+    await until(lambda: following.out)
+    stop.set()
+    await sending
+    assert await following.stop(signal.SIGINT) == 0
+    one = json.loads(following.out.splitlines()[0])
+    assert (one["status"], one["errorCode"]) == (400, "validation_error")
+    listed = json.loads((await desk.run("requests", "list", "--status", "4xx", "--json")).out)
+    assert one["id"] in [other["id"] for other in listed]
+    shown = json.loads((await desk.run("requests", "get", one["id"], "-o", "json")).out)
+    assert (shown["id"], "answer" in shown) == (one["id"], True)
+    assert "404" in (await desk.run("requests", "get", "01990000-0000-7000-8000-000000000000", status=1)).err
+
+
+async def test_version_and_completion(tmp_path: Path) -> None:
+    async def run(*words: str, **more: str) -> str:
+        log = tmp_path / "-".join(words or ("completed",))
+        program = await Program.start(*words, log=log, environment=environment(**more))
+        assert await program.ended() == 0, program.err
+        return program.out
+
+    assert await run("--version") == f"heliograph {__version__}\n"
+    for shell in ("bash", "zsh", "fish"):
+        assert "_HELIOGRAPH_COMPLETE" in await run("completion", shell)
+    told = {"_HELIOGRAPH_COMPLETE": "complete_bash", "COMP_WORDS": "heliograph lis", "COMP_CWORD": "1"}
+    assert (await run(**told)).split() == ["listen"]
+    told |= {"COMP_WORDS": "heliograph requests ta", "COMP_CWORD": "2"}
+    assert (await run(**told)).split()[-1] == "tail"
