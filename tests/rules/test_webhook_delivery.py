@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from heliograph.base.database import clock
-from heliograph.base.database.pool import Pool
+from heliograph.base.database.pool import Pool, open_pool
 from heliograph.http.client import HttpClient, webhook_rules
 from heliograph.queue import leases
 from heliograph.simulators.receiver import Options, Receiver
@@ -524,23 +524,28 @@ async def test_a_killed_worker_loses_nothing(
     assert [(row["attempt"], row["result"]) for row in await attempts(pool)] == [(1, "delivered")]
 
 
-async def test_results_wait_for_a_database_that_is_away(pool: Pool, receiver: Receiver) -> None:
+async def test_results_wait_for_a_database_that_is_away(pool: Pool, database_url: str, receiver: Receiver) -> None:
     actor = await organization(pool)
     await endpoint(pool, actor, receiver.url)
     async with delivering(pool, settings(lease_seconds=2.0)):  # a claim whose answer was lost with its connection
         await record(pool, actor)
         await receiver.wait_for(lambda it: it.counters.received == 1)
         for _ in range(3):
-            await record(pool, actor, 5)
-            async with pool.acquire() as conn:
+            # A connection of its own: one of the pool may have been ended a moment ago.
+            own = await open_pool(database_url, size=1)
+            await record(own, actor, 5)
+            async with own.acquire() as conn:
                 await conn.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                     " WHERE datname = current_database() AND pid <> pg_backend_pid()"
                 )
+            await own.close()
         await receiver.wait_for(lambda it: it.counters.received == 16, within=120)
-        await until(lambda: _is_empty(pool))
-    assert {(row["attempt"], row["result"]) for row in await attempts(pool)} == {(1, "delivered")}
-    assert len(await attempts(pool)) == 16
+        own = await open_pool(database_url, size=1)
+        await until(lambda: _is_empty(own))
+    assert {(row["attempt"], row["result"]) for row in await attempts(own)} == {(1, "delivered")}
+    assert len(await attempts(own)) == 16
+    await own.close()
 
 
 async def test_a_row_put_back_comes_again_under_a_new_lease(pool: Pool) -> None:
