@@ -88,7 +88,8 @@ LONGEST_SESSION = 720
 
 
 def forbidden(actor: Actor, to: str) -> Refusal | None:
-    """What is never allowed for this organization: OrganizationSuspended, DestinationNotAllowed. `to`: E.164."""
+    """What is never allowed for this organization: OrganizationSuspended, DestinationNotAllowed. `to`: E.164, or the id
+    of a WhatsApp user."""
     if actor.state in STOPPED:
         return OrganizationSuspended()
     return not_allowed(actor.allowed_countries, to)

@@ -35,6 +35,7 @@ FIELDS = {
     "acceptedAt",
     "sendAt",
     "expiresAt",
+    "quietUntil",
     "sentAt",
     "deliveredAt",
     "failedAt",

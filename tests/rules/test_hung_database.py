@@ -186,7 +186,7 @@ async def test_a_listener_whose_database_hangs_listens_to_the_next_host(
     heard: list[int] = []
     async with wire(database_url) as (first, _), wire(database_url) as (second, _):
         url = several(database_url, first.port, second.port, query="connect_timeout=1")
-        task = asyncio.create_task(listen(url, lambda: heard.append(1)))
+        task = asyncio.create_task(listen(Connector(url), lambda: heard.append(1)))
         try:
             await until(lambda: heard)
             first.freeze()

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from heliograph.base.crypto import unseal
+from heliograph.base.crypto import derive_key, unseal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.consent import optouts
@@ -389,7 +389,7 @@ async def test_a_worker_with_another_secret_key_loses_nothing_and_holds_nobody_u
     pool: Pool, acme: Made, meta: Meta
 ) -> None:
     await meta.post(acme, message(acme))
-    stranger = Inbox(pool, b"?" * 32, RateBook(pool), on_deliveries=lambda: None)
+    stranger = Inbox(pool, derive_key("?" * 32, "tests"), RateBook(pool), on_deliveries=lambda: None)
     assert await stranger.round() == 1
     await meta.say(acme, message(acme))
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 1
