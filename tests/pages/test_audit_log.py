@@ -85,7 +85,8 @@ async def test_what_cannot_be_understood_is_said_at_its_field(owner: Browser, qu
 async def test_a_day_is_one_of_the_reader(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     """An entry at 23:30 UTC is of the next day in Maputo, two hours ahead."""
     await pool.execute("UPDATE users SET time_zone = 'Africa/Maputo'")
-    while "Africa/Maputo" not in (await owner.get("/audit")).text:  # sessions are known for half a second
+    # Sessions are known for half a second.
+    while "Africa/Maputo" not in (await owner.get("/audit")).text:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     await owner.submit(await owner.get("/senders/new"), "/senders", value="BAKERY")
     at = await pool.fetchval("SELECT at FROM audit_log WHERE action = 'sender_id.requested' AND object_name = 'BAKERY'")
