@@ -270,13 +270,16 @@ async def list_replays(
     return [Replay(*row.values()) for row in rows]
 
 
-# Among the replays whose rows were delivered, the one that has waited longest.
-ANY_RUNNING = "EXISTS (SELECT FROM webhook_replays WHERE status = 'running' AND NOT held AND to_at <= now())"
+# Among the replays whose rows were delivered, the one that has waited longest. Only one after a return waits for its
+# end: that of one asked for is the asking process's time, which may be a few milliseconds ahead of the database's.
+ANY_RUNNING = """
+EXISTS (SELECT FROM webhook_replays WHERE status = 'running' AND NOT held AND (cause = 'request' OR to_at <= now()))
+"""
 TAKE = """
 SELECT r.organization_id, r.id, r.endpoint_id, r.to_at, r.kinds, r.only_failed, r.position, e.status AS endpoint, e.mode
   FROM webhook_replays r
        JOIN webhook_endpoints e ON e.organization_id = r.organization_id AND e.id = r.endpoint_id
- WHERE r.status = 'running' AND NOT r.held AND r.to_at <= now()
+ WHERE r.status = 'running' AND NOT r.held AND (r.cause = 'request' OR r.to_at <= now())
    AND (SELECT count(*) FROM (
            SELECT FROM queue WHERE kind = 'webhook' AND line = r.endpoint_id AND lane = 1
               AND organization_id = r.organization_id AND due_at <= now() LIMIT $1) waiting) < $1

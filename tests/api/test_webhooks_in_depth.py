@@ -202,7 +202,8 @@ async def test_replay_runs_and_is_listed(api: Api, tenant: Tenant, pool: Pool) -
     assert (done["id"], done["status"], done["queued"]) == (begun["id"], "completed", 4)
     assert done["completed_at"] is not None
     for _ in range(4):
-        await api.ask("POST", path + "/replay", json={"from": body["from"]}, headers=tenant.headers)
+        status, _, answer = await api.ask("POST", path + "/replay", json={"from": body["from"]}, headers=tenant.headers)
+        assert status == 202, answer
         async with pool.acquire() as conn:
             await replays.advance(conn)
     ids = [one["id"] for one in await all_pages(api, tenant, path + "/replays", limit=2)]

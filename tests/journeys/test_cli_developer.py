@@ -41,6 +41,11 @@ class Desk:
         assert await program.ended() == status, program.err
         return program
 
+    def position(self) -> int:
+        """When a listener last wrote down where it is, in nanoseconds; 0: never."""
+        places = self.home.glob("heliograph/listen-*.json")
+        return max((place.stat().st_mtime_ns for place in places), default=0)
+
     async def login(self, profile: str, key: str, *, status: int = 0) -> Program:
         file = self.home / "key"
         file.write_text(f"{key}\n")
@@ -99,6 +104,9 @@ async def test_events_are_triggered_listened_to_and_forwarded(desk: Desk) -> Non
         (made,) = told
         await until(lambda: made["id"] in {one.message_id for one in receiver.events})
         await until(lambda: "message.delivered" in listening.out)
+        # The position is written after what was printed, so the next one stands behind the event.
+        shown = desk.position()
+        await until(lambda: desk.position() > shown)
         assert await listening.stop(signal.SIGINT) == 0
         printed: list[dict[str, Any]] = [json.loads(line) for line in listening.out.splitlines()]
         (one,) = [one for one in printed if one["event"]["type"] == "message.delivered"]
