@@ -29,6 +29,7 @@ from heliograph.api.callbacks.door import PREFIX as CALLBACKS
 from heliograph.api.callbacks.door import Callbacks
 from heliograph.api.document import openapi
 from heliograph.api.document.docs import FRONT, Docs, prefers_html
+from heliograph.api.document.guide import PATH as GUIDE
 from heliograph.api.door import probes
 from heliograph.api.door.guard import Guard, Receive, Scope, Send
 from heliograph.api.door.health import HealthChecks
@@ -51,7 +52,7 @@ from heliograph.dashboard.table import TABLE
 from heliograph.http.proxies import TrustedProxies
 from heliograph.http.server.asgi import Asgi
 from heliograph.http.server.exchange import Service
-from heliograph.http.server.registry import Registry, limits_of
+from heliograph.http.server.registry import Limits, Registry, limits_of
 from heliograph.http.server.server import Server, listen
 from heliograph.http.static import Page
 from heliograph.metrics.exporting import Exporter, exported
@@ -76,6 +77,8 @@ PATIENCE = 30.0
 MARGIN = 0.5
 #: Connections for reads of pages, and the time limit of their statements, seconds: pages never slow the product.
 PAGE_READS, PAGE_PATIENCE = 2, 3.0
+#: Requests a second of one address, where the guide stands alone.
+GUIDE_RATE = 1000
 #: Allocations between two looks of the garbage collector; its default of 700 costs 9–15 % under load.
 GC_THRESHOLD = 50_000
 
@@ -224,6 +227,32 @@ async def serve(
 def run(settings: Settings, *, host: str, port: int) -> None:
     """A whole web process: serve on uvloop until told to stop."""
     uvloop.run(serve(settings, host=host, port=port))
+
+
+async def serve_guide(
+    *, host: str, port: int, on_ready: Callable[[str], None], stop: asyncio.Event | None = None
+) -> None:
+    """Serve the guide, the errors and the API reference alone, without settings or a database, until SIGTERM, SIGINT
+    or `stop`. Raises OSError if the address is taken."""
+    stop = stop or asyncio.Event()
+    document = Page(openapi.document(OPERATIONS, ""), "application/json", "no-cache")
+    docs = Docs(Strangers(GUIDE_RATE), document=document)
+    asgi = Asgi(partial(_guide, docs))
+    service = Service(Registry(Limits()), asgi.begin, partial(envelope.unanswered, public_url=""), TrustedProxies())
+    server, listening = Server(service, asgi.tasks), listen(host, port)
+    with signals.stopping(stop):
+        await server.start([listening])
+        on_ready(_base_url(listening))
+        await stop.wait()
+        await server.stop(1.0)
+
+
+async def _guide(docs: Docs, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["path"] in docs.paths - {FRONT}:
+        await docs(scope, receive, send)
+        return
+    await send({"type": "http.response.start", "status": 307, "headers": [(b"location", GUIDE.encode())]})
+    await send({"type": "http.response.body", "body": b""})
 
 
 def _gauges(server: Server) -> Iterable[Gauge]:

@@ -423,7 +423,7 @@ Heliograph is ready.
   Dashboard     {ready.dashboard}
   Console       {ready.console}
   API           {credentials.base_url}/v1
-  Docs          {credentials.base_url}/docs, guide at {credentials.base_url}/docs/guide{keys}
+  Docs          {credentials.base_url}/docs, guide at {credentials.base_url}/guide{keys}
   Organization  {credentials.organization_id}
   SMSC          {credentials.smsc.host}:{credentials.smsc.port} (simulated, SMPP 3.4)
   Cloud API     http://{graph.host}:{graph.port} (simulated, WhatsApp)

@@ -28,6 +28,7 @@ ROOMS = {
     "migrate": "running",
     "send": "carriage",
     "doctor": "running",
+    "guide": "developer",
     "backup": "running",
     "restore": "running",
     "rekey": "running",

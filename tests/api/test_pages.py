@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import html
 import re
-from urllib.parse import urldefrag, urljoin
+from urllib.parse import urldefrag, urlencode, urljoin
 
 import pytest
 
-from heliograph.api.document import pages
+from heliograph.api.document import guide
 from heliograph.api.document.docs import POLICY
+from heliograph.api.document.error_pages import address, errors
+from heliograph.api.document.guide import Guide
+from heliograph.api.shapes.envelope import ERRORS
 from heliograph.pages.application import POLICY as PAGES_POLICY
+from tests.house.project import ROOT
 
 from .conftest import Api, Tenant, running
 
@@ -34,7 +38,7 @@ async def test_the_front_page_is_for_browsers_and_the_index_for_others(api: Api)
     async with api.session.get(api.base_url + "/", headers={"Accept": BROWSER}) as answer:
         page = await answer.text()
         assert (answer.status, answer.headers["content-security-policy"]) == (200, PAGES_POLICY)
-    assert {"/login", "/docs", pages.GUIDE, pages.ERRORS} <= set(re.findall(r'href="([^"]+)"', page))
+    assert {"/login", "/docs", guide.PATH, ERRORS} <= set(re.findall(r'href="([^"]+)"', page))
     _, _, index = await api.ask("GET", "/")
     for accept, kind in (
         ("*/*", "application/json"),
@@ -54,14 +58,14 @@ async def test_the_front_page_is_for_browsers_and_the_index_for_others(api: Api)
 
 
 async def test_every_error_has_its_page(api: Api) -> None:
-    listed = await fetched(api, pages.ERRORS)
-    for one in pages.errors():
-        assert f'href="{pages.address(one.code)}"' in listed
-        page = await fetched(api, pages.address(one.code))
+    listed = await fetched(api, ERRORS)
+    for one in errors():
+        assert f'href="{address(one.code)}"' in listed
+        page = await fetched(api, address(one.code))
         plain = html.unescape(re.sub(r"<[^>]+>", "", page))
         for said in (one.code, str(one.status), one.cause, one.remedy, *one.details, *one.details.values()):
             assert said.replace("`", "") in plain, one.code
-    async with api.session.get(f"{api.base_url}{pages.ERRORS}/no_such_code") as answer:
+    async with api.session.get(f"{api.base_url}{ERRORS}/no_such_code") as answer:
         assert answer.status == 404
 
 
@@ -111,7 +115,7 @@ async def test_with_a_public_address_the_page_is_named_whole(database_url: str) 
 
 @pytest.mark.timeout(120)
 async def test_the_guide_is_served_and_its_links_lead_somewhere(api: Api) -> None:
-    waiting, seen = ["/", "/docs", pages.GUIDE], {}
+    waiting, seen = ["/", "/docs", guide.PATH], {}
     while waiting:
         path = waiting.pop()
         async with api.session.get(api.base_url + path, headers={"Accept": BROWSER}) as answer:
@@ -123,4 +127,34 @@ async def test_the_guide_is_served_and_its_links_lead_somewhere(api: Api) -> Non
                 waiting.append(place)
             if anchor and place == path:
                 assert f'id="{anchor}"' in seen[path], f"{path}#{anchor}"
-    assert {f"{pages.GUIDE}/{name}" for name in ("api.md", "webhooks.md", "errors.md", "operations.md")} <= seen.keys()
+    assert {f"{guide.PATH}/{name}" for name in ("api", "webhooks", "errors", "operations")} <= seen.keys()
+    for path, text in seen.items():
+        for picture in re.findall(r'src(?:set)?="([^"]+[.]png)"', text):
+            async with api.session.get(api.base_url + picture) as answer:
+                assert (answer.status, answer.content_type) == (200, "image/png"), f"{path}: {picture}"
+
+
+async def test_the_guide_is_searched(api: Api) -> None:
+    async def answers(question: str) -> list[tuple[str, str]]:
+        page = await fetched(api, f"{guide.SEARCH}?{urlencode({'q': question})}")
+        assert f'value="{html.escape(question)}"' in page
+        return re.findall(r'<li><a href="([^"]+)">[^<]*</a><p>(.*?)</p>', page)
+
+    (first, excerpt), *_ = await answers("quiet hours")
+    assert (first, "<mark>quiet</mark> <mark>hours</mark>" in excerpt) == ("/guide/routing#quiet-hours", True)
+    # All words, wherever they stand; capitals and accents do not matter, and a word may be only begun.
+    assert "/guide/operations" in {urldefrag(path)[0] for path, _ in await answers("BACKUP restör point in time")}
+    assert "/docs/errors/quota_exceeded" in {path for path, _ in await answers("quota_exceeded")}
+    found = await answers("message")
+    assert len(found) == guide.MOST
+    for question in ("", "zzzz message", "<script>alert(1)</script>", "x" * 300):
+        page = await fetched(api, f"{guide.SEARCH}?{urlencode({'q': question})}")
+        assert "<li><a href=" not in page.partition("<main")[2].partition("</main>")[0], question
+
+
+def test_every_page_of_the_guide_has_its_place() -> None:
+    placed = {name for names in guide.SECTIONS.values() for name in names}
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} == placed
+    made = Guide()
+    assert [entry.title for entry in made.sections["Start"]] == ["Getting started"]
+    assert list(made.sections) == ["Start", *guide.SECTIONS, "Decisions"]

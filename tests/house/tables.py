@@ -16,7 +16,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from bench.figures import BUDGETS
-from heliograph.api.document import pages
+from heliograph.api.document import error_pages
 from heliograph.base import retry
 from heliograph.base.process.settings import Settings
 from heliograph.suppliers.smpp.settings import SmppSettings
@@ -102,7 +102,7 @@ def figures(measured: Mapping[str, float], facts: Mapping[str, str]) -> str:
 def errors() -> str:
     """Every error's code, as its page tells of it."""
     rows = []
-    for one in pages.errors():
+    for one in error_pages.errors():
         details = "; ".join(f"`{name}`: {text}" for name, text in one.details.items())
         rows.append([f"`{one.code}`", str(one.status), one.cause, one.remedy, details])
     return _table(["Code", "HTTP", "When", "What to do", "`details`"], rows)

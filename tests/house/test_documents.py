@@ -16,7 +16,7 @@ import typer
 
 import heliograph
 from bench.figures import BUDGETS
-from heliograph.api.document import pages
+from heliograph.api.document import error_pages
 from heliograph.base.errors import Refusal
 from heliograph.campaigns import plan, record, standstill
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
@@ -225,7 +225,7 @@ OWN_DETAILS = {"Invalid", "RateLimited", "MethodNotAllowed", "PayloadTooLarge", 
 def test_every_detail_of_an_error_is_documented() -> None:
     """Operators' words of the command line are no part of the API."""
     codes = {kind.__name__: kind.code for kind in refusals()}
-    documented = {one.code: one.details for one in pages.errors()}
+    documented = {one.code: one.details for one in error_pages.errors()}
     missing = {
         f"{codes[kind]}.{name}"
         for kind, name in raised_details()

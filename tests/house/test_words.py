@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from heliograph.api.document import pages
+from heliograph.api.document import error_pages
 from heliograph.campaigns import plan, record, standstill
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.http import answers
@@ -75,7 +75,7 @@ def known() -> dict[str, set[str]]:
         },
         "endpoint": {endpoints.REQUESTED, endpoints.GONE, endpoints.FAILING, endpoints.ENDED},
         "attempt": {*Verdict},
-        "error": {one.code for one in pages.errors()} - OF_OPERATORS,
+        "error": {one.code for one in error_pages.errors()} - OF_OPERATORS,
     }
 
 

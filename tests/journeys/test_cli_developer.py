@@ -10,7 +10,9 @@ import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
+import aiohttp
 import asyncpg
 import pytest
 
@@ -195,3 +197,19 @@ async def test_version_and_completion(tmp_path: Path) -> None:
     assert (await run(**told)).split() == ["listen"]
     told |= {"COMP_WORDS": "heliograph requests ta", "COMP_CWORD": "2"}
     assert (await run(**told)).split()[-1] == "tail"
+
+
+async def test_the_guide_stands_alone(tmp_path: Path) -> None:
+    """No settings, no database: one command, and a browser finds its way, the API reference included."""
+    home = environment(HOME=str(tmp_path))
+    program = await Program.start("guide", "--port", "0", "--json", log=tmp_path / "guide", environment=home)
+    await until(lambda: program.out.endswith("\n"))
+    url = json.loads(program.out)["url"]
+    async with aiohttp.ClientSession() as session:
+        for path in ("/", "/guide", "/docs", "/docs/errors/quota_exceeded", "/guide/search?q=webhooks"):
+            async with session.get(urljoin(url, path)) as answer:
+                assert (answer.status, answer.content_type) == (200, "text/html"), path
+                assert answer.url.path == path.partition("?")[0] if path != "/" else answer.url.path == "/guide"
+        async with session.get(urljoin(url, "/v1/openapi.json")) as answer:
+            assert "/sms/send" in "".join((await answer.json())["paths"])
+    assert await program.stop(signal.SIGTERM) == 0

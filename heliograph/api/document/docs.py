@@ -1,5 +1,5 @@
 """Pages for people: at /docs the OpenAPI document, shown by a vendored Swagger UI (`viewer/`, licence beside it); the
-errors and the guide of `pages.py`; at / the index, for clients that are not browsers.
+guide, with its search, and the errors (`guide.py`); at / the index, for clients that are not browsers.
 
 The rule nobody may break: the page runs and loads nothing that this server does not serve itself, and its policy
 says so to the browser. A file's address holds its digest, so it may be kept for ever.
@@ -8,13 +8,15 @@ says so to the browser. A file's address holds its digest, so it may be kept for
 from __future__ import annotations
 
 import asyncio
+import urllib.parse
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from heliograph.api.document import pages
+from heliograph.api.document import guide
+from heliograph.api.document.guide import Guide
 from heliograph.api.door.limits import Strangers
 from heliograph.api.operations import discovery
 from heliograph.api.shapes import envelope
@@ -29,6 +31,7 @@ POLICY = (
 )
 PATH = "/docs"
 FRONT = "/"
+_DOCUMENT = "/v1/openapi.json"
 
 _FOLDER = Path(__file__).with_name("viewer")
 _TYPES = {
@@ -50,7 +53,8 @@ _HTML = "text/html; charset=utf-8"
 class Docs:
     """The pages as an ASGI application. `paths`: the paths that it serves."""
 
-    def __init__(self, strangers: Strangers, public_url: str = "") -> None:
+    def __init__(self, strangers: Strangers, public_url: str = "", *, document: Page | None = None) -> None:
+        """`document`: the OpenAPI document, where no API serves it beside these pages."""
         self._strangers = strangers
         self._public_url = public_url
         self._styled: dict[str, str] = {}
@@ -65,22 +69,25 @@ class Docs:
         # To a browser it is the dashboard, to all others the index of the API.
         index = msgspec.json.encode(discovery.index())
         self._pages[FRONT] = Page(index, "application/json", "no-cache", _ALWAYS, vary="accept, accept-encoding")
-        for address, text in pages.error_pages().items():
-            self._pages[address] = self._html(text)
-        self._guide = pages.guide()
-        if self._guide:
-            self._pages[pages.GUIDE] = self._html(pages.guide_list())
-        self.paths = frozenset(self._pages) | frozenset(self._guide)
+        if document is not None:
+            self._pages[_DOCUMENT] = document
+        self._guide = Guide()
+        for address, path in self._guide.pictures.items():
+            self._pages[address] = Page(path.read_bytes(), "image/png", "no-cache", _ALWAYS)
+        self.paths = frozenset(self._pages) | frozenset(self._guide.entries) | {guide.SEARCH}
 
     def _html(self, text: str, vary: str = "accept-encoding") -> Page:
         for place, address in self._styled.items():
             text = text.replace(place, address)
         return Page(text.encode(), _HTML, "no-cache", _ALWAYS, vary=vary)
 
-    async def _page(self, path: str) -> Page:
+    async def _page(self, path: str, query: bytes) -> Page:
+        if path == guide.SEARCH:
+            asked = urllib.parse.parse_qs(query.decode("latin-1"), errors="replace").get("q", [""])[0]
+            return self._html(await asyncio.to_thread(self._guide.found, asked))
         page = self._pages.get(path)
         if page is None:  # of the guide, which is made when it is first asked for
-            text = await asyncio.to_thread(pages.guide_page, self._guide[path])
+            text = await asyncio.to_thread(self._guide.page, path)
             page = self._pages[path] = self._html(text)
         return page
 
@@ -94,7 +101,7 @@ class Docs:
         try:
             self._strangers.admit(scope["client"][0] if scope["client"] else "")
             if scope["method"] in ("GET", "HEAD"):
-                page = await self._page(scope["path"])
+                page = await self._page(scope["path"], scope["query_string"])
                 answer = await page.answer(_asked(scope["headers"]))
                 status, headers, body = answer.status, answer.headers, answer.body
             else:

@@ -208,7 +208,7 @@ def _steps(request: Request, done: checklist.Steps) -> list[Step]:
     text = request.text
     listed = [
         Step(text("Create a test key"), done.key, "/keys/new?mode=test", text("Create")),
-        Step(text("Send a first message with it"), done.sent, "/docs/guide/api.md", text("How"), is_tried=True),
+        Step(text("Send a first message with it"), done.sent, "/guide/api", text("How"), is_tried=True),
         Step(text("See it delivered"), done.delivered, "/messages?mode=test", text("Look")),
         Step(
             text("Have outcomes sent to your program"),
@@ -216,7 +216,7 @@ def _steps(request: Request, done: checklist.Steps) -> list[Step]:
             "/webhooks/catcher?mode=test",
             text("Use the built-in catcher"),
         ),
-        Step(text("Get a sender ID approved"), done.sender, "/docs/guide/api.md", text("How")),
+        Step(text("Get a sender ID approved"), done.sender, "/guide/api", text("How")),
         Step(text("Invite a colleague"), done.team, "/team/invite", text("Invite")),
         Step(text("Turn on a second factor"), request.person.has_totp, "/account/factor", text("Turn on")),
         Step(text("Send a first live message"), done.live),

@@ -1,0 +1,37 @@
+"""`heliograph guide`: the documentation as a site, on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+import uvloop
+
+from heliograph.cli.terminal.console import Json, Problem, say, show
+from heliograph.serve import serve_guide
+
+
+def command(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8090,
+    json: Json = False,
+) -> None:
+    """Show the guide, the errors and the API reference in a browser: searched, and without a network or a database.
+    Every web process serves them too, at /guide.
+
+    \b
+    Examples:
+      heliograph guide
+      heliograph guide --port 0 --json
+    """
+
+    def ready(base_url: str) -> None:
+        if json:
+            show({"url": f"{base_url}/guide"}, json)
+        else:
+            say(f"The guide is at {base_url}/guide. Stop with Ctrl-C.")
+
+    try:
+        uvloop.run(serve_guide(host=host, port=port, on_ready=ready))
+    except OSError as error:
+        raise Problem(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
