@@ -207,7 +207,7 @@ COMMANDS = {
     "mail test": WORK,
     "sender request": "sender_id.requested",
     "rekey": "secrets.rekeyed",
-    **dict.fromkeys(("login", "profile list", "profile use", "profile remove", "completion"), READS),
+    **dict.fromkeys(("login", "profile list", "profile use", "profile remove", "completion", "guide"), READS),
     **dict.fromkeys(("listen", "trigger", "requests list", "requests get", "requests tail"), READS),
     "sender approve": "sender_id.reviewed",
     "sender reject": "sender_id.reviewed",
