@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from heliograph import __version__
-from heliograph.pages import cookies
+from heliograph.pages.pieces import places
+from heliograph.pages.pieces.places import Action, Groups, Place
 from heliograph.pages.requests import Request
 from heliograph.people.operators import roles
 
@@ -16,51 +14,46 @@ from heliograph.people.operators import roles
 TEMPLATES = Path(__file__).with_name("templates")
 
 
-class Place(msgspec.Struct, frozen=True):
-    """An entry of the rail, for who holds its permission."""
-
-    path: str
-    label: str
-    icon: str
-    permission: str
-
-
 #: Groups of the rail with their headings.
-GROUPS: tuple[tuple[str, tuple[Place, ...]], ...] = (
+GROUPS: Groups = (
     (
         "",
         (
-            Place("/console/now", "Now", "monitor", roles.NOW),
-            Place("/console/approvals", "Approvals", "tag", roles.APPROVALS),
-            Place("/console/organizations", "Organizations", "house", roles.ORGANIZATIONS),
-            Place("/console/messages", "Messages", "messages", roles.LOOK),
+            Place("/console/now", "Now", "monitor", permission=roles.NOW, key="h"),
+            Place("/console/approvals", "Approvals", "tag", permission=roles.APPROVALS, key="a"),
+            Place("/console/organizations", "Organizations", "house", permission=roles.ORGANIZATIONS, key="o"),
+            Place("/console/messages", "Messages", "messages", permission=roles.LOOK, key="m"),
         ),
     ),
-    ("Carriage", (Place("/console/suppliers", "Suppliers", "send", roles.CARRIAGE),)),
+    ("Carriage", (Place("/console/suppliers", "Suppliers", "send", permission=roles.CARRIAGE, key="s"),)),
     (
         "Engine",
         (
-            Place("/console/queue", "Queue and workers", "clock", roles.CARRIAGE),
-            Place("/console/health", "Health", "shield", roles.CARRIAGE),
+            Place("/console/queue", "Queue and workers", "clock", permission=roles.CARRIAGE, key="q"),
+            Place("/console/health", "Health", "shield", permission=roles.CARRIAGE, key="e"),
         ),
     ),
     (
         "House",
         (
-            Place("/console/operators", "Operators", "users", roles.OPERATORS),
-            Place("/console/audit", "Audit log", "history", roles.AUDIT_OWN),
+            Place("/console/operators", "Operators", "users", permission=roles.OPERATORS, key="p"),
+            Place("/console/audit", "Audit log", "history", permission=roles.AUDIT_OWN, key="l"),
         ),
     ),
 )
 
 
+#: What the palette offers beside the places.
+ACTIONS = (
+    Action("New organization", "/console/organizations/new", permission=roles.ORGANIZATIONS_CHANGE),
+    Action("Add an operator", "/console/operators/new", permission=roles.OPERATORS),
+    Action("My account", "/console/account"),
+)
+
+#: Keys of its own.
+KEYS: tuple[places.Key, ...] = ()
+
+
 def frame(request: Request) -> dict[str, Any]:
     """What the templates of the frame need."""
-    groups = [
-        (heading, [one for one in places if request.may(permission=one.permission)]) for heading, places in GROUPS
-    ]
-    return {
-        "rail": [(heading, places) for heading, places in groups if places],
-        "is_folded": request.cookies.get(cookies.RAIL) == "folded",
-        "version": __version__,
-    }
+    return {"unread": 0, **places.frame(request, GROUPS, ACTIONS, KEYS)}

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from heliograph.console import finding
 from heliograph.console.approvals.routes import ROUTES as APPROVALS
 from heliograph.console.door.routes import ROUTES as DOOR
 from heliograph.console.engine.routes import ROUTES as ENGINE
 from heliograph.console.house.routes import ROUTES as HOUSE
 from heliograph.console.messages.routes import ROUTES as MESSAGES
 from heliograph.console.organizations.routes import ROUTES as ORGANIZATIONS
-from heliograph.pages.routes import Route, Table
+from heliograph.pages.routes import Route, Table, get
+from heliograph.people.operators.roles import NOW
 
-ROUTES: tuple[Route, ...] = (*DOOR, *ENGINE, *APPROVALS, *ORGANIZATIONS, *MESSAGES, *HOUSE)
+ROUTES: tuple[Route, ...] = (
+    *DOOR,
+    get("/console/go", finding.go, permission=NOW),
+    *ENGINE,
+    *APPROVALS,
+    *ORGANIZATIONS,
+    *MESSAGES,
+    *HOUSE,
+)
 
 TABLE = Table(ROUTES)

@@ -15,6 +15,7 @@ from heliograph.console import places as console_places
 from heliograph.dashboard import places
 from heliograph.dashboard.audience import words as audience
 from heliograph.pages import words
+from heliograph.pages.pieces.places import KEYS
 from heliograph.webhooks.samples import SUMMARIES
 from tests.house.project import ROOT
 
@@ -64,7 +65,8 @@ def texts() -> set[str]:
         if name.isupper():
             found |= set(table.values()) if isinstance(table, dict) else {text for row in table for text in row[1:]}
     found |= {*SCOPES.values(), *ACTIONS.values(), *SUMMARIES.values()}
-    found |= {label for label, _, _ in places.ACTIONS}
+    found |= {one.label for one in (*places.ACTIONS, *console_places.ACTIONS)}
+    found |= {what for _, what in (*KEYS, *places.KEYS, *console_places.KEYS)}
     for heading, group in places.GROUPS:
         found |= {heading, *(place.label for place in group)}
     for heading, rail in console_places.GROUPS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heliograph.console.door import account, setup, sign_in
-from heliograph.pages.pieces.door import signed_out
+from heliograph.pages.pieces.door import signed_out, tell_session
 from heliograph.pages.pieces.preferences import set_preferences
 from heliograph.pages.routes import Route, own, public
 
@@ -13,6 +13,7 @@ ROUTES: tuple[Route, ...] = (
     public("POST", "/console/login", sign_in.sign_in),
     public("POST", "/console/login/code", sign_in.sign_in_code),
     public("POST", "/console/login/passkey", sign_in.sign_in_passkey),
+    public("GET", "/console/session", tell_session),
     public("POST", "/console/preferences", set_preferences),
     public("GET", "/console/setup", setup.show_link),
     public("POST", "/console/setup", setup.enter),

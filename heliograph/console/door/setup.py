@@ -19,7 +19,7 @@ ACCOUNT, FACTOR, NEXT = "/console/setup/account", "/console/setup/factor", "/con
 
 async def show_link(request: Request) -> Answer:
     """Where a one-time link leads: the token stands after `#`, so a script fills it in, or the reader pastes it."""
-    return Shown(template="door/link.html", values={})
+    return Shown(template="link.html", values={})
 
 
 async def enter(request: Request) -> Answer:
@@ -40,7 +40,7 @@ async def enter(request: Request) -> Answer:
             )
     except (links.LinkUsed, NotFound):
         request.services.failures.note(request.address, door=request.realm.name)
-        return refused("door/link.html", Invalid(("link", "refused", links.LinkUsed().message)), {})
+        return refused("link.html", Invalid(("link", "refused", links.LinkUsed().message)), {})
     await end_former(request)
     return signed_in(request, used.user_id, session, ACCOUNT)
 

@@ -65,7 +65,7 @@ async def sign_in(request: Request) -> Answer:
         )
         return _refused(request, said_so, values)
     ticket = signing_in.ticket(ticket_key(request), user_id=proved.user_id, is_kept=False)
-    return Shown(template="door/sign_in_code.html", values={"next": following, "ticket": ticket})
+    return Shown(template="sign_in_code.html", values={"next": following, "ticket": ticket})
 
 
 async def sign_in_code(request: Request) -> Answer:
@@ -91,7 +91,7 @@ async def sign_in_code(request: Request) -> Answer:
     except (WrongCode, TooManyTries) as refusal:
         request.services.failures.note(request.address, door=request.realm.name)
         values = {"next": following, "ticket": form.get("ticket", "")}
-        return refused("door/sign_in_code.html", Invalid(("code", "refused", said(request, refusal))), values)
+        return refused("sign_in_code.html", Invalid(("code", "refused", said(request, refusal))), values)
     except NotFound:  # somebody with an account and a factor, who is no operator
         return _refused(request, WrongSignIn().message, _form(request, following, ""))
     await end_former(request)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from heliograph.console.engine import health, now, queue, suppliers
+from heliograph.console.engine import health, now, queue, state, suppliers
 from heliograph.pages.routes import Route, get, post
 from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE, NOW
 
 ROUTES: tuple[Route, ...] = (
     get("/console/now", now.show, permission=NOW),
+    get("/console/state", state.show, permission=NOW),
     get("/console/health", health.show, permission=CARRIAGE),
     get("/console/queue", queue.show, permission=CARRIAGE),
     get("/console/queue/hold", queue.show_hold, permission=CARRIAGE_CHANGE),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heliograph.dashboard.door import account, invitation, passkeys, sign_in
-from heliograph.pages.pieces.door import signed_out
+from heliograph.pages.pieces.door import signed_out, tell_session
 from heliograph.pages.pieces.preferences import set_preferences
 from heliograph.pages.routes import Route, own, public
 
@@ -16,7 +16,7 @@ ROUTES: tuple[Route, ...] = (
     public("POST", "/login/forgotten", sign_in.forgotten),
     public("GET", "/enter", sign_in.show_enter),
     public("POST", "/enter", sign_in.enter),
-    public("GET", "/session", sign_in.tell_session),
+    public("GET", "/session", tell_session),
     public("POST", "/preferences", set_preferences),
     own("POST", "/logout", signed_out),
     own("POST", "/prove", sign_in.prove, is_proved=True),

@@ -88,7 +88,7 @@ async def sign_in(request: Request) -> Answer:
         return refused("door/sign_in.html", Invalid(("email", "refused", said(request, refusal))), values)
     if proved.needs_code:
         ticket = signing_in.ticket(ticket_key(request), user_id=proved.user_id, is_kept=is_kept)
-        return Shown(template="door/sign_in_code.html", values={"next": following, "ticket": ticket})
+        return Shown(template="sign_in_code.html", values={"next": following, "ticket": ticket})
     async with request.writing() as conn:
         token = await sessions.open_for(
             conn,
@@ -140,14 +140,14 @@ async def sign_in_code(request: Request) -> Answer:
     except (WrongCode, TooManyTries) as refusal:
         request.services.failures.note(request.address, door="dashboard")
         values = {"next": following, "ticket": form.get("ticket", "")}
-        return refused("door/sign_in_code.html", Invalid(("code", "refused", said(request, refusal))), values)
+        return refused("sign_in_code.html", Invalid(("code", "refused", said(request, refusal))), values)
     await end_former(request)
     return signed_in(request, user_id, token, following, is_kept=is_kept)
 
 
 async def show_enter(request: Request) -> Answer:
     """Where a one-time link leads: the token stands after `#`, so a script fills it in, or the reader pastes it."""
-    return Shown(template="door/enter.html", values={})
+    return Shown(template="link.html", values={})
 
 
 async def enter(request: Request) -> Answer:
@@ -160,7 +160,7 @@ async def enter(request: Request) -> Answer:
             used = await links.use(conn, token=token)
             if used.needs_code:
                 ticket = signing_in.ticket(ticket_key(request), user_id=used.user_id, is_kept=False)
-                return Shown(template="door/sign_in_code.html", values={"next": NEW_PASSWORD, "ticket": ticket})
+                return Shown(template="sign_in_code.html", values={"next": NEW_PASSWORD, "ticket": ticket})
             session = await sessions.open_for(
                 conn,
                 user_id=used.user_id,
@@ -172,7 +172,7 @@ async def enter(request: Request) -> Answer:
             )
     except links.LinkUsed as refusal:
         request.services.failures.note(request.address, door="dashboard")
-        return refused("door/enter.html", Invalid(("link", "refused", refusal.message)), {})
+        return refused("link.html", Invalid(("link", "refused", refusal.message)), {})
     await end_former(request)
     return signed_in(request, used.user_id, session, NEW_PASSWORD if used.is_mailed else "/", is_kept=False)
 
@@ -198,11 +198,6 @@ async def forgotten(request: Request) -> Answer:
         wrong = refusal if isinstance(refusal, Invalid) else Invalid(("email", "refused", said(request, refusal)))
         return refused("door/forgotten.html", wrong, values)
     return Shown(template="door/forgotten.html", values=values | {"asked": email.lower()})
-
-
-async def tell_session(request: Request) -> Answer:
-    """Whether somebody is signed in, and what their forms carry: a page asks before it sends one."""
-    return Shown(template="door/session.html", values={}, status=200 if request.session is not None else 401)
 
 
 async def prove(request: Request) -> Answer:

@@ -7,7 +7,7 @@ from uuid import UUID
 from heliograph.base.crypto import Key, derive_key
 from heliograph.base.errors import Refusal
 from heliograph.pages import cookies, forgery
-from heliograph.pages.answers import Answer, Elsewhere
+from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 from heliograph.people import signing_in
 from heliograph.people.tries import TooManyTries
@@ -36,6 +36,11 @@ async def signed_out(request: Request) -> Answer:
     request.services.sessions.forget(request.token)
     ended = cookies.no_session(request.realm.cookie, is_secure=request.is_secure)
     return Elsewhere(location=request.realm.sign_in, cookies=[ended])
+
+
+async def tell_session(request: Request) -> Answer:
+    """Whether somebody is signed in, and what their forms carry: a page asks before it sends one."""
+    return Shown(template="session.html", values={}, status=200 if request.session is not None else 401)
 
 
 def demand_https(request: Request) -> None:

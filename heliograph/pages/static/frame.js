@@ -16,7 +16,7 @@ async function ask() {
   try {
     const headers = { "HX-Request": "true", Accept: "text/html" };
     if (tag) headers["If-None-Match"] = tag;
-    const answer = await fetch("/state", { headers, redirect: "error" });
+    const answer = await fetch(`${document.body.dataset.prefix}/state`, { headers, redirect: "error" });
     if (answer.ok) {
       tag = answer.headers.get("etag") || "";
       const found = new DOMParser().parseFromString(await answer.text(), "text/html");

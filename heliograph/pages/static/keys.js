@@ -1,7 +1,6 @@
 // Keys: none with one letter alone while a field has focus, all listed under `?`, all of them can be switched off there.
 // A key goes only where a link of the page leads: what a role may not see has no key either.
 
-const PLACES = { h: "/", m: "/messages", c: "/campaigns", p: "/contacts", w: "/webhooks", r: "/requests", k: "/keys", u: "/usage", s: "/senders", t: "/team", i: "/inbox" };
 const help = document.getElementById("keys");
 const off = document.body.dataset.keys === "off";
 let waits = 0;
@@ -9,7 +8,7 @@ let waits = 0;
 const $ = (selector) => document.querySelector(selector);
 const rows = () => [...document.querySelectorAll("main .table tbody tr")].filter((row) => row.querySelector("a"));
 const follow = (link) => link && (link.click(), true);
-const place = (path) => [...document.querySelectorAll(".rail a")].find((link) => new URL(link.href).pathname === path);
+const place = (key) => $(`.rail a[data-go="${CSS.escape(key)}"]`);
 
 function step(by) {
   const all = rows();
@@ -25,7 +24,7 @@ const ACTS = {
   "?": () => (help.showModal(), true),
   j: () => step(1),
   k: () => step(-1),
-  s: () => follow(place("/send")),
+  s: () => follow([...document.querySelectorAll(".rail a")].find((link) => new URL(link.href).pathname === "/send")),
   n: () => follow($(".head a.primary")),
   e: () => follow($("main summary .icon use[href$='#download']")?.closest("summary")),
   r: () => (location.reload(), true),
@@ -42,9 +41,9 @@ document.addEventListener("keydown", (event) => {
   // A page may have keys of its own: its field for an answer makes `r` mean that.
   if (off || (event.key === "r" && $("#message")) || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (event.target.closest("input, textarea, select, [contenteditable], [data-plot]")) return;
-  if (waits && Date.now() - waits < 1500 && PLACES[event.key]) {
+  if (waits && Date.now() - waits < 1500 && place(event.key)) {
     waits = 0;
-    if (follow(place(PLACES[event.key]))) event.preventDefault();
+    if (follow(place(event.key))) event.preventDefault();
     return;
   }
   waits = event.key === "g" ? Date.now() : 0;

@@ -27,7 +27,7 @@ if (source) {
     const typed = input.value.trim();
     const low = typed.toLocaleLowerCase();
     shown = places.filter((place) => place.label.toLocaleLowerCase().includes(low));
-    if (typed) shown.push({ label: `${words.find} “${typed}”`, path: `/go?q=${encodeURIComponent(typed)}` + source.dataset.mode.replace("?", "&") });
+    if (typed) shown.push({ label: `${words.find} “${typed}”`, path: `${document.body.dataset.prefix}/go?q=${encodeURIComponent(typed)}` + source.dataset.mode.replace("?", "&") });
     at = Math.min(at, Math.max(shown.length - 1, 0));
     list.replaceChildren(
       ...shown.map((one, number) => {

@@ -1,7 +1,7 @@
 // A session that ended, and a network that went away, while a form is open: nothing that was typed is lost. Before a
 // form goes out the session is looked at; if it has ended, one signs in over the page, and the form goes out after it.
 
-const WHERE = "/session";
+const WHERE = `${document.body.dataset.prefix}/session`;
 const dialog = document.getElementById("signed-out");
 const away = document.getElementById("offline");
 let going = null;
@@ -67,15 +67,33 @@ if (dialog) {
   document.addEventListener("submit", submitted);
   document.addEventListener("signed-out", () => dialog.open || dialog.showModal());
   const form = dialog.querySelector("form");
+  const password = form.querySelector('[type="password"]'), second = form.querySelector("[data-second]");
+  const code = second.querySelector("input"), first = form.getAttribute("action");
+  let ticket = "";
+
+  // Two steps, as at the door: the password, then the code that a ticket asks for.
+  function ask(sealed) {
+    ticket = sealed;
+    second.hidden = code.disabled = !sealed;
+    code.required = Boolean(sealed);
+    password.closest(".field").hidden = password.disabled = Boolean(sealed);
+    code.value = password.value = "";
+    (sealed ? code : password).focus();
+  }
+
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const said = dialog.querySelector("[role=alert]");
     said.textContent = "";
+    const sent = new URLSearchParams(new FormData(form)), was = ticket;
+    if (ticket) sent.set("ticket", ticket);
     try {
-      const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)), headers: { Accept: "text/html" } });
-      form.querySelector('[type="password"]').value = "";
-      if (answer.status === 429 || answer.status === 422) said.textContent = dialog.dataset.refused;
-      else if (!(await back())) said.textContent = dialog.dataset.code;
+      const answer = await fetch(ticket ? `${first}/code` : first, { method: "POST", body: sent, headers: { Accept: "text/html" } });
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const asked = page.querySelector('input[name="ticket"]')?.value || "";
+      ask(asked);
+      if (answer.status === 429 || answer.status === 422) said.textContent = was && asked ? dialog.dataset.wrongCode : dialog.dataset.refused;
+      else if (!asked && !(await back())) said.textContent = dialog.dataset.code;
     } catch {
       offline(true);
     }

@@ -1,0 +1,51 @@
+"""What the palette does with something that was pasted: an id of any kind, a name, a number, an error's code."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from heliograph.base import phones
+from heliograph.overview.installation import finding
+from heliograph.pages.answers import Answer, Elsewhere
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import CARRIAGE, LOOK, OPERATORS, ORGANIZATIONS
+from heliograph.why.words import entries
+
+#: Where things are, and who sees them.
+THINGS = {
+    "organization": ("/console/organizations/{id}", ORGANIZATIONS),
+    "supplier": ("/console/suppliers/{id}", CARRIAGE),
+    "operator": ("/console/operators/{id}", OPERATORS),
+    "message": ("/console/messages/{id}", LOOK),
+}
+#: Longest text that is looked for.
+LONGEST = 200
+#: What people put between the digits of a number.
+_SPACING = str.maketrans("", "", " \u00a0().-/")
+
+
+async def go(request: Request) -> Answer:
+    """There, or to a list in which it is looked for."""
+    text = request.query.get("q", "").strip()[:LONGEST]
+    if not text:
+        return Elsewhere(location=request.realm.front)
+    kinds = [kind for kind, (_, permission) in THINGS.items() if request.may(permission=permission)]
+    try:
+        id = UUID(text)
+    except ValueError:
+        id = None
+    async with request.reading() as conn:
+        if id is not None:
+            thing = await finding.by_id(conn, id=id, kinds=kinds)
+        else:
+            thing = await finding.by_name(conn, name=text, kinds=kinds)
+    if thing is not None:
+        return Elsewhere(location=THINGS[thing.kind][0].format(id=thing.id))
+    if id is not None and "message" in kinds:
+        return Elsewhere(location=THINGS["message"][0].format(id=id))
+    # Where the console listens apart, the reference is not.
+    if text in entries()["error"] and not request.services.settings.console_listen:
+        return Elsewhere(location=f"/docs/errors/{text}")
+    if "message" in kinds and phones.parse(text.translate(_SPACING)) is not None:
+        return Elsewhere(location=request.to("/console/messages", recipient=text))
+    return Elsewhere(location=request.to("/console/organizations", search=text))

@@ -1,0 +1,74 @@
+"""Where one can go from every screen: the rail, what the palette offers, and the keys; of either app, by role."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from heliograph import __version__
+from heliograph.pages import cookies
+from heliograph.pages.requests import Request
+
+
+class Place(msgspec.Struct, frozen=True):
+    """An entry of the rail, for who holds its scope and permission."""
+
+    path: str
+    label: str
+    icon: str
+    scope: str | None = None
+    permission: str | None = None
+    #: The letter that leads there after `g`.
+    key: str = ""
+
+
+class Action(msgspec.Struct, frozen=True):
+    """What the palette offers beside the places, for who holds scope and permission."""
+
+    label: str
+    path: str
+    scope: str | None = None
+    permission: str | None = None
+
+
+#: Groups of the rail with their headings.
+Groups = tuple[tuple[str, tuple[Place, ...]], ...]
+#: A key, and what it does.
+Key = tuple[str, str]
+
+#: Keys of every list and page of both apps.
+KEYS: tuple[Key, ...] = (
+    ("Ctrl K", "Find a place or a thing"),
+    ("/", "To the list's search field"),
+    ("j k", "Down and up in a list"),
+    ("Enter", "Open"),
+    ("[ ]", "Newer and older"),
+    (".", "Load what is new"),
+    ("n", "New, on this page"),
+    ("e", "Export"),
+    ("r", "Renew the page"),
+    ("y", "Copy the address"),
+    ("c", "Copy the id"),
+    ("Esc", "Close"),
+    ("?", "This list"),
+)
+
+
+def frame(request: Request, groups: Groups, actions: Sequence[Action], keys: Sequence[Key]) -> dict[str, Any]:
+    """What `shell.html` needs: what of these places, actions and keys is the reader's."""
+    rail = [(heading, [one for one in places if request.may(one.scope, one.permission)]) for heading, places in groups]
+    places = [one for _, listed in rail for one in listed]
+    offered = [one for one in actions if request.may(one.scope, one.permission)]
+    return {
+        "rail": [(heading, listed) for heading, listed in rail if listed],
+        "palette": [
+            *({"label": request.text(one.label), "path": request.to(one.path)} for one in places),
+            *({"label": request.text(one.label), "path": one.path} for one in offered),
+        ],
+        "key_help": [*KEYS[:-2], *keys, *((f"g {one.key}", one.label) for one in places if one.key), *KEYS[-2:]],
+        "shortcuts": "off" if request.cookies.get(cookies.KEYS) == "off" else "on",
+        "is_folded": request.cookies.get(cookies.RAIL) == "folded",
+        "version": __version__,
+    }

@@ -1,0 +1,20 @@
+"""How the service is, in the words that stand at the foot of every page."""
+
+from __future__ import annotations
+
+from heliograph.pages.requests import Request
+
+
+async def said(request: Request) -> str:
+    """In the reader's language."""
+    name, minutes = await request.services.status()
+    match name:
+        case "ok":
+            return request.text("Working normally")
+        case "slow":
+            late = request.speech.number(minutes)
+            return request.text("Deliveries are slower than usual: about %(minutes)s min", minutes=late)
+        case "waiting":
+            return request.text("New messages are accepted, sending waits for the operator")
+        case _:
+            return request.text("The service is disturbed; nothing that was accepted is lost")
