@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test rewritten javac chromium check format types layers bench faults lock clean
+.PHONY: help run test rewritten javac chromium check format types layers bench faults release lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -72,9 +72,13 @@ bench: $(VENV)/dev.stamp ## Measure against the budgets (about a quarter of an h
 faults: chromium $(VENV)/dev.stamp .peers/npm/stamp ## The fault tests and the journeys of a browser in their long form
 	HELIOGRAPH_FAULTS=long $(BIN)/python -m pytest tests/faults tests/browser tests/api/test_schemathesis.py --timeout 7200 $(ARGS)
 
+release: $(VENV)/dev.stamp ## Build wheel, source distribution, bill of materials and checksums in dist/
+	rm -rf dist
+	$(BIN)/python -m release --to dist $(ARGS)
+
 lock: $(VENV)/dev.stamp .peers/stamp ## Renew the lock files
 	$(PIP) install uv
-	for f in requirements requirements-dev requirements-peers; do $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --quiet --upgrade $$f.in -o $$f.lock; done
+	for f in requirements requirements-traces requirements-dev requirements-peers; do $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --quiet --upgrade $$f.in -o $$f.lock; done
 	cd tests/api/peers && rm package-lock.json && $(NPM) install --package-lock-only --omit-lockfile-registry-resolved=true
 
 clean: ## Remove the environments and caches (data stays)

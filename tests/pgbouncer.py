@@ -73,30 +73,63 @@ async def bouncing(url: str, *, connections: int = 4, prepared: int = 0) -> Asyn
         (place / "users").write_text(f'"{parts.username}" "{urllib.parse.unquote(parts.password or "")}"\n')
         both = Path(authority.issue("localhost")).read_text()
         (place / "key.pem").write_text(both[both.index("-----BEGIN PRIVATE KEY") :])
-        as_whom = None
-        if os.geteuid() == 0:  # it refuses to run as root
-            as_whom = "nobody"
-            for path in (place, *place.iterdir()):
-                os.chown(path, pwd.getpwnam(as_whom).pw_uid, -1)
-        assert PROGRAM is not None
-        with (place / "log").open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                PROGRAM, str(place / "bouncer.ini"), stdout=log, stderr=log, user=as_whom
-            )
-        try:
-            through = parts._replace(netloc=f"{parts.username}:{parts.password}@localhost:{port}").geturl()
-            async with asyncio.timeout(60):
-                while True:
-                    assert process.returncode is None, (place / "log").read_text()
-                    try:
-                        conn = await asyncpg.connect(through, statement_cache_size=0)
-                    except OSError:
-                        await asyncio.sleep(0.02)
-                    else:
-                        await conn.close()
-                        break
+        through = parts._replace(netloc=f"{parts.username}:{parts.password}@localhost:{port}").geturl()
+        async with _running(place, through):
             yield Bouncer(through, authority, urllib.parse.urlsplit(through)._replace(path="/pgbouncer").geturl())
-        finally:
-            if process.returncode is None:
-                process.terminate()
-            await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def bouncing_by(settings: Path, url: str) -> AsyncIterator[str]:
+    """`url` through PgBouncer with a file of settings, of which only addresses are replaced."""
+    known = version()
+    parts = urllib.parse.urlsplit(url)
+    with tempfile.TemporaryDirectory(prefix="heliograph-pgbouncer-") as name, held_port() as port:
+        place = Path(name)
+        replaced = {
+            r"^heliograph = host=.*$": f"* = host={parts.hostname} port={parts.port}",
+            r"^listen_addr = .*$": "listen_addr = 127.0.0.1",
+            r"^listen_port = .*$": f"listen_port = {port}",
+            r"^auth_file = .*$": f"auth_file = {place / 'users'}",
+        }
+        text = settings.read_text()
+        for pattern, line in replaced.items():
+            text, count = re.subn(pattern, line, text, flags=re.MULTILINE)
+            assert count == 1, pattern
+        if known < (1, 21):
+            text = re.sub(r"^max_prepared_statements.*\n", "", text, flags=re.MULTILINE)
+        (place / "bouncer.ini").write_text(text)
+        (place / "users").write_text(f'"{parts.username}" "{urllib.parse.unquote(parts.password or "")}"\n')
+        through = parts._replace(netloc=f"{parts.username}:{parts.password}@localhost:{port}").geturl()
+        async with _running(place, through):
+            yield through
+
+
+@contextlib.asynccontextmanager
+async def _running(place: Path, through: str) -> AsyncIterator[None]:
+    """PgBouncer by the files in `place`, once it lets in who asks for `through`."""
+    as_whom = None
+    if os.geteuid() == 0:  # it refuses to run as root
+        as_whom = "nobody"
+        for path in (place, *place.iterdir()):
+            os.chown(path, pwd.getpwnam(as_whom).pw_uid, -1)
+    assert PROGRAM is not None
+    with (place / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            PROGRAM, str(place / "bouncer.ini"), stdout=log, stderr=log, user=as_whom
+        )
+    try:
+        async with asyncio.timeout(60):
+            while True:
+                assert process.returncode is None, (place / "log").read_text()
+                try:
+                    conn = await asyncpg.connect(through, statement_cache_size=0)
+                except OSError:
+                    await asyncio.sleep(0.02)
+                else:
+                    await conn.close()
+                    break
+        yield
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()

@@ -13,7 +13,7 @@ import msgspec
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 #: Everything that is ours; environments, caches and measurements are not.
-_FOLDERS = ("heliograph", "tests", "bench", "docs", ".ci")
+_FOLDERS = ("heliograph", "tests", "bench", "release", "docs", ".ci")
 _FILES = ("Makefile", "README.md", "CHANGELOG.md", "LICENSE", ".gitignore", "pyproject.toml")
 #: What others wrote, kept as they published it.
 VENDORED = ROOT / "heliograph" / "api" / "document" / "viewer"

@@ -16,11 +16,12 @@ from tests.house.project import ROOT, files
 
 #: What a distribution without modules of its own types is used by: mypy, for the package that it is named after.
 _STUBS = re.compile(r"(?:types-(?P<after>.+)|(?P<before>.+)-stubs)")
-#: What in the settings of pytest or on its command line asks for a plugin.
+#: What in the settings or on a command line asks for a plugin of pytest, or for what builds.
 PLUGINS = {
     "pytest-asyncio": r"^asyncio_mode",
     "pytest-timeout": r"^timeout",
     "pytest-xdist": r"-n \d",
+    "setuptools": r"^build-backend = .setuptools",
 }
 
 
@@ -86,7 +87,7 @@ def is_used(distribution: str, folders: tuple[str, ...]) -> bool:
 
 @pytest.mark.parametrize(
     ("file", "folders"),
-    [("requirements.in", ("heliograph",)), ("requirements-dev.in", ("tests", "bench"))],
+    [("requirements.in", ("heliograph",)), ("requirements-dev.in", ("tests", "bench", "release"))],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_every_requirement_is_used(file: str, folders: tuple[str, ...]) -> None:
@@ -95,7 +96,7 @@ def test_every_requirement_is_used(file: str, folders: tuple[str, ...]) -> None:
 
 
 def test_every_requirement_is_locked_and_stands_once() -> None:
-    for kind in ("requirements", "requirements-dev", "requirements-peers"):
+    for kind in ("requirements", "requirements-traces", "requirements-dev", "requirements-peers"):
         locked = re.findall(r"^([a-z0-9.-]+)(?:\[[a-z0-9,]+\])?==", (ROOT / f"{kind}.lock").read_text(), re.M)
         wanted = named(f"{kind}.in")
         assert wanted == sorted(set(wanted), key=wanted.index), f"{kind}.in names something twice"

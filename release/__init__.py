@@ -1,0 +1,1 @@
+"""Builds a release: wheel, source distribution, bill of materials, checksums. `make release` runs it."""

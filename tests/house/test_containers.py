@@ -1,0 +1,206 @@
+"""Containers: what the files below `deploy/` start, set, mount and probe is what the product has."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+import typer
+import yaml
+
+from heliograph import __version__
+from heliograph.api.door.probes import PATHS
+from heliograph.base.process.settings import SECRETS, Settings
+from heliograph.cli import app
+from tests.database import Cluster
+from tests.house.project import ROOT
+from tests.pgbouncer import bouncing_by
+
+DEPLOY = ROOT / "deploy"
+CONTAINERFILE = (DEPLOY / "Containerfile").read_text()
+COMPOSED = sorted((DEPLOY / "compose").glob("*.yaml"))
+KUBERNETES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+#: What an API process has before and after it stops taking requests, seconds; a worker ends after twice its drain.
+DEFAULTS = Settings()
+
+
+def services(path: Path) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = yaml.safe_load(path.read_text())["services"]
+    return found
+
+
+def objects() -> Iterator[dict[str, Any]]:
+    for path in KUBERNETES:
+        yield from yaml.safe_load_all(path.read_text())
+
+
+def pods() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each pod's specification with its only container."""
+    for found in objects():
+        if found["kind"] in ("Job", "Deployment"):
+            pod = found["spec"]["template"]["spec"]
+            (container,) = pod["containers"]
+            yield pod, container
+
+
+def demand_command(words: list[str]) -> None:
+    """The command and its options exist."""
+    parsed: Any = typer.main.get_command(app)
+    left = list(words)
+    while hasattr(parsed, "list_commands"):
+        parsed = parsed.get_command(None, left.pop(0))
+    known = {option for parameter in parsed.params for option in parameter.opts}
+    assert {word for word in left if word.startswith("--")} <= known, words
+
+
+def demand_setting(name: str) -> None:
+    assert name in {f"HELIOGRAPH_{one.upper()}" for one in Settings.__struct_fields__} | {
+        f"HELIOGRAPH_{one.upper()}_FILE" for one in SECRETS
+    }
+
+
+def seconds(text: str) -> float:
+    return float(text[:-1]) * {"s": 1, "m": 60}[text[-1]]
+
+
+def ours() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The services of all compose files that run the product."""
+    for path in COMPOSED:
+        for name, service in services(path).items():
+            if service.get("image", "").startswith("heliograph:"):
+                yield name, service
+
+
+def test_everything_is_of_this_version() -> None:
+    for path in [*COMPOSED, *KUBERNETES, DEPLOY / "Containerfile"]:
+        assert set(re.findall(r"\bheliograph:(\d[\w.]*)", path.read_text())) == {__version__}, path
+
+
+def test_the_image_runs_as_nobody_in_particular_and_builds_nothing() -> None:
+    build, image = re.split(r"^FROM .*$", CONTAINERFILE, flags=re.MULTILINE)[1:]
+    assert "\nUSER 10001:10001\n" in image
+    assert "apt-get" not in CONTAINERFILE
+    assert "--only-binary :all: --require-hashes" in build
+    assert "pip uninstall --yes --quiet pip" in image
+    entry = re.search(r'^ENTRYPOINT \["(.*)"\]$', image, re.MULTILINE)
+    command = re.search(r"^CMD (.*)$", image, re.MULTILINE)
+    assert entry is not None
+    assert command is not None
+    assert entry[1] == "/opt/heliograph/bin/heliograph"
+    words = yaml.safe_load(command[1])
+    demand_command(words)
+    assert f"EXPOSE {words[words.index('--port') + 1]}\n" in image
+
+
+def test_what_compose_starts_is_there() -> None:
+    assert {path.name for path in COMPOSED} == {"one-machine.yaml", "apart.yaml"}
+    commands = []
+    for name, service in ours():
+        demand_command(service["command"])
+        commands.append(service["command"][0])
+        for setting in service["environment"]:
+            demand_setting(setting)
+        assert service["read_only"], name
+        assert service["cap_drop"] == ["ALL"]
+        for probed in re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", str(service.get("healthcheck", ""))):
+            assert probed[0] == service["command"][service["command"].index("--port") + 1]
+            assert probed[1] in PATHS
+    assert sorted(commands) == ["api", "migrate", "up", "worker"]
+
+
+def test_containers_have_time_to_end() -> None:
+    api = DEFAULTS.not_ready_seconds + DEFAULTS.drain_seconds
+    worker = 2 * DEFAULTS.drain_seconds
+    needed = {"api": api, "worker": worker, "up": api + worker}
+    for name, service in ours():
+        if service["command"][0] in needed:
+            assert seconds(service["stop_grace_period"]) > needed[service["command"][0]], name
+    for pod, container in pods():
+        if container["args"][0] in needed:
+            patience = next(
+                (float(one["value"]) for one in container["env"] if one["name"] == "HELIOGRAPH_NOT_READY_SECONDS"), 5.0
+            )
+            least = needed[container["args"][0]] - DEFAULTS.not_ready_seconds + patience
+            assert pod["terminationGracePeriodSeconds"] > least
+
+
+def test_secrets_of_compose_are_those_that_the_script_makes(tmp_path: Path) -> None:
+    place = tmp_path / "secrets"
+    made = [DEPLOY / "compose" / "secrets.sh", place]
+    subprocess.run(made, check=True)
+    again = subprocess.run(made, capture_output=True, text=True)
+    assert again.returncode == 1
+    assert "is there already" in again.stderr
+    composed = yaml.safe_load((DEPLOY / "compose" / "apart.yaml").read_text())
+    listed = {Path(one["file"]).name: name for name, one in composed["secrets"].items()}
+    assert set(listed) == {path.name for path in place.iterdir()}
+    assert all(file == name for file, name in listed.items())
+    used = {secret for service in composed["services"].values() for secret in service.get("secrets", ())}
+    assert used == set(listed.values())
+    for service in composed["services"].values():
+        for value in service.get("environment", {}).values():
+            if str(value).startswith("/run/secrets/"):
+                assert Path(value).name in service["secrets"]
+    # The application's password is the one that PgBouncer asks for, and hosts are services.
+    url = (place / "database_url").read_text()
+    password = re.fullmatch(r"postgresql://heliograph:(.+)@pgbouncer:6432/heliograph", url)
+    assert password is not None
+    assert (place / "pgbouncer_users").read_text() == f'"heliograph" "{password[1]}"\n'
+    assert password[1] in (place / "database_direct_url").read_text()
+    hosts = {re.search(r"@(\w+):", (place / name).read_text())[1] for name in listed if name.endswith("_url")}  # type: ignore[index]
+    assert hosts <= set(composed["services"])
+    assert (place.stat().st_mode & 0o777) == 0o700
+
+
+def test_kubernetes_probes_mounts_and_secrets_agree() -> None:
+    found = list(objects())
+    assert [one["kind"] for one in found] == [
+        "Deployment",
+        "Deployment",
+        "Service",
+        "PodDisruptionBudget",
+        "Job",
+    ]
+    for pod, container in pods():
+        demand_command(container["args"])
+        ports = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
+        settings = {one["name"]: one["value"] for one in container["env"]}
+        for name in settings:
+            demand_setting(name)
+        if "--port" in container["args"]:
+            assert ports["http"] == int(container["args"][container["args"].index("--port") + 1])
+        if "metrics" in ports:
+            assert settings["HELIOGRAPH_METRICS_LISTEN"].endswith(f":{ports['metrics']}")
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            asked = container.get(probe, {})
+            assert asked.get("httpGet", {}).get("path", "/livez") in PATHS
+            assert asked.get("httpGet", asked.get("tcpSocket", {"port": "none"}))["port"] in {*ports, "none"}
+        assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+        assert pod["securityContext"]["runAsUser"] == 10001
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+    # The owner's password is for the migrations alone.
+    owners = [container["name"] for _, container in pods() if "OWNER" in str(container["env"])]
+    assert owners == ["migrate"]
+    service = next(one for one in found if one["kind"] == "Service")
+    api = next(one for one in found if one["metadata"]["name"] == "heliograph-api")
+    assert service["spec"]["selector"] == api["spec"]["template"]["metadata"]["labels"]
+
+
+async def test_pgbouncer_accepts_its_settings(database_server: Cluster) -> None:
+    async with bouncing_by(DEPLOY / "compose" / "pgbouncer.ini", database_server.url) as url:
+        conn = await asyncpg.connect(url, statement_cache_size=0)
+        try:
+            assert await conn.fetchval("SELECT 1") == 1
+        finally:
+            await conn.close()
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="there is no sh")
+def test_the_script_is_plain_sh() -> None:
+    subprocess.run(["sh", "-n", DEPLOY / "compose" / "secrets.sh"], check=True)

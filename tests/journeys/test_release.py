@@ -1,0 +1,233 @@
+"""A release as somebody meets who has no repository: built, checked against its sums, installed and run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import psutil
+import pytest
+
+from heliograph import __version__
+from heliograph.api.document import guide
+from release import materials
+from release.__main__ import pins, release
+from tests.database import public_directory
+from tests.house.project import ROOT, VENDORS
+from tests.processes import alive, below, environment, until, until_true
+
+pytestmark = [pytest.mark.lasts(60), pytest.mark.xdist_group("release")]
+
+CONTAINERFILE = ROOT / "deploy" / "Containerfile"
+#: Where everybody may read, so that PostgreSQL's account can run what is installed there.
+INSTALLED = "/opt/heliograph"
+#: Bytecode is made when a module is first used.
+QUICKLY = os.environ | {"PIP_NO_COMPILE": "1"}
+
+
+@pytest.fixture(scope="module")
+def public() -> Iterator[Path]:
+    with public_directory() as directory:
+        yield directory
+
+
+@pytest.fixture(scope="module")
+def dist(public: Path) -> Path:
+    """The files of a release of this tree."""
+    release(ROOT, public / "dist", uncommitted=True)
+    return public / "dist"
+
+
+@pytest.fixture(scope="module")
+def installed(public: Path, dist: Path) -> Path:
+    """An environment of its own with nothing but the release, made by the lines of the Containerfile."""
+    place = public / "installed"
+    build = CONTAINERFILE.read_text().split("\nFROM ")[1]
+    for command in re.findall(r"^RUN (.*)$", build, re.MULTILINE):
+        here = command.replace(INSTALLED, str(place)).replace("/release/", f"{dist}/")
+        here = re.sub(r"^python ", f"{shlex.quote(sys.executable)} ", here)
+        done = subprocess.run(here, shell=True, capture_output=True, text=True, cwd="/", env=QUICKLY)  # noqa: S602 (our own file)
+        assert done.returncode == 0, f"{here}\n{done.stdout}{done.stderr}"
+    return place
+
+
+def sums(dist: Path) -> dict[str, str]:
+    lines = (line.split("  ") for line in (dist / "SHA256SUMS").read_text().splitlines())
+    return {name: digest for digest, name in lines}
+
+
+def test_its_sums_are_true_and_the_same_each_time(dist: Path, tmp_path: Path) -> None:
+    listed = sums(dist)
+    assert set(listed) == {path.name for path in dist.iterdir()} - {"SHA256SUMS"}
+    for name, digest in listed.items():
+        assert hashlib.sha256((dist / name).read_bytes()).hexdigest() == digest, name
+    release(ROOT, tmp_path / "again", uncommitted=True)
+    assert sums(tmp_path / "again") == listed
+
+
+def test_the_bill_names_everything_that_is_installed_or_kept_inside(dist: Path) -> None:
+    bill = msgspec.json.decode((dist / f"heliograph-{__version__}.cdx.json").read_bytes())
+    named = {f"{one['name']}=={one['version']}": one for one in bill["components"]}
+    assert bill["metadata"]["component"]["version"] == __version__
+    for lock in ("requirements.lock", "requirements-traces.lock"):
+        for pin in pins((ROOT / lock).read_text()):
+            entry = named[pin.split(" ; ")[0]]
+            assert entry["hashes"], pin
+            # Of what is for another system nothing is installed that states a licence.
+            assert entry.get("licenses") or " ; " in pin, pin
+    notes = "".join((folder / "README.md").read_text() for folder in VENDORS[:2])
+    notes += (ROOT / "heliograph" / "people" / "vendor" / "README.md").read_text()
+    for name, (version, _) in (materials.VENDORED | materials.TAKEN).items():
+        assert f"`{name}`" in notes, name
+        assert version in notes, name
+        assert f"{name}=={version}" in named
+    assert {"postgresql-16", "postgresql-18"} <= {one["name"] for one in bill["components"]}
+
+
+def test_the_source_distribution_holds_what_deploys(dist: Path) -> None:
+    with tarfile.open(dist / f"heliograph-{__version__}.tar.gz") as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"deploy/Containerfile", "docs/operations.md", "CHANGELOG.md", "requirements-traces.in"} <= names
+
+
+def test_no_version_in_it_is_open(dist: Path, installed: Path) -> None:
+    metadata = next(installed.rglob(f"heliograph-{__version__}.dist-info/METADATA")).read_text()
+    asked = re.findall(r"^Requires-Dist: (.*)$", metadata, re.MULTILINE)
+    assert len(asked) > 40
+    assert all(re.match(r"[\w.-]+==[\w.]+(;|$)", one) for one in asked), asked
+    assert sum("extra == " in one for one in asked) == len(pins((ROOT / "requirements-traces.lock").read_text()))
+    checked = [sys.executable, "-m", "pip", "--python", installed / "bin" / "python", "check"]
+    done = subprocess.run(checked, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@contextlib.asynccontextmanager
+async def running(installed: Path, home: Path) -> AsyncIterator[dict[str, Any]]:
+    """`heliograph up` of what is installed, away from the repository; its credentials."""
+    home.mkdir()
+    out, err = (home / "out").open("wb"), (home / "err").open("wb")
+    process = await asyncio.create_subprocess_exec(
+        *(installed / "bin" / "heliograph", "up", "--port", "0", "--data-dir", home / "data"),
+        cwd="/",
+        # No path of the repository leads to a module or a file.
+        env=environment(HOME=str(home)) | {"PYTHONPATH": "", "PYTHONSAFEPATH": "1"},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        start_new_session=True,
+    )
+    everything: list[psutil.Process] = []
+    try:
+        await until(
+            lambda: b"Ctrl-C stops everything" in (home / "out").read_bytes() or process.returncode is not None,
+            within=300,
+        )
+        assert process.returncode is None, (home / "err").read_text()
+        everything = below(process.pid)
+        yield msgspec.json.decode((home / "data" / "credentials.json").read_bytes())
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 120) == 0, (home / "err").read_text()
+        assert not [one for one in everything if alive(one)]
+    finally:
+        for one in [*everything, *(below(process.pid) if process.returncode is None else [])]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        out.close()
+        err.close()
+
+
+async def test_it_runs_without_the_repository(installed: Path, public: Path) -> None:
+    async with running(installed, public / "home") as credentials, aiohttp.ClientSession() as session:
+        url, key = credentials["base_url"], {"authorization": f"Bearer {credentials['test_key']}"}
+        # Pages with their styles, in both languages; the guide, an error's page, the viewer; the document's examples.
+        for path in (
+            "/login",
+            "/console",
+            guide.PATH,
+            f"{guide.PATH}/api",
+            "/docs",
+            "/docs/errors/not_found",
+            "/v1/openapi.json",
+        ):
+            async with session.get(url + path, headers={"accept-language": "pt"}) as answer:
+                text = await answer.text()
+                assert answer.status == 200, f"{path}: {answer.status} {text[:300]}"
+            if path == "/login":
+                assert 'lang="pt"' in text
+                style = re.search(r'href="(/assets/[^"]+\.css)"', text)
+                assert style is not None
+                async with session.get(url + style[1]) as answer:
+                    assert answer.status == 200
+        body = {"to": "+258841230000", "message": "Olá"}
+        async with session.post(f"{url}/v1/sms/send", json=body, headers=key | {"idempotency-key": "one"}) as answer:
+            assert answer.status == 202, await answer.text()
+            id = (await answer.json())["message"]["id"]
+
+        async def is_delivered() -> bool:
+            async with session.get(f"{url}/v1/sms/messages/{id}", headers=key) as answer:
+                return bool((await answer.json())["message"]["status"] == "delivered")
+
+        await until_true(is_delivered, within=60)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="accounts are made by root")
+@pytest.mark.skipif(shutil.which("useradd") is None, reason="useradd is not here")
+def test_the_account_of_the_image_can_be_made(tmp_path: Path) -> None:
+    image = CONTAINERFILE.read_text().split("\nFROM ")[2]
+    (command,) = re.findall(r"^RUN (groupadd .*)$", image, re.MULTILINE)
+    (tmp_path / "etc").mkdir()
+    for name in ("passwd", "group", "shadow", "gshadow"):
+        (tmp_path / "etc" / name).touch()
+    here = re.sub(r"\b(groupadd|useradd) ", rf"\1 --prefix {shlex.quote(str(tmp_path))} ", command)
+    subprocess.run(here, shell=True, check=True, capture_output=True)  # noqa: S602 (our own file)
+    assert (tmp_path / "etc" / "passwd").read_text().startswith("heliograph:x:10001:10001:")
+
+
+def builder() -> list[str] | None:
+    """A program that builds images and can do so here, or None."""
+    for name in ("podman", "docker", "buildah"):
+        if shutil.which(name) is not None:
+            command = [name, "info"]
+            if subprocess.run(command, capture_output=True, timeout=60).returncode == 0:
+                return [name, "bud" if name == "buildah" else "build"]
+    return None
+
+
+async def test_the_image_is_built_and_starts(dist: Path) -> None:
+    build = builder()
+    if build is None:
+        pytest.skip("neither podman, docker nor buildah works here")
+    tag = f"heliograph-test:{__version__}"
+    done = subprocess.run([*build, "-f", CONTAINERFILE, "-t", tag, dist], capture_output=True, text=True)
+    if done.returncode != 0 and re.search(r"pinging|lookup|registry|dial tcp|i/o timeout", done.stderr):
+        pytest.skip("the image to build upon cannot be fetched from here")
+    assert done.returncode == 0, done.stderr
+    if build[0] == "buildah":
+        return
+    with tempfile.TemporaryDirectory() as name:
+        closed = ["--rm", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--user", "10001:10001"]  # noqa: S108
+        said = subprocess.run(
+            [build[0], "run", *closed, "--volume", f"{name}:/nothing:ro", tag, "--version"],
+            capture_output=True,
+            text=True,
+        )
+    assert said.returncode == 0, said.stderr
+    assert __version__ in said.stdout
