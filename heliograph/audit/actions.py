@@ -65,6 +65,8 @@ ACTIONS = {
     "backup.taken": "Backup taken",
     "backup.restored": "Backup restored",
     "supplier.tested": "Supplier tested",
+    "supplier.code_explained": "Error code of a supplier explained",
+    "receipt.matched": "Receipt matched by hand",
     "route.added": "Route added",
     "route.changed": "Route changed, paused or resumed",
     "route.removed": "Route removed",
@@ -117,4 +119,4 @@ ACTIONS = {
 }
 
 #: Objects that belong to the installation: no entry of an organization is about them.
-OF_INSTALLATION = frozenset({"supplier", "route", "rates", "sender_rule", "number_rule", "whatsapp_app"})
+OF_INSTALLATION = frozenset({"supplier", "receipt", "route", "rates", "sender_rule", "number_rule", "whatsapp_app"})

@@ -25,7 +25,13 @@ GROUPS: Groups = (
             Place("/console/messages", "Messages", "messages", permission=roles.LOOK, key="m"),
         ),
     ),
-    ("Carriage", (Place("/console/suppliers", "Suppliers", "send", permission=roles.CARRIAGE, key="s"),)),
+    (
+        "Carriage",
+        (
+            Place("/console/suppliers", "Suppliers", "send", permission=roles.CARRIAGE, key="s"),
+            Place("/console/receipts", "Receipts", "check", permission=roles.CARRIAGE, key="r"),
+        ),
+    ),
     (
         "Engine",
         (

@@ -9,6 +9,7 @@ from heliograph.console.engine.routes import ROUTES as ENGINE
 from heliograph.console.house.routes import ROUTES as HOUSE
 from heliograph.console.messages.routes import ROUTES as MESSAGES
 from heliograph.console.organizations.routes import ROUTES as ORGANIZATIONS
+from heliograph.console.receipts.routes import ROUTES as RECEIPTS
 from heliograph.pages.routes import Route, Table, get
 from heliograph.people.operators.roles import NOW
 
@@ -19,6 +20,7 @@ ROUTES: tuple[Route, ...] = (
     *APPROVALS,
     *ORGANIZATIONS,
     *MESSAGES,
+    *RECEIPTS,
     *HOUSE,
 )
 

@@ -989,13 +989,16 @@ COMMENT ON TABLE supplier_callbacks IS 'control: callbacks of HTTP suppliers as 
 
 CREATE TABLE receipt_words (
     supplier_id uuid NOT NULL CONSTRAINT receipt_words_supplier REFERENCES suppliers,
+    kind        text NOT NULL CHECK (kind IN ('state', 'error')),
     word        text NOT NULL,
     count       bigint NOT NULL,
     first_at    timestamptz NOT NULL,
     last_at     timestamptz NOT NULL,
-    PRIMARY KEY (supplier_id, word)
+    meaning     text NOT NULL DEFAULT '' CHECK (length(meaning) <= 500),
+    PRIMARY KEY (supplier_id, kind, word)
 );
-COMMENT ON TABLE receipt_words IS 'control: unknown message states in receipts, counted for operators; at most a hundred per supplier';
+COMMENT ON TABLE receipt_words IS 'control: unknown message states and error codes in receipts, counted for operators; at most a hundred of each per supplier';
+COMMENT ON COLUMN receipt_words.meaning IS 'of an error code, in the words of an operator; what a state means is a setting of its supplier';
 
 CREATE TABLE tariffs (
     id          uuid PRIMARY KEY,

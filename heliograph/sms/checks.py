@@ -10,7 +10,7 @@ from heliograph.queue.leases import GUARDED
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.received import inbound
-from heliograph.sms.reports import diagnosis, remedies
+from heliograph.sms.reports import diagnosis, remedies, words
 
 
 async def look(conn: Connection, settings: Settings) -> list[Check]:
@@ -59,10 +59,10 @@ async def _receipts(conn: Connection, settings: Settings, found: list[Supplier])
         wanted = " and ".join(f"{name}={base}" for name, base in advice.settings.items())
         detail = f"{advice.looked} match no message; {advice.fitting} of them would match with {wanted}"
         checks.append(Check(f"receipts of {advice.supplier}", "failed", detail, f"`{advice.command}`"))
-    for id, words in (await diagnosis.words(conn)).items():
+    for id, unknown in (await words.unknown_states(conn)).items():
         if id in known:
-            said = ", ".join(f"{one.word} ({one.count})" for one in words[:10])
-            setting = remedies.state_setting(known[id])
+            said = ", ".join(f"{one.word} ({one.count})" for one in unknown[:10])
+            setting = words.state_setting(known[id])
             if setting is None:
                 remedy = "No setting says what they mean: the file of this kind of supplier has to be extended."
             else:

@@ -32,6 +32,7 @@ from heliograph.sms.received import inbox, replies
 from heliograph.sms.received.reception import Reception
 from heliograph.sms.reports import diagnosis, parts, silence, waiting
 from heliograph.sms.reports.keys import ReceivedReceipt
+from heliograph.sms.reports.words import Words
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Account, Outcome, Receipt, Submission
 from heliograph.webhooks.recording.handover import Deliveries
@@ -105,7 +106,7 @@ class SmsWork(Work):
             backlog=backlog,
         )
         self.wake = self._channel.wake
-        self._words, self._adviser = diagnosis.Words(), diagnosis.Adviser()
+        self._words, self._adviser = Words(), diagnosis.Adviser()
         self._networks = Notes()
         self._wake_tests = asyncio.Event()
         backlog.on_work("sms", self.wake.set)
@@ -180,8 +181,8 @@ class SmsWork(Work):
     async def _received(self, supplier_id: UUID, received: Sequence[Receipt]) -> None:
         await self._results.report([ReceivedReceipt(supplier_id, receipt) for receipt in received])
         for receipt in received:
-            if receipt.unknown_word:
-                self._words.add(supplier_id, receipt.unknown_word)
+            if receipt.unknown_word or receipt.error:
+                self._words.add(supplier_id, receipt)
             if receipt.network:
                 self._networks.add(receipt.recipient, receipt.network)
 

@@ -21,10 +21,11 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import DEFAULT_SECRET_KEY, Settings
-from heliograph.sms.reports import diagnosis, keys, receipts
+from heliograph.sms.reports import diagnosis, keys, receipts, words
+from heliograph.suppliers.contract import Receipt, ReceiptState
 from heliograph.webhooks import endpoints
 from tests import forks
-from tests.rules.factories import organization, receipt, sent
+from tests.rules.factories import TO, organization, receipt, sent
 
 SECRET_KEY = "a secret key for these tests only, and long"
 NOWHERE = "postgresql://heliograph:geheim@127.0.0.1:1/heliograph"
@@ -325,9 +326,9 @@ async def test_doctor_says_which_setting_cures_receipts_that_fit_nothing(cli: Cl
     await sent(pool, await organization(pool), id, "33e95179")
     async with pool.acquire() as conn, conn.transaction():
         await receipts.store(conn, [keys.ReceivedReceipt(id, receipt("870928761"))], policies={})
-        words = diagnosis.Words()
-        words.add(id, "XYZZY")
-        await words.store(conn)
+        counter = words.Words()
+        counter.add(id, Receipt(("1",), ReceiptState.UNKNOWN, TO[1:], "", b"", unknown_word="XYZZY"))
+        await counter.store(conn)
     await pool.execute("UPDATE receipts SET received_at = now() - interval '10 seconds'")
     done = await cli("doctor", "--url", "http://127.0.0.1:1", "--json")
     cure, unknown = [one for one in msgspec.json.decode(done.out) if one["check"] == "receipts of main"]
@@ -338,7 +339,7 @@ async def test_doctor_says_which_setting_cures_receipts_that_fit_nothing(cli: Cl
     # What doctor says works as it is written, and the words are gone once they are explained.
     assert (await cli(*cure["remedy"].strip("`").split()[1:], "final_states.XYZZY=undelivered")).status == 0
     async with pool.acquire() as conn:
-        assert (await diagnosis.words(conn), await diagnosis.advise(conn)) == ({}, [])
+        assert (await words.unknown_states(conn), await diagnosis.advise(conn)) == ({}, [])
 
 
 async def test_a_simulator_is_told_from_suppliers(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""`heliograph receipts report`: what suppliers are reconciled from, as operators read it."""
+"""`heliograph receipts`: what suppliers are reconciled from, and what matches nothing, as operators read it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import csv
 import io
 from datetime import timedelta
 from pathlib import Path
+from uuid import UUID
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.sms.reports import receipts, words
+from heliograph.sms.reports.keys import ReceivedReceipt
+from heliograph.suppliers.contract import Receipt, ReceiptState
 from heliograph.traffic import reconciliation
 from tests.journeys.test_cli import Cli
+from tests.rules.factories import SENDER, TO, organization, sent, status_of
 
 
 async def test_a_report_in_every_form(database_url: str, pool: Pool, tmp_path: Path) -> None:
@@ -38,7 +43,7 @@ async def test_a_report_in_every_form(database_url: str, pool: Pool, tmp_path: P
     assert file.stat().st_mode & 0o077 == 0
     before = await cli("receipts", "report", "--to", f"{at - timedelta(days=2):%Y-%m-%d}", "--from", "2020-01-01")
     assert "Nothing to show" in before.err
-    for arguments, words in (
+    for arguments, said in (
         (("--from", "yesterday"), "--from"),
         (("--from", "2026-13-01"), "--from"),
         (("--from", "2027-01-02", "--to", "2027-01-01"), "--from"),
@@ -48,4 +53,40 @@ async def test_a_report_in_every_form(database_url: str, pool: Pool, tmp_path: P
     ):
         wrong = await cli("receipts", "report", *arguments)
         assert wrong.status in (1, 2), arguments
-        assert words in wrong.err, arguments
+        assert said in wrong.err, arguments
+
+
+async def test_what_matches_nothing_is_listed_tried_and_matched(database_url: str, pool: Pool) -> None:
+    cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
+    add = ("supplier", "add", "smpp", "main", "--host", "127.0.0.1", "--no-tls", "--system-id", "acme")
+    id = UUID((await cli(*add, "--password", "geheim", "--json")).data["id"])
+    actor = await organization(pool)
+    message = await sent(pool, actor, id, "abc")
+    counter = words.Words()
+    one = Receipt(("xyz",), ReceiptState.FAILED, TO[1:], SENDER, b"xyz", error="011", unknown_word="ODD")
+    counter.add(id, one)
+    async with pool.acquire() as conn, conn.transaction():
+        await receipts.store(conn, [ReceivedReceipt(id, one)], policies={})
+        await counter.store(conn)
+    (found,) = (await cli("receipts", "unmatched", "--supplier", "main", "--json")).data
+    assert (found["supplier"], found["keys"], found["tail"], found["cause"]) == ("main", ["xyz"], TO[-4:], "unknown")
+    assert TO[1:] not in (await cli("receipts", "unmatched")).out
+    assert (await cli("receipts", "unmatched", "--orphans", "--json")).data == []
+    assert (await cli("receipts", "retry", found["receipt"], "--json")).data == {"matched": 0, "unmatched": 1}
+    assert (await cli("receipts", "retry", "--supplier", "main", "--json")).data == {"matched": 0, "unmatched": 1}
+    to = ("--message", str(message), "--reason", "the bill says so")
+    assert (await cli("receipts", "match", found["receipt"], *to, "--json")).data == {"moved": True}
+    assert await status_of(pool, message) == "failed"
+    listed = (await cli("receipts", "words", "--json")).data
+    assert [(one["kind"], one["word"], one["count"]) for one in listed] == [("state", "ODD", 1), ("error", "011", 1)]
+    assert (await cli("receipts", "explain", "main", "011", "absent subscriber")).status == 0
+    assert "absent subscriber" in (await cli("receipts", "words")).out
+    for arguments, said in (
+        (("retry",), "--supplier"),
+        (("retry", "nonsense"), "receipts unmatched"),
+        (("match", found["receipt"], *to), "has a message already"),
+        (("explain", "main", "012", "x"), "named this code"),
+    ):
+        wrong = await cli("receipts", *arguments)
+        assert wrong.status in (1, 2), arguments
+        assert said in wrong.err, wrong.err

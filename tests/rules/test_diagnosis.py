@@ -124,34 +124,3 @@ async def test_receipts_that_came_before_the_cure_find_their_messages_after_it(
         applied, _ = await waiting.sweep(conn, policies={})
     assert applied.matched == 1
     assert await status_of(pool, message) == "delivered"
-
-
-async def test_unknown_words_are_counted_by_supplier(pool: Pool) -> None:
-    id = await added(pool)
-    words, other = diagnosis.Words(), diagnosis.Words()
-    async with pool.acquire() as conn:
-        for counter, times in ((words, 3), (other, 2)):
-            for _ in range(times):
-                counter.add(id, "XYZZY")
-            await counter.store(conn)
-        words.add(id, "ODD")
-        words.add(UUID(int=9), "OF NOBODY")
-        await words.store(conn)
-        await words.store(conn)
-        found = await diagnosis.words(conn)
-        assert [(one.word, one.count) for one in found[id]] == [("XYZZY", 5), ("ODD", 1)]
-        assert list(found) == [id]
-        # What the settings explain is unknown no more.
-        await pool.execute("""UPDATE suppliers SET settings = settings || '{"final_states": {"XYZZY": "failed"}}'""")
-        assert [one.word for one in (await diagnosis.words(conn))[id]] == ["ODD"]
-
-
-async def test_a_supplier_that_makes_words_up_fills_no_table(pool: Pool) -> None:
-    id = await added(pool)
-    words = diagnosis.Words()
-    async with pool.acquire() as conn:
-        for number in range(300):
-            words.add(id, f"WORD{number:03d}")
-            if number % 30 == 29:
-                await words.store(conn)
-        assert await conn.fetchval("SELECT count(*) FROM receipt_words") <= 2 * diagnosis.WORDS

@@ -16,8 +16,9 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.sms import checks
 from heliograph.sms.dispatch import suppliers
-from heliograph.sms.reports import diagnosis, receipts
+from heliograph.sms.reports import receipts, words
 from heliograph.sms.reports.keys import ReceivedReceipt
+from heliograph.suppliers.contract import Receipt, ReceiptState
 from heliograph.traffic import reconciliation
 from tests.rules.factories import TO, organization, receipt, sent
 
@@ -112,10 +113,10 @@ async def test_answers_that_nobody_can_read(pool: Pool, kind: str, settings: dic
     ],
 )
 async def test_states_that_nobody_knows(pool: Pool, kind: str, settings: dict[str, Any], cure: str) -> None:
-    id, words = await added(pool, kind, **settings), diagnosis.Words()
-    words.add(id, "Buffered")
+    id, counter = await added(pool, kind, **settings), words.Words()
+    counter.add(id, Receipt(("1",), ReceiptState.UNKNOWN, "", "", b"", unknown_word="Buffered"))
     async with pool.acquire() as conn:
-        await words.store(conn)
+        await counter.store(conn)
     (one,) = await found(pool, "receipts")
     assert (one.state, cure in one.remedy) == ("warning", True)
     if kind == "http":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 from uuid import UUID
@@ -13,13 +13,26 @@ import typer
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.process import private_files
-from heliograph.cli.terminal.console import DataDir, Json, group, moment, on_database, say, settings_of, show
-from heliograph.sms.dispatch import suppliers
-from heliograph.sms.reports import reconciliation
+from heliograph.cli.terminal.console import (
+    DataDir,
+    Json,
+    as_plain,
+    group,
+    moment,
+    on_database,
+    say,
+    settings_of,
+    shell,
+    show,
+)
+from heliograph.sms.dispatch import routing, suppliers
+from heliograph.sms.reports import reconciliation, unmatched, words
+from heliograph.sms.reports.receipts import Applied
 from heliograph.sms.reports.reconciliation import Reconciled
+from heliograph.sms.reports.unmatched import Place
 from heliograph.traffic.reconciliation import Query
 
-app = group("Reconcile what suppliers were handed with what they reported.")
+app = group("Reconcile what suppliers were handed with what they reported, and receipts that match nothing.")
 
 COLUMNS = (
     *("supplier", "at", "country", "submitted", "answered", "accepted", "matched", "delivered", "late", "never"),
@@ -27,11 +40,6 @@ COLUMNS = (
 )
 #: Lines of a report.
 MOST = 10_000
-
-
-@app.callback()
-def receipts() -> None:
-    """It has subcommands, be there only one."""
 
 
 @app.command("report")
@@ -100,6 +108,162 @@ def report(
         typer.echo(reconciliation.as_csv(found), nl=False)
     else:
         show([one.row() for one in found], json, COLUMNS)
+
+
+SupplierOption = Annotated[
+    str | None, typer.Option("--supplier", metavar="SUPPLIER", help="Only this supplier, by name or id.")
+]
+Receipt = Annotated[str, typer.Argument(metavar="RECEIPT", help="As `heliograph receipts unmatched` shows it.")]
+UNMATCHED = ("receipt", "supplier", "received_at", "keys", "state", "error", "tail", "tries", "next_try_at", "cause")
+
+
+@app.command("unmatched")
+def unmatched_(
+    supplier: SupplierOption = None,
+    orphans: Annotated[bool, typer.Option("--orphans", help="Only those that are not tried again.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number to show.")] = 50,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List receipts that match no message, newest first, with the likely cause of each.
+
+    cause: base (ids are written in another number base: the cure names the settings), recipient (the id is known, the
+    number is not its message's), no_id, or unknown.
+
+    \b
+    Examples:
+      heliograph receipts unmatched
+      heliograph receipts unmatched --supplier main --orphans --json
+    """
+
+    async def work(conn: Connection) -> list[dict[str, object]]:
+        id = None if supplier is None else await suppliers.id_of(conn, supplier)
+        found = await unmatched.listed(conn, supplier_id=id, only_orphans=orphans, limit=limit)
+        return [{"receipt": _written(one.place)} | as_plain(one) for one in found]
+
+    listed = on_database(work, settings_of(data_dir))
+    for one in listed:
+        del one["place"]
+        one["keys"] = one["keys"] if json else ",".join(map(str, one["keys"]))  # type: ignore[call-overload]
+    show(listed, json, UNMATCHED)
+
+
+@app.command("retry")
+def retry(
+    receipt: Annotated[
+        str | None, typer.Argument(metavar="RECEIPT", help="As `heliograph receipts unmatched` shows it.")
+    ] = None,
+    supplier: Annotated[
+        str | None, typer.Option("--supplier", metavar="SUPPLIER", help="All of this supplier: the newest thousand.")
+    ] = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Look for the message of a receipt, or of all those of a supplier, again now.
+
+    \b
+    Example:
+      heliograph receipts retry --supplier main
+    """
+    if (receipt is None) == (supplier is None):
+        raise typer.BadParameter("give a receipt, or --supplier", param_hint="RECEIPT")
+
+    async def work(conn: Connection) -> Applied:
+        if receipt is not None:
+            return await unmatched.try_again(conn, [_place(receipt)])
+        return await unmatched.try_newest(conn, supplier_id=await suppliers.id_of(conn, str(supplier)))
+
+    found = on_database(work, settings_of(data_dir))
+    if json:
+        show({"matched": found.matched, "unmatched": found.unmatched}, json)
+    say(f"{found.matched} found their message; {found.unmatched} still match nothing.")
+
+
+@app.command("match")
+def match(
+    receipt: Receipt,
+    message: Annotated[UUID, typer.Option("--message", metavar="MESSAGE_ID", help="The message it is about.")],
+    reason: Annotated[str, typer.Option(help="Why; the audit log keeps it.")],
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Believe a receipt to be about a message that this supplier was handed, whatever it names.
+
+    \b
+    Example:
+      heliograph receipts match 2027-01-31:… --message 0199c0de-0000-7000-8000-000000000000 --reason "the bill says so"
+    """
+
+    async def work(conn: Connection) -> bool:
+        return await unmatched.match_by_hand(conn, _place(receipt), message_id=message, reason=reason, by=shell())
+
+    moved = on_database(work, settings_of(data_dir))
+    if json:
+        show({"moved": moved}, json)
+    say("Matched, and its message moved." if moved else "Matched. The message stays as it is.")
+
+
+@app.command("words")
+def words_(json: Json = False, data_dir: DataDir = None) -> None:
+    """List unknown states and error codes in the receipts of the last seven days.
+
+    \b
+    Example:
+      heliograph receipts words
+    """
+
+    async def work(conn: Connection) -> list[dict[str, object]]:
+        names = {one.id: one.name for one in await routing.load(conn)}
+        kinds = (("state", await words.unknown_states(conn)), ("error", await words.error_codes(conn)))
+        return [
+            {"supplier": names[id], "kind": kind} | as_plain(one)
+            for kind, found in kinds
+            for id, some in found.items()
+            if id in names
+            for one in some
+        ]
+
+    found = on_database(work, settings_of(data_dir))
+    show(found, json, ("supplier", "kind", "word", "count", "first_at", "last_at", "meaning"))
+
+
+@app.command("explain")
+def explain(
+    supplier: Annotated[str, typer.Argument(metavar="SUPPLIER", help="Supplier, by name or id.")],
+    code: Annotated[str, typer.Argument(metavar="CODE", help="An error code of `heliograph receipts words`.")],
+    meaning: Annotated[str, typer.Argument(help="What it means; empty: nobody knows.")],
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Note what an error code of a supplier means. What a state means is a setting: `heliograph supplier set SUPPLIER
+    final_states.WORD=undelivered`.
+
+    \b
+    Example:
+      heliograph receipts explain main 011 "absent subscriber"
+    """
+
+    async def work(conn: Connection) -> None:
+        await words.say_error(conn, supplier=supplier, word=code, meaning=meaning, by=shell())
+
+    on_database(work, settings_of(data_dir))
+    if json:
+        show({"word": code, "meaning": meaning}, json)
+    say("It is noted.")
+
+
+def _written(place: Place) -> str:
+    """A receipt as operators name it."""
+    return f"{place.received_on}:{place.supplier_id}:{place.fingerprint}"
+
+
+def _place(text: str) -> Place:
+    """The inverse. Raises typer.BadParameter."""
+    try:
+        day, supplier, fingerprint = text.split(":")
+        return Place(date.fromisoformat(day), UUID(supplier), UUID(fingerprint))
+    except ValueError:
+        raise typer.BadParameter("must be as `heliograph receipts unmatched` shows it", param_hint="RECEIPT") from None
 
 
 def _moment(text: str | None, option: str) -> datetime | None:

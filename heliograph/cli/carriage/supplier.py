@@ -36,6 +36,7 @@ from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.reports import diagnosis
+from heliograph.sms.reports import words as receipt_words
 from heliograph.suppliers import kinds
 from heliograph.suppliers.http.kind import SECRET, HttpKind
 
@@ -245,7 +246,7 @@ def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
 
     async def work(conn: Connection) -> dict[str, Any]:
         found = await _find(conn, which, settings)
-        words = (await diagnosis.words(conn)).get(UUID(found["id"]), [])
+        words = (await receipt_words.unknown_states(conn)).get(UUID(found["id"]), [])
         return found | {"unknown_words": {one.word: one.count for one in words}}
 
     show(on_database(work, settings), json)

@@ -1,4 +1,4 @@
-"""Diagnosis of receipts that are not understood, for operators: unknown states, and ids in another number base.
+"""Diagnosis of receipts that match nothing, for operators: ids in another number base.
 
 A supplier may write an id in hex in its answer and in decimal in the receipt. Nothing is ever matched by guessing,
 since decimal 10 is not hexadecimal 10; but where unmatched receipts would match in another base, that is reported, with
@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections import Counter
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+import asyncpg
 import msgspec
 import structlog
 
+from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.crypto import Key
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.sms.dispatch import routing
+from heliograph.base.errors import Invalid
+from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.reports import waiting
 from heliograph.sms.reports.keys import look, suffix
 from heliograph.suppliers.smpp import bases
 
@@ -32,10 +35,6 @@ log = structlog.get_logger()
 SAMPLE, MINUTES = 200, 15
 #: How many receipts are reparsed after a change: the newest ones of this many days.
 WAITING_MOST, DAYS = 20_000, 4
-#: How many distinct words are kept per supplier, and in memory before they are stored.
-WORDS, PENDING = 100, 1000
-#: Settings that say what states mean, of accounts over SMPP and of those over HTTP that are configuration alone.
-STATES = ("final_states", "receipt_states")
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -53,15 +52,6 @@ class Advice(msgspec.Struct, frozen=True):
         """The command to run."""
         pairs = " ".join(f"{name}={base}" for name, base in self.settings.items())
         return f"heliograph supplier set {shlex.quote(self.supplier)} {pairs}"
-
-
-class Word(msgspec.Struct, frozen=True):
-    """Unknown states in a supplier's receipts."""
-
-    word: str
-    count: int
-    first_at: datetime
-    last_at: datetime
 
 
 UNMATCHED = f"""
@@ -93,7 +83,7 @@ async def advise(conn: Connection) -> list[Advice]:
 
 
 WAITING = f"""
-SELECT received_on, fingerprint, keys FROM receipts
+SELECT received_on, fingerprint, keys, supplier_id, recipient, received_at, next_try_at FROM receipts
  WHERE supplier_id = $1 AND message_id IS NULL AND received_at > now() - interval '{DAYS} days'
    AND cardinality(keys) > 0
  ORDER BY received_at DESC LIMIT {WAITING_MOST}
@@ -120,7 +110,22 @@ async def reread(conn: Connection, before: Supplier, after: Supplier) -> int:
     renamed = [(row["received_on"], row["fingerprint"], "\x1f".join(keys)) for row, keys in named if keys]
     if renamed:
         await conn.execute(RENAME, before.id, *(list(column) for column in zip(*renamed, strict=True)))
+        # What is checked from the beginning is counted anew if it is given up again.
+        await waiting.no_orphans(conn, [row for row, keys in named if keys])
     return len(renamed)
+
+
+async def cure(conn: Connection, key: Key, *, supplier: str, settings: Mapping[str, str], by: Who = SYSTEM) -> int:
+    """Change how a supplier's ids are read, as `advise` and `cures` say, and have what waits checked again at once.
+    Returns how many receipts that are. Raises NotFound, Invalid (settings)."""
+    async with conn.transaction():
+        before = await suppliers.lock(conn, supplier=supplier)
+        _, *others = bases.ways(before.settings) if before.kind == "smpp" else [{}]
+        if not any(settings.items() <= way.items() for way in others if settings):
+            raise Invalid(("settings", "enum", "These settings do not say in which base ids are written."))
+        after = msgspec.structs.replace(before, settings={**before.settings, **settings})
+        await suppliers.change(conn, key, after, before=before, by=by)
+        return await reread(conn, before, after)
 
 
 class Adviser:
@@ -153,21 +158,7 @@ class Adviser:
 async def _advise(conn: Connection, supplier: Supplier) -> Advice | None:
     rows = await conn.fetch(UNMATCHED, supplier.id)
     now, *others = bases.ways(supplier.settings)
-    # Which ways, and which receipts, a key with these two ends of addresses speaks for.
-    wanted: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
-    for place, row in enumerate(rows):
-        for number, way in enumerate(others):
-            for key in bases.stored(row["keys"], now, way):
-                ends = key, suffix(row["recipient"]), suffix(row["sender"])
-                wanted.setdefault(ends, []).append((number, place))
-    if not wanted:
-        return None
-    claims = list(wanted.values())
-    fitting: dict[int, set[int]] = {}
-    columns = [list(column) for column in zip(*wanted, strict=True)]
-    for (n,) in await conn.fetch(KNOWN, supplier.id, *columns, *look(clock.now())):
-        for number, place in claims[n - 1]:
-            fitting.setdefault(number, set()).add(place)
+    fitting = await _in_other_bases(conn, supplier, rows)
     if not fitting:
         return None
     best = max(fitting, key=lambda number: (len(fitting[number]), -number))
@@ -177,65 +168,35 @@ async def _advise(conn: Connection, supplier: Supplier) -> Advice | None:
     return Advice(supplier.id, supplier.name, changed, len(rows), len(fitting[best]))
 
 
-# -- words -------------------------------------------------------------------------------------------------------------
-
-COUNT = f"""
-INSERT INTO receipt_words AS known (supplier_id, word, count, first_at, last_at)
-SELECT supplier_id, word, seen, now(), now()
-  FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS item (supplier_id, word, seen)
- WHERE EXISTS (SELECT FROM suppliers WHERE id = item.supplier_id)
-   AND ((SELECT count(*) FROM receipt_words WHERE supplier_id = item.supplier_id) < {WORDS}
-        OR EXISTS (SELECT FROM receipt_words WHERE supplier_id = item.supplier_id AND word = item.word))
- ORDER BY supplier_id, word
-ON CONFLICT (supplier_id, word) DO UPDATE SET count = known.count + excluded.count, last_at = excluded.last_at
-"""
-LISTED = """
-SELECT supplier_id, word, count, first_at, last_at FROM receipt_words
- WHERE last_at > now() - interval '7 days' ORDER BY supplier_id, count DESC, word
-"""
-
-
-class Words:
-    """Counts unknown words in memory, so that no receipt waits for a row that another worker holds."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[tuple[UUID, str]] = Counter()
-        self._said: set[tuple[UUID, str]] = set()
-
-    def add(self, supplier_id: UUID, word: str) -> None:
-        """Count one occurrence."""
-        key = supplier_id, word
-        if key not in self._said:
-            if len(self._said) >= PENDING:
-                return
-            self._said.add(key)
-            log.warning("unknown state in a receipt", supplier_id=str(supplier_id), word=word)
-        self._counts[key] += 1
-
-    async def store(self, conn: Connection) -> None:
-        """Store what was counted since the last time."""
-        counts, self._counts = self._counts, Counter()
-        if not counts:
-            return
-        try:
-            await conn.execute(
-                COUNT, [supplier for supplier, _ in counts], [word for _, word in counts], list(counts.values())
-            )
-        except Exception:
-            self._counts += counts
-            raise
-
-
-async def words(conn: Connection) -> dict[UUID, list[Word]]:
-    """Words of the last seven days by supplier, most frequent first, except those that its settings explain."""
-    explained = {
-        one.id: {word.casefold() for name in STATES for word in one.settings.get(name, ())}
-        for one in await routing.load(conn)
-    }
-    found: dict[UUID, list[Word]] = {}
-    for row in await conn.fetch(LISTED):
-        if row["word"].casefold() not in explained.get(row["supplier_id"], ()):
-            found.setdefault(row["supplier_id"], []).append(
-                Word(row["word"], row["count"], row["first_at"], row["last_at"])
-            )
+async def cures(conn: Connection, supplier: Supplier, rows: Sequence[asyncpg.Record]) -> dict[int, dict[str, str]]:
+    """For each of these unmatched receipts (keys, recipient, sender) that would match in another number base, by its
+    place: the settings of the way with the fewest changes."""
+    if supplier.kind != "smpp":
+        return {}
+    now, *others = bases.ways(supplier.settings)
+    found: dict[int, dict[str, str]] = {}
+    for number, places in sorted((await _in_other_bases(conn, supplier, rows)).items()):
+        for place in places - found.keys():
+            found[place] = {name: base for name, base in others[number].items() if base != now[name]}
     return found
+
+
+async def _in_other_bases(conn: Connection, supplier: Supplier, rows: Sequence[asyncpg.Record]) -> dict[int, set[int]]:
+    """Which of these receipts would match in which other way, by the places of both."""
+    now, *others = bases.ways(supplier.settings)
+    # Which ways, and which receipts, a key with these two ends of addresses speaks for.
+    wanted: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
+    for place, row in enumerate(rows):
+        for number, way in enumerate(others):
+            for key in bases.stored(row["keys"], now, way):
+                ends = key, suffix(row["recipient"]), suffix(row["sender"])
+                wanted.setdefault(ends, []).append((number, place))
+    if not wanted:
+        return {}
+    claims = list(wanted.values())
+    fitting: dict[int, set[int]] = {}
+    columns = [list(column) for column in zip(*wanted, strict=True)]
+    for (n,) in await conn.fetch(KNOWN, supplier.id, *columns, *look(clock.now())):
+        for number, place in claims[n - 1]:
+            fitting.setdefault(number, set()).add(place)
+    return fitting

@@ -139,6 +139,18 @@ async def match(
     return Matched(list(moves.values()), matched, riding, at, unique)
 
 
+async def assign(conn: Connection, one: ReceivedReceipt, to: asyncpg.Record, *, policies: Mapping[UUID, str]) -> bool:
+    """Take a receipt that waits in `receipts` as one of this message (a row as of FIND). Returns whether it moved."""
+    assert one.fingerprint is not None
+    at, key = now(), one.fingerprint
+    some, found = {key: one}, {key: to}
+    await _keep(conn, some, found, at, _came(some, at))
+    moves = list(_moves(some, found, at, by_id=False).values())
+    if to["parts"] > 1 and one.receipt.state in BY_RECEIPT:
+        moves += await parts.apply(conn, [(one, to)], policies, at)
+    return bool((await move_many(conn, moves)).ids)
+
+
 NOTED = """
 SELECT item.receipt FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS item (organization_id, message_id, receipt)
        CROSS JOIN LATERAL (

@@ -1,13 +1,14 @@
 """What of a supplier's reports does not fit, and the setting that cures it, for every kind of supplier.
 
-`diagnosis.py` finds ids in another number base, and unknown states; this finds receipts whose recipient does not fit,
-suppliers that report nothing, and answers that nobody can read. The rule nobody may break: as there, it changes
+`diagnosis.py` finds ids in another number base, `words.py` unknown states; this finds receipts whose recipient does not
+fit, suppliers that report nothing, and answers that nobody can read. The rule nobody may break: as there, it changes
 nothing, and costs a bounded number of look-ups and sums.
 """
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -60,6 +61,21 @@ async def by_id_alone(conn: Connection, supplier_id: UUID) -> Fitting:
     return Fitting(row["looked"], row["fitting"]) if row is not None else Fitting(0, 0)
 
 
+IDS = """
+SELECT item.id_key FROM unnest($6::text[]) AS item (id_key)
+ WHERE EXISTS (SELECT FROM attempts WHERE supplier_message_id = item.id_key AND target_id = $1
+                  AND message_id >= $2 AND message_id < $3)
+    OR EXISTS (SELECT FROM sms_parts WHERE id_key = item.id_key AND supplier_id = $1
+                  AND answered_on >= $4 AND answered_on < $5)
+"""
+
+
+async def known_ids(conn: Connection, supplier_id: UUID, ids: Sequence[str]) -> set[str]:
+    """Which of these ids the supplier gave to a message of the days that receipts are looked for in."""
+    wanted = list(filter(None, ids))
+    return {key for (key,) in await conn.fetch(IDS, supplier_id, *look(clock.now()), wanted)} if wanted else set()
+
+
 async def check(conn: Connection, settings: Settings, suppliers: list[Supplier]) -> list[Check]:
     """What to do about each active supplier whose reports do not fit, or do not come."""
     now = clock.now()
@@ -83,13 +99,6 @@ async def check(conn: Connection, settings: Settings, suppliers: list[Supplier])
         if _is_unread(recent.get(one.id)):
             checks.append(_unread(one, recent[one.id]))
     return checks
-
-
-def state_setting(supplier: Supplier) -> str | None:
-    """The setting that says what a state in its receipts means; None: only its file does."""
-    if supplier.kind == kinds.SMPP:
-        return "final_states"
-    return "receipt_states" if supplier.kind == kinds.GENERIC else None
 
 
 def change(supplier: Supplier, *pairs: str) -> str:

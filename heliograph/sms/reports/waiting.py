@@ -78,7 +78,7 @@ async def early(
     rows = await conn.fetch(EARLY, [supplier for supplier, _ in answers], [key for _, key in answers])
     if not rows:
         return [], 0
-    found = await match(conn, [_read(row) for row in rows], policies=policies)
+    found = await match(conn, [read(row) for row in rows], policies=policies)
     return found.moves, found.matched
 
 
@@ -132,7 +132,7 @@ async def sweep(conn: Connection, *, policies: Mapping[UUID, str], limit: int = 
     )
     # In the order in which they came: of several words on one message the first counts.
     came = sorted(rows, key=lambda row: row["received_at"])
-    applied = await store(conn, [_read(row) for row in came], policies=policies, again=True)
+    applied = await store(conn, [read(row) for row in came], policies=policies, again=True)
     last = [row for row, pause in zip(rows, pauses, strict=True) if pause is None]
     if not last:
         return applied, 0
@@ -142,14 +142,24 @@ async def sweep(conn: Connection, *, policies: Mapping[UUID, str], limit: int = 
         [row["supplier_id"] for row in last],
         [row["fingerprint"] for row in last],
     )
+    await _count_orphans(conn, orphans, 1)
+    return applied, len(orphans)
+
+
+async def no_orphans(conn: Connection, rows: Sequence[asyncpg.Record]) -> None:
+    """Those of these receipts (supplier_id, recipient, received_at, next_try_at) that were counted as orphans are none
+    any more."""
+    await _count_orphans(conn, [row for row in rows if row["next_try_at"] is None], -1)
+
+
+async def _count_orphans(conn: Connection, rows: Sequence[asyncpg.Record], each: int) -> None:
     hours: dict[datetime, list[tuple[UUID, str, str, int]]] = {}
-    for supplier_id, recipient, received_at in orphans:
-        number = phones.parse(f"+{recipient}")
-        event = supplier_id, phones.country(number) if number else "", "orphaned", 1
-        hours.setdefault(reconciliation.hour_of(received_at), []).append(event)
+    for row in rows:
+        number = phones.parse(f"+{row['recipient']}")
+        event = row["supplier_id"], phones.country(number) if number else "", "orphaned", each
+        hours.setdefault(reconciliation.hour_of(row["received_at"]), []).append(event)
     for hour, events in hours.items():
         await reconciliation.count(conn, events, hour)
-    return applied, len(orphans)
 
 
 UNCERTAIN = """
@@ -210,7 +220,7 @@ async def find_for_uncertain(conn: Connection, attempts: Sequence[Uncertain]) ->
     return found
 
 
-def _read(row: asyncpg.Record) -> ReceivedReceipt:
+def read(row: asyncpg.Record) -> ReceivedReceipt:
     """A receipt as it was stored. Its bytes are kept elsewhere."""
     receipt = Receipt(
         keys=tuple(row["keys"]),

@@ -1,0 +1,146 @@
+"""O7: receipts that match no message, with the likely cause and its cure; tried again at once, or matched by hand."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.console.messages.looking import HERE as MESSAGES
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces import leafing
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.sms.dispatch import routing, suppliers
+from heliograph.sms.reports import diagnosis, unmatched
+from heliograph.sms.reports.receipts import Applied
+from heliograph.sms.reports.unmatched import Place, Unmatched
+
+HERE = "/console/receipts/unmatched"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LOW = 64
+
+
+async def show(request: Request) -> Answer:
+    """A page of them, newest first."""
+    name, only_orphans = request.query.get("supplier", ""), request.query.get("only") == "orphans"
+    size, after = leafing.size(request), leafing.after(request)
+    async with request.reading() as conn:
+        known = await routing.load(conn)
+        chosen = next((one for one in known if one.name == name), None)
+        found = await unmatched.listed(
+            conn,
+            supplier_id=None if chosen is None else chosen.id,
+            only_orphans=only_orphans,
+            after=None if after is None else _read(after),
+            limit=size + 1,
+        )
+        advice = await diagnosis.advise(conn)
+    rows = found[:size]
+    values: dict[str, Any] = {
+        "rows": rows,
+        "advice": advice,
+        "suppliers": [(one.name, one.name) for one in known],
+        "chosen": None if chosen is None else chosen.name,
+        "only_orphans": only_orphans,
+        "pages": leafing.pages(request, _written(rows[-1]) if len(found) > size else None),
+        "may_change": request.may(permission=CARRIAGE_CHANGE),
+    }
+    return Shown(template="receipts/unmatched.html", values=values)
+
+
+async def retry(request: Request) -> Answer:
+    """Look for the message of one of them again, now."""
+    place = _place(request, request.form)
+    async with request.writing() as conn:
+        applied = await unmatched.try_again(conn, [place])
+    return Elsewhere(location=HERE, notice=_said(request, applied))
+
+
+async def retry_all(request: Request) -> Answer:
+    """Look for those of a supplier again."""
+    async with request.writing() as conn:
+        id = await suppliers.id_of(conn, request.form.get("supplier", ""))
+        applied = await unmatched.try_newest(conn, supplier_id=id)
+    return Elsewhere(location=HERE, notice=_said(request, applied))
+
+
+async def cure(request: Request) -> Answer:
+    """Change how a supplier's ids are read, as was advised."""
+    form = request.form
+    settings = {name: form[name] for name in ("resp_id_base", "dlr_id_base", "tlv_id_base") if form.get(name)}
+    key = suppliers.seal_key(request.services.settings)
+    async with request.writing() as conn:
+        count = await diagnosis.cure(conn, key, supplier=form.get("supplier", ""), settings=settings, by=request.who)
+    said = request.speech.count(
+        "It is set; %(num)s receipt is looked at again.", "It is set; %(num)s receipts are looked at again.", count
+    )
+    return Elsewhere(location=HERE, notice=said)
+
+
+async def show_match(request: Request) -> Answer:
+    """The form for the message that one of them is about."""
+    return Shown(template="receipts/match.html", values=_values(_place(request, request.query), request.query))
+
+
+async def match(request: Request) -> Answer:
+    """Believe it to be about this message, for a reason that the audit log keeps."""
+    form = request.form
+    place = _place(request, form)
+    try:
+        try:
+            message = UUID(form.get("message_id", "").strip())
+        except ValueError:
+            said = "An id looks like 0199c0de-0000-7000-8000-000000000000."
+            raise Invalid(("message_id", "format", said)) from None
+        async with request.writing() as conn:
+            moved = await unmatched.match_by_hand(
+                conn, place, message_id=message, reason=form.get("reason", ""), by=request.who
+            )
+    except Invalid as refusal:
+        return refused("receipts/match.html", refusal, _values(place, form))
+    if moved:
+        return Elsewhere(location=f"{MESSAGES}/{message}", notice=request.text("It is matched, and its message moved."))
+    said = request.text(
+        "It is matched. The message stays as it is: what was heard before counts, or parts are missing."
+    )
+    return Elsewhere(location=f"{MESSAGES}/{message}", notice=said)
+
+
+def _said(request: Request, applied: Applied) -> str:
+    if not applied.matched:
+        return request.text("Nothing fits yet.")
+    return request.speech.count(
+        "%(num)s receipt found its message.", "%(num)s receipts found their messages.", applied.matched
+    )
+
+
+def _place(request: Request, given: dict[str, str]) -> Place:
+    """Raises NotFound."""
+    try:
+        return Place(date.fromisoformat(given.get("on", "")), UUID(given.get("supplier", "")), request.id())
+    except ValueError:
+        raise NotFound from None
+
+
+def _values(place: Place, given: dict[str, str]) -> dict[str, Any]:
+    return {
+        "place": msgspec.structs.asdict(place),
+        "message_id": given.get("message_id", ""),
+        "reason": given.get("reason", ""),
+    }
+
+
+def _written(one: Unmatched) -> UUID:
+    """Where a page ended: when it came, in microseconds, and the beginning of its fingerprint."""
+    micros = (one.received_at - _EPOCH) // timedelta(microseconds=1)
+    return UUID(int=(micros << _LOW) | (one.place.fingerprint.int >> _LOW))
+
+
+def _read(after: UUID) -> tuple[datetime, UUID]:
+    """The inverse: what comes behind it in order. Any address that is not ours is a time like another."""
+    micros = min(after.int >> _LOW, 4_102_444_800_000_000)
+    return _EPOCH + timedelta(microseconds=micros), UUID(int=(after.int & ((1 << _LOW) - 1)) << _LOW)

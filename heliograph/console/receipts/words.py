@@ -1,0 +1,70 @@
+"""O7: states and error codes in receipts that nobody knows, and the place to say what they mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.base.errors import Invalid
+from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.sms.dispatch import routing, suppliers
+from heliograph.sms.reports import words
+
+HERE = "/console/receipts/words"
+
+
+async def show(request: Request) -> Answer:
+    """Those of the last seven days."""
+    return await _page(request)
+
+
+async def say_state(request: Request) -> Answer:
+    """From now on it means this."""
+    form = request.form
+    key = suppliers.seal_key(request.services.settings)
+    try:
+        async with request.writing() as conn:
+            await words.say_state(
+                conn,
+                key,
+                supplier=form.get("supplier", ""),
+                word=form.get("word", ""),
+                meaning=form.get("meaning", ""),
+                by=request.who,
+            )
+    except Invalid as refusal:
+        return await _page(request, refusal)
+    return Elsewhere(location=HERE, notice=request.text("It counts from the next receipt on."))
+
+
+async def say_error(request: Request) -> Answer:
+    """A note for whoever reads the code."""
+    form = request.form
+    try:
+        async with request.writing() as conn:
+            await words.say_error(
+                conn,
+                supplier=form.get("supplier", ""),
+                word=form.get("word", ""),
+                meaning=form.get("meaning", ""),
+                by=request.who,
+            )
+    except Invalid as refusal:
+        return await _page(request, refusal)
+    return Elsewhere(location=HERE, notice=request.text("It is noted."))
+
+
+async def _page(request: Request, problem: Invalid | None = None) -> Shown:
+    async with request.reading() as conn:
+        known = await routing.load(conn)
+        states = await words.unknown_states(conn)
+        codes = await words.error_codes(conn)
+    values: dict[str, Any] = {
+        "states": [(one.name, words.state_setting(one), states[one.id]) for one in known if one.id in states],
+        "codes": [(one.name, codes[one.id]) for one in known if one.id in codes],
+        "meanings": words.MEANINGS,
+        "longest": words.LONGEST_MEANING,
+        "may_change": request.may(permission=CARRIAGE_CHANGE),
+    }
+    return Shown(template="receipts/words.html", values=values, status=422 if problem else 200, refusal=problem)

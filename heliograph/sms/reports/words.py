@@ -1,0 +1,182 @@
+"""Words in receipts that nobody knows: unknown states, and error codes, counted for operators, who say what they mean.
+
+What a state means is a setting of its supplier, and decides about messages from then on. What an error code means is a
+note for people: the state beside it decides. The rule nobody may break: no receipt waits for its words to be counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.crypto import Key
+from heliograph.base.database.pool import Connection
+from heliograph.base.database.text import storable
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.process.logs import cleaned
+from heliograph.base.process.settings import SettingsError
+from heliograph.sms.dispatch import routing, suppliers
+from heliograph.sms.dispatch.routing import Supplier
+from heliograph.suppliers import kinds
+from heliograph.suppliers.contract import Receipt, ReceiptState
+
+log = structlog.get_logger()
+
+#: How many distinct words of each kind are kept per supplier, and of each in memory, before they are stored.
+WORDS, PENDING = 100, 1000
+#: Characters of a code that are kept, and of what it means.
+LONGEST, LONGEST_MEANING = 100, 500
+#: Settings that say what states mean, of accounts over SMPP and of those over HTTP that are configuration alone.
+STATES = ("final_states", "receipt_states")
+#: What a state may mean.
+MEANINGS = tuple(state.value for state in ReceiptState if state is not ReceiptState.UNKNOWN)
+
+
+class Word(msgspec.Struct, frozen=True):
+    """An unknown state, or an error code, in a supplier's receipts of the last seven days."""
+
+    word: str
+    count: int
+    first_at: datetime
+    last_at: datetime
+    #: Of an error code, as an operator explained it; "": nobody did.
+    meaning: str = ""
+
+
+COUNT = f"""
+INSERT INTO receipt_words AS known (supplier_id, kind, word, count, first_at, last_at)
+SELECT supplier_id, kind, word, seen, now(), now()
+  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[]) AS item (supplier_id, kind, word, seen)
+ WHERE EXISTS (SELECT FROM suppliers WHERE id = item.supplier_id)
+   AND ((SELECT count(*) FROM receipt_words WHERE supplier_id = item.supplier_id AND kind = item.kind) < {WORDS}
+        OR EXISTS (SELECT FROM receipt_words
+                    WHERE supplier_id = item.supplier_id AND kind = item.kind AND word = item.word))
+ ORDER BY supplier_id, kind, word
+ON CONFLICT (supplier_id, kind, word) DO UPDATE SET count = known.count + excluded.count, last_at = excluded.last_at
+"""
+LISTED = """
+SELECT supplier_id, kind, word, count, first_at, last_at, meaning FROM receipt_words
+ WHERE last_at > now() - interval '7 days' ORDER BY supplier_id, count DESC, word
+"""
+
+
+class Words:
+    """Counts words in memory, so that no receipt waits for a row that another worker holds."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[UUID, str, str]] = Counter()
+        self._said: dict[str, set[tuple[UUID, str, str]]] = {"state": set(), "error": set()}
+
+    def add(self, supplier_id: UUID, receipt: Receipt) -> None:
+        """Count what of a receipt is not understood, or says why its message did not arrive."""
+        if receipt.unknown_word:
+            self._add((supplier_id, "state", receipt.unknown_word))
+        if receipt.error and receipt.state not in _FINE:
+            self._add((supplier_id, "error", receipt.error[:LONGEST]))
+
+    def _add(self, key: tuple[UUID, str, str]) -> None:
+        said = self._said[key[1]]
+        if key not in said:
+            if len(said) >= PENDING:
+                return
+            said.add(key)
+            if key[1] == "state":
+                log.warning("unknown state in a receipt", supplier_id=str(key[0]), word=key[2])
+        self._counts[key] += 1
+
+    async def store(self, conn: Connection) -> None:
+        """Store what was counted since the last time."""
+        counts, self._counts = self._counts, Counter()
+        if not counts:
+            return
+        kept: Counter[tuple[UUID, str, str]] = Counter()
+        for (supplier_id, kind, word), number in counts.items():
+            # Some suppliers write the number into what went wrong.
+            kept[supplier_id, kind, cleaned(storable(word)) if kind == "error" else word] += number
+        try:
+            await conn.execute(COUNT, *(list(column) for column in zip(*kept, strict=True)), list(kept.values()))
+        except Exception:
+            self._counts += counts
+            raise
+
+
+#: States whose receipts say nothing of what went wrong.
+_FINE = (ReceiptState.DELIVERED, ReceiptState.PENDING)
+
+
+async def unknown_states(conn: Connection) -> dict[UUID, list[Word]]:
+    """States of the last seven days by supplier, most frequent first, except those that its settings explain."""
+    explained = {
+        one.id: {word.casefold() for name in STATES for word in one.settings.get(name, ())}
+        for one in await routing.load(conn)
+    }
+    found: dict[UUID, list[Word]] = {}
+    for id, word in await _listed(conn, "state"):
+        if word.word.casefold() not in explained.get(id, ()):
+            found.setdefault(id, []).append(word)
+    return found
+
+
+async def error_codes(conn: Connection) -> dict[UUID, list[Word]]:
+    """Error codes of the last seven days by supplier, most frequent first."""
+    found: dict[UUID, list[Word]] = {}
+    for id, word in await _listed(conn, "error"):
+        found.setdefault(id, []).append(word)
+    return found
+
+
+async def _listed(conn: Connection, kind: str) -> list[tuple[UUID, Word]]:
+    rows = await conn.fetch(LISTED)
+    names = Word.__struct_fields__
+    return [(row["supplier_id"], Word(**{name: row[name] for name in names})) for row in rows if row["kind"] == kind]
+
+
+def state_setting(supplier: Supplier) -> str | None:
+    """The setting that says what a state in its receipts means; None: only its file does."""
+    if supplier.kind == kinds.SMPP:
+        return "final_states"
+    return "receipt_states" if supplier.kind == kinds.GENERIC else None
+
+
+async def say_state(conn: Connection, key: Key, *, supplier: str, word: str, meaning: str, by: Who = SYSTEM) -> None:
+    """From now on a state of this supplier means one of MEANINGS. Raises NotFound, Invalid."""
+    if meaning not in MEANINGS:
+        raise Invalid(("meaning", "enum", f"`meaning` must be one of {', '.join(MEANINGS)}"))
+    if not 1 <= len(word) <= LONGEST:
+        raise Invalid(("word", "length", f"`word` must have 1 to {LONGEST} characters"))
+    async with conn.transaction():
+        before = await suppliers.lock(conn, supplier=supplier)
+        setting = state_setting(before)
+        if setting is None:
+            raise Invalid(("word", "not_supported", "what its states mean stands in the file of this kind of supplier"))
+        written = word.upper() if setting == "final_states" else word
+        settings = {**before.settings, setting: {**before.settings.get(setting, {}), written: meaning}}
+        try:
+            kinds.settings_from(before.kind, settings)
+        except SettingsError as error:
+            raise Invalid(("meaning", "settings", f"The supplier's settings are not complete: {error}")) from None
+        after = msgspec.structs.replace(before, settings=settings)
+        await suppliers.change(conn, key, after, before=before, by=by)
+
+
+EXPLAIN = """
+UPDATE receipt_words SET meaning = $3 WHERE supplier_id = $1 AND kind = 'error' AND word = $2
+"""
+
+
+async def say_error(conn: Connection, *, supplier: str, word: str, meaning: str, by: Who = SYSTEM) -> None:
+    """Note what an error code of this supplier means, or with "" that nobody knows. Raises NotFound, Invalid."""
+    meaning = meaning.strip()
+    if len(meaning) > LONGEST_MEANING:
+        raise Invalid(("meaning", "length", f"`meaning` must have at most {LONGEST_MEANING} characters"))
+    async with conn.transaction():
+        id = await suppliers.id_of(conn, supplier)
+        if await conn.execute(EXPLAIN, id, word, meaning) == "UPDATE 0":
+            raise NotFound("No receipt of this supplier named this code.", word=word)
+        await audit.record(conn, by, "supplier.code_explained", object_id=id, name=word, after={"meaning": meaning})

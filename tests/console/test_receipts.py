@@ -1,0 +1,153 @@
+"""O7: what suppliers report, beside what they were handed; what of it matches nothing; and words nobody knows."""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import timedelta
+from uuid import UUID
+
+from heliograph.base.crypto import derive_key
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
+from heliograph.sms.dispatch import suppliers
+from heliograph.sms.reports import receipts, words
+from heliograph.sms.reports.keys import ReceivedReceipt
+from heliograph.suppliers.contract import Receipt, ReceiptState
+from heliograph.traffic import reconciliation
+from tests.rules.factories import SENDER, TO, organization, sent, status_of
+
+from .conftest import Browser, signed_in
+
+KEY = derive_key("a secret key of a test installation", "suppliers")
+
+
+async def added(pool: Pool, name: str = "main") -> UUID:
+    async with pool.acquire() as conn:
+        values = {"host": "127.0.0.1", "port": 2775, "system_id": "a"}
+        return await suppliers.add(conn, KEY, name=name, kind="smpp", settings=values, secret="s")
+
+
+async def receive(pool: Pool, id: UUID, *keys: str) -> None:
+    one = Receipt(keys, ReceiptState.UNDELIVERED, TO[1:], SENDER, " ".join(keys).encode())
+    async with pool.acquire() as conn, conn.transaction():
+        await receipts.store(conn, [ReceivedReceipt(id, one)], policies={})
+    await pool.execute("UPDATE receipts SET received_at = received_at - interval '10 seconds'")
+
+
+async def test_the_report_of_a_week_and_its_file(pool: Pool, root: Browser) -> None:
+    id, other = await added(pool), await added(pool, "other")
+    assert "Nothing was handed to a supplier" in (await root.get("/console/receipts")).words
+    at = clock.now()
+    async with pool.acquire() as conn:
+        for day, delivered in ((at, 80), (at - timedelta(days=7), 90)):
+            events = [(id, "MZ", "accepted", 100), (id, "MZ", "delivered", delivered), (id, "MZ", "undelivered", 10)]
+            await reconciliation.count(conn, events, day)
+        await reconciliation.count(conn, [(other, "PT", "accepted", 7), (other, "PT", "orphaned", 3)], at)
+    today = f"from={at:%Y-%m-%d}&to={at:%Y-%m-%d}"
+    page = await root.get(f"/console/receipts?{today}")
+    assert page.status == 200
+    # 80 of 90 that ended, and 90 of 100 a week before.
+    for said in ("Delivered 80 88.9 % 90.0 % -1.1", f"main {at:%Y-%m-%d} 100 100 90", f"other {at:%Y-%m-%d} 7 7 0"):
+        assert said in page.words, page.words
+    page = await root.get(f"/console/receipts?{today}&supplier=other&by=country")
+    assert "other PT 7 7 0 0 3 0 7" in page.words
+    assert "main MZ" not in page.words
+    file = await root.get(f"/console/receipts?{today}&csv=1")
+    assert "attachment" in file.headers["content-disposition"]
+    rows = {row["supplier"]: row for row in csv.DictReader(io.StringIO(file.text.removeprefix("\ufeff")))}
+    assert (rows["main"]["delivered"], rows["main"]["week_before_delivered_share"]) == ("80", "0.9")
+    for query, said in (
+        ("from=yesterday", "Write a day"),
+        ("from=2027-01-02&to=2027-01-01", "must not be before"),
+        ("from=2026-01-01&to=2027-01-01", "at most 92 days"),
+        ("supplier=nobody", "no such supplier"),
+        ("country=Mozambique", "Write a country"),
+    ):
+        wrong = await root.get(f"/console/receipts?{query}")
+        assert wrong.status == 422, query
+        assert said in wrong.words
+
+
+async def test_a_receipt_that_matches_nothing_is_cured_tried_again_and_matched(pool: Pool, root: Browser) -> None:
+    id, actor = await added(pool), await organization(pool)
+    message, late, lost = [await sent(pool, actor, id, key) for key in ("33e95179", "later", "lost")]
+    await pool.execute("UPDATE attempts SET supplier_message_id = NULL WHERE message_id = $1", late)
+    for key in ("870928761", "later", "rewritten"):
+        await receive(pool, id, key)
+    fingerprints = {row[0]: row[1] for row in await pool.fetch("SELECT keys[1], fingerprint FROM receipts")}
+    here = "/console/receipts/unmatched"
+    page = await root.get(here)
+    for said in ("870928761", "another number base", "resp_id_base=hex", f"…{TO[-4:]}", "undelivered"):
+        assert said in page.words, said
+    assert TO[1:] not in page.text
+    # What it advises, at a press.
+    page = await root.submit(page, f"{here}/cure")
+    assert "is set" in page.words
+    page = await root.submit(page, f"{here}/{fingerprints['870928761']}/retry")
+    assert "1 receipt found its message." in page.words
+    assert await status_of(pool, message) == "undelivered"
+    page = await root.submit(page, f"{here}/{fingerprints['later']}/retry")
+    assert "Nothing fits yet." in page.words
+    await pool.execute("UPDATE attempts SET supplier_message_id = 'later' WHERE message_id = $1", late)
+    page = await root.submit(await root.get(f"{here}?supplier=main"), f"{here}/retry")
+    assert "1 receipt found its message." in page.words
+    assert await status_of(pool, late) == "undelivered"
+    # By hand, for a reason.
+    (link,) = [one for one in page.text.split('"') if one.endswith(f"&amp;supplier={id}")]
+    form = await root.get(link.replace("&amp;", "&"))
+    match = f"{here}/{fingerprints['rewritten']}/match"
+    for typed, said in (
+        ({"message_id": "nothing", "reason": "x"}, "An id looks like"),
+        ({"message_id": str(id), "reason": "x"}, "was handed no such message"),
+        ({"message_id": str(lost), "reason": " "}, "Say why"),
+    ):
+        wrong = await root.submit(form, match, **typed)
+        assert wrong.status == 422, typed
+        assert said in wrong.words
+    page = await root.submit(form, match, message_id=str(lost), reason="the bill says so")
+    assert page.path == f"/console/messages/{lost}"
+    assert await status_of(pool, lost) == "undelivered"
+    again = await root.submit(form, match, message_id=str(lost), reason="the bill says so")
+    assert "has a message already" in again.words
+    assert "Every receipt has its message" in (await root.get(here)).words
+    assert (await root.get(f"{match}?on=2027-01-01&supplier=nobody")).status == 404
+
+
+async def test_pages_of_those_that_match_nothing(pool: Pool, root: Browser) -> None:
+    id = await added(pool)
+    for number in range(30):
+        await receive(pool, id, f"key-{number:02d}")
+    first = await root.get("/console/receipts/unmatched?limit=25")
+    assert "key-29" in first.words
+    assert "key-04" not in first.words
+    (older,) = [part.partition('"')[0] for part in first.text.split('rel="next" href="')[1:]]
+    second = await root.get(older.replace("&amp;", "&"))
+    assert "key-04" in second.words
+    assert "key-05" not in second.words
+    assert (await root.get("/console/receipts/unmatched?only=orphans")).words.count("key-") == 0
+    assert (await root.get(f"/console/receipts/unmatched?after={'f' * 32}")).status == 200
+
+
+async def test_words_are_given_their_meaning(pool: Pool, root: Browser, other_browser: Browser) -> None:
+    id = await added(pool)
+    here = "/console/receipts/words"
+    assert "Every state is understood" in (await root.get(here)).words
+    counter = words.Words()
+    counter.add(id, Receipt(("1",), ReceiptState.UNKNOWN, "", "", b"", unknown_word="XYZZY"))
+    counter.add(id, Receipt(("1",), ReceiptState.FAILED, "", "", b"", error="011"))
+    async with pool.acquire() as conn:
+        await counter.store(conn)
+    page = await root.get(here)
+    assert "XYZZY main 1" in page.words
+    assert (await root.submit(page, f"{here}/state", meaning="lost")).status == 422
+    page = await root.submit(page, f"{here}/state", meaning="undelivered")
+    assert "counts from the next receipt on" in page.words
+    assert "Every state is understood" in page.words
+    page = await root.submit(page, f"{here}/error", meaning="absent subscriber")
+    assert page.form(f"{here}/error")["meaning"] == "absent subscriber"
+    # Who only sees reads what it means, and changes nothing.
+    await signed_in(pool, other_browser, "auditor", "rui@example.com")
+    page = await other_browser.get(here)
+    assert "absent subscriber" in page.words
+    assert f'action="{here}' not in page.text

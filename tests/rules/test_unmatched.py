@@ -1,0 +1,225 @@
+"""Receipts that match nothing: listed with their likely cause, checked at once, matched by hand; and the words in them
+that nobody knows, explained."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from heliograph.base.actor import SYSTEM
+from heliograph.base.crypto import derive_key
+from heliograph.base.database.pool import Pool
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid7
+from heliograph.sms.dispatch import suppliers
+from heliograph.sms.reports import receipts, unmatched, waiting, words
+from heliograph.sms.reports.keys import ReceivedReceipt
+from heliograph.suppliers.contract import Receipt, ReceiptState
+from tests.rules.factories import SENDER, TO, organization, sent, status_of
+from tests.rules.test_reconciliation import counts, lines
+
+KEY = derive_key("a secret key of a test installation", "suppliers")
+
+
+async def added(pool: Pool, name: str = "main", **settings: Any) -> UUID:
+    values = {"host": "127.0.0.1", "port": 2775, "system_id": "a"} | settings
+    async with pool.acquire() as conn:
+        return await suppliers.add(conn, KEY, name=name, kind="smpp", settings=values, secret="s")
+
+
+async def receive(pool: Pool, id: UUID, *keys: str, to: str = TO, **values: Any) -> None:
+    values = {"state": ReceiptState.DELIVERED} | values
+    one = Receipt(keys, recipient=to[1:], sender=SENDER, raw=" ".join(keys).encode(), **values)
+    async with pool.acquire() as conn, conn.transaction():
+        await receipts.store(conn, [ReceivedReceipt(id, one)], policies={})
+
+
+async def give_up(pool: Pool) -> None:
+    """Check them until the schedule ends."""
+    for _ in range(30):
+        await pool.execute(
+            "UPDATE receipts SET next_try_at = now() - interval '1 minute' WHERE next_try_at IS NOT NULL"
+        )
+        async with pool.acquire() as conn, conn.transaction():
+            await waiting.sweep(conn, policies={})
+        if not await pool.fetchval("SELECT count(*) FROM receipts WHERE next_try_at IS NOT NULL"):
+            return
+    raise AssertionError("the schedule has no end")
+
+
+async def listed(pool: Pool, **values: Any) -> list[unmatched.Unmatched]:
+    async with pool.acquire() as conn:
+        return await unmatched.listed(conn, **values)
+
+
+async def test_each_is_listed_with_its_likely_cause_and_no_whole_number(pool: Pool) -> None:
+    id, other, actor = await added(pool), await added(pool, "other"), await organization(pool)
+    await sent(pool, actor, id, "33e95179")
+    await receive(pool, id, "870928761")
+    await receive(pool, id, "33e95179", to="+258829999999")
+    await receive(pool, id, to="+258829999998")
+    await receive(pool, id, "777")
+    await receive(pool, other, "778")
+    found = {(one.supplier, tuple(one.keys)): one for one in await listed(pool)}
+    assert {key: one.cause for key, one in found.items()} == {
+        ("main", ("870928761",)): "base",
+        ("main", ("33e95179",)): "recipient",
+        ("main", ()): "no_id",
+        ("main", ("777",)): "unknown",
+        ("other", ("778",)): "unknown",
+    }
+    assert found["main", ("870928761",)].cure == {"resp_id_base": "hex"}
+    assert {one.tail for one in found.values()} == {TO[-4:], "9999", "9998"}
+    assert [one.supplier for one in await listed(pool, supplier_id=other)] == ["other"]
+    # Page by page, each once.
+    seen, after = [], None
+    while some := await listed(pool, after=after, limit=2):
+        seen += [one.place for one in some]
+        after = some[-1].received_at, some[-1].place.fingerprint
+    assert len(seen) == len(set(seen)) == 5
+
+
+async def test_an_orphan_that_fits_when_it_is_tried_again_is_none(pool: Pool) -> None:
+    id, actor = await added(pool), await organization(pool)
+    await receive(pool, id, "abc")
+    await receive(pool, id, "of nobody")
+    await give_up(pool)
+    assert await listed(pool, only_orphans=True) == await listed(pool)
+    assert (await counts(pool))["orphaned"] == 2
+    # Its message is recorded later than any schedule waits.
+    message = await sent(pool, actor, id, "abc")
+    (one,) = [one for one in await listed(pool) if one.keys == ["abc"]]
+    async with pool.acquire() as conn:
+        applied = await unmatched.try_again(conn, [one.place])
+        assert (applied.matched, applied.unmatched) == (1, 0)
+        assert await status_of(pool, message) == "delivered"
+        # The other one waits for nobody; a second press changes nothing.
+        assert (await unmatched.try_again(conn, [one.place])).matched == 0
+        applied = await unmatched.try_newest(conn, supplier_id=id)
+    assert (applied.matched, applied.unmatched) == (0, 1)
+    assert [one.keys for one in await listed(pool)] == [["of nobody"]]
+    assert (await counts(pool))["orphaned"] == 1
+
+
+async def test_one_is_matched_by_hand_for_a_reason(pool: Pool) -> None:
+    id, actor = await added(pool), await organization(pool)
+    message, final = await sent(pool, actor, id, "abc"), await sent(pool, actor, id, "def")
+    await receive(pool, id, "def")
+    await receive(pool, id, "rewritten", state=ReceiptState.UNDELIVERED)
+    await receive(pool, id, "another")
+    await give_up(pool)
+    places = {one.keys[0]: one.place for one in await listed(pool)}
+    elsewhere = await sent(pool, actor, await added(pool, "other"), "ghi")
+    async with pool.acquire() as conn:
+        for wanted, reason, field in ((message, " ", "reason"), (elsewhere, "x", "message_id")):
+            with pytest.raises(Invalid) as refused:
+                await unmatched.match_by_hand(conn, places["rewritten"], message_id=wanted, reason=reason)
+            assert refused.value.details["fields"][0]["field"] == field
+        assert await unmatched.match_by_hand(conn, places["rewritten"], message_id=message, reason="the bill says so")
+        assert await status_of(pool, message) == "undelivered"
+        with pytest.raises(Invalid):
+            await unmatched.match_by_hand(conn, places["rewritten"], message_id=final, reason="x")
+        # What is final stays so.
+        assert not await unmatched.match_by_hand(conn, places["another"], message_id=final, reason="x")
+        with pytest.raises(NotFound):
+            gone = unmatched.Place(places["another"].received_on, id, uuid7())
+            await unmatched.match_by_hand(conn, gone, message_id=final, reason="x")
+    assert await status_of(pool, final) == "delivered"
+    assert await listed(pool) == []
+    # What was counted of them is taken back.
+    assert await lines(pool) == []
+    told = await pool.fetch(
+        "SELECT organization_id, reason FROM audit_log WHERE action = 'receipt.matched' ORDER BY id"
+    )
+    # It names a supplier, so it is none of the organization's business.
+    assert [tuple(row) for row in told] == [(None, "the bill says so"), (None, "x")]
+
+
+async def test_a_message_of_several_parts_is_matched_part_by_part(pool: Pool) -> None:
+    id, actor = await added(pool), await organization(pool)
+    message = await sent(pool, actor, id, "a", "b")
+    for key in ("x", "y"):
+        await receive(pool, id, key)
+    async with pool.acquire() as conn:
+        first, second = await unmatched.listed(conn)
+        assert not await unmatched.match_by_hand(conn, first.place, message_id=message, reason="x")
+        assert await unmatched.match_by_hand(conn, second.place, message_id=message, reason="x")
+    assert await status_of(pool, message) == "delivered"
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def saying(state: str = "", error: str = "", of: ReceiptState = ReceiptState.UNKNOWN) -> Receipt:
+    return Receipt(("1",), of, TO[1:], SENDER, b"", error=error, unknown_word=state)
+
+
+async def test_unknown_states_are_counted_by_supplier(pool: Pool) -> None:
+    id = await added(pool)
+    counter, other = words.Words(), words.Words()
+    async with pool.acquire() as conn:
+        for one, times in ((counter, 3), (other, 2)):
+            for _ in range(times):
+                one.add(id, saying("XYZZY"))
+            await one.store(conn)
+        counter.add(id, saying("ODD"))
+        counter.add(UUID(int=9), saying("OF NOBODY"))
+        await counter.store(conn)
+        await counter.store(conn)
+        found = await words.unknown_states(conn)
+        assert [(one.word, one.count) for one in found[id]] == [("XYZZY", 5), ("ODD", 1)]
+        assert list(found) == [id]
+        # What the settings explain is unknown no more.
+        await words.say_state(conn, KEY, supplier="main", word="xyzzy", meaning="failed")
+        assert [one.word for one in (await words.unknown_states(conn))[id]] == ["ODD"]
+        (row,) = await pool.fetch("SELECT settings::text FROM suppliers")
+        assert '"final_states": {"XYZZY": "failed"}' in row[0]
+        for values in ({"word": "ODD", "meaning": "lost"}, {"word": "", "meaning": "failed"}):
+            with pytest.raises(Invalid):
+                await words.say_state(conn, KEY, supplier="main", **values)
+        with pytest.raises(NotFound):
+            await words.say_state(conn, KEY, supplier="nobody", word="ODD", meaning="failed")
+
+
+async def test_error_codes_are_counted_explained_and_name_nobody(pool: Pool) -> None:
+    id = await added(pool)
+    counter = words.Words()
+    for error, of in (
+        ("011", ReceiptState.UNDELIVERED),
+        ("011", ReceiptState.UNDELIVERED),
+        ("000", ReceiptState.DELIVERED),
+        (f"no route to {TO}", ReceiptState.FAILED),
+    ):
+        counter.add(id, saying(error=error, of=of))
+    async with pool.acquire() as conn:
+        await counter.store(conn)
+        found = (await words.error_codes(conn))[id]
+        assert (found[0].word, found[0].count) == ("011", 2)
+        assert len(found) == 2
+        assert not any(TO[1:] in one.word for one in found)
+        await words.say_error(conn, supplier="main", word="011", meaning=" absent subscriber ", by=SYSTEM)
+        assert (await words.error_codes(conn))[id][0].meaning == "absent subscriber"
+        with pytest.raises(NotFound):
+            await words.say_error(conn, supplier="main", word="012", meaning="x")
+        with pytest.raises(Invalid):
+            await words.say_error(conn, supplier="main", word="011", meaning="x" * 501)
+        # What it means survives the next time that it is counted.
+        counter.add(id, saying(error="011", of=ReceiptState.UNDELIVERED))
+        await counter.store(conn)
+        first, *_ = (await words.error_codes(conn))[id]
+        assert (first.count, first.meaning) == (3, "absent subscriber")
+
+
+async def test_a_supplier_that_makes_words_up_fills_no_table(pool: Pool) -> None:
+    id = await added(pool)
+    counter = words.Words()
+    async with pool.acquire() as conn:
+        for number in range(300):
+            counter.add(id, saying(f"WORD{number:03d}", f"code {number}"))
+            if number % 30 == 29:
+                await counter.store(conn)
+        for kind in ("state", "error"):
+            kept = await conn.fetchval("SELECT count(*) FROM receipt_words WHERE kind = $1", kind)
+            assert 0 < kept <= 2 * words.WORDS
