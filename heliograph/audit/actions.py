@@ -91,6 +91,8 @@ ACTIONS = {
     "contacts.imported": "Contacts imported",
     "contacts.import_undone": "Import of contacts undone",
     "contacts.exported": "Contacts exported",
+    "person.exported": "What is held of a person exported",
+    "person.erasing": "Erasure of a person begun",
     "person.erased": "Person erased",
     "opt_out.added": "Opt-out added",
     "opt_out.lifted": "Opt-out lifted",

@@ -115,9 +115,12 @@ async def since(conn: Connection | Pool, at: datetime) -> tuple[list[Known], dat
     return [Known(*list(row.values())[:3]) for row in rows], rows[-1]["learned_at"] if rows else at
 
 
-FORGET = "DELETE FROM number_networks WHERE number = ANY ($1)"
+FORGET = """
+WITH gone AS (DELETE FROM number_networks WHERE number = ANY ($1) RETURNING number) SELECT count(*)::int FROM gone
+"""
 
 
-async def forget(conn: Connection, numbers: Sequence[str]) -> None:
-    """Forget numbers (E.164). Processes that hold them do so within the hour."""
-    await conn.execute(FORGET, [int(one[1:]) for one in numbers])
+async def forget(conn: Connection, numbers: Sequence[str]) -> int:
+    """Forget numbers (E.164); returns how many were known. Processes that hold them do so within the hour."""
+    count: int = await conn.fetchval(FORGET, [int(one[1:]) for one in numbers])
+    return count

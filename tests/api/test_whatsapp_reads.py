@@ -12,13 +12,13 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph import erasure
 from heliograph.api.operations.whatsapp.reads import amount
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
+from heliograph.privacy import erasure
 from heliograph.whatsapp import messages, reads
 from heliograph.whatsapp.messages import Filters
 from heliograph.whatsapp.mirror import accounts, template_sync

@@ -269,7 +269,8 @@ COMMANDS = {
     "contacts list": READS,
     "contacts find": READS,
     "contacts delete": "contact.deleted",
-    "contacts erase": "person.erased",
+    "person export": "person.exported",
+    "person erase": "person.erased",
     "contacts imports": READS,
     "contacts undo": "contacts.import_undone",
     "campaign list": READS,
@@ -532,6 +533,7 @@ BESIDES = {
     "whatsapp_app.changed": "whatsapp account update",
     "user.created": "user create",
     "number_rule.removed": "rule remove",
+    "person.erasing": "person erase",
 }
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from heliograph import erasure
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import counting, drafts
 from heliograph.campaigns.staging import Stager
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
+from heliograph.privacy import erasure
 from tests.rules import whatsapp_factories as making
 
 from .conftest import Browser, Page, Tenant, make_person, make_tenant

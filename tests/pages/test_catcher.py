@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from heliograph import erasure
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.dashboard.developers.catcher import LOCAL
+from heliograph.privacy import erasure
 from heliograph.retention import forgetting
 from heliograph.webhooks import catcher, endpoints
 from heliograph.webhooks.delivery import catching, signing

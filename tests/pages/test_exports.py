@@ -8,7 +8,6 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph import erasure
 from heliograph.base.actor import Who
 from heliograph.base.database.pool import Pool
 from heliograph.contacts import records
@@ -18,6 +17,7 @@ from heliograph.overview.exports import jobs, kinds, work
 from heliograph.overview.exports.kinds import Contacts
 from heliograph.overview.exports.work import ExportWork
 from heliograph.people import memberships
+from heliograph.privacy import erasure
 from tests.api.conftest import Api
 
 from .conftest import Browser, Tenant, make_person, make_tenant

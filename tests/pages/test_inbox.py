@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from heliograph import erasure
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.dashboard.conversations import inbox as screen
+from heliograph.privacy import erasure
 from heliograph.queue import timers
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.received import inbox as received

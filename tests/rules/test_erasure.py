@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from uuid import UUID
 
-from heliograph import erasure
+import msgspec
+
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.consent import optouts, people
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
+from heliograph.privacy import erasure, holdings
 from heliograph.queue import timers
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.received import inbound, inbox
@@ -57,9 +60,38 @@ async def test_a_person_is_erased_by_any_of_their_names_and_bills_stay(pool: Poo
     await Meta(pool).say(acme, message(acme, "hi", by=None, user_id="BR.1"), message(acme, "hi", by=BIA))
 
     async with pool.acquire() as conn:
+        held = Counter([row["what"] async for row in holdings.held(conn, actor, address=ANA_8)])
+        assert held == {
+            "contact": 2,
+            "opt_out": 1,
+            "name": 2,
+            "message": 2,
+            "message_received": 1,
+            "whatsapp_message": 1,
+            "conversation": 2,
+        }
         done = await erasure.erase(conn, actor, address="BR.1")
-        assert done == erasure.Erased(contacts=2, texts=2, received=2)
-        assert await erasure.erase(conn, actor, address=ANA_8) == erasure.Erased()
+        assert done.erased == {
+            "contacts": 2,
+            "sms_sent": 2,
+            "sms_received": 1,
+            "parts_as_delivered": 1,
+            "whatsapp_messages": 1,
+            "texts_in_events": 2,
+            "conversations": 2,
+        }
+        assert done.kept == {"messages_without_text": 4, "opt_outs": 1}
+        again = await erasure.erase(conn, actor, address=ANA_8)
+        assert (again.erased, again.kept, again.id != done.id) == ({}, done.kept, True)
+        shown = [row async for row in holdings.held(conn, actor, address="BR.1")]
+        assert not [row for row in shown if row.get("body") or row.get("content") or row["what"] == "contact"]
+    # The log keeps the receipt, and nothing in it names the person.
+    logged = await pool.fetch("SELECT action, object_id, after FROM audit_log WHERE action LIKE 'person.%' ORDER BY id")
+    assert [row["action"] for row in logged] == [
+        *("person.exported", "person.erasing", "person.erased", "person.erasing", "person.erased", "person.exported")
+    ]
+    assert msgspec.json.decode(logged[2]["after"]) == msgspec.to_builtins(done)
+    assert not [row for row in logged for name in (ANA, ANA_8) if name in str(tuple(row))]
     left = await pool.fetch("SELECT phone FROM contacts WHERE organization_id = $1", actor.organization_id)
     assert [row[0] for row in left] == [BIA]
     for table, count in (("messages", 3), ("received_messages", 2), ("whatsapp_messages", 2), ("opt_outs", 1)):

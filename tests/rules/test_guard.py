@@ -10,7 +10,6 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph import erasure
 from heliograph.accounts import spending
 from heliograph.accounts.organizations import DestinationNotAllowed
 from heliograph.accounts.spending import SpendLimitReached
@@ -25,6 +24,7 @@ from heliograph.guard import holds, rules, sharing
 from heliograph.guard.book import ChallengeRequired, DestinationSuspicious
 from heliograph.guard.judging import Judge, Outgoing
 from heliograph.guard.sharing import Shared
+from heliograph.privacy import erasure
 from heliograph.queue.leases import BULK, GUARDED
 from heliograph.sms import checks, conversions, timeline
 from heliograph.sms.accepting import preview

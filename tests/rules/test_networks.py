@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from phonenumbers.carrierdata import CARRIER_DATA
 
-from heliograph import erasure
 from heliograph.base import phones
 from heliograph.base.database.pool import Pool
 from heliograph.networks import learned, plan
@@ -14,6 +13,7 @@ from heliograph.networks.directory import Directory, Place
 from heliograph.networks.learned import LOOKUP, RECEIPT, Known, Notes
 from heliograph.prices import rows
 from heliograph.prices.tariff import Destination, Tariff
+from heliograph.privacy import erasure
 from tests.house.plan import FILE, made
 from tests.rules.factories import key, organization
 

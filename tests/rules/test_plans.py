@@ -12,12 +12,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from heliograph import erasure
 from heliograph.base.database import pulse
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import audience
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
+from heliograph.privacy import erasure
 from heliograph.queue import leases
 from heliograph.sending import attempts as sending
 from heliograph.sending import timeline as timelines

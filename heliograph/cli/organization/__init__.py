@@ -1,1 +1,1 @@
-"""Commands about one organization and what belongs to it: keys, senders, quota, contacts, campaigns, webhooks."""
+"""Commands about one organization and what belongs to it: keys, senders, quota, defaults, members."""

@@ -1,4 +1,4 @@
-"""`heliograph contacts`: an organization's contacts: import, export, search, erase."""
+"""`heliograph contacts`: an organization's contacts: import, export, search, delete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from heliograph import erasure
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.process import private_files
@@ -37,8 +36,6 @@ from heliograph.contacts import exporting, importing, records, sheets, undoing
 from heliograph.contacts.importing import Options, Summary
 from heliograph.contacts.records import Contact, OnDuplicate
 from heliograph.contacts.undoing import Import, Undone
-from heliograph.erasure import Erased
-from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 
 app = group("Import, export, list, find and delete contacts, and undo an import.")
 
@@ -244,33 +241,6 @@ def delete(
 
     show(on_database(work, settings_of(data_dir)), json)
     say("Deleted.")
-
-
-@app.command("erase")
-def erase(
-    who: Annotated[str, typer.Argument(metavar="NUMBER|USER-ID", help="Phone number or WhatsApp user id.")],
-    org: Org = None,
-    json: Json = False,
-    data_dir: DataDir = None,
-) -> None:
-    """Erase a person: the contact and the texts of all messages to and from them, under every linked number and user
-    id.
-
-    Records needed for billing are kept, and so is an opt-out.
-
-    \b
-    Example:
-      heliograph contacts erase +258841234567 --org "Acme Lda"
-    """
-
-    async def work(conn: Connection) -> Erased:
-        found = await organization(conn, org)
-        address = who if is_user_id(who) else phones.read(who, region=found.country)
-        if address is None:
-            raise typer.BadParameter("give a phone number with + and country code, or a user id")
-        return await erasure.erase(conn, acting_for(found), address=address)
-
-    show(on_database(work, settings_of(data_dir)), json)
 
 
 @app.command("imports")

@@ -1,0 +1,1 @@
+"""Commands on those an organization writes to: contacts and their tags, opt-outs, campaigns, one person."""

@@ -1,0 +1,94 @@
+"""`heliograph person`: what is held of one person, shown whole and erased."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+from heliograph.accounts.organizations import Organization
+from heliograph.base import phones
+from heliograph.base.database.pool import Connection
+from heliograph.base.process import private_files
+from heliograph.cli.terminal.console import (
+    DataDir,
+    Json,
+    Org,
+    acting_for,
+    group,
+    on_database,
+    organization,
+    say,
+    settings_of,
+    show,
+)
+from heliograph.privacy import erasure, holdings
+from heliograph.privacy.erasure import Receipt
+from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
+
+app = group("Show what is held of a person, and erase it.")
+
+Who = Annotated[str, typer.Argument(metavar="NUMBER|USER-ID", help="Phone number or WhatsApp user id.")]
+
+
+@app.command("export")
+def export(
+    who: Who,
+    file: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", show_default="standard output", help="Write to this file."),
+    ] = None,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Export what an organization holds of a person: contact, consent, campaigns, conversations and all messages with
+    their texts, under every linked number and user id. One JSON object a line; the audit log says that it was done.
+
+    \b
+    Example:
+      heliograph person export +258841234567 --org "Acme Lda" --output person.jsonl
+    """
+
+    async def work(conn: Connection) -> int:
+        found = await organization(conn, org)
+        address, count = _address(who, found), 0
+        with contextlib.ExitStack() as stack:
+            out: TextIO = sys.stdout
+            if file is not None:
+                out = stack.enter_context(private_files.open_text(file, encoding="utf-8"))
+            async for row in holdings.held(conn, acting_for(found), address=address):
+                out.write(holdings.line(row))
+                count += 1
+        return count
+
+    say(f"{on_database(work, settings_of(data_dir)):,} entries.")
+
+
+@app.command("erase")
+def erase(who: Who, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Erase a person: the contact and the texts of all messages to and from them, under every linked number and user
+    id. Prints a receipt, which is also in the audit log.
+
+    Records needed for billing are kept, and so is an opt-out.
+
+    \b
+    Example:
+      heliograph person erase +258841234567 --org "Acme Lda"
+    """
+
+    async def work(conn: Connection) -> Receipt:
+        found = await organization(conn, org)
+        return await erasure.erase(conn, acting_for(found), address=_address(who, found))
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+def _address(who: str, found: Organization) -> str:
+    address = who if is_user_id(who) else phones.read(who, region=found.country)
+    if address is None:
+        raise typer.BadParameter("give a phone number with + and country code, or a user id")
+    return address

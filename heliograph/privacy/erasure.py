@@ -1,0 +1,231 @@
+"""Erasing a person: what they wrote, what was written to them, and what an organization recorded about them.
+
+By person, not by spelling: under every spelling of the number, and every number and user id linked to it. Rows that
+bills refer to stay, and so does an opt-out, without which the person would be written to again.
+
+The rule nobody may break: nothing here runs in a transaction of the caller's. Each step is its own transaction, over a
+bounded number of rows, and can be repeated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base import phones
+from heliograph.base.actor import Actor
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection, plan_by_key
+from heliograph.base.ids import time_of, uuid7, uuid7_floor
+from heliograph.networks import learned
+from heliograph.privacy import naming
+
+#: How many messages one step scans: they have no index by recipient.
+STEP = 20_000
+_FIRST = UUID(int=0)
+#: All parts of a message come within this time.
+AROUND = timedelta(days=2)
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What an erasure did, as the audit log keeps it: nothing in it names the person.
+
+    `names`: how many spellings, numbers and user ids it went by. `erased`: rows or texts by kind. `kept`: what stays,
+    without any text: messages that bills refer to, and the opt-out.
+    """
+
+    id: UUID
+    begun_at: str
+    ended_at: str
+    names: int
+    erased: dict[str, int]
+    kept: dict[str, int]
+
+
+CONTACTS = """
+WITH gone AS (
+    DELETE FROM contacts WHERE organization_id = $1 AND phone = ANY ($2) RETURNING id, tags, mode
+), untagged AS (
+    DELETE FROM contact_tags USING (SELECT id, mode, unnest(tags) AS tag FROM gone) one
+     WHERE contact_tags.organization_id = $1 AND contact_tags.mode = one.mode AND contact_tags.tag = one.tag
+       AND contact_tags.contact_id = one.id
+), images AS (
+    DELETE FROM contact_import_images USING gone
+     WHERE contact_import_images.organization_id = $1 AND contact_import_images.contact_id = gone.id RETURNING 1
+), rejected AS (
+    DELETE FROM contact_import_rejects
+     WHERE organization_id = $1
+       AND EXISTS (SELECT FROM unnest($2::text[]) AS known (phone)
+                    WHERE strpos(regexp_replace(cells, '[^0-9]', '', 'g'), right(known.phone, 8)) > 0)
+    RETURNING 1
+), changed AS (
+    DELETE FROM contact_changes WHERE organization_id = $1 AND phone = ANY ($2) RETURNING 1
+), guarded AS (
+    DELETE FROM guard_holds
+     WHERE organization_id = $1 AND kind = 'number' AND range = ANY (SELECT substr(unnest($2::text[]), 2))
+    RETURNING 1
+), converted AS (
+    DELETE FROM guard_conversions WHERE organization_id = $1 AND recipient = ANY ($2) RETURNING 1
+), seen AS (
+    -- A second of the windows is forgotten with it.
+    DELETE FROM guard_seen
+     WHERE organization_id = $1
+       AND numbers && ARRAY(SELECT CASE WHEN one ~ '^[+][0-9]+$' THEN substr(one, 2)::bigint END
+                              FROM unnest($2::text[]) AS item (one))
+), vouched AS (
+    UPDATE guard_settings
+       SET safe = ARRAY(SELECT one FROM unnest(safe) WITH ORDINALITY AS item (one, n)
+                         WHERE '+' || one <> ALL ($2::text[]) ORDER BY n)
+     WHERE organization_id = $1
+), drafted AS (
+    UPDATE campaign_drafts
+       SET numbers = ARRAY(SELECT one FROM unnest(numbers) WITH ORDINALITY AS item (one, n)
+                            WHERE one <> ALL ($2::text[]) ORDER BY n)
+     WHERE organization_id = $1 AND numbers && $2::text[] RETURNING 1
+), caught AS (
+    DELETE FROM webhook_caught
+     WHERE organization_id = $1
+       AND EXISTS (SELECT FROM unnest($2::text[]) AS known (name) WHERE strpos(body, known.name) > 0)
+    RETURNING 1
+), listed AS (
+    UPDATE campaign_recipients SET name = NULL, first_name = NULL, last_name = NULL
+     WHERE organization_id = $1 AND phone = ANY ($2) AND (name IS NOT NULL OR first_name IS NOT NULL
+                                                          OR last_name IS NOT NULL) RETURNING 1
+)
+SELECT (SELECT count(*) FROM gone)::int AS contacts, (SELECT count(*) FROM changed)::int AS contacts_before,
+       (SELECT count(*) FROM images)::int AS rows_of_imports, (SELECT count(*) FROM rejected)::int AS rejected_rows,
+       (SELECT count(*) FROM listed)::int AS names_in_campaigns, (SELECT count(*) FROM drafted)::int AS campaign_drafts,
+       (SELECT count(*) FROM caught)::int AS caught_events, (SELECT count(*) FROM guarded)::int AS holds_of_the_guard,
+       (SELECT count(*) FROM converted)::int AS conversions
+"""
+SENT = """
+WITH looked_at AS MATERIALIZED (
+    SELECT id, recipient FROM messages WHERE organization_id = $1 AND id > $2 ORDER BY id LIMIT $3
+), theirs AS MATERIALIZED (
+    SELECT id FROM looked_at WHERE recipient = ANY ($4)
+), gone AS (
+    UPDATE messages SET body = NULL WHERE organization_id = $1 AND body IS NOT NULL
+       AND id = ANY (ARRAY(SELECT id FROM theirs)) RETURNING 1
+)
+SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM gone)::int AS gone,
+       (SELECT count(*) FROM theirs)::int AS seen, 0 AS told, NULL AS theirs
+"""
+# An event repeats the text.
+RECEIVED = """
+WITH looked_at AS MATERIALIZED (
+    SELECT id, sender FROM received_messages WHERE organization_id = $1 AND id > $2 ORDER BY id LIMIT $3
+), theirs AS MATERIALIZED (
+    SELECT id FROM looked_at WHERE sender = ANY ($4)
+), gone AS (
+    UPDATE received_messages SET body = NULL
+     WHERE organization_id = $1 AND body IS NOT NULL AND id = ANY (ARRAY(SELECT id FROM theirs)) RETURNING 1
+), told AS (
+    UPDATE events SET data = jsonb_set(data::jsonb, '{message,text}', 'null')::text
+     WHERE organization_id = $1 AND kind = 'message.received' AND data LIKE '%"text":"%'
+       AND message_id = ANY (ARRAY(SELECT id FROM theirs))
+    RETURNING 1
+)
+SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM gone)::int AS gone,
+       (SELECT count(*) FROM theirs)::int AS seen, (SELECT count(*) FROM told)::int AS told,
+       ARRAY(SELECT id FROM theirs) AS theirs
+"""
+# What a supplier delivered contains the raw text. Parts have no index by message, but they come within a day of each
+# other, and their ids say when.
+PARTS = """
+WITH gone AS (
+    UPDATE inbound_messages SET body = '', raw = '' WHERE id >= $2 AND id < $3 AND message_id = ANY ($1) AND raw <> ''
+    RETURNING 1
+)
+SELECT count(*)::int FROM gone
+"""
+# They may be in any file: it can be asked for again. Its pieces are deleted behind it, as those of files that are past.
+EXPORTS = """
+WITH gone AS (
+    UPDATE exports SET state = 'erased', finished_at = coalesce(finished_at, now()), lease_until = NULL
+     WHERE organization_id = $1 AND state IN ('running', 'finished') RETURNING 1
+)
+SELECT count(*)::int FROM gone
+"""
+THREADS = """
+WITH gone AS (DELETE FROM inbox_threads WHERE organization_id = $1 AND peer = ANY ($2) RETURNING 1)
+SELECT count(*)::int FROM gone
+"""
+OPT_OUTS = """
+SELECT count(*)::int FROM opt_outs
+ WHERE organization_id = $1 AND person IN (SELECT person_of(one) FROM unnest($2::text[]) AS item (one))
+"""
+WHATSAPP = """
+WITH theirs AS MATERIALIZED (
+    SELECT id, direction FROM whatsapp_messages WHERE organization_id = $1 AND recipient = ANY ($2)
+), gone AS (
+    UPDATE whatsapp_messages SET content = NULL
+     WHERE organization_id = $1 AND content IS NOT NULL AND id = ANY (ARRAY(SELECT id FROM theirs))
+    RETURNING id
+), told AS (
+    UPDATE events SET data = jsonb_set(data::jsonb, '{message,text}', 'null')::text
+     WHERE organization_id = $1 AND kind = 'message.received' AND data LIKE '%"text":"%'
+       AND message_id = ANY (ARRAY(SELECT id FROM theirs WHERE direction = 'inbound'))
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM gone)::int AS gone, (SELECT count(*) FROM told)::int AS told,
+       (SELECT count(*) FROM theirs)::int AS seen
+"""
+
+
+async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
+    """Erase what is kept of a person, under all names; `address`: E.164, or a user id. `conn` plans by key from then.
+
+    A message that is still waiting to be sent loses its text and ends as expired. The receipt is in the audit log, too.
+    """
+    await plan_by_key(conn)
+    organization_id, begun = actor.organization_id, clock.now()
+    names = await naming.names(conn, actor, address)
+    # The first step's own: whoever repeats an erasure that was broken off is told of again.
+    await audit.record(conn, actor, "person.erasing", object_id=phones.masked(address))
+    row = await conn.fetchrow(CONTACTS, organization_id, names)
+    assert row is not None
+    erased = Counter(dict(row.items()))
+    sent, received = await _steps(conn, SENT, actor, names), await _steps(conn, RECEIVED, actor, names)
+    erased["sms_sent"], erased["sms_received"] = sent["gone"], received["gone"]
+    erased["parts_as_delivered"], erased["texts_in_events"] = received["parts"], received["told"]
+    erased["conversations"] = await conn.fetchval(THREADS, organization_id, names)
+    erased["networks"] = await learned.forget(conn, [one for one in names if one.startswith("+")])
+    erased["files_exported"] = await conn.fetchval(EXPORTS, organization_id)
+    row = await conn.fetchrow(WHATSAPP, organization_id, names)
+    assert row is not None
+    erased["whatsapp_messages"] = row["gone"]
+    erased["texts_in_events"] += row["told"]
+    kept = {
+        "messages_without_text": sent["seen"] + received["seen"] + row["seen"],
+        "opt_outs": await conn.fetchval(OPT_OUTS, organization_id, names),
+    }
+    receipt = Receipt(
+        id=uuid7(),
+        begun_at=clock.iso(begun),
+        ended_at=clock.iso(clock.now()),
+        names=len(names),
+        erased={kind: count for kind, count in erased.items() if count},
+        kept=kept,
+    )
+    await audit.record(conn, actor, "person.erased", object_id=phones.masked(address), after=receipt)
+    return receipt
+
+
+async def _steps(conn: Connection, sql: str, actor: Actor, names: list[str]) -> Counter[str]:
+    """`gone`, `seen` and `told` of all steps, and `parts`: those of suppliers."""
+    done: Counter[str] = Counter()
+    after = _FIRST
+    while True:
+        row = await conn.fetchrow(sql, actor.organization_id, after, STEP, names)
+        assert row is not None
+        done.update({name: row[name] for name in ("gone", "seen", "told")})
+        if theirs := row["theirs"]:
+            since, until = time_of(min(theirs)) - AROUND, time_of(max(theirs)) + AROUND
+            done["parts"] += await conn.fetchval(PARTS, theirs, uuid7_floor(since), uuid7_floor(until))
+        if row["last"] is None:
+            return done
+        after = row["last"]

@@ -1,0 +1,133 @@
+"""What is held of a person, as one list: what somebody is shown who asks what an organization knows of them.
+
+The rule nobody may break: what `erasure` erases stands here, by the same names, and a test compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base import phones
+from heliograph.base.actor import Actor
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection, plan_by_key
+from heliograph.privacy import naming
+
+#: How many messages one step scans: they have no index by recipient.
+STEP = 20_000
+_FIRST = UUID(int=0)
+
+#: $1: the organization; $2: the person's names. Each is bounded by how often a person can be in it.
+LISTS = {
+    "contact": """
+SELECT id, mode, phone, name, first_name, last_name, tags, created_at, updated_at
+  FROM contacts WHERE organization_id = $1 AND phone = ANY ($2) ORDER BY id
+""",
+    "contact_before": """
+SELECT what, tag, phone, name, first_name, last_name, tags, changed_at
+  FROM contact_changes WHERE organization_id = $1 AND phone = ANY ($2) ORDER BY change_id
+""",
+    "opt_out": """
+SELECT recipient, since, source, keyword, message_id
+  FROM opt_outs WHERE organization_id = $1 AND person IN (SELECT person_of(one) FROM unnest($2::text[]) AS item (one))
+""",
+    "name": """
+SELECT name, linked_at FROM person_names WHERE organization_id = $1 AND name = ANY ($2) ORDER BY name
+""",
+    "automatic_reply": """
+SELECT recipient, kind, message_id, replied_at
+  FROM automatic_replies WHERE organization_id = $1 AND recipient = ANY ($2) ORDER BY replied_at
+""",
+    "conversation": """
+SELECT id, channel, peer, heard_at, closed_at FROM inbox_threads WHERE organization_id = $1 AND peer = ANY ($2)
+ ORDER BY id
+""",
+    "whatsapp_message": """
+SELECT id, direction, mode, status, recipient, type, template_name, template_language, content, client_reference,
+       campaign_id, accepted_at, sent_at, delivered_at, read_at, failed_at, failure_code
+  FROM whatsapp_messages WHERE organization_id = $1 AND recipient = ANY ($2) ORDER BY id
+""",
+    "campaign": """
+SELECT c.id, c.name, c.mode, c.created_at, r.phone, r.name AS recipient_name, r.first_name, r.last_name
+  FROM campaigns c CROSS JOIN LATERAL (
+       SELECT phone, name, first_name, last_name FROM campaign_recipients
+        WHERE organization_id = c.organization_id AND campaign_id = c.id AND phone = ANY ($2)) r
+ WHERE c.organization_id = $1 ORDER BY c.id
+""",
+    "held_by_guard": """
+SELECT range, rules, policy, begun_at, until, released_at FROM guard_holds
+ WHERE organization_id = $1 AND kind = 'number'
+   AND range IN (SELECT substr(one, 2) FROM unnest($2::text[]) AS item (one))
+ ORDER BY id
+""",
+    "conversion": """
+SELECT message_id, converted_at FROM guard_conversions WHERE organization_id = $1 AND recipient = ANY ($2)
+ ORDER BY message_id
+""",
+    "network": """
+SELECT number, network, source, learned_at FROM number_networks
+ WHERE $1::uuid IS NOT NULL
+   AND number IN (SELECT substr(one, 2)::bigint FROM unnest($2::text[]) AS item (one) WHERE one ~ '^[+][0-9]+$')
+ ORDER BY learned_at
+""",
+}
+#: The same, of messages: $3: the id to begin after, $4: how many to scan. The last row says how far it came.
+SCANS = {
+    "message": """
+WITH looked_at AS MATERIALIZED (
+    SELECT id, recipient FROM messages WHERE organization_id = $1 AND id > $3 ORDER BY id LIMIT $4
+)
+SELECT id, mode, status, recipient, sender, country, class, segments, body, client_reference, campaign_id,
+       accepted_at, sent_at, delivered_at, failed_at, failure_code
+  FROM messages WHERE organization_id = $1
+   AND id = ANY (ARRAY(SELECT id FROM looked_at WHERE recipient = ANY ($2))) ORDER BY id
+""",
+    "message_received": """
+WITH looked_at AS MATERIALIZED (
+    SELECT id, sender FROM received_messages WHERE organization_id = $1 AND id > $3 ORDER BY id LIMIT $4
+)
+SELECT id, sender, recipient, segments, missing, keyword, body, received_at
+  FROM received_messages WHERE organization_id = $1
+   AND id = ANY (ARRAY(SELECT id FROM looked_at WHERE sender = ANY ($2))) ORDER BY id
+""",
+}
+_TABLES = {"message": "messages", "message_received": "received_messages"}
+LAST = """
+WITH looked_at AS (SELECT id FROM {} WHERE organization_id = $1 AND id > $2 ORDER BY id LIMIT $3)
+SELECT id FROM looked_at ORDER BY id DESC LIMIT 1
+"""
+
+
+async def held(conn: Connection, actor: Actor, *, address: str) -> AsyncIterator[dict[str, Any]]:
+    """All that is held of a person, a row at a time: `what` names its kind, the rest are its columns; times are ISO
+    8601. `address`: E.164, or a user id. The audit log says that it was asked for. `conn` plans by key from then."""
+    await plan_by_key(conn)
+    names = await naming.names(conn, actor, address)
+    await audit.record(conn, actor, "person.exported", object_id=phones.masked(address))
+    for what, sql in LISTS.items():
+        for row in await conn.fetch(sql, actor.organization_id, names):
+            yield _row(what, row)
+    for what, sql in SCANS.items():
+        after = _FIRST
+        while True:
+            last = await conn.fetchval(LAST.format(_TABLES[what]), actor.organization_id, after, STEP)
+            if last is None:
+                break
+            for row in await conn.fetch(sql, actor.organization_id, names, after, STEP):
+                yield _row(what, row)
+            after = last
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row as a line of JSON."""
+    return msgspec.json.encode(row).decode() + "\n"
+
+
+def _row(what: str, row: asyncpg.Record) -> dict[str, Any]:
+    return {"what": what} | {name: iso(value) if hasattr(value, "tzinfo") else value for name, value in row.items()}

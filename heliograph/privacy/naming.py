@@ -1,0 +1,14 @@
+"""A person's names, in the forms in which tables hold them."""
+
+from __future__ import annotations
+
+from heliograph.base import phones
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.consent import people
+
+
+async def names(conn: Connection, actor: Actor, address: str) -> list[str]:
+    """Every spelling of every number, and every user id, of the person behind `address` (E.164, or a user id)."""
+    known = await people.names(conn, actor.organization_id, address)
+    return [one for name in known for one in (phones.spellings(name) if name.startswith("+") else [name])]
