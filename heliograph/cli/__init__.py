@@ -29,6 +29,7 @@ ROOMS = {
     "send": "carriage",
     "doctor": "running",
     "guide": "developer",
+    "call": "developer",
     "backup": "running",
     "restore": "running",
     "rekey": "running",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from heliograph.base.actor import Actor
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
@@ -21,6 +23,8 @@ from heliograph.campaigns.channels.sms import Wish
 from heliograph.campaigns.record import Campaign
 from heliograph.campaigns.staging import Stager
 from heliograph.cli import app
+from heliograph.contacts import records
+from heliograph.contacts.records import Entry
 from tests.rules.factories import organization
 
 
@@ -40,6 +44,24 @@ async def create(pool: Pool, actor: Actor, amount: int) -> Campaign:
     wish = Wish(name="Sale", message_template="Hi", recipients=[f"+25884{n:07}" for n in range(amount)])
     async with pool.acquire() as conn, conn.transaction():
         return await sms_channel.create(conn, actor, wish=wish, request_id="req")
+
+
+async def test_one_is_created_for_tags_or_for_numbers(pool: Pool, database_url: str) -> None:
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        for n, tags in enumerate((("vip",), ("vip", "away"), ())):
+            await records.create(conn, actor, entry=Entry(f"+25884000000{n}", "Ana", tags=tags))
+    tagged = await data(
+        database_url, "create", "Hello {{name}}", "--name", "Sale", "--tag", "vip", "--exclude-tag", "away"
+    )
+    assert (tagged["status"], tagged["message_template"]) == ("staging", "Hello {{name}}")
+    listed = await data(database_url, "create", "Hi", "--name", "Two", "--to", "+258841111111", "--to", "+258842222222")
+    assert listed["recipient_count"] == 2
+    at = clock.iso(clock.now() + timedelta(days=30))
+    later = await data(database_url, "create", "Hi", "--name", "Later", "--tag", "vip", "--at", at)
+    assert later["status"] == "scheduled"
+    for words in (("Hi {{", "--tag", "vip"), ("Hi",), ("Hi", "--tag", "vip", "--to", "+258841111111")):
+        assert (await call(database_url, "create", "--name", "Wrong", *words)).exit_code != 0
 
 
 async def test_list_show_cancel(pool: Pool, database_url: str) -> None:

@@ -213,3 +213,31 @@ async def test_the_guide_stands_alone(tmp_path: Path) -> None:
         async with session.get(urljoin(url, "/v1/openapi.json")) as answer:
             assert "/sms/send" in "".join((await answer.json())["paths"])
     assert await program.stop(signal.SIGTERM) == 0
+
+
+async def test_any_operation_is_called_by_name_or_path(desk: Desk) -> None:
+    await desk.login("live", desk.made.key)
+    account = json.loads((await desk.run("call", "getAccountSummary")).out)
+    assert account["success"] is True
+    for n in range(3):
+        made = await desk.run("call", "createContact", f"phone=+25884123456{n}", "name=Ana", 'tags:=["vip"]')
+    contact = json.loads(made.out)["contact"]
+    changed = await desk.run("call", "changeContact", f"contactId={contact['id']}", "name=Bia")
+    assert json.loads(changed.out)["contact"]["name"] == "Bia"
+    listed = await desk.run("call", "/v1/contacts?limit=2", "tag=vip", "--all")
+    assert sorted(json.loads(line)["phone"][-1] for line in listed.out.splitlines()) == ["0", "1", "2"]
+    body = desk.home / "body.json"
+    body.write_text(json.dumps({"phone": "+258841234599", "name": "Carla"}))
+    assert json.loads((await desk.run("call", "/contacts", "-X", "POST", "-d", f"@{body}")).out)["success"] is True
+    await desk.run("call", "deleteContact", f"id={contact['id']}")
+    wrongs = {
+        ("call", "createContacts"): (2, "did you mean createContact"),
+        ("call", "changeContact", "name=x"): (2, "needs contactId="),
+        ("call", "createContact", "phone"): (2, "NAME=VALUE"),
+        ("call", "createContact", "tags:=[vip"): (2, "tags:"),
+        ("call", "/contacts", "-d", "@/nowhere"): (2, "--data"),
+        ("call", "getAccountSummary", "--all"): (2, "no items"),
+        ("call", "createContact", "phone=12", "name=x"): (1, "400 validation_error"),
+    }
+    for words, (status, said) in wrongs.items():
+        assert said in (await desk.run(*words, status=status)).err, words

@@ -1,14 +1,17 @@
-"""`heliograph campaign`: follow, pause and cancel an organization's campaigns."""
+"""`heliograph campaign`: create, follow, pause and cancel an organization's campaigns by SMS."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from heliograph.base.database.pool import Connection
+from heliograph.base.ids import uuid7
 from heliograph.campaigns import plan, record
+from heliograph.campaigns.channels import sms as sms_channel
+from heliograph.campaigns.channels.sms import Wish
 from heliograph.campaigns.record import Campaign
 from heliograph.cli.terminal.console import (
     DataDir,
@@ -16,6 +19,7 @@ from heliograph.cli.terminal.console import (
     Org,
     OrgOrAll,
     group,
+    moment,
     on_database,
     operator,
     settings_of,
@@ -23,7 +27,7 @@ from heliograph.cli.terminal.console import (
 )
 from heliograph.cli.terminal.progress import follow, id_of, listed
 
-app = group("List, show, watch, pause, resume and cancel campaigns.")
+app = group("Create, list, show, watch, pause, resume and cancel campaigns.")
 
 COLUMNS = (
     "organization",
@@ -39,6 +43,76 @@ COLUMNS = (
     "completed_at",
 )
 Which = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="The campaign's id.")]
+
+
+@app.command("create")
+def create(
+    text: Annotated[
+        str,
+        typer.Argument(
+            metavar="TEXT", help="The message; {{name}}, {{first_name}}, {{last_name}} and {{phone}} are filled in."
+        ),
+    ],
+    name: Annotated[str, typer.Option(help="Name of the campaign.")],
+    tag: Annotated[
+        list[str] | None, typer.Option(show_default=False, help="Send to contacts with this tag. Repeatable.")
+    ] = None,
+    match: Annotated[Literal["any", "all"], typer.Option(help="Whether contacts need any or all of the tags.")] = "any",
+    exclude_tag: Annotated[
+        list[str] | None, typer.Option(show_default=False, help="Leave out contacts with this tag. Repeatable.")
+    ] = None,
+    to: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NUMBER", show_default=False, help="Send to this number, instead of tags. Repeatable."),
+    ] = None,
+    sender: Annotated[
+        str | None, typer.Option(show_default="the default sender", help="Sender ID that it is sent from.")
+    ] = None,
+    traffic_class: Annotated[
+        Literal["otp", "transactional", "marketing"], typer.Option("--class", help="Traffic class.")
+    ] = "marketing",
+    at: Annotated[str | None, typer.Option(metavar="TIME", show_default="now", help="When to start.")] = None,
+    per_minute: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=plan.MAX_PACE, show_default="as fast as suppliers take them", help="Most messages per minute."
+        ),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow it until it has ended.")] = False,
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Create a campaign that sends a text to contacts with tags, or to numbers. Those who opted out are skipped.
+
+    \b
+    Examples:
+      heliograph campaign create "Hello {{first_name|there}}, we open at 9." --name Opening --tag porto
+      heliograph campaign create "We open at 9." --name Opening --to +258841234567 --at 2030-03-02T08:00:00Z --watch
+    """
+    wish = Wish(
+        name=name,
+        message_template=text,
+        sender_name=sender,
+        traffic_class=traffic_class,
+        recipients=to,
+        audience_tags=tag,
+        audience_tag_match_mode=match,
+        excluded_tags=exclude_tag,
+        scheduled_at=None if at is None else moment(at, "--at"),
+        messages_per_minute=per_minute,
+    )
+    settings = settings_of(data_dir)
+
+    async def work(conn: Connection) -> Campaign:
+        actor = await operator(conn, org)
+        async with conn.transaction():
+            return await sms_channel.create(conn, actor, wish=wish, request_id=str(uuid7()))
+
+    made = on_database(work, settings)
+    show(record.shown(made), json)
+    if watch:
+        asyncio.run(follow(settings, org, made.id, channel="sms", json=json))
 
 
 @app.command("list")

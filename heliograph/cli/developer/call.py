@@ -1,0 +1,157 @@
+"""`heliograph call`: any operation of the API with a key, by its path or its name."""
+
+from __future__ import annotations
+
+import re
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import parse_qsl, quote, urlsplit
+
+import msgspec
+import typer
+
+from heliograph.api.routes import OPERATIONS, PREFIX
+from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UrlOption, client, line
+from heliograph.cli.terminal.console import WRONG, DataDir, Json, Problem, show
+
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+#: Fields of a list's page: what of it are the items, and where the next one begins.
+_ITEMS, _NEXT, _MORE = "items", "nextCursor", "hasMore"
+
+
+def _names(incomplete: str) -> list[str]:
+    return sorted(one.id for one in OPERATIONS if one.id.startswith(incomplete))
+
+
+def command(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="OPERATION|PATH",
+            help="Name of an operation, as in the API reference, or a path below /v1.",
+            autocompletion=_names,
+        ),
+    ],
+    fields: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME=VALUE",
+            show_default=False,
+            help=(
+                "A field of the path, the query or the body. NAME:=VALUE gives JSON: a number, true, a list, an object."
+            ),
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", "-X", metavar="METHOD", show_default="the operation's, or GET", help="HTTP method."),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", "-d", metavar="JSON|@FILE", show_default=False, help="The whole body; @-: from here."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All pages of a list, an item on each line.")] = False,
+    key: KeyOption = None,
+    url: UrlOption = None,
+    profile: ProfileOption = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Call any operation of the API with a key, and print its answer as JSON.
+
+    What `heliograph login` keeps is used. A POST gets an idempotency key of its own. A refusal is printed, and the
+    status is 1.
+
+    \b
+    Examples:
+      heliograph call getAccountSummary
+      heliograph call createCampaign name=Opening message_template="Hello" audience_tags:='["porto"]'
+      heliograph call pauseCampaign campaignId=019c8f61-0a3e-7c55-8d21-4b6f0e9a7d12
+      heliograph call /contacts tag=vip --all
+      heliograph call /webhooks -X POST -d @endpoint.json
+    """
+    api = client(key, url, profile, data_dir)
+    given = dict(_field(one) for one in fields or ())
+    asked, path, rest, has_body = _operation(what, given) if not what.startswith("/") else _path(what, given, method)
+    if method is not None:
+        asked = method.upper()
+    if asked not in _METHODS:
+        raise Problem(f"--method must be one of {', '.join(_METHODS)}", WRONG)
+    body = rest if has_body else None
+    query = {} if has_body else {name: _plain(value) for name, value in rest.items()}
+    if data is not None:
+        body, query = _body(data), {name: _plain(value) for name, value in rest.items()}
+    if every:
+        _all(api, asked, path, query)
+        return
+    show(api.ask(asked, path, query=query, body=body), True, ())
+
+
+def _all(api: Client, method: str, path: str, query: dict[str, Any]) -> None:
+    if method != "GET":
+        raise Problem("--all is for lists", WRONG)
+    while True:
+        page = api.ask("GET", path, query=query)
+        if not isinstance(page, dict) or _ITEMS not in page:
+            raise Problem("--all is for lists: this answer has no items", WRONG)
+        for one in page[_ITEMS]:
+            line(one, None, True, ())
+        if not page.get(_MORE) or not page.get(_NEXT):
+            return
+        query["cursor"] = page[_NEXT]
+
+
+def _operation(name: str, given: dict[str, Any]) -> tuple[str, str, dict[str, Any], bool]:
+    """Method and path of an operation, the fields that are not in its path, and whether they are a body."""
+    known = {one.id: one for one in OPERATIONS}
+    if name not in known:
+        close = get_close_matches(name, known, n=3, cutoff=0.5)
+        said = f"; did you mean {' or '.join(close)}?" if close else "; the API reference lists them"
+        raise Problem(f"there is no operation {name!r}{said}", WRONG)
+    found, rest = known[name], dict(given)
+
+    def filled(match: re.Match[str]) -> str:
+        if match[1] not in rest:
+            raise Problem(f"{name} needs {match[1]}=…", WRONG)
+        return quote(_plain(rest.pop(match[1])), safe="")
+
+    path = re.sub(r"\{(\w+)\}", filled, found.path)
+    return found.method, path, rest, found.request is not None
+
+
+def _path(text: str, given: dict[str, Any], method: str | None) -> tuple[str, str, dict[str, Any], bool]:
+    parts = urlsplit(text.removeprefix(PREFIX) if text.startswith(f"{PREFIX}/") else text)
+    asked = (method or "GET").upper()
+    if asked in ("GET", "DELETE"):
+        return asked, parts.path, dict(parse_qsl(parts.query)) | given, False
+    return asked, parts.path + (f"?{parts.query}" if parts.query else ""), given, bool(given)
+
+
+def _field(text: str) -> tuple[str, Any]:
+    match = re.match(r"([A-Za-z_]\w*)(:?)=(.*)", text, re.DOTALL)
+    if match is None:
+        raise Problem(f"{text!r} is not NAME=VALUE or NAME:=JSON", WRONG)
+    if not match[2]:
+        return match[1], match[3]
+    try:
+        return match[1], msgspec.json.decode(match[3])
+    except msgspec.DecodeError as error:
+        raise Problem(f"{match[1]}: {error}", WRONG) from None
+
+
+def _body(text: str) -> Any:
+    try:
+        if text.startswith("@"):
+            text = sys.stdin.read() if text == "@-" else Path(text[1:]).read_text("utf-8")
+        return msgspec.json.decode(text)
+    except OSError as error:
+        raise Problem(f"--data: {error}", WRONG) from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise Problem(f"--data is not JSON: {error}", WRONG) from None
+
+
+def _plain(value: Any) -> str:
+    """A field as a path or a query has it."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
