@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from heliograph.console.engine.desk import desk
 from heliograph.pages.pieces import places
 from heliograph.pages.pieces.places import Action, Groups, Place
 from heliograph.pages.requests import Request
@@ -57,9 +58,10 @@ ACTIONS = (
 )
 
 #: Keys of its own.
-KEYS: tuple[places.Key, ...] = ()
+KEYS = (("f", "Full screen, on the page Now"),)
 
 
 def frame(request: Request) -> dict[str, Any]:
     """What the templates of the frame need."""
-    return {"unread": 0, **places.frame(request, GROUPS, ACTIONS, KEYS)}
+    unread = desk(request).unread(request.operator) if request.session else 0
+    return {"unread": unread, **places.frame(request, GROUPS, ACTIONS, KEYS)}

@@ -343,10 +343,12 @@ COMMENT ON COLUMN sessions.proved_at IS 'when the person last authenticated, whi
 CREATE TABLE operators (
     user_id    uuid PRIMARY KEY CONSTRAINT operators_user REFERENCES users ON DELETE CASCADE,
     role       text NOT NULL,
-    created_at timestamptz NOT NULL
+    created_at timestamptz NOT NULL,
+    told_at    timestamptz
 );
 COMMENT ON TABLE operators IS 'control: the people who run the installation, and their roles in the console';
 COMMENT ON COLUMN operators.role IS 'a name of heliograph/people/operators/roles.py';
+COMMENT ON COLUMN operators.told_at IS 'until when the operator has seen what the bell of the console tells';
 
 CREATE TABLE operator_sessions (
     token_hash bytea PRIMARY KEY CHECK (length(token_hash) = 32),

@@ -148,6 +148,12 @@ class Request:
         return self.session
 
     @property
+    def user_id(self) -> UUID:
+        """The person or operator, on pages that need a session."""
+        assert self.session is not None
+        return self.session.user_id
+
+    @property
     def role(self) -> Role | None:
         """The person's role where they look; None without an organization."""
         person = self.session

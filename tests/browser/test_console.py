@@ -19,9 +19,12 @@ from tests.processes import until_true
 
 from .conftest import DAY, LONG, NIGHT, PASSWORD, Look, Site, browsing, looks
 from .test_accessible import RUN, VENDOR
+from .test_passkeys import device
 
 #: Shown without a session, or one-time.
 DOOR = ("/console/login", "/console/setup")
+#: Shown where browsers keep passkeys alone, which an address of digits is not.
+PASSKEYS = "/console/account/passkeys/new"
 
 
 async def setup_link(site: Site) -> str:
@@ -33,10 +36,10 @@ async def setup_link(site: Site) -> str:
     return links.address(site.base, token, realm="console")
 
 
-async def set_up(site: Site) -> str:
+async def set_up(site: Site, host: str = "127.0.0.1") -> str:
     """Follow the link, choose a password, turn the app on, keep the codes: by keyboard alone. Returns one of them."""
     page = site.page
-    await page.goto(await setup_link(site))
+    await page.goto((await setup_link(site)).replace("127.0.0.1", host))
     await page.wait_for_url("**/console/setup/account")
     # The field is where one begins.
     await page.locator("#password").wait_for()
@@ -158,6 +161,34 @@ async def test_palette_keys_and_a_session_that_ends_over_a_form(site: Site) -> N
     assert site.complaints == []
 
 
+@pytest.mark.lasts(20)
+async def test_a_passkey_of_the_console_is_made_and_opens_it(site: Site) -> None:
+    page = site.page
+    base = site.base.replace("127.0.0.1", "localhost")
+    site.bases.append(base)
+    await device(page)
+    await set_up(site, "localhost")
+    await page.goto(base + "/console/account")
+    await page.get_by_role("link", name="Add a passkey").click()
+    await page.fill("#name", "Eva's laptop")
+    await page.click("button:has-text('Add a passkey')")
+    await page.wait_for_url(base + "/console/account")
+    assert "Eva's laptop" in await page.inner_text("main")
+    await page.click("details.who > summary")
+    await page.click("button:has-text('Sign out')")
+    # The field itself asks the device, which answers without a click.
+    await page.wait_for_url(base + "/console/now")
+    assert await site.pool.fetchval("SELECT count(*) FROM passkeys WHERE used_at IS NOT NULL") == 1
+    # The wall screen fills the screen and comes back, by the key that `?` lists.
+    await page.locator("#live h1").wait_for()
+    await page.keyboard.press("f")
+    await page.wait_for_function("document.fullscreenElement !== null")
+    await page.locator(".rail").wait_for(state="hidden")
+    await page.keyboard.press("f")
+    await page.locator(".rail").wait_for()
+    assert site.complaints == []
+
+
 @pytest.mark.lasts(40)
 @pytest.mark.parametrize("site", [DAY, NIGHT] if LONG else [NIGHT], indirect=True)
 async def test_every_page_of_the_console(site: Site) -> None:
@@ -189,7 +220,7 @@ async def test_every_page_of_the_console(site: Site) -> None:
     for route in ROUTES:
         if (
             route.method == "GET"
-            and route.path not in (*DOOR, "/console")
+            and route.path not in (*DOOR, "/console", PASSKEYS)
             and not route.path.endswith("/messages/{id}")
         ):
             room = route.path.split("/")[2]

@@ -171,3 +171,15 @@ async def _apart(pool: Pool, here: Browser, there: Browser) -> None:
     finally:
         await here.session.close()
         await there.session.close()
+
+
+async def test_name_language_and_zone_are_the_operators_own(pool: Pool, root: Browser) -> None:
+    page = await root.get("/console/account")
+    wrong = await root.submit(page, "/console/account", name="Eva Lima", time_zone="Mars/Olympus")
+    assert (wrong.status, "There is no such time zone" in wrong.words) == (422, True)
+    page = await root.submit(page, "/console/account", name="Eva Lima", time_zone="Africa/Maputo", language="pt")
+    assert page.path == "/console/account"
+    assert "A minha conta" in page.words
+    assert await pool.fetchval("SELECT name FROM users") == "Eva Lima"
+    told = await pool.fetchrow("SELECT who, organization_id FROM audit_log WHERE action = 'user.changed'")
+    assert tuple(told) == ("operator", None)

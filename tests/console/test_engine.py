@@ -6,13 +6,14 @@ from heliograph.base.checks import Check
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import SECRETS, Settings, in_force
-from heliograph.console.engine.now import Desk
+from heliograph.console.engine.desk import Desk
 from heliograph.overview.installation.now import Watch
 from heliograph.queue import holds
+from heliograph.sms.accepting import sender_ids
 from heliograph.sms.dispatch import suppliers
 from tests.api.conftest import Api, Tenant
 
-from .conftest import Browser
+from .conftest import Browser, signed_in
 
 
 async def test_now_names_what_is_wrong_with_its_remedy(pool: Pool, root: Browser) -> None:
@@ -126,3 +127,34 @@ async def test_health_shows_every_check_and_no_secret(pool: Pool, root: Browser,
         assert check in page.words, check
     assert "No backup was taken" in page.words
     assert database_url.partition("://")[2].partition("@")[0] not in page.text
+
+
+async def test_the_bell_tells_what_is_wrong_until_it_is_seen_and_what_waits(
+    pool: Pool, tenant: Tenant, browser: Browser
+) -> None:
+    await signed_in(pool, browser, "auditor")
+    async with pool.acquire() as conn:
+        await sender_ids.request(conn, tenant.actor, value="PADARIA")
+    state = await browser.get("/console/state", hx_request="true")
+    assert 'data-now="bell"' in state.text
+    assert " new" in state.words, "no worker runs in this test"
+    page = await browser.get("/console/notices")
+    assert "1 sender ID waits for a decision." in page.words
+    assert "workers: none seen" in page.words
+    page = await browser.submit(page, "/console/notices/read")
+    assert "Mark as read" not in page.words
+    assert "workers: none seen" in page.words, "what is wrong stays until it is right"
+    assert " new" not in (await browser.get("/console/state", hx_request="true")).words
+    # What comes after it is news again.
+    async with pool.acquire() as conn:
+        await sender_ids.request(conn, tenant.actor, value="PADARIA 2")
+    assert "Mark as read" in (await browser.get("/console/notices")).words
+
+
+async def test_who_decides_nothing_is_not_told_of_what_waits(pool: Pool, tenant: Tenant, browser: Browser) -> None:
+    await signed_in(pool, browser, "finance")
+    async with pool.acquire() as conn:
+        await sender_ids.request(conn, tenant.actor, value="PADARIA")
+    page = await browser.get("/console/notices")
+    assert "1 sender ID waits" not in page.words
+    assert "workers: none seen" in page.words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heliograph.console.door import account, setup, sign_in
+from heliograph.pages.pieces import own_passkeys
 from heliograph.pages.pieces.door import signed_out, tell_session
 from heliograph.pages.pieces.preferences import set_preferences
 from heliograph.pages.routes import Route, own, public
@@ -25,6 +26,10 @@ ROUTES: tuple[Route, ...] = (
     own("POST", "/console/logout", signed_out),
     own("POST", "/console/prove", sign_in.prove, is_proved=True),
     own("GET", "/console/account", account.show),
+    own("POST", "/console/account", account.change),
+    own("GET", "/console/account/passkeys/new", own_passkeys.show_new, is_proved=True),
+    own("POST", "/console/account/passkeys", own_passkeys.add, is_proved=True),
+    own("POST", "/console/account/passkeys/{id}/remove", own_passkeys.remove, is_proved=True),
     own("POST", "/console/account/sessions/end", account.end_others),
     own("POST", "/console/account/sessions/{id}/end", account.end_session),
 )

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from datetime import datetime
-
-import msgspec
-
-from heliograph import doctor
-from heliograph.base.checks import Check
-from heliograph.base.database import clock
-from heliograph.overview.installation.now import Now, Watch
+from heliograph.console.engine.desk import Trouble, desk
+from heliograph.overview.installation.now import Now
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.requests import Request
 
@@ -18,41 +11,11 @@ from heliograph.pages.requests import Request
 LATE = 10.0
 
 
-class Trouble(msgspec.Struct, frozen=True):
-    """A check that is not well, and since when this process has seen it so."""
-
-    check: Check
-    since: datetime
-
-
-class Desk:
-    """What a process remembers between two looks."""
-
-    def __init__(self) -> None:
-        self.watch = Watch()
-        self._since: dict[tuple[str, str], datetime] = {}
-
-    def troubles(self, checks: list[Check]) -> list[Trouble]:
-        """Those that are not well, failures first."""
-        at = clock.now()
-        wrong = [one for one in checks if one.state != "ok"]
-        known = {(one.check, one.state) for one in wrong}
-        self._since = {key: since for key, since in self._since.items() if key in known}
-        found = [Trouble(one, self._since.setdefault((one.check, one.state), at)) for one in wrong]
-        return sorted(found, key=lambda one: (one.check.state != "failed", one.since))
-
-
-@functools.cache
-def desk() -> Desk:
-    """The process's."""
-    return Desk()
-
-
 async def show(request: Request) -> Answer:
     """The wall screen."""
     async with request.reading() as conn:
-        seen = await desk().watch.read(conn)
-        troubles = desk().troubles(await doctor.examine(conn, request.services.settings, far=False))
+        seen = await desk(request).watch.read(conn)
+        troubles = await desk(request).look(conn, request.services.settings)
     values = {"now": seen, "troubles": troubles, "said": _said(request, seen, troubles)}
     return Shown(template="engine/now_live.html" if request.is_fragment else "engine/now.html", values=values)
 

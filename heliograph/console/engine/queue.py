@@ -6,7 +6,7 @@ from typing import Any
 
 from heliograph.accounts import organizations
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.console.engine.now import desk
+from heliograph.overview.installation import now
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE_CHANGE
@@ -23,7 +23,7 @@ async def show(request: Request) -> Answer:
     """Work that waits, workers, and what is held."""
     async with request.reading() as conn:
         waiting = await holds.summary(conn, Selection(), limit=LINES)
-        seen = await desk().watch.read(conn)
+        seen = {"workers": await now.workers(conn), "holds": await holds.list_all(conn)}
     values = {"waiting": waiting, "now": seen, "may_change": request.may(permission=CARRIAGE_CHANGE)}
     return Shown(template="engine/queue_live.html" if request.is_fragment else "engine/queue.html", values=values)
 

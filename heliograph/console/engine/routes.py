@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from heliograph.console.engine import health, now, queue, state, suppliers
+from heliograph.console.engine import health, notices, now, queue, state, suppliers
 from heliograph.pages.routes import Route, get, post
 from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE, NOW
 
 ROUTES: tuple[Route, ...] = (
     get("/console/now", now.show, permission=NOW),
+    get("/console/notices", notices.show, permission=NOW),
+    post("/console/notices/read", notices.read, permission=NOW),
     get("/console/state", state.show, permission=NOW),
     get("/console/health", health.show, permission=CARRIAGE),
     get("/console/queue", queue.show, permission=CARRIAGE),

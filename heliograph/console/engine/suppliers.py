@@ -6,7 +6,7 @@ from uuid import UUID
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
-from heliograph.console.engine.now import desk
+from heliograph.overview.installation import now
 from heliograph.overview.installation.now import Supplier
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
@@ -19,7 +19,7 @@ HERE = "/console/suppliers"
 async def show(request: Request) -> Answer:
     """All of them."""
     async with request.reading() as conn:
-        seen = await desk().watch.read(conn)
+        seen = {"suppliers": await now.suppliers(conn)}
     return Shown(
         template="engine/suppliers_live.html" if request.is_fragment else "engine/suppliers.html", values={"now": seen}
     )
@@ -55,7 +55,7 @@ async def _set(request: Request, state: str, said: str) -> Answer:
 
 
 async def _known(conn: Connection, id: UUID) -> Supplier:
-    found = next((one for one in (await desk().watch.read(conn)).suppliers if one.id == id), None)
+    found = next((one for one in await now.suppliers(conn) if one.id == id), None)
     if found is None:
         raise NotFound
     return found

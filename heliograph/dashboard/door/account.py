@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from heliograph.base.actor import Actor, Who
 from heliograph.base.errors import Invalid
-from heliograph.pages import cookies, languages
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces import factor, passkeys
+from heliograph.pages.pieces import factor, own_account, passkeys
 from heliograph.pages.pieces.door import said
 from heliograph.pages.requests import Request
 from heliograph.people import factors, sessions, users
@@ -23,31 +21,11 @@ async def show(request: Request) -> Answer:
 
 async def change(request: Request) -> Answer:
     """Name, language and time zone."""
-    form = request.form
-    zone = form.get("time_zone", "").strip()
     try:
-        if zone and zone not in languages.zones():
-            raise Invalid(("time_zone", "enum", "There is no such time zone. They look like Africa/Maputo."))
-        async with request.writing() as conn:
-            await users.change(
-                conn,
-                _self(request),
-                id=request.person.user_id,
-                name=form.get("name", ""),
-                language=form.get("language") or None,
-                time_zone=zone or None,
-            )
+        return await own_account.keep(request)
     except Invalid as refusal:
-        typed = {"name": form.get("name", ""), "time_zone": zone, "language": form.get("language", "")}
-        return refused("door/account.html", refusal, await _values(request) | typed)
-    request.services.sessions.forget(request.token)
-    language = form.get("language") or request.speech.language
-    said = languages.speech(language).text("Saved.")
-    return Elsewhere(
-        location="/account",
-        notice=said,
-        cookies=[cookies.preference(cookies.LANGUAGE, language, is_secure=request.is_secure)],
-    )
+        values = await _values(request) | own_account.typed(request)
+        return refused("door/account.html", refusal, values)
 
 
 async def show_password(request: Request) -> Answer:
@@ -65,7 +43,7 @@ async def change_password(request: Request) -> Answer:
             user = await users.get(conn, id=person.user_id)
         await users.set_password(
             request.services.pool,
-            _self(request),
+            own_account.self_of(request),
             user=user,
             password=request.form.get("password", ""),
             keep_session=person.id,
@@ -98,7 +76,7 @@ async def turn_factor_on(request: Request) -> Answer:
         async with request.writing() as conn:
             codes = await factors.enable(
                 conn,
-                _self(request),
+                own_account.self_of(request),
                 request.services.factor_key,
                 user_id=person.user_id,
                 secret=secret,
@@ -116,7 +94,7 @@ async def turn_factor_off(request: Request) -> Answer:
         said = request.text("Your organization requires a second factor. Set up another app to change it.")
         return Elsewhere(location="/account", notice=said)
     async with request.writing() as conn:
-        await factors.disable(conn, _self(request), user_id=request.person.user_id)
+        await factors.disable(conn, own_account.self_of(request), user_id=request.person.user_id)
     request.services.sessions.forget(request.token)
     return Elsewhere(location="/account", notice=request.text("The authenticator app is not asked for any more."))
 
@@ -124,14 +102,16 @@ async def turn_factor_off(request: Request) -> Answer:
 async def end_session(request: Request) -> Answer:
     """End one session of the person's."""
     async with request.writing() as conn:
-        await sessions.end(conn, _self(request), user_id=request.person.user_id, id=request.id())
+        await sessions.end(conn, own_account.self_of(request), user_id=request.person.user_id, id=request.id())
     return Elsewhere(location="/account", notice=request.text("The session was ended."))
 
 
 async def end_others(request: Request) -> Answer:
     """End all sessions but this one."""
     async with request.writing() as conn:
-        await sessions.end_all(conn, _self(request), user_id=request.person.user_id, keep=request.person.id)
+        await sessions.end_all(
+            conn, own_account.self_of(request), user_id=request.person.user_id, keep=request.person.id
+        )
     return Elsewhere(location="/account", notice=request.text("All other sessions were ended."))
 
 
@@ -157,10 +137,5 @@ async def _values(request: Request) -> dict[str, Any]:
         "name": person.name,
         "time_zone": person.time_zone or "",
         "language": person.language or "",
-        "zones": sorted(zone for zone in languages.zones() if "/" in zone and not zone.startswith("Etc/")),
+        "zones": own_account.zones(),
     }
-
-
-def _self(request: Request) -> Actor | Who:
-    """The person, in the organization they look at; or by themselves, if they belong to none."""
-    return request.who if request.person.organization_id is None else request.actor

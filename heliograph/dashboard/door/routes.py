@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard.door import account, invitation, passkeys, sign_in
+from heliograph.dashboard.door import account, invitation, sign_in
+from heliograph.pages.pieces import own_passkeys
 from heliograph.pages.pieces.door import signed_out, tell_session
 from heliograph.pages.pieces.preferences import set_preferences
 from heliograph.pages.routes import Route, own, public
@@ -27,9 +28,9 @@ ROUTES: tuple[Route, ...] = (
     own("GET", "/account/factor", account.show_factor, is_proved=True),
     own("POST", "/account/factor", account.turn_factor_on, is_proved=True),
     own("POST", "/account/factor/off", account.turn_factor_off, is_proved=True),
-    own("GET", "/account/passkeys/new", passkeys.show_new, is_proved=True),
-    own("POST", "/account/passkeys", passkeys.add, is_proved=True),
-    own("POST", "/account/passkeys/{id}/remove", passkeys.remove, is_proved=True),
+    own("GET", "/account/passkeys/new", own_passkeys.show_new, is_proved=True),
+    own("POST", "/account/passkeys", own_passkeys.add, is_proved=True),
+    own("POST", "/account/passkeys/{id}/remove", own_passkeys.remove, is_proved=True),
     own("POST", "/account/sessions/end", account.end_others),
     own("POST", "/account/sessions/{id}/end", account.end_session),
     own("POST", "/organizations/{id}/look", account.switch),

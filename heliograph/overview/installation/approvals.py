@@ -52,20 +52,19 @@ WAITING = f"""
 SELECT s.organization_id, o.name AS organization, o.state, o.created_at AS organization_since,
        s.id, s.value, s.status, s.is_default, s.rejection_reason, s.created_at, s.reviewed_at,
        known.approved, known.rejected,
-       ARRAY(SELECT other.organization_id FROM sender_ids other
-              WHERE other.status = 'approved' AND other.organization_id <> s.organization_id AND s.value ~ '[A-Za-z]'
-                AND {_IN_SQL.format("other.value")} = {_IN_SQL.format("s.value")}
-              ORDER BY other.id LIMIT $2) AS alike_ids,
-       ARRAY(SELECT other.value FROM sender_ids other
-              WHERE other.status = 'approved' AND other.organization_id <> s.organization_id AND s.value ~ '[A-Za-z]'
-                AND {_IN_SQL.format("other.value")} = {_IN_SQL.format("s.value")}
-              ORDER BY other.id LIMIT $2) AS alike
+       alike.ids AS alike_ids, alike.found AS alike
   FROM (SELECT * FROM sender_ids WHERE status = 'pending' ORDER BY id LIMIT $1) s
        CROSS JOIN LATERAL (SELECT * FROM organizations WHERE id = s.organization_id LIMIT 1) o
        CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE status IN ('approved', 'suspended')) AS approved,
                                   count(*) FILTER (WHERE status = 'rejected') AS rejected
                              FROM (SELECT status FROM sender_ids WHERE organization_id = s.organization_id
                                     LIMIT 1000) decided) known
+       CROSS JOIN LATERAL (SELECT array_agg(organization_id ORDER BY id) AS ids, array_agg(value ORDER BY id) AS found
+                             FROM (SELECT other.id, other.organization_id, other.value FROM sender_ids other
+                                    WHERE other.status = 'approved' AND other.organization_id <> s.organization_id
+                                      AND s.value ~ '[A-Za-z]'
+                                      AND {_IN_SQL.format("other.value")} = {_IN_SQL.format("s.value")}
+                                    ORDER BY other.id LIMIT $2) seen) alike
  ORDER BY s.id
 """
 NAMES = "SELECT id, name FROM organizations WHERE id = ANY ($1)"
@@ -74,7 +73,7 @@ NAMES = "SELECT id, name FROM organizations WHERE id = ANY ($1)"
 async def waiting(conn: Connection) -> list[Waiting]:
     """Sender IDs to decide on, of all organizations, oldest first: MOST."""
     rows = await conn.fetch(WAITING, MOST, ALIKE)
-    others = {id for row in rows for id in row["alike_ids"]}
+    others = {id for row in rows for id in row["alike_ids"] or ()}
     names = {row["id"]: row["name"] for row in await conn.fetch(NAMES, list(others))} if others else {}
     columns = SenderId.__struct_fields__
     return [
@@ -87,19 +86,33 @@ async def waiting(conn: Connection) -> list[Waiting]:
             approved=row["approved"],
             rejected=row["rejected"],
             brand=brand(row["value"]),
-            alike=[Alike(names[id], value) for id, value in zip(row["alike_ids"], row["alike"], strict=True)],
+            alike=[
+                Alike(names[id], value) for id, value in zip(row["alike_ids"] or (), row["alike"] or (), strict=True)
+            ],
         )
         for row in rows
     ]
 
 
-COUNT = "SELECT count(*) FROM (SELECT FROM sender_ids WHERE status = 'pending' LIMIT $1) waiting"
+COUNT = """
+SELECT count(*) AS count, min(created_at) AS oldest, max(created_at) AS newest
+  FROM (SELECT created_at FROM sender_ids WHERE status = 'pending' ORDER BY id LIMIT $1) waiting
+"""
 
 
-async def count(conn: Connection) -> int:
-    """How many wait: at most MOST."""
-    found: int = await conn.fetchval(COUNT, MOST)
-    return found
+class Waits(msgspec.Struct, frozen=True):
+    """How many wait, at most MOST, and since when the first and the last of them do."""
+
+    count: int
+    oldest: datetime | None
+    newest: datetime | None
+
+
+async def waits(conn: Connection) -> Waits:
+    """How many wait for a decision."""
+    row = await conn.fetchrow(COUNT, MOST)
+    assert row is not None
+    return Waits(**row)
 
 
 def read_as(value: str) -> str:

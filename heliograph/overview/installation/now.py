@@ -126,6 +126,16 @@ SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {COUNTED}) wa
 """
 
 
+async def workers(conn: Connection) -> list[Worker]:
+    """Those seen within a minute."""
+    return [Worker(**row) for row in await conn.fetch(WORKERS, GONE, MOST)]
+
+
+async def suppliers(conn: Connection) -> list[Supplier]:
+    """All that were not removed, with what waits for each."""
+    return [Supplier(**row) for row in await conn.fetch(SUPPLIERS, MOST)]
+
+
 class Watch:
     """One per process: it remembers what the counters said."""
 
@@ -143,10 +153,10 @@ class Watch:
             rates=self._rates(tuple(counters.values())),
             late={kind: await holds.late(conn, kind, without=()) for kind in holds.OUTGOING},
             queued={row["kind"]: row["rows"] for row in await conn.fetch(QUEUED, list(holds.OUTGOING))},
-            workers=[Worker(**row) for row in await conn.fetch(WORKERS, GONE, MOST)],
-            suppliers=[Supplier(**row) for row in await conn.fetch(SUPPLIERS, MOST)],
+            workers=await workers(conn),
+            suppliers=await suppliers(conn),
             holds=await holds.list_all(conn),
-            approvals=await approvals.count(conn),
+            approvals=(await approvals.waits(conn)).count,
             **rest,
         )
 

@@ -27,6 +27,7 @@ const ACTS = {
   s: () => follow([...document.querySelectorAll(".rail a")].find((link) => new URL(link.href).pathname === "/send")),
   n: () => follow($(".head a.primary")),
   e: () => follow($("main summary .icon use[href$='#download']")?.closest("summary")),
+  f: () => { if (!$("[data-wall]")) return false; if (document.fullscreenElement) document.exitFullscreen(); else document.documentElement.requestFullscreen(); return true; },
   r: () => (location.reload(), true),
   y: () => (navigator.clipboard?.writeText(location.href), true),
   c: () => { const id = $("main [data-copy]"); if (id) navigator.clipboard?.writeText(id.dataset.copy); return Boolean(id); },

@@ -13,6 +13,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Who
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound, Refusal
 from heliograph.people.operators import roles
@@ -105,6 +106,15 @@ async def remove(conn: Connection, by: Who, *, user_id: UUID, email: str) -> Non
         _demand_other_root(known, user_id)
         await conn.execute(REMOVE, user_id)
         await audit.record(conn, by, "operator.removed", object_id=user_id, name=email, before={"role": known[user_id]})
+
+
+# By the clock that says since when something is known, so that what was seen is never newer than its being seen.
+TOLD = "UPDATE operators SET told_at = $2 WHERE user_id = $1"
+
+
+async def told(conn: Connection, *, user_id: UUID) -> None:
+    """An operator has seen what the bell tells until now."""
+    await conn.execute(TOLD, user_id, clock.now())
 
 
 async def _locked(conn: Connection, user_id: UUID) -> dict[UUID, str]:

@@ -40,6 +40,8 @@ class Operator(msgspec.Struct, frozen=True):
     #: An authenticator app or a passkey: without one there is nothing here but the setup.
     has_factor: bool
     role: str
+    #: Until when the operator has seen what the bell tells; None: never.
+    told_at: datetime | None
     created_at: datetime
     seen_at: datetime
     ends_at: datetime
@@ -90,7 +92,7 @@ AUTHENTICATE = """
 SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, u.password IS NOT NULL AS has_password,
        u.totp IS NOT NULL AS has_totp,
        u.totp IS NOT NULL OR EXISTS (SELECT FROM passkeys p WHERE p.user_id = s.user_id) AS has_factor,
-       o.role, s.created_at, s.seen_at, s.ends_at, s.proved_at > now() - $2::interval AS is_proved
+       o.role, o.told_at, s.created_at, s.seen_at, s.ends_at, s.proved_at > now() - $2::interval AS is_proved
   FROM unnest($1::bytea[]) AS asked (token_hash)
        CROSS JOIN LATERAL (SELECT * FROM operator_sessions WHERE token_hash = asked.token_hash LIMIT 1) s
        CROSS JOIN LATERAL (SELECT * FROM operators WHERE user_id = s.user_id LIMIT 1) o

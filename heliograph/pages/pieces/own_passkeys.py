@@ -1,4 +1,4 @@
-"""S5 My account: passkeys, several with names."""
+"""S5 My account: passkeys, several with names; in both realms, for they are the person's."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import Any
 
 import msgspec
 
-from heliograph.base.actor import Actor, Who
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces import passkeys
+from heliograph.pages.pieces import own_account, passkeys
 from heliograph.pages.requests import Request
 from heliograph.pages.templates import device
 from heliograph.people.passkeys import ceremony, keeping
@@ -18,7 +17,7 @@ from heliograph.people.passkeys.ceremony import PasskeyRefused
 
 async def show_new(request: Request) -> Answer:
     """The form for a passkey, and what the browser is told."""
-    return Shown(template="door/account_passkey.html", values=await _values(request))
+    return Shown(template="account_passkey.html", values=await _values(request))
 
 
 async def add(request: Request) -> Answer:
@@ -31,25 +30,31 @@ async def add(request: Request) -> Answer:
         made = ceremony.registered(where, asked, form.get("credential", ""))
         async with request.writing() as conn:
             await keeping.add(
-                conn, _self(request), user_id=request.person.user_id, made=made, asked=asked, name=form.get("name", "")
+                conn,
+                own_account.self_of(request),
+                user_id=request.user_id,
+                made=made,
+                asked=asked,
+                name=form.get("name", ""),
             )
     except PasskeyRefused as refusal:
         wrong = Invalid(("name", "refused", refusal.message))
-        return refused("door/account_passkey.html", wrong, await _values(request))
+        return refused("account_passkey.html", wrong, await _values(request))
     except Invalid as refusal:
-        return refused("door/account_passkey.html", refusal, await _values(request))
-    return Elsewhere(location="/account", notice=request.text("The passkey is kept."))
+        return refused("account_passkey.html", refusal, await _values(request))
+    return Elsewhere(location=own_account.here(request), notice=request.text("The passkey is kept."))
 
 
 async def remove(request: Request) -> Answer:
     """Forget a passkey."""
     async with request.writing() as conn:
-        await keeping.remove(conn, _self(request), user_id=request.person.user_id, id=request.id())
-    return Elsewhere(location="/account", notice=request.text("The passkey is not good here any more."))
+        await keeping.remove(conn, own_account.self_of(request), user_id=request.user_id, id=request.id())
+    return Elsewhere(location=own_account.here(request), notice=request.text("The passkey is not good here any more."))
 
 
 async def _values(request: Request) -> dict[str, Any]:
-    person, where = request.person, passkeys.site_of(request)
+    person, where = request.session, passkeys.site_of(request)
+    assert person is not None
     if where is None:
         raise NotFound("Browsers keep passkeys only for addresses with a name and https.")
     challenge = ceremony.challenge(passkeys.key(request))
@@ -68,7 +73,3 @@ async def _values(request: Request) -> dict[str, Any]:
         "options": msgspec.json.decode(options),
         "name": request.form.get("name", device(request.agent)),
     }
-
-
-def _self(request: Request) -> Actor | Who:
-    return request.who if request.person.organization_id is None else request.actor

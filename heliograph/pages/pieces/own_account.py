@@ -1,0 +1,52 @@
+"""S5 My account: what is the person's in both realms: name, language and time zone."""
+
+from __future__ import annotations
+
+from heliograph.base.actor import Actor, Who
+from heliograph.base.errors import Invalid
+from heliograph.pages import cookies, languages
+from heliograph.pages.answers import Answer, Elsewhere
+from heliograph.pages.requests import Request
+from heliograph.people import users
+from heliograph.people.sessions import Known
+
+
+def here(request: Request) -> str:
+    """The account's page."""
+    return f"{request.realm.prefix}/account"
+
+
+def self_of(request: Request) -> Actor | Who:
+    """The person, for what is theirs: in the audit log of the organization where they look, if they do."""
+    session = request.session
+    return request.acting("live") if isinstance(session, Known) and session.organization_id else request.who
+
+
+def zones() -> list[str]:
+    """Time zones that are offered."""
+    return sorted(zone for zone in languages.zones() if "/" in zone and not zone.startswith("Etc/"))
+
+
+def typed(request: Request) -> dict[str, str]:
+    """What the form said."""
+    return {name: request.form.get(name, "").strip() for name in ("name", "time_zone", "language")}
+
+
+async def keep(request: Request) -> Answer:
+    """Keep name, language and time zone. Raises Invalid."""
+    given = typed(request)
+    if given["time_zone"] and given["time_zone"] not in languages.zones():
+        raise Invalid(("time_zone", "enum", "There is no such time zone. They look like Africa/Maputo."))
+    async with request.writing() as conn:
+        await users.change(
+            conn,
+            self_of(request),
+            id=request.user_id,
+            name=given["name"],
+            language=given["language"] or None,
+            time_zone=given["time_zone"] or None,
+        )
+    request.services.sessions.forget(request.token)
+    language = given["language"] or request.speech.language
+    kept = cookies.preference(cookies.LANGUAGE, language, is_secure=request.is_secure)
+    return Elsewhere(location=here(request), notice=languages.speech(language).text("Saved."), cookies=[kept])
