@@ -1970,6 +1970,19 @@ COMMENT ON TABLE webhook_attempt_evidence IS 'tenant: requests and responses of 
 COMMENT ON COLUMN webhook_attempt_evidence.sent IS 'the identifying and signing headers; the rest of the request is rebuilt from the event';
 COMMENT ON COLUMN webhook_attempt_evidence.started_at IS 'distinguishes attempts of an event, as in webhook_attempts';
 
+CREATE TABLE message_traces (
+    organization_id uuid NOT NULL,
+    message_id      uuid NOT NULL,
+    trace_id        uuid NOT NULL,
+    span_id         bigint NOT NULL,
+    at              timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, message_id)
+) PARTITION BY RANGE (message_id);
+CREATE TABLE message_traces_rest PARTITION OF message_traces DEFAULT;
+COMMENT ON TABLE message_traces IS 'tenant: where the trace of a message continues, for those that are traced, by day. Such ids, and those of their events, are marked by some of their bits';
+COMMENT ON COLUMN message_traces.span_id IS 'of the request that sent it: 64 bits, so it may be negative';
+COMMENT ON COLUMN message_traces.at IS 'when it was accepted';
+
 CREATE TABLE webhook_successes (
     organization_id uuid NOT NULL,
     endpoint_id     uuid NOT NULL,

@@ -19,6 +19,7 @@ from heliograph.people import links, sessions, tries
 from heliograph.people.operators import sessions as operator_sessions
 from heliograph.people.passkeys import keeping
 from heliograph.sms import retention as sms_retention
+from heliograph.traces import contexts
 from heliograph.webhooks.catcher import OPEN_FOR
 from heliograph.whatsapp import retention as whatsapp_retention
 
@@ -126,6 +127,7 @@ SHARED = Rules(
         Table(name="webhook_successes", time="started_to", bound=lambda at: at.now - WEBHOOKS),
         Table(name="webhook_attempt_evidence", time="started_at", bound=lambda at: at.now - EVIDENCE, by="day"),
         Table(name="requests", time="at", bound=lambda at: at.now - timedelta(days=requests.DAYS), by="day"),
+        Table(name="message_traces", time="at", bound=lambda at: at.now - timedelta(days=contexts.DAYS), by="day"),
         Table(name="number_networks", time="learned_at", bound=lambda at: at.now - NETWORKS),
         # The audit log takes no deletions.
         Table(name="audit_log", time="at", bound=lambda at: at.audit, keeps_stray=True),

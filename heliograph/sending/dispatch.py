@@ -21,8 +21,11 @@ from uuid import UUID
 import asyncpg
 import structlog
 
+from heliograph import traces
 from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.process import spans
 from heliograph.base.process.crash import crash_point
+from heliograph.base.process.spans import Span
 from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import Lease, Postponed
@@ -70,6 +73,9 @@ class Dispatcher(Generic[Message, Report]):
         self.wake = channel.wake
         #: Answers that make room worth another round.
         self._wake_after = 0
+        #: Of this round's messages, those that are traced; and attempts of such that are under way.
+        self._found: dict[UUID, traces.Kept] = {}
+        self._spans: dict[Key, Span] = {}
 
     @property
     def in_flight(self) -> int:
@@ -90,6 +96,8 @@ class Dispatcher(Generic[Message, Report]):
             return 1  # another transaction won: nothing was done, and the next round sees its effects
         crash_point(f"{channel.kind}.dispatch.after_commit")
         self.flights.add(outgoing)
+        if self._found:
+            self._trace(outgoing)
         if outgoing:
             self._wake_after = (len(outgoing) + 1) // 2
         for attempt in outgoing:
@@ -101,6 +109,8 @@ class Dispatcher(Generic[Message, Report]):
     def answered(self, key: Key, outcome: Any) -> None:
         """A connector reports the outcome of an attempt: record it."""
         attempt = self.flights.find(key)
+        if self._spans and (span := self._spans.pop(key, None)) is not None:
+            span.end({"verdict": str(outcome.verdict)}, failed=outcome.verdict is Verdict.UNKNOWN)
         if attempt is None:
             late = self.flights.find_late(key)
             if late is not None:
@@ -171,10 +181,26 @@ class Dispatcher(Generic[Message, Report]):
         if begun:
             await attempts.begin(conn, begun, seconds=self._lease_seconds)
             await channel.begun(conn, begun)
+            if spans.on():
+                marked = [one.lease for one in begun if spans.is_marked(one.lease.id)]
+                if marked:
+                    self._found = await traces.find(conn, [(one.organization_id, one.id) for one in marked])
         # Last, since moves lock messages and balances.
         if moves and await channel.move(conn, moves):
             self._results.queued()
         return begun
+
+    def _trace(self, outgoing: Sequence[Attempt[Message]]) -> None:
+        """Attempts that are committed and about to be handed over."""
+        found, self._found = self._found, {}
+        for one in outgoing:
+            kept = found.get(one.lease.id)
+            if kept is None:
+                continue
+            if one.number == 1:
+                traces.waited(self._channel.kind, one.lease.id, kept)
+            span = traces.attempt_begun(self._channel.kind, one.lease.id, one.number, one.target_id, kept)
+            self._spans[one.lease.id, one.number] = span
 
     async def _still_free(
         self, conn: Connection, outgoing: list[Attempt[Message]], finished: list[Lease]

@@ -7,7 +7,8 @@ break: nothing is answered before it is committed, and a bad message never fails
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 from uuid import UUID
@@ -17,13 +18,21 @@ import asyncpg
 from heliograph.accounts.requests import Answer, IdempotencyConflict, IdempotencyInProgress
 from heliograph.base.actor import Actor
 from heliograph.base.database.batching import Batcher
-from heliograph.base.database.pool import despite_deadlocks, is_down
+from heliograph.base.database.pool import Connection, despite_deadlocks, is_down
 from heliograph.base.errors import Refusal, Unavailable
+from heliograph.base.ids import uuid7
+from heliograph.base.process import spans
 from heliograph.base.process.crash import crash_point
+from heliograph.base.process.spans import Context
 
 
 class Asked(Protocol):
     """Who sends it, and under which idempotency key."""
+
+    @property
+    def id(self) -> UUID | None: ...
+    @property
+    def trace(self) -> Context | None: ...
 
     @property
     def actor(self) -> Actor: ...
@@ -36,6 +45,8 @@ class Asked(Protocol):
 class Prepared(Protocol):
     """A send with everything that its batch needs."""
 
+    @property
+    def id(self) -> UUID: ...
     @property
     def send(self) -> Asked: ...
 
@@ -145,6 +156,30 @@ def senders_of(actors: Sequence[Actor]) -> list[UUID | None] | None:
     """Who sent each item of a batch on the dashboard; None where nobody did, so that keys' batches carry no list."""
     people = [actor.user_id for actor in actors]
     return people if any(people) else None
+
+
+def new_id(send: Asked) -> UUID:
+    """The id of the message that a send makes, which says whether it is traced."""
+    if send.id is not None:
+        return send.id
+    return uuid7() if send.trace is None else spans.marked(uuid7())
+
+
+def traced_of(items: Sequence[Prepared]) -> list[tuple[UUID, UUID, Context]]:
+    """Those of a batch that are traced: organization, message, context."""
+    if not spans.on():
+        return []
+    return [(one.send.actor.organization_id, one.id, one.send.trace) for one in items if one.send.trace is not None]
+
+
+@asynccontextmanager
+async def both(conn: Connection, also: bool) -> AsyncIterator[None]:
+    """One commit for a batch and for what stands beside it; the batch alone is its own."""
+    if not also:
+        yield
+        return
+    async with conn.transaction():
+        yield
 
 
 async def outcomes(accepts: Sequence[Awaitable[Answer]]) -> list[Answer | Refusal]:

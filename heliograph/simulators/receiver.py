@@ -33,6 +33,7 @@ _WANTED = frozenset(
         b"x-service-signature",
         b"x-service-event-id",
         b"x-request-id",
+        b"traceparent",
         b"webhook-id",
         b"webhook-timestamp",
         b"webhook-signature",

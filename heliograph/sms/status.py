@@ -16,10 +16,11 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph import traffic
+from heliograph import traces, traffic
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.base.money import Charge, columns
+from heliograph.base.process import spans
 from heliograph.prices import margins
 from heliograph.sms import refunds
 from heliograph.sms.arrivals import Arrival, change, due, event
@@ -194,7 +195,9 @@ async def move_many(
     moved, deliveries, _ = await move_many(conn, sent_first, announce_sent=announce_sent, handover=handover)
     # In one order, or two batches that share messages could deadlock.
     moves = sorted(one_each.values(), key=lambda move: move.message_id.int)
-    event_ids = [uuid7() if STATUSES[move.status].event else None for move in moves]
+    tracing = spans.on()
+    began = spans.moment() if tracing else 0
+    event_ids = [_event_id(move.message_id, tracing) if STATUSES[move.status].event else None for move in moves]
     rows = await conn.fetch(
         MOVE,
         [move.organization_id for move in moves],
@@ -226,9 +229,26 @@ async def move_many(
         if raises and event_id is not None and kind is not None:
             raised.append(event(one, event_id, kind))
         elif announce_sent and one.status == "sent" and (one.organization_id, one.mode) in announce_sent:
-            raised.append(event(one, uuid7(), "message.sent"))
+            raised.append(event(one, _event_id(move.message_id, tracing), "message.sent"))
     await traffic.record(conn, map(change, arrived))
     await margins.record(conn, [amount for one in arrived if (amount := due(one)) is not None])
     deliveries += await events.record(conn, raised, handover=handover)
     await refunds.give_back(conn, arrived)
+    if tracing:
+        await _trace(conn, began, [moves[row[0] - 1] for row in rows])
     return Moved(moved, deliveries, noted)
+
+
+def _event_id(message_id: UUID, tracing: bool) -> UUID:
+    return spans.like(message_id, uuid7()) if tracing else uuid7()
+
+
+async def _trace(conn: Connection, began: int, moves: Sequence[Move]) -> None:
+    """Of messages that are traced, what moved them is a step. That they were sent is said by their attempt."""
+    news = [
+        (one.organization_id, one.message_id, "sms decision" if one.unsent else "sms receipt", one.status)
+        for one in moves
+        if spans.is_marked(one.message_id) and one.status != "sent"
+    ]
+    if news:
+        await traces.moved(conn, began, news)

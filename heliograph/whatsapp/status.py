@@ -24,11 +24,12 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph import traffic
+from heliograph import traces, traffic
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
+from heliograph.base.process import spans
 from heliograph.webhooks.recording import events
 from heliograph.whatsapp.money import wallet
 from heliograph.whatsapp.money.rates import RateBook
@@ -161,6 +162,7 @@ async def move_many(
     if not moves:
         return set(), 0
     news = _gather(moves)
+    began = spans.moment() if spans.on() else 0
     rows = await conn.fetch(
         LOCK,
         [one.organization_id for one in news.values()],
@@ -196,6 +198,8 @@ async def move_many(
         await traffic.record(conn, counted)
     deliveries = await events.record(conn, raised, handover=handover)
     await wallet.book(conn, settled)
+    if began:
+        await _trace(conn, began, changed, news)
     return moved, deliveries
 
 
@@ -312,6 +316,17 @@ def _earlier(known: datetime | None, said: datetime | None, first: datetime | No
     return said if known is None or said < known else known
 
 
+async def _trace(conn: Connection, began: int, changed: Sequence[dict[str, Any]], news: Mapping[UUID, _News]) -> None:
+    """Of messages that are traced, what moved them is a step."""
+    steps = [
+        (one["organization_id"], one["id"], "whatsapp decision" if said.unsent else "whatsapp status", one["status"])
+        for one in changed
+        if spans.is_marked(one["id"]) and (said := news[one["id"]])
+    ]
+    if steps:
+        await traces.moved(conn, began, steps)
+
+
 def _events(
     row: Row, new: dict[str, Any], news: _News, wanted: Mapping[str, events.Wanting], at: datetime
 ) -> list[events.Event]:
@@ -319,7 +334,7 @@ def _events(
     raised: list[events.Event] = []
 
     def add(kind: str, status: str) -> UUID:
-        id, shown = uuid7(), dict(row.items()) | new
+        id, shown = spans.like(row["id"], uuid7()), dict(row.items()) | new
         raised.append(
             events.Event(
                 organization_id=row["organization_id"],

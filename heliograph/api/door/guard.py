@@ -22,11 +22,13 @@ from heliograph.accounts.organizations import STOPPED, OrganizationSuspended
 from heliograph.accounts.requests import Answer, IdempotencyConflict, RateUnit
 from heliograph.api.door.operation import REQUIRED, Call, Operation, Services
 from heliograph.api.door.reading import query_reader, reader
+from heliograph.api.door.tracing import CLOSED, end_span
 from heliograph.api.shapes import envelope
 from heliograph.api.shapes.refusals import MethodNotAllowed, PayloadTooLarge, RateLimited, UnsupportedMediaType
 from heliograph.base.actor import Who
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7, uuid7_text
+from heliograph.base.process import spans
 from heliograph.http import static
 from heliograph.requests import Entry, blanking
 
@@ -36,7 +38,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 #: Headers that may come once only: two of them would let two readers of one request understand it differently.
 _SINGLE = frozenset({b"authorization", b"x-api-key", b"idempotency-key", b"content-type", b"content-encoding"})
-_WANTED = _SINGLE | static.ASKED | {b"x-request-id", b"content-length", b"transfer-encoding"}
+_WANTED = _SINGLE | static.ASKED | {b"x-request-id", b"traceparent", b"content-length", b"transfer-encoding"}
 
 _is_request_id = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
 # Spaces are taken for good, so that many of them are looked at once.
@@ -116,6 +118,7 @@ class Guard:
             if call.rate_unit is not None:
                 await self._settle(call)
         except Disconnected:
+            end_span(call, self._prefix, CLOSED, "")
             return
         except Exception as error:
             refusal = await self._refusal(call, error)
@@ -128,6 +131,7 @@ class Guard:
         try:
             await self._send(call, send, status, headers, body)
         finally:
+            end_span(call, self._prefix, status, code)
             if entry is not None:
                 self._services.log.note(entry)
 
@@ -145,6 +149,8 @@ class Guard:
         given = headers.get(b"x-request-id")
         call.request_id = given.decode() if given is not None and _is_request_id(given) else uuid7_text()
         call.method = scope["method"]
+        if spans.on():
+            call.span = spans.incoming(headers.get(b"traceparent"))
         client = scope["client"]
         call.address = client[0] if client else ""
         if doubled is not None:
@@ -240,8 +246,8 @@ class Guard:
                 await self._settle(call)
             except Exception as instead:
                 # Kept by no name, or this frame and the error would hold each other, and the body.
-                return envelope.refusal_of(instead, request_id=call.request_id, operation=name)
-        return envelope.refusal_of(error, request_id=call.request_id, operation=name)
+                return envelope.refusal_of(instead, request_id=call.request_id, operation=name, trace=call.trace)
+        return envelope.refusal_of(error, request_id=call.request_id, operation=name, trace=call.trace)
 
     def _check_size(self, call: Call) -> None:
         length = call.headers.get(b"content-length")

@@ -28,6 +28,7 @@ from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.process.settings import Settings
+from heliograph.base.process.spans import Context, Span
 from heliograph.http.static import Page
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.webhooks.endpoints import EndpointRules
@@ -234,6 +235,7 @@ class Call:
         "request_hash",
         "request_id",
         "services",
+        "span",
         "standing_headers",
     )
 
@@ -258,10 +260,17 @@ class Call:
         self.raw = b""
         self.body: Any = None
         self.query: Any = None
+        #: None: it is not traced.
+        self.span: Span | None = None
         # Set before a handler runs, each where the operation's facts call for it.
         self.operation: Operation
         self.actor: Actor
         self.conn: Connection
+
+    @property
+    def trace(self) -> Context | None:
+        """Where what follows on this request continues its trace."""
+        return None if self.span is None else self.span.context
 
     @property
     def cursor_key(self) -> Key:

@@ -18,6 +18,7 @@ from heliograph.api.shapes import refusals
 from heliograph.base.database.pool import is_down
 from heliograph.base.errors import Refusal, Unavailable
 from heliograph.base.ids import uuid7_text
+from heliograph.base.process.spans import Context
 from heliograph.http.heads import Headers, HttpError
 
 log = structlog.get_logger(__name__)
@@ -82,14 +83,21 @@ def unanswered(error: Exception, *, public_url: str) -> tuple[int, Headers, byte
     return status, [*headers, (b"x-request-id", request_id.encode())], body
 
 
-def refusal_of(error: Exception, *, request_id: str, operation: str) -> Refusal:
-    """The refusal that stands for `error`: itself, 503 when the database is gone, 500 and a log line otherwise."""
+def refusal_of(error: Exception, *, request_id: str, operation: str, trace: Context | None = None) -> Refusal:
+    """The refusal that stands for `error`: itself, 503 when the database is gone, 500 and a log line otherwise, which
+    carries the request's id, and its trace's if it has one."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, HttpError):
         return refusals.of_http(error)
     if is_down(error):
-        log.warning("database_unavailable", request_id=request_id, operation=operation, error=type(error).__name__)
+        log.warning(
+            "database_unavailable",
+            request_id=request_id,
+            operation=operation,
+            error=type(error).__name__,
+            **_traced(trace),
+        )
         return Unavailable()
     log.error(
         "request_failed",
@@ -98,5 +106,10 @@ def refusal_of(error: Exception, *, request_id: str, operation: str) -> Refusal:
         error=type(error).__name__,
         sqlstate=error.sqlstate if isinstance(error, asyncpg.PostgresError) else None,
         at=[f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)],
+        **_traced(trace),
     )
     return InternalError()
+
+
+def _traced(trace: Context | None) -> dict[str, str]:
+    return {} if trace is None else {"trace_id": f"{trace.trace:032x}"}

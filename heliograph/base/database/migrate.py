@@ -98,7 +98,8 @@ PARTITIONED = {
     "number_networks": "date",
 }
 #: Those whose partitions are a day each, what they are partitioned by, and how many days ahead are made.
-DAILY = {"send_keys": "date", "receipt_bytes": "date", "requests": "uuid", "webhook_attempt_evidence": "date"}
+DAILY = dict.fromkeys(("send_keys", "receipt_bytes", "webhook_attempt_evidence"), "date")
+DAILY |= dict.fromkeys(("requests", "message_traces"), "uuid")
 DAYS_AHEAD = 3
 #: Tables whose look-ups reach back this far: the previous month is also created, or each look-up would also search the
 #: default partition.

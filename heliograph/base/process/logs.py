@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from heliograph.base.phones import masked
+from heliograph.base.process import spans
 from heliograph.base.process.settings import Settings, SettingsError
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -67,6 +68,7 @@ def configure(settings: Settings) -> None:
     check(settings)
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        spans.in_log,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,

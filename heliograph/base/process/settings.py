@@ -2,6 +2,8 @@
 
 `HELIOGRAPH_` + the name in capitals sets one: `HELIOGRAPH_DATABASE_URL`. `docs/settings.md` is checked against this
 file by a test. Nothing else reads the environment.
+
+It has over 400 lines because every setting stands here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -136,6 +138,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             " on; if empty, there are no metrics"
         ),
     ] = ""
+    traces_url: Annotated[
+        str,
+        (
+            "OpenTelemetry collector that traces are sent to (OTLP over HTTP), such as `http://127.0.0.1:4318`; needs"
+            " `heliograph[traces]`; if empty, nothing is traced"
+        ),
+    ] = ""
+    traces_ratio: Annotated[float, "Share of API requests that are traced though nobody asked for it, 0 to 1"] = 0.01
+    traces_per_second: Annotated[
+        int,
+        "Maximum number of requests traced per second and API process, with those whose `traceparent` asks for it",
+    ] = 50
     database_pool: Annotated[int, "Database connections per process, plus one that monitors them"] = 8
     database_patience_seconds: Annotated[float, "How long a request waits for the database before it gets 503"] = 2.0
     log_level: Annotated[str, "debug, info, warning or error"] = "info"

@@ -8,7 +8,7 @@ import structlog
 import typer
 import uvloop
 
-from heliograph.base.process import supervised
+from heliograph.base.process import spans, supervised
 from heliograph.base.process.settings import Settings
 from heliograph.cli.terminal.console import DataDir, Json, Problem, show
 from heliograph.cli.terminal.process import begin, prepared
@@ -30,7 +30,11 @@ def command(
       heliograph api --host 0.0.0.0 --port 8080
       heliograph api --port 0 --json
     """
-    uvloop.run(_serve(begin(data_dir), host, port, json))
+    settings = begin(data_dir, part="api")
+    try:
+        uvloop.run(_serve(settings, host, port, json))
+    finally:
+        spans.close()
 
 
 async def _serve(settings: Settings, host: str, port: int, json: bool) -> None:

@@ -7,7 +7,7 @@ import os
 import structlog
 import uvloop
 
-from heliograph.base.process import supervised
+from heliograph.base.process import spans, supervised
 from heliograph.base.process.settings import Settings
 from heliograph.base.process.signals import stopping
 from heliograph.cli.terminal.console import DataDir, Json, show
@@ -25,7 +25,11 @@ def command(json: Json = False, data_dir: DataDir = None) -> None:
       heliograph worker
       HELIOGRAPH_LOG_FORMAT=text heliograph worker
     """
-    uvloop.run(_work(begin(data_dir), json))
+    settings = begin(data_dir, part="worker")
+    try:
+        uvloop.run(_work(settings, json))
+    finally:
+        spans.close()
 
 
 async def _work(settings: Settings, json: bool) -> None:

@@ -9,7 +9,7 @@ import structlog
 
 from heliograph.base.database import migrate
 from heliograph.base.database.pool import RoleUnset, is_down, open_pool
-from heliograph.base.process import logs
+from heliograph.base.process import logs, spans
 from heliograph.base.process.settings import Settings
 from heliograph.cli.terminal.console import UNREACHABLE, Problem, no_database, settings_of
 
@@ -19,10 +19,12 @@ log = structlog.get_logger()
 PATIENCE = 60.0
 
 
-def begin(data_dir: Path | None) -> Settings:
-    """Load settings with an explicit secret key, and set up logging. Raises SettingsError."""
+def begin(data_dir: Path | None, *, part: str) -> Settings:
+    """Load settings with an explicit secret key, and set up logs and traces. `part`: `api` or `worker`. Raises
+    SettingsError."""
     settings = settings_of(data_dir, needs_key=True, direct=False)
     logs.configure(settings)
+    spans.configure(settings, part=part)
     return settings
 
 

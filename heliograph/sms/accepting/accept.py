@@ -10,13 +10,13 @@ The rule nobody may break: nothing is answered before it is committed, and a bad
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
 
+from heliograph import traces
 from heliograph.accounts import spending
 from heliograph.accounts.organizations import forbidden
 from heliograph.accounts.quota import QuotaExceeded
@@ -33,16 +33,16 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.clock import iso, now
 from heliograph.base.database.pool import Connection, Kept, Pool, is_down
 from heliograph.base.errors import Invalid, Refusal, Unavailable
-from heliograph.base.ids import uuid7
 from heliograph.base.loading_cache import Current
 from heliograph.base.money import Charge, columns
+from heliograph.base.process.spans import Context
 from heliograph.base.retry import SUBMIT_HORIZON
 from heliograph.classes import kinds
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.guard import holds
 from heliograph.guard.book import Book
 from heliograph.queue.leases import SINGLE
-from heliograph.sending.intake import Intake, outcomes, senders_of
+from heliograph.sending.intake import Intake, both, new_id, outcomes, senders_of, traced_of
 from heliograph.sms.accepting import encoding
 from heliograph.sms.accepting.carried import Carried
 from heliograph.sms.accepting.sender_ids import SenderBook, SenderId
@@ -89,6 +89,8 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     rate_unit: RateUnit | None = None
     #: The id that the message will have; None: a new one.
     id: UUID | None = None
+    #: The request that sends it, if that is traced.
+    trace: Context | None = None
 
 
 class _Item(msgspec.Struct, frozen=True, gc=False):
@@ -214,7 +216,7 @@ class Acceptor:
                 if is_down(error):
                     raise Unavailable from error
                 raise
-        return _Item(send, send.id or uuid7(), sender, kind, segments, price, refusal)
+        return _Item(send, new_id(send), sender, kind, segments, price, refusal)
 
     async def _store_one(self, item: _Item) -> Answer | BaseException:
         send, sender, unit, fits = item.send, item.sender, item.send.rate_unit, item.refusal is None
@@ -260,11 +262,14 @@ class Acceptor:
 
     async def _store(self, items: list[_Item]) -> list[Answer | BaseException]:
         challenged = [item for item in items if item.send.challenge_passed and is_guarded(item.send)]
-        if len(items) == 1 and not challenged:
+        traced = traced_of(items)
+        if len(items) == 1 and not challenged and not traced:
             return [await self._store_one(items[0])]
         sends = [item.send for item in items]
         windows = windows_of([(send.actor.organization_id, send.rate_unit) for send in sends])
-        async with self._kept.use() as conn, _both(conn, bool(challenged)):
+        async with self._kept.use() as conn, both(conn, bool(challenged or traced)):
+            if traced:
+                await traces.keep(conn, traced)
             if challenged:
                 await holds.challenged(conn, [(item.send.actor.organization_id, item.id) for item in challenged])
             row = await conn.fetchrow(
@@ -311,16 +316,6 @@ class Acceptor:
 def is_guarded(send: Send) -> bool:
     """Whether the guard looks at it: test messages cost nothing, and the people of a campaign were chosen."""
     return send.actor.mode == "live" and send.campaign_id is None
-
-
-@asynccontextmanager
-async def _both(conn: Connection, also: bool) -> AsyncIterator[None]:
-    """One commit for a batch and for what stands beside it; the batch alone is its own."""
-    if not also:
-        yield
-        return
-    async with conn.transaction():
-        yield
 
 
 def unfit(send: Send, segments: int) -> Invalid | None:

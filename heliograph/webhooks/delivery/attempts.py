@@ -10,6 +10,7 @@ import msgspec
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
+from heliograph.base.process.spans import Context, Span
 from heliograph.queue.leases import Lease
 
 #: The kind of test events. An example of another kind has that kind after a colon, so that no subscription, replay or
@@ -43,6 +44,9 @@ class Delivery(msgspec.Struct, gc=False):
     lost: bool = False
     #: Somebody asked for it and looks at the answer.
     is_test: bool = False
+    #: Of a message that is traced, once it was looked up; and the attempt that is under way.
+    trace: Context | None = None
+    span: Span | None = None
 
 
 class Destination(msgspec.Struct, frozen=True):

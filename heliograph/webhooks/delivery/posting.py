@@ -18,13 +18,16 @@ from uuid import UUID
 
 import structlog
 
+from heliograph import traces
 from heliograph.base import retry
 from heliograph.base.crypto import Key, Unsealable
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.loading_cache import LoadingCache
+from heliograph.base.process import spans
 from heliograph.base.process.crash import crash_point
 from heliograph.base.process.settings import Settings
+from heliograph.base.process.spans import Attributes, Context
 from heliograph.http.answers import Answer, Failure
 from heliograph.http.client import HttpClient
 from heliograph.queue.leases import Lease
@@ -96,6 +99,12 @@ class Poster:
 
     def start(self, line: EndpointQueue[Delivery], delivery: Delivery) -> bool:
         """One attempt, in a place taken for `line`. False: it is over already, and `ended` will not be called."""
+        if delivery.trace is None and spans.on() and spans.is_marked(delivery.lease.id):
+            self._spawn(self._trace_and_start(line, delivery))
+            return True
+        return self._start(line, delivery)
+
+    def _start(self, line: EndpointQueue[Delivery], delivery: Delivery) -> bool:
         key = (delivery.lease.organization_id, line.id)
         fresh, destination = self._destinations.peek(key)
         if fresh:
@@ -116,19 +125,55 @@ class Poster:
                 return False
             values = {"event_id": delivery.event_id, "request_id": delivery.request_id}
             lines = signer.lines(**values, body=delivery.body, at=at) + _CONTENT_TYPE
+            count, traceparent = signing.LINES + 1, ""
+            if delivery.trace is not None:
+                traceparent = self._begin_span(line, delivery, delivery.trace)
+                lines += f"{spans.HEADER}: {traceparent}\r\n"
+                count += 1
             answered = partial(self._answered, line, delivery, at, (destination.url, lines))
             if destination.is_catcher:
                 self._spawn(self._catch(line, delivery, lines, at, answered))
                 return True
             crash_point("webhook.before_post")
-            if not self._client.post_now(destination.url, delivery.body, lines, signing.LINES + 1, answered):
+            if not self._client.post_now(destination.url, delivery.body, lines, count, answered):
                 headers = signer.headers(**values, body=delivery.body, at=at)
                 headers["content-type"] = "application/json"
+                if traceparent:
+                    headers[spans.HEADER] = traceparent
                 self._spawn(self._connect_and_post(line, delivery, destination.url, headers, answered))
         except Exception:
             self._broke_off(delivery)
             return False
         return True
+
+    async def _trace_and_start(self, line: EndpointQueue[Delivery], delivery: Delivery) -> None:
+        """Look up the trace of a delivery that seems to have one. Without the database it goes out without it."""
+        try:
+            async with self._pool.acquire() as conn:
+                delivery.trace = await traces.of_event(conn, delivery.lease.organization_id, delivery.body)
+        except Exception as error:
+            if not is_down(error):
+                log.exception("trace not looked up")
+        if not self._start(line, delivery):
+            self._ended(line)
+
+    def _begin_span(self, line: EndpointQueue[Delivery], delivery: Delivery, trace: Context) -> str:
+        """An attempt of a delivery that is traced; returns its `traceparent`."""
+        number, event = delivery.lease.tries + 1, delivery.event_id
+        said: Attributes = {"event_id": event, "endpoint_id": str(line.id), "attempt": number}
+        delivery.span = spans.begin("webhook", trace, said, kind="client")
+        return delivery.span.context.header
+
+    def _end_span(self, delivery: Delivery, outcome: Answer | Failure | None) -> None:
+        span, delivery.span = delivery.span, None
+        if span is None:
+            return
+        said: dict[str, str | int] = {}
+        if isinstance(outcome, Answer):
+            said["http.response.status_code"] = outcome.status
+        elif outcome is not None:
+            said["error.type"] = outcome.kind
+        span.end(said, failed=not isinstance(outcome, Answer) or not 200 <= outcome.status < 300)
 
     async def close(self) -> None:
         """Abort all attempts; they are no longer reported."""
@@ -192,6 +237,7 @@ class Poster:
     def _broke_off(self, delivery: Delivery) -> None:
         """A failure that can only be our own."""
         log.exception("webhook attempt broke off")
+        self._end_span(delivery, None)
         self._record(Ended(delivery.lease, BROKEN, None, delivery.number))
 
     def _answered(
@@ -202,6 +248,8 @@ class Poster:
         sent: tuple[str, str],
         outcome: Answer | Failure,
     ) -> None:
+        if delivery.span is not None:
+            self._end_span(delivery, outcome)
         if self._closed:
             return
         crash_point("webhook.after_post")

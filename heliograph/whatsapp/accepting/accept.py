@@ -17,6 +17,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph import traces
 from heliograph.accounts.organizations import DestinationNotAllowed, forbidden
 from heliograph.accounts.requests import Answer, IdempotencyConflict, OverLimit, RateUnit, tell, windows_of
 from heliograph.base import phones
@@ -27,9 +28,10 @@ from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
 from heliograph.base.money import decimal
 from heliograph.base.process.settings import Settings
+from heliograph.base.process.spans import Context
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.queue.leases import SINGLE
-from heliograph.sending.intake import Intake, outcomes, senders_of
+from heliograph.sending.intake import Intake, both, new_id, outcomes, senders_of, traced_of
 from heliograph.whatsapp.mirror.numbers import Number, NumberBook, unavailable
 from heliograph.whatsapp.mirror.templates import (
     Template,
@@ -95,6 +97,8 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lane: int = SINGLE
     #: The id that the message will have; None: a new one.
     id: UUID | None = None
+    #: The request that sends it, if that is traced.
+    trace: Context | None = None
     send_at: datetime | None = None
 
 
@@ -178,7 +182,7 @@ class Acceptor:
         category = content.category if isinstance(content, TemplateSend) else SERVICE
         refusal = forbidden(send.actor, send.to)
         if refusal is not None:  # this is reported before anything is looked up
-            return _Item(send, send.id or uuid7(), None, None, category, country, 0, refusal)
+            return _Item(send, new_id(send), None, None, category, country, 0, refusal)
         try:
             number = await self._numbers.find(send.actor, send.number_id)
             if number.reason == "removed":  # its account's templates may be gone, too
@@ -202,7 +206,7 @@ class Acceptor:
             if is_down(error):
                 raise Unavailable from error
             raise
-        return _Item(send, send.id or uuid7(), number, template, category, country, price, refusal)
+        return _Item(send, new_id(send), number, template, category, country, price, refusal)
 
     async def _store_one(self, item: _Item) -> Answer | BaseException:
         send, template, unit = item.send, item.template, item.send.rate_unit
@@ -250,11 +254,14 @@ class Acceptor:
         return _answer(item, *(row[name] for name in DECIDED))
 
     async def _store(self, items: list[_Item]) -> list[Answer | BaseException]:
-        if len(items) == 1:
+        traced = traced_of(items)
+        if len(items) == 1 and not traced:
             return [await self._store_one(items[0])]
         sends = [item.send for item in items]
         windows = windows_of([(send.actor.organization_id, send.rate_unit) for send in sends])
-        async with self._kept.use() as conn:
+        async with self._kept.use() as conn, both(conn, bool(traced)):
+            if traced:
+                await traces.keep(conn, traced)
             row = await conn.fetchrow(
                 ACCEPT,
                 self._keys_kept,

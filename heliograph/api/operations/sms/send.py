@@ -247,6 +247,7 @@ def _send(call: Call, body: SendSms) -> Send:
         sender_name=body.sender_name,
         client_reference=body.client_reference,
         request_id=call.request_id,
+        trace=call.trace,
         key_hash=call.key_hash,
         request_hash=request_hash(canonical),
         send_at=body.send_at,

@@ -148,6 +148,7 @@ async def send_whatsapp_message(call: Call, body: SendWhatsAppMessage) -> Annota
             content=_content(body),
             client_reference=body.client_reference,
             request_id=call.request_id,
+            trace=call.trace,
             key_hash=call.key_hash,
             request_hash=request_hash(canonical),
             rate_unit=call.rate_unit,
