@@ -118,7 +118,10 @@ ACTIONS = {
     "export.fetched": "Exported file fetched",
     "audit.exported": "Audit log exported",
     "usage.exported": "Usage exported",
+    "billing.locked": "Month locked for billing",
 }
 
 #: Objects that belong to the installation: no entry of an organization is about them.
-OF_INSTALLATION = frozenset({"supplier", "receipt", "route", "rates", "sender_rule", "number_rule", "whatsapp_app"})
+OF_INSTALLATION = frozenset(
+    {"supplier", "receipt", "route", "rates", "billing", "sender_rule", "number_rule", "whatsapp_app"}
+)

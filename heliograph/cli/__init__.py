@@ -45,6 +45,7 @@ ROOMS = {
     "route": "carriage",
     "rule": "carriage",
     "margin": "money",
+    "billing": "money",
     "quota": "organization",
     "usage": "organization",
     "contacts": "audience",

@@ -41,6 +41,15 @@ GROUPS: Groups = (
         ),
     ),
     (
+        "Money",
+        (
+            Place("/console/plans", "Plans and quota", "chart", permission=roles.MONEY, key="u"),
+            Place("/console/wallets", "Wallets", "wallet", permission=roles.MONEY, key="w"),
+            Place("/console/rates", "Rates", "tag", permission=roles.MONEY, key="t"),
+            Place("/console/billing", "Billing export", "download", permission=roles.MONEY, key="b"),
+        ),
+    ),
+    (
         "House",
         (
             Place("/console/operators", "Operators", "users", permission=roles.OPERATORS, key="p"),

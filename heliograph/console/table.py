@@ -8,6 +8,7 @@ from heliograph.console.door.routes import ROUTES as DOOR
 from heliograph.console.engine.routes import ROUTES as ENGINE
 from heliograph.console.house.routes import ROUTES as HOUSE
 from heliograph.console.messages.routes import ROUTES as MESSAGES
+from heliograph.console.money.routes import ROUTES as MONEY
 from heliograph.console.organizations.routes import ROUTES as ORGANIZATIONS
 from heliograph.console.receipts.routes import ROUTES as RECEIPTS
 from heliograph.pages.routes import Route, Table, get
@@ -21,6 +22,7 @@ ROUTES: tuple[Route, ...] = (
     *ORGANIZATIONS,
     *MESSAGES,
     *RECEIPTS,
+    *MONEY,
     *HOUSE,
 )
 

@@ -466,6 +466,41 @@ CREATE TABLE usage_counts (
 COMMENT ON TABLE usage_counts IS 'tenant: the usage list by month (UTC), maintained with it and kept when its messages are gone. With traffic_deltas, the quantities of SMS add up to what remains of the quota';
 COMMENT ON COLUMN usage_counts.quantity IS 'signed, as in usage_entries';
 
+CREATE TABLE billing_exports (
+    month         date PRIMARY KEY CHECK (extract(day FROM month) = 1),
+    locked_at     timestamptz NOT NULL DEFAULT now(),
+    locked_by     text NOT NULL,
+    organizations integer NOT NULL,
+    lines         integer NOT NULL,
+    sms           bigint NOT NULL,
+    segments      bigint NOT NULL,
+    whatsapp      bigint NOT NULL,
+    refunds       bigint NOT NULL,
+    adjustments   bigint NOT NULL,
+    grants        bigint NOT NULL,
+    checksum      text NOT NULL CHECK (checksum ~ '^([0-9a-f]{64})?$')
+);
+COMMENT ON TABLE billing_exports IS 'control: months whose bills were locked, of all organizations at once; they stay';
+COMMENT ON COLUMN billing_exports.checksum IS 'SHA-256 of the file, which is made of billing_lines; empty only within the transaction that locks';
+
+CREATE TABLE billing_lines (
+    organization_id uuid NOT NULL,
+    month           date NOT NULL,
+    type            text COLLATE "C" NOT NULL CHECK (type IN ('usage', 'refund', 'adjustment', 'grant')),
+    channel         text COLLATE "C" NOT NULL,
+    country         text COLLATE "C" NOT NULL,
+    sender          text COLLATE "C" NOT NULL,
+    organization    text NOT NULL,
+    quantity        bigint NOT NULL,
+    segments        bigint NOT NULL,
+    PRIMARY KEY (organization_id, month, type, channel, country, sender)
+);
+CREATE UNIQUE INDEX billing_lines_month ON billing_lines (month, organization_id, type, channel, country, sender);
+COMMENT ON TABLE billing_lines IS 'tenant: the lines of a locked month, written once with its row of billing_exports; they stay';
+COMMENT ON COLUMN billing_lines.organization IS 'its name when the month was locked';
+COMMENT ON COLUMN billing_lines.sender IS 'for WhatsApp the number; empty for adjustments and grants, as the country';
+COMMENT ON COLUMN billing_lines.quantity IS 'signed, as in usage_entries';
+
 CREATE TABLE usage_closed (
     source    text PRIMARY KEY,
     closed_at timestamptz NOT NULL DEFAULT now()

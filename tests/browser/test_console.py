@@ -215,7 +215,12 @@ async def test_every_page_of_the_console(site: Site) -> None:
         (supplier, *_) = await routing.load(conn)
         operator = await conn.fetchval("SELECT user_id FROM operators")
     organization = str(site.made.actor.organization_id)
-    ids = {"organizations": organization, "suppliers": str(supplier.id), "operators": str(operator)}
+    ids = {
+        "organizations": organization,
+        "suppliers": str(supplier.id),
+        "operators": str(operator),
+        "wallets": organization,
+    }
     paths = []
     for route in ROUTES:
         if (
@@ -224,7 +229,7 @@ async def test_every_page_of_the_console(site: Site) -> None:
             and not route.path.endswith("/messages/{id}")
         ):
             room = route.path.split("/")[2]
-            path = route.path.replace("{organization}", organization)
+            path = route.path.replace("{organization}", organization).replace("{month}", "2026-01")
             paths.append(re.sub(r"\{id\}", str(asked.id) if room == "approvals" else ids.get(room, "none"), path))
     for path in paths:
         await look(path)

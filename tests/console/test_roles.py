@@ -20,7 +20,11 @@ ENDS = ("/console/logout",)
 
 
 def path_of(route: Route) -> str:
-    return route.path.replace("{id}", str(uuid.uuid4())).replace("{organization}", str(uuid.uuid4()))
+    return (
+        route.path.replace("{id}", str(uuid.uuid4()))
+        .replace("{organization}", str(uuid.uuid4()))
+        .replace("{month}", "2026-01")
+    )
 
 
 def test_the_table_names_permissions_that_exist_and_stays_under_its_prefix() -> None:

@@ -1,0 +1,148 @@
+"""`heliograph billing`: a month of all organizations, locked once it is over, as a file that never changes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heliograph.base.csv_files import unguarded
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+from heliograph.base.process import private_files
+from heliograph.cli.terminal.console import (
+    DataDir,
+    Json,
+    Problem,
+    as_plain,
+    group,
+    on_database,
+    say,
+    settings_of,
+    shell,
+    show,
+)
+from heliograph.overview.installation import billing
+from heliograph.overview.installation.billing import Locked, Month
+from heliograph.overview.usage import month_of
+
+app = group("Lock months for billing, and export what all organizations used in them.")
+
+COLUMNS = ("month", "state", "organizations", "sms", "segments", "whatsapp", "lines", "checksum")
+Which = Annotated[str, typer.Argument(metavar="MONTH", help="The month, in UTC, such as 2026-11.")]
+
+
+@app.command("list")
+def list_(json: Json = False, data_dir: DataDir = None) -> None:
+    """List months, the latest first: which are locked, with their sums and checksums.
+
+    \b
+    Example:
+      heliograph billing list
+    """
+
+    async def work(conn: Connection) -> list[Month]:
+        return await billing.months(conn)
+
+    rows: list[dict[str, object]] = []
+    for one in on_database(work, settings_of(data_dir)):
+        state = "locked" if one.locked else "over" if one.is_over else "open"
+        rows.append(
+            {"month": f"{one.month:%Y-%m}", "state": state} | ({} if one.locked is None else _plain(one.locked))
+        )
+    show(rows, json, COLUMNS)
+
+
+@app.command("lock")
+def lock(month: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Write the lines of a month down for good, an hour after its end or later. One that is locked stays as it is.
+
+    \b
+    Example:
+      heliograph billing lock 2026-10
+    """
+
+    async def work(conn: Connection) -> Locked:
+        return await billing.lock(conn, month=month_of(month), by=shell())
+
+    show(_plain(on_database(work, settings_of(data_dir))), json)
+
+
+@app.command("export")
+def export(
+    month: Which,
+    file: Annotated[
+        Path | None, typer.Argument(dir_okay=False, writable=True, help="File to write; defaults to stdout.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the lines as JSON instead.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Export a locked month as CSV: the same bytes each time. The quantities of the channel sms add up to what the
+    month changed of the quotas.
+
+    \b
+    Examples:
+      heliograph billing export 2026-10 october.csv
+      heliograph billing export 2026-10 | sha256sum
+    """
+
+    async def work(conn: Connection) -> bytes:
+        wanted: date = month_of(month)
+        if (await billing.get(conn, month=wanted)).locked is None:
+            raise NotFound("This month is not locked: `heliograph billing lock` does that.", month=month)
+        return b"".join([part async for part in billing.parts(conn, month=wanted)])
+
+    if json and file is not None:
+        raise typer.BadParameter("JSON is printed; give no file", param_hint="--json")
+    text = on_database(work, settings_of(data_dir))
+    if json:
+        rows = csv.DictReader(io.StringIO(text.decode()))
+        show([{name: _value(name, cell) for name, cell in row.items()} for row in rows], json)
+    elif file is None:
+        sys.stdout.buffer.write(text)
+        sys.stdout.flush()
+    else:
+        with private_files.open_text(file, encoding="utf-8") as out:
+            out.write(text.decode())
+        say(f"Written to {file}.")
+
+
+@app.command("verify")
+def verify(month: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Check that the file of a locked month still has its checksum, and its sums those of the usage lists.
+
+    \b
+    Example:
+      heliograph billing verify 2026-10
+    """
+
+    async def work(conn: Connection) -> tuple[bool, bool]:
+        wanted = month_of(month)
+        same = await billing.verify(conn, month=wanted)
+        return same, await billing.lines(conn, month=wanted) == await billing.ledger(conn, month=wanted)
+
+    same, agrees = on_database(work, settings_of(data_dir))
+    if json:
+        show({"checksum": same, "sums": agrees}, json)
+    if not (same and agrees):
+        raise Problem(
+            "the file does not have its checksum" if not same else "the sums are not those of the usage lists"
+        )
+    say("The file has its checksum, and its sums are those of the usage lists.")
+
+
+def _value(name: str, cell: str) -> int | str:
+    """A cell of the file, as it was before it was written for spreadsheets."""
+    return int(cell) if name in ("quantity", "segments") else unguarded(cell)
+
+
+def _plain(one: Locked) -> dict[str, object]:
+    plain: dict[str, object] = as_plain(one)
+    sums = plain.pop("sums")
+    assert isinstance(sums, dict)
+    return plain | {"month": f"{one.month:%Y-%m}"} | sums

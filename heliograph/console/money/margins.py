@@ -1,0 +1,90 @@
+"""O13: what suppliers charge beside what organizations pay, and what is left."""
+
+from __future__ import annotations
+
+import io
+from datetime import date, timedelta
+from typing import Any
+
+from heliograph.base.csv_files import Writer
+from heliograph.base.database import clock
+from heliograph.base.errors import Invalid
+from heliograph.base.money import decimal
+from heliograph.pages.answers import Answer, Download, Shown
+from heliograph.pages.pieces.charts import MARK
+from heliograph.pages.requests import Request
+from heliograph.prices import margins
+from heliograph.prices.margins import PARTS, Line
+
+#: Lines that a page shows, and days that may be asked for at once.
+SHOWN, LONGEST = 400, timedelta(days=92)
+#: What there may be a line for each of.
+SPLITS = ("supplier", "supplier,country", "organization", "country", "country,network", "day", "day,supplier")
+
+
+async def show(request: Request) -> Answer:
+    """By supplier, of this month, or as the address says."""
+    typed = {name: request.query.get(name, "").strip() for name in ("from", "to", "by")}
+    by = typed["by"] if typed["by"] in SPLITS else SPLITS[0]
+    refusal = None
+    try:
+        first, last = _days(typed)
+    except Invalid as wrong:
+        refusal = wrong
+        first, last = _days({"from": "", "to": ""})
+    async with request.reading() as conn:
+        lines = await margins.read(conn, first=first, last=last + timedelta(days=1), by=by.split(","))
+    if "csv" in request.query and refusal is None:
+        body = (MARK + _as_csv(lines, by.split(","))).encode()
+        return Download(name=f"margins-{first}.csv", kind="text/csv; charset=utf-8", body=body)
+    values: dict[str, Any] = {
+        "lines": lines[:SHOWN],
+        "is_cut": len(lines) > SHOWN,
+        "parts": by.split(","),
+        "by": by,
+        "splits": SPLITS,
+        "since": first.isoformat(),
+        "until": last.isoformat(),
+        "file": request.again(csv="1"),
+    }
+    return Shown(template="money/margins.html", values=values, status=422 if refusal else 200, refusal=refusal)
+
+
+def _days(typed: dict[str, str]) -> tuple[date, date]:
+    """The first and the last day; of the present month if there are none. Raises Invalid."""
+    today = clock.now().date()
+    first, last = (_day(field, typed[field]) for field in ("from", "to"))
+    first = first or min(today, last or today).replace(day=1)
+    last = last or max(today, first)
+    if last < first:
+        raise Invalid(("to", "order", "The last day must not be before the first."))
+    if last - first > LONGEST:
+        raise Invalid(("from", "range", "Choose at most 92 days."))
+    return first, last
+
+
+def _day(field: str, text: str) -> date | None:
+    try:
+        day = date.fromisoformat(text) if text else None
+        if day is not None and not 2000 <= day.year < 3000:
+            raise ValueError(text)
+    except ValueError:
+        raise Invalid((field, "format", "Write a day as 2027-01-31.")) from None
+    return day
+
+
+def _as_csv(lines: list[Line], by: list[str]) -> str:
+    parts = [one for one in PARTS if one in by]
+    out = io.StringIO()
+    writer = Writer(out, [*parts, "messages", "segments", "price", "price_currency", "cost", "cost_currency", "margin"])
+    for one in lines:
+        told = [str(getattr(one, name)) for name in parts]
+        price, cost = ("" if not currency else decimal(amount) for amount, currency in _amounts(one))
+        margin = "" if one.margin is None else decimal(one.margin)
+        counts = (str(one.messages), str(one.segments))
+        writer.row([*told, *counts, price, one.price_currency, cost, one.cost_currency, margin])
+    return out.getvalue()
+
+
+def _amounts(one: Line) -> tuple[tuple[int, str], tuple[int, str]]:
+    return (one.price, one.price_currency), (one.cost, one.cost_currency)

@@ -1,0 +1,88 @@
+"""O13: all wallets, with the sums that must be zero; one of them topped up or corrected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.accounts.organizations import Organization
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.base.money import micros
+from heliograph.console.acting import acting_for, organization
+from heliograph.overview.installation import money
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces import leafing
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import MONEY_CHANGE
+from heliograph.whatsapp.money import wallet
+from heliograph.whatsapp.money.wallet import WalletInsufficientFunds
+
+HERE = "/console/wallets"
+#: Entries of a wallet's page.
+ENTRIES = 50
+
+
+async def show(request: Request) -> Answer:
+    """All of them, and what they come to by currency."""
+    size = leafing.size(request)
+    async with request.reading() as conn:
+        found = await money.wallets(conn, after=leafing.after(request), limit=size + 1)
+        sums = await money.sums(conn)
+    last = found[size - 1].organization_id if len(found) > size else None
+    values = {"rows": found[:size], "sums": sums, "pages": leafing.pages(request, last)}
+    return Shown(template="money/wallets.html", values=values)
+
+
+async def show_one(request: Request) -> Answer:
+    """The wallet of an organization, with its latest entries."""
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+        values = await _values(conn, request, one)
+    return Shown(template="money/wallet.html", values=values)
+
+
+async def change(request: Request) -> Answer:
+    """More money, or a correction, with a reason that the organization reads."""
+    form = request.form
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+    try:
+        # Where a comma is the decimal sign, people type it.
+        amount = micros(form.get("amount", "").strip().replace(",", "."))
+        if amount is None:
+            raise Invalid(("amount", "format", "Write an amount such as 250 or 12.50."))
+
+        async def work(conn: Connection) -> int:
+            currency = form.get("currency", "").strip().upper() or None
+            values: dict[str, Any] = {"amount": amount, "currency": currency, "reason": form.get("reason", "")}
+            move = wallet.adjust if form.get("kind") == "adjustment" else wallet.top_up
+            return (await move(conn, one.id, **values, by=request.who)).available
+
+        await request.once(work, actor=acting_for(request, one))
+    except (Invalid, WalletInsufficientFunds) as refusal:
+        problem = refusal if isinstance(refusal, Invalid) else _too_little()
+        async with request.reading() as conn:
+            return refused("money/wallet.html", problem, await _values(conn, request, one))
+    return Elsewhere(location=f"{HERE}/{one.id}", notice=request.text("It is booked."))
+
+
+def _too_little() -> Invalid:
+    return Invalid(("amount", "range", "Less is left than this takes away."))
+
+
+async def _values(conn: Connection, request: Request, one: Organization) -> dict[str, Any]:
+    actor, form = acting_for(request, one), request.form
+    balance = await wallet.show(conn, actor)
+    return {
+        "one": one,
+        "wallet": balance,
+        "currency": balance.currency or wallet.DEFAULT_CURRENCY,
+        "entries": await wallet.ledger(conn, actor, limit=ENTRIES),
+        "movements": words.MOVEMENTS,
+        "amount": form.get("amount", ""),
+        "reason": form.get("reason", ""),
+        "kind": form.get("kind", ""),
+        "typed_currency": form.get("currency", ""),
+        "may_change": request.may(permission=MONEY_CHANGE),
+    }

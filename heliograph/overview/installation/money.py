@@ -1,0 +1,194 @@
+"""Money and quota of all organizations, for operators: renewals ahead, wallets that add up, and which prices hold when.
+
+The rule nobody may break: amounts of two currencies are never added.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database.pool import Connection
+from heliograph.whatsapp.money.rates import CATEGORIES, ELSEWHERE
+
+#: Rows of a page; organizations whose renewal is told of ahead; destinations that are named of a tariff.
+PAGE, AHEAD, NAMED = 50, 50, 12
+
+
+class Renewal(msgspec.Struct, frozen=True):
+    """A period that ends, and the quota that the next one brings (None: it leaves it alone)."""
+
+    id: UUID
+    name: str
+    state: str
+    plan: str
+    allowance: int | None
+    period_end: datetime
+    remaining: int
+    total: int
+
+
+# By the index of periods that end; at most AHEAD of them look their quota up.
+RENEWALS = """
+SELECT o.id, o.name, o.state, o.plan, o.allowance, o.period_end, q.total - q.used AS remaining, q.total
+  FROM (SELECT * FROM organizations WHERE period_anchor IS NOT NULL AND state <> 'closed'
+         ORDER BY period_end LIMIT $1) o
+       CROSS JOIN LATERAL (SELECT * FROM quotas WHERE organization_id = o.id LIMIT 1) q
+ ORDER BY o.period_end, o.name
+"""
+
+
+async def renewals(conn: Connection) -> list[Renewal]:
+    """The next AHEAD renewals, the nearest first."""
+    return [Renewal(**row) for row in await conn.fetch(RENEWALS, AHEAD)]
+
+
+class Balance(msgspec.Struct, frozen=True):
+    """An organization's wallet, in millionths of its currency."""
+
+    organization_id: UUID
+    name: str
+    currency: str
+    available: int
+    reserved: int
+    consumed: int
+    total: int
+    updated_at: datetime
+    is_low: bool
+
+    @property
+    def difference(self) -> int:
+        """What the parts are apart from the total: nothing."""
+        return self.total - self.available - self.reserved - self.consumed
+
+
+WALLETS = """
+SELECT w.organization_id, o.name, w.currency, w.available, w.reserved, w.consumed, w.total, w.updated_at,
+       coalesce(w.available < w.alert_below, false) AS is_low
+  FROM (SELECT * FROM wallets WHERE $1::uuid IS NULL OR organization_id < $1
+         ORDER BY organization_id DESC LIMIT $2) w
+       JOIN organizations o ON o.id = w.organization_id
+ ORDER BY w.organization_id DESC
+"""
+
+
+async def wallets(conn: Connection, *, after: UUID | None = None, limit: int = PAGE) -> list[Balance]:
+    """Wallets, those of the newest organizations first."""
+    return [Balance(**row) for row in await conn.fetch(WALLETS, after, limit)]
+
+
+class Sum(msgspec.Struct, frozen=True):
+    """All wallets of a currency. `booked`: what was topped up and adjusted, by the ledgers, which is the total too."""
+
+    currency: str
+    wallets: int
+    available: int
+    reserved: int
+    consumed: int
+    total: int
+    booked: int
+
+    @property
+    def difference(self) -> int:
+        """What the parts are apart from the total, and the total from the ledgers: nothing."""
+        return abs(self.total - self.available - self.reserved - self.consumed) + abs(self.total - self.booked)
+
+
+# Changes by operators are few; messages only move what is there from one part to the other.
+SUMS = """
+SELECT w.currency, count(*) AS wallets, sum(w.available)::bigint AS available, sum(w.reserved)::bigint AS reserved,
+       sum(w.consumed)::bigint AS consumed, sum(w.total)::bigint AS total, coalesce(sum(l.booked), 0)::bigint AS booked
+  FROM wallets w
+       LEFT JOIN (SELECT organization_id, sum(available) AS booked FROM wallet_ledger GROUP BY 1) l
+              USING (organization_id)
+ GROUP BY w.currency ORDER BY w.currency
+"""
+
+
+async def sums(conn: Connection) -> list[Sum]:
+    """The sums of all wallets, by currency."""
+    return [Sum(**row) for row in await conn.fetch(SUMS)]
+
+
+class Validity(msgspec.Struct, frozen=True):
+    """Rates of WhatsApp of one currency and category: how many hold, and what changes when."""
+
+    currency: str
+    category: str
+    #: Countries with a rate of their own that holds now, and rates that begin later.
+    holding: int
+    coming: int
+    #: When the next one begins, and since when the latest ones hold.
+    next_at: datetime | None
+    latest_at: datetime | None
+    #: The rate for all other countries, millionths; None: there is none, and sends there are refused.
+    elsewhere: int | None
+
+
+# A currency that a wallet or an account uses needs every category; one that only has rates is shown as it is.
+VALIDITY = f"""
+WITH wanted AS (
+    SELECT currency, category
+      FROM (SELECT currency FROM wallets UNION SELECT currency FROM whatsapp_accounts WHERE state <> 'removed'
+            UNION SELECT currency FROM whatsapp_rates) used
+           CROSS JOIN unnest($1::text[]) AS category
+), dated AS (
+    SELECT *, valid_from <= now() AS begun,
+           row_number() OVER (PARTITION BY currency, category, country, valid_from <= now()
+                              ORDER BY valid_from DESC) AS n
+      FROM whatsapp_rates
+)
+SELECT w.currency, w.category,
+       count(d.country) FILTER (WHERE d.begun AND d.n = 1 AND d.country <> '{ELSEWHERE}') AS holding,
+       count(d.country) FILTER (WHERE NOT d.begun) AS coming,
+       min(d.valid_from) FILTER (WHERE NOT d.begun) AS next_at,
+       max(d.valid_from) FILTER (WHERE d.begun AND d.n = 1) AS latest_at,
+       max(d.price) FILTER (WHERE d.begun AND d.n = 1 AND d.country = '{ELSEWHERE}') AS elsewhere
+  FROM wanted w LEFT JOIN dated d USING (currency, category)
+ WHERE w.category <> 'service' OR d.country IS NOT NULL
+ GROUP BY w.currency, w.category ORDER BY w.currency, w.category
+"""
+
+
+async def validity(conn: Connection) -> list[Validity]:
+    """Which rates of WhatsApp hold, by currency and category: also where there is none, of currencies in use."""
+    return [Validity(**row) for row in await conn.fetch(VALIDITY, list(CATEGORIES))]
+
+
+class Card(msgspec.Struct, frozen=True):
+    """A supplier's rate card or a price list for SMS: what holds, comes, and ends."""
+
+    kind: str
+    name: str
+    currency: str
+    is_default: bool
+    organizations: int
+    holding: int
+    coming: int
+    next_at: datetime | None
+    #: Countries and networks of rates that ended, and that nothing follows: at most NAMED.
+    gaps: list[str]
+
+
+CARDS = f"""
+SELECT t.kind, t.name, t.currency, t.is_default,
+       (SELECT count(*) FROM organizations o WHERE o.price_list_id = t.id) AS organizations,
+       r.holding, r.coming, r.next_at, coalesce(r.gaps[:{NAMED}], '{{}}') AS gaps
+  FROM tariffs t CROSS JOIN LATERAL (
+       SELECT count(*) FILTER (WHERE is_held) AS holding, count(*) FILTER (WHERE effective_from > now()) AS coming,
+              min(effective_from) FILTER (WHERE effective_from > now()) AS next_at,
+              array_agg(DISTINCT destination ORDER BY destination) FILTER (WHERE NOT ever_held) AS gaps
+         FROM (SELECT *, coalesce(effective_from <= now(), true) AND coalesce(effective_to > now(), true) AS is_held,
+                      trim(country || ' ' || mcc || mnc || prefix) AS destination,
+                      bool_or(coalesce(effective_from <= now(), true) AND coalesce(effective_to > now(), true)) OVER (
+                          PARTITION BY country, mcc, mnc, prefix, message_class, sender_type) AS ever_held
+                 FROM tariff_rates WHERE tariff_id = t.id) one) r
+ ORDER BY t.kind, lower(t.name)
+"""
+
+
+async def cards(conn: Connection) -> list[Card]:
+    """Rate cards of suppliers and price lists of organizations, with what holds now."""
+    return [Card(**row) for row in await conn.fetch(CARDS)]

@@ -1,0 +1,66 @@
+"""Journey 9 in a browser: a month is exported for billing, and its sums are those of the usage lists to the message."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from heliograph.base.database.pool import Pool
+from tests.processes import installation
+from tests.rules.test_billing import LEDGER, bounds, used
+
+from .conftest import DAY, Site, browsing, looks
+from .test_console import set_up
+
+
+@pytest.fixture
+async def office(request: pytest.FixtureRequest, database_url: str, pool: Pool, tmp_path: Path) -> AsyncIterator[Site]:
+    """A site without a worker: what was sent stays where the test puts it."""
+    async with (
+        installation(database_url, tmp_path) as made,
+        made.serving(),
+        browsing(made, pool, tmp_path, request.param) as found,
+    ):
+        yield found
+        assert found.complaints == []
+
+
+@pytest.mark.lasts(20)
+@pytest.mark.parametrize("office", looks(DAY), indirect=True)
+async def test_a_month_is_exported_and_equals_the_ledger(office: Site, pool: Pool) -> None:
+    month, _ = await used(pool)
+    page = office.page
+    await set_up(office)
+    await page.get_by_role("link", name=office.says("Billing export")).first.focus()
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/console/billing")
+    await page.locator(f'a[href="/console/billing/{month:%Y-%m}"]').focus()
+    await page.keyboard.press("Enter")
+    await page.wait_for_url(f"**/console/billing/{month:%Y-%m}")
+    lock = page.get_by_role("button", name=office.says("Lock the month"))
+    await lock.focus()
+    await page.keyboard.press("Enter")
+    checksum = await page.locator("#checksum").input_value()
+    # Each sum by the lines of the file is that of the usage lists.
+    apart = page.locator("td .status")
+    assert await apart.count() == 7
+    assert {" ".join(one.split()) for one in await apart.all_inner_texts()} == {"● 0"}
+    async with page.expect_download() as fetched:
+        await page.locator(f'a.button[href="/console/billing/{month:%Y-%m}/file"]').click()
+    text = Path(await (await fetched.value).path()).read_bytes()
+    assert hashlib.sha256(text).hexdigest() == checksum
+    sums: dict[tuple[str, str], int] = {}
+    for row in csv.DictReader(io.StringIO(text.decode())):
+        key = row["organization_id"], row["channel"]
+        sums[key] = sums.get(key, 0) + int(row["quantity"])
+    known = {(str(row[0]), row[1]): row[2] for row in await pool.fetch(LEDGER, *bounds(month))}
+    assert sums == known
+    # It is offered no more, also to whoever comes back later.
+    await page.reload()
+    await page.locator("#checksum").wait_for()
+    assert await lock.count() == 0

@@ -1,0 +1,159 @@
+"""O13: quota and renewals, wallets that add up, rates and their gaps, margins, and months locked for billing."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from datetime import timedelta
+
+from heliograph.accounts import plans
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
+from heliograph.overview.installation import billing
+from heliograph.prices import margins
+from heliograph.prices.margins import Due
+from heliograph.whatsapp.money import rates, wallet
+from heliograph.whatsapp.money.rates import Rate
+from tests.api.conftest import Tenant
+from tests.rules.factories import organization, supplier
+from tests.rules.test_billing import earlier, used
+
+from .conftest import Browser, signed_in
+
+
+async def test_quota_of_all_and_renewals_ahead(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    assert "Renewals ahead" not in (await root.get("/console/plans")).words
+    async with pool.acquire() as conn:
+        await plans.subscribe(conn, tenant.id, plan="Small", allowance=5000, now=clock.now())
+    page = await root.get("/console/plans")
+    assert "Acme Small" in page.words.replace("Active ", "")
+    assert "5,000" in page.words
+    assert "Renewals ahead" in page.words
+    assert "No organization fits" in (await root.get("/console/plans?search=nobody")).words
+
+
+async def test_wallets_add_up_and_are_topped_up(
+    pool: Pool, tenant: Tenant, root: Browser, other_browser: Browser
+) -> None:
+    assert "No wallet yet" in (await root.get("/console/wallets")).words
+    here = f"/console/wallets/{tenant.id}"
+    page = await root.get(here)
+    for typed, said in (
+        ({"amount": "much", "reason": "x"}, "Write an amount"),
+        ({"amount": "10", "reason": " "}, "1 to 500 characters"),
+        ({"amount": "10", "reason": "x", "currency": "dollars"}, "ISO 4217"),
+        ({"amount": "-10", "reason": "x", "kind": "adjustment"}, "Less is left"),
+        ({"amount": "0", "reason": "x"}, "must be positive"),
+    ):
+        wrong = await root.submit(await root.get(here), here, **typed)
+        assert wrong.status == 422, typed
+        assert said in wrong.words, wrong.words
+    page = await root.submit(page, here, amount="250,50", currency="EUR", reason="invoice 7")
+    assert "It is booked." in page.words
+    # The same form again, as Back and a double click do.
+    again = await root.post(here, page.form(here) | {"amount": "-0.5", "reason": "bank fee", "kind": "adjustment"})
+    assert again.status == 200
+    page = await root.get("/console/wallets")
+    assert "€250.00" in page.words
+    assert "EUR 1 €250.00 €0.00 €0.00 €250.00 €250.00 ● €0.00" in page.words
+    async with pool.acquire() as conn:
+        assert (await wallet.show(conn, tenant.actor)).total == 250_000_000
+        who = await conn.fetch("SELECT DISTINCT who FROM audit_log WHERE action = 'wallet.changed'")
+    assert [row["who"] for row in who] == ["operator"]
+    # Who only sees has no form.
+    await signed_in(pool, other_browser, "auditor", "rui@example.com")
+    assert f'action="{here}"' not in (await other_browser.get(here)).text
+
+
+async def test_a_sum_that_is_apart_is_shown_to_be(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    async with pool.acquire() as conn:
+        await wallet.top_up(conn, tenant.id, amount=10_000_000, currency="EUR")
+        await conn.execute("UPDATE wallet_ledger SET available = available - 1000000")
+    page = await root.get("/console/wallets")
+    assert "€10.00 €9.00 ✕ €1.00" in page.words
+
+
+async def test_rates_name_what_is_missing(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    assert "No rate of WhatsApp yet" in (await root.get("/console/rates")).words
+    at = clock.now()
+    async with pool.acquire() as conn:
+        await wallet.top_up(conn, tenant.id, amount=10_000_000, currency="EUR")
+        given = [
+            Rate("EUR", "utility", "*", at - timedelta(days=2), 30_000),
+            Rate("EUR", "utility", "MZ", at - timedelta(days=2), 20_000),
+            Rate("EUR", "utility", "MZ", at + timedelta(days=20), 25_000),
+            Rate("EUR", "marketing", "MZ", at - timedelta(days=2), 60_000),
+        ]
+        await rates.import_rates(conn, given)
+    page = await root.get("/console/rates")
+    assert "EUR Utility 1 €0.03" in page.words, page.words
+    assert "1 rate" in page.words
+    for category in ("Marketing", "Authentication"):
+        assert f"EUR, {category}: no rate holds for other countries" in page.words
+    assert "EUR, Utility: no rate" not in page.words
+
+
+async def test_margins_by_supplier_and_as_a_file(pool: Pool, root: Browser) -> None:
+    assert "Nothing became due" in (await root.get("/console/margins")).words
+    actor, of = await organization(pool), supplier("main")
+    values = {"network": "643-01", "messages": 1, "segments": 2, "price_currency": "EUR", "cost_currency": "EUR"}
+    async with pool.acquire() as conn:
+        one = Due(
+            organization_id=actor.organization_id,
+            at=clock.now(),
+            supplier_id=of.id,
+            country="MZ",
+            price=50_000,
+            cost=30_000,
+            **values,
+        )
+        await margins.record(conn, [one, one])
+    page = await root.get("/console/margins?by=country")
+    assert "MZ 2 4 €0.10 €0.06 €0.04 40.0 %" in page.words
+    file = await root.get("/console/margins?by=country&csv=1")
+    (row,) = csv.DictReader(io.StringIO(file.text.removeprefix("\ufeff")))
+    assert (row["country"], row["messages"], float(row["margin"])) == ("MZ", "2", 0.04)
+    for query, said in (("from=x", "Write a day"), ("from=2027-02-01&to=2027-01-01", "must not be before")):
+        wrong = await root.get(f"/console/margins?{query}")
+        assert (wrong.status, said in wrong.words) == (422, True), query
+
+
+async def test_a_month_is_locked_and_fetched(pool: Pool, root: Browser, other_browser: Browser) -> None:
+    month, _ = await used(pool)
+    ym = f"{month:%Y-%m}"
+    here = f"/console/billing/{ym}"
+    page = await root.get("/console/billing")
+    assert page.text.count("to be locked") >= 1
+    page = await root.get(here)
+    assert "cannot be undone" in page.words
+    assert (await root.get(f"{here}/file")).status == 404
+    page = await root.submit(page, f"{here}/lock")
+    assert "It is locked: " in page.words
+    async with pool.acquire() as conn:
+        locked = (await billing.get(conn, month=month)).locked
+    assert locked is not None
+    assert locked.checksum in page.text
+    assert "SMS 7 7 ● 0" in page.words
+    file = await root.get(f"{here}/file")
+    assert hashlib.sha256(file.text.encode()).hexdigest() == locked.checksum
+    assert sum(int(row["quantity"]) for row in csv.DictReader(io.StringIO(file.text))) == 1 - 7 - 7 + 100
+    # The present month, a month of nobody, and no month at all.
+    assert "not over" in (await root.get(f"/console/billing/{clock.now():%Y-%m}")).words
+    assert (await root.get("/console/billing/nonsense")).status == 404
+    # Who only sees, fetches and does not lock.
+    await signed_in(pool, other_browser, "auditor", "rui@example.com")
+    assert (await other_browser.get(f"{here}/file")).text == file.text
+    token = (await other_browser.get("/console/account")).form("/console/logout")["_token"]
+    assert (await other_browser.post(f"{here}/lock", {"_token": token})).status == 403
+
+
+async def test_a_month_whose_sums_disagree_says_so(pool: Pool, root: Browser) -> None:
+    month, _ = await used(pool)
+    here = f"/console/billing/{month:%Y-%m}"
+    page = await root.get(here)
+    await pool.execute("UPDATE usage_counts SET quantity = quantity - 1 WHERE type = 'grant'")
+    wrong = await root.submit(page, f"{here}/lock")
+    assert wrong.status == 422
+    assert "disagree" in wrong.words
+    assert month == earlier()
