@@ -102,6 +102,42 @@ async def picture(conn: Connection, actor: Actor, *, since: datetime, until: dat
     )
 
 
+class Fall(msgspec.Struct, frozen=True):
+    """Delivery to a country that went down: the last 24 hours beside the 7 days before them."""
+
+    region: str
+    now: Figures
+    before: Figures
+
+
+#: Messages with a known end, below which a rate says little, and percentage points that are a fall.
+KNOWN, POINTS = 50, 5.0
+
+
+async def falls(conn: Connection, actor: Actor) -> list[Fall]:
+    """Countries that receive worse than in their own week before, the worst first."""
+    until = _floor(clock.now(), HOUR) + HOUR
+    since = until - DAY
+
+    async def read(date_from: datetime, date_to: datetime) -> dict[str, Figures]:
+        query = Query(
+            date_from=date_from, date_to=date_to, interval="day", split="country", mode=actor.mode, limit=MOST
+        )
+        points = await traffic.read(conn, actor, query=query)
+        return {one.region: one.figures for one in _countries(points, (), ())}
+
+    now, before = await read(since, until), await read(since - WEEK, since)
+    found = [Fall(region, figures, before[region]) for region, figures in now.items() if region in before]
+    return sorted((one for one in found if _fell(one) >= POINTS), key=_fell, reverse=True)
+
+
+def _fell(one: Fall) -> float:
+    """By how many percentage points; 0: too little is known."""
+    if min(known.delivered + known.failed for known in (one.now, one.before)) < KNOWN:
+        return 0.0
+    return (one.before.rate or 0.0) - (one.now.rate or 0.0)
+
+
 async def ended_so(
     conn: Connection, actor: Actor, *, channel: str, country: str, reason: str | None
 ) -> tuple[int, int]:

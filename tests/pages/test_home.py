@@ -14,6 +14,7 @@ from heliograph.overview import figures
 from heliograph.sms.arrivals import FAILURES
 from heliograph.sms.status import Move, move_many
 from heliograph.traffic import Point
+from tests.rules import whatsapp_factories as making
 
 from .conftest import Api, Browser, Tenant, make_person
 from .test_messages import send
@@ -103,6 +104,57 @@ async def test_little_quota_is_said(pool: Pool, tenant: Tenant, owner: Browser) 
     assert "Less than a fifth" not in (await owner.get("/")).words
     await pool.execute("UPDATE quotas SET used = total - 10")
     assert "Less than a fifth of the quota is left: 10 messages." in (await owner.get("/")).words
+
+
+async def test_the_pace_of_the_quota_is_said(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await pool.execute("UPDATE quotas SET total = 10000, used = 700")
+    assert "At the pace" not in (await owner.get("/")).words
+    await pool.execute(
+        "INSERT INTO usage_days SELECT $1, (now() AT TIME ZONE 'UTC')::date - n, 'sms', 'MZ', 'ACME', $2, $2,"
+        " 2000, 2000, 0, 0 FROM generate_series(1, 7) n",
+        *(tenant.id, UUID(int=0)),
+    )
+    assert "At the pace of the last week the quota is used up on" in (await owner.get("/")).words
+
+
+async def test_a_country_that_receives_worse_than_in_its_week_is_named(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    async def counted(country: str, hours: int, delivered: int, failed: int) -> None:
+        for status, count in (("delivered", delivered), ("undelivered", failed)):
+            await pool.execute(
+                "INSERT INTO traffic VALUES ($1, date_trunc('hour', now(), 'UTC') - $2 * interval '1 hour', 'sms',"
+                " 'live', $3, 'ACME', $4, $5, $6, $6, '{}', '{}')",
+                *(tenant.id, hours, country, UUID(int=1), status, count),
+            )
+
+    await counted("MZ", 60, 980, 20)
+    await counted("MZ", 2, 60, 40)
+    await counted("PT", 60, 980, 20)
+    await counted("PT", 2, 95, 5)  # three points are no fall
+    await counted("ZA", 60, 100, 0)
+    await counted("ZA", 2, 10, 10)  # twenty say nothing
+    page = await owner.get("/")
+    said = "Mozambique: 60.0 % of the messages of the last 24 hours arrived; in the week before, 98.0 %."
+    assert said in page.words
+    assert page.words.count("in the week before") == 2  # the text, and the name of its button
+    (link,) = re.findall(r'href="(/messages[?]country=MZ[^"]*)"', page.text)
+    assert (await owner.get(html.unescape(link))).status == 200
+    assert "in the week before" not in (await owner.get("/?mode=test")).words
+
+
+async def test_a_number_whose_quality_fell_is_named(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    account = await making.made(pool, organization_id=tenant.id)
+    assert "The quality of" not in (await owner.get("/")).words
+    await pool.execute("UPDATE whatsapp_numbers SET quality_rating = 'yellow'")
+    await pool.execute(
+        "INSERT INTO whatsapp_qualities SELECT organization_id, id, now() - interval '1 day', 'yellow', 1000"
+        "  FROM whatsapp_numbers WHERE organization_id = $1",
+        account.actor.organization_id,
+    )
+    assert "is medium: people block or report it." in (await owner.get("/")).words
+    await pool.execute("UPDATE whatsapp_qualities SET at = now() - interval '8 days'")
+    assert "The quality of" not in (await owner.get("/")).words
 
 
 async def test_billing_sees_figures_and_no_messages(api: Api, pool: Pool, tenant: Tenant, browser: Browser) -> None:

@@ -14,14 +14,21 @@ from heliograph.base.database.pool import Connection
 from heliograph.campaigns import record
 from heliograph.campaigns.record import Campaign
 from heliograph.guard import holds
+from heliograph.overview import figures, usage
 from heliograph.pages.requests import Request
+from heliograph.pages.words import QUALITIES
 from heliograph.people import memberships
 from heliograph.people.roles import SETTINGS, TEAM, USAGE
 from heliograph.sms.accepting import sender_ids
-from heliograph.webhooks import endpoints, figures
+from heliograph.traffic import LOST
+from heliograph.webhooks import endpoints
+from heliograph.webhooks import figures as webhook_figures
 from heliograph.webhooks.endpoints import Endpoint
 from heliograph.webhooks.figures import Waiting
 from heliograph.webhooks.replays import REPLAY_DAYS
+from heliograph.whatsapp import standing
+from heliograph.whatsapp.mirror import qualities
+from heliograph.whatsapp.mirror.numbers import FALLEN
 from heliograph.why.words import why
 
 #: Things that are shown; failures in a row of an endpoint that is worth a look.
@@ -57,24 +64,33 @@ async def notices(
     conn: Connection, request: Request, *, balance: Quota | None, running: Sequence[Campaign]
 ) -> list[Notice]:
     """What needs somebody, the most pressing first."""
-    found = _of_quota(request, balance)
+    found = await _of_quota(conn, request, balance)
     found += [_of_campaign(request, one) for one in running if one.status == "paused"]
-    for part in (_of_held, _of_endpoints, _of_senders, _of_keys, _of_factors):
+    for part in (_of_held, _of_endpoints, _of_countries, _of_senders, _of_numbers, _of_keys, _of_factors):
         if len(found) < MOST:
             found += await part(conn, request)
     return found[:MOST]
 
 
-def _of_quota(request: Request, balance: Quota | None) -> list[Notice]:
+async def _of_quota(conn: Connection, request: Request, balance: Quota | None) -> list[Notice]:
     text, number = request.text, request.speech.number
-    if balance is None or balance.total <= 0 or 100 * balance.remaining >= LOW * balance.total:
+    if balance is None or balance.total <= 0:
         return []
     link = request.to("/usage") if request.may(permission=USAGE) else ""
-    said = (
-        text("Less than a fifth of the quota is left: %(left)s messages.", left=number(balance.remaining))
-        if balance.remaining > 0
-        else text("The quota is used up: nothing more is accepted.")
-    )
+    pace = await usage.pace(conn, request.acting("live"), balance)
+    gone = pace.gone_at if pace.gone_at is not None and pace.gone_at < clock.now() + SOON else None
+    if balance.remaining <= 0:
+        said = text("The quota is used up: nothing more is accepted.")
+    elif gone is not None:
+        said = text(
+            "At the pace of the last week the quota is used up on %(day)s: %(left)s messages are left.",
+            day=request.speech.day(gone),
+            left=number(balance.remaining),
+        )
+    elif 100 * balance.remaining < LOW * balance.total:
+        said = text("Less than a fifth of the quota is left: %(left)s messages.", left=number(balance.remaining))
+    else:
+        return []
     return [Notice(said, link, text("Usage"))]
 
 
@@ -108,7 +124,7 @@ async def _of_endpoints(conn: Connection, request: Request) -> list[Notice]:
     text, found = request.text, []
     listed = await endpoints.list_all(conn, request.actor)
     failing = [one.id for one in listed if one.status == "active" and one.consecutive_failures >= FAILURES]
-    waiting = await figures.waiting(conn, request.actor, ids=failing) if failing else {}
+    waiting = await webhook_figures.waiting(conn, request.actor, ids=failing) if failing else {}
     for one in listed:
         link = request.to(f"/webhooks/{one.id}")
         if one.id in waiting:
@@ -135,8 +151,8 @@ async def _of_endpoints(conn: Connection, request: Request) -> list[Notice]:
 def _of_failing(request: Request, one: Endpoint, waiting: Waiting) -> str:
     text, speech = request.text, request.speech
     since = "–" if waiting.failing_since is None else speech.moment(waiting.failing_since)
-    if waiting.count > figures.MOST_WAITING:
-        most = speech.number(figures.MOST_WAITING)
+    if waiting.count > webhook_figures.MOST_WAITING:
+        most = speech.number(webhook_figures.MOST_WAITING)
         return text(
             "Webhooks to %(url)s have failed since %(since)s; more than %(count)s events wait.",
             url=one.url,
@@ -154,6 +170,47 @@ def _of_failing(request: Request, one: Endpoint, waiting: Waiting) -> str:
 def _is_late(at: datetime | None) -> bool:
     """It happened lately."""
     return at is not None and at > clock.now() - LATELY
+
+
+async def _of_countries(conn: Connection, request: Request) -> list[Notice]:
+    """Delivery to a country that fell below its own week before."""
+    if not request.may("sms:read"):
+        return []
+    speech = request.speech
+    return [
+        Notice(
+            request.text(
+                "%(country)s: %(now)s %% of the messages of the last 24 hours arrived; in the week before, %(before)s %%.",
+                country=speech.country(one.region),
+                now=speech.number(one.now.rate or 0, 1),
+                before=speech.number(one.before.rate or 0, 1),
+            ),
+            request.to("/messages", country=one.region, range="24h", status=",".join(LOST)),
+            request.text("Messages"),
+        )
+        for one in await figures.falls(conn, request.actor)
+    ]
+
+
+async def _of_numbers(conn: Connection, request: Request) -> list[Notice]:
+    """WhatsApp numbers whose quality fell lately."""
+    if request.mode != "live" or not request.may("whatsapp:read"):
+        return []
+    low = [one.number for one in await standing.list_all(conn, request.actor) if one.number.quality_rating in FALLEN]
+    trends = await qualities.trends(conn, request.actor, ids=[one.id for one in low])
+    return [
+        Notice(
+            request.text(
+                "The quality of the WhatsApp number %(number)s is %(quality)s.",
+                number=one.display_phone_number,
+                quality=request.text(QUALITIES[one.quality_rating]),
+            ),
+            "/numbers",
+            request.text("Look"),
+        )
+        for one in low
+        if one.id in trends and _is_late(trends[one.id][0].at)
+    ]
 
 
 async def _of_senders(conn: Connection, request: Request) -> list[Notice]:
