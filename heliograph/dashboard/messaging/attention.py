@@ -180,7 +180,7 @@ async def _of_countries(conn: Connection, request: Request) -> list[Notice]:
     return [
         Notice(
             request.text(
-                "%(country)s: %(now)s %% of the messages of the last 24 hours arrived; in the week before, %(before)s %%.",
+                "%(country)s: %(now)s %% of the messages of the last 24 hours arrived; the week before, %(before)s %%.",
                 country=speech.country(one.region),
                 now=speech.number(one.now.rate or 0, 1),
                 before=speech.number(one.before.rate or 0, 1),
