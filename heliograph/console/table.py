@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heliograph.console import finding
 from heliograph.console.approvals.routes import ROUTES as APPROVALS
+from heliograph.console.carriage.routes import ROUTES as CARRIAGE
 from heliograph.console.door.routes import ROUTES as DOOR
 from heliograph.console.engine.routes import ROUTES as ENGINE
 from heliograph.console.house.routes import ROUTES as HOUSE
@@ -18,6 +19,7 @@ ROUTES: tuple[Route, ...] = (
     *DOOR,
     get("/console/go", finding.go, permission=NOW),
     *ENGINE,
+    *CARRIAGE,
     *APPROVALS,
     *ORGANIZATIONS,
     *MESSAGES,

@@ -873,7 +873,7 @@ CREATE TABLE suppliers (
     id         uuid PRIMARY KEY,
     name       text NOT NULL CONSTRAINT suppliers_name UNIQUE,
     kind       text NOT NULL,
-    state      text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'paused', 'removed')),
+    state      text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'draining', 'paused', 'removed')),
     simulated  boolean NOT NULL DEFAULT false,
     settings   jsonb NOT NULL,
     secret     bytea NOT NULL,
@@ -886,6 +886,7 @@ CREATE TABLE suppliers (
     changed_at timestamptz NOT NULL
 );
 COMMENT ON TABLE suppliers IS 'reference: accounts that carry messages. kind: see suppliers/kinds.py; secret is sealed; prefixes: E.164 digits, empty for all';
+COMMENT ON COLUMN suppliers.state IS 'draining: it is handed nothing more, and keeps its sessions for answers and receipts; paused: it has none';
 COMMENT ON COLUMN suppliers.simulated IS 'a simulator: carries live messages only while there is no other supplier';
 COMMENT ON COLUMN suppliers.parts IS 'which parts'' receipts decide the status of a message of several parts';
 
@@ -993,10 +994,13 @@ CREATE TABLE supplier_sessions (
     ready       boolean NOT NULL DEFAULT false,
     moves       boolean NOT NULL DEFAULT false,
     detail      text NOT NULL DEFAULT '',
+    bound_at    timestamptz,
+    in_flight   integer NOT NULL DEFAULT 0,
     PRIMARY KEY (supplier_id, slot)
 );
 COMMENT ON TABLE supplier_sessions IS 'control: which worker may open which of an account''s sessions';
 COMMENT ON COLUMN supplier_sessions.ready IS 'its worker has it bound with a closed circuit: other workers leave messages to it';
+COMMENT ON COLUMN supplier_sessions.in_flight IS 'submits of its worker at the account that wait for their answers, in the row of its first slot; as of its last report';
 COMMENT ON COLUMN supplier_sessions.moves IS 'the account has taken or refused a message of this worker in the last seconds: it does not stall';
 
 CREATE TABLE supplier_health (

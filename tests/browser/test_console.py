@@ -99,6 +99,8 @@ async def test_an_outage_is_named_with_what_to_do_and_gone_again(site: Site) -> 
     async with site.pool.acquire() as conn:
         (supplier, *_) = await routing.load(conn)
     await page.goto(f"{site.base}/console/suppliers/{supplier.id}")
+    await page.get_by_role("link", name=site.says("Pause or drain…")).focus()
+    await page.keyboard.press("Enter")
     await page.get_by_role("button", name=site.says("Pause")).focus()
     await page.keyboard.press("Enter")
     await page.get_by_role("button", name=site.says("Resume")).wait_for()
@@ -110,7 +112,7 @@ async def test_an_outage_is_named_with_what_to_do_and_gone_again(site: Site) -> 
     assert await heading.inner_text() != site.says("Everything works.")
     await page.goto(f"{site.base}/console/suppliers/{supplier.id}")
     await page.get_by_role("button", name=site.says("Resume")).click()
-    await page.get_by_role("button", name=site.says("Pause")).wait_for()
+    await page.get_by_role("link", name=site.says("Pause or drain…")).wait_for()
     # Back on the wall, it goes by itself, without a reload.
     await page.goto(site.base + "/console/now")
     await page.locator("td", has_text=site.says("connected")).wait_for()

@@ -10,8 +10,10 @@ import pytest
 
 from heliograph.base.actor import SYSTEM
 from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
 from heliograph.people import links, users
 from heliograph.people.operators import accounts
+from tests.api.conftest import SECRET_KEY
 from tests.pages.conftest import PASSWORD, Browser, Page, api, browser, other_browser, running, tenant
 
 __all__ = ["PASSWORD", "Browser", "Page", "api", "browser", "other_browser", "running", "tenant"]
@@ -52,3 +54,9 @@ async def root(pool: Pool, browser: Browser) -> Browser:
     """A root operator's browser, signed in."""
     await signed_in(pool, browser)
     return browser
+
+
+@pytest.fixture
+def settings() -> Settings:
+    """As the server of these tests has them, as far as secrets are concerned."""
+    return Settings(secret_key=SECRET_KEY)

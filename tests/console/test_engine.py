@@ -1,16 +1,14 @@
-"""O1, O5, O10 and O11: the state of the installation, and what an operator can do about it."""
+"""O1, O10 and O11: the state of the installation, and what an operator can do about it."""
 
 from __future__ import annotations
 
 from heliograph.base.checks import Check
-from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import SECRETS, Settings, in_force
 from heliograph.console.engine.desk import Desk
 from heliograph.overview.installation.now import Watch
 from heliograph.queue import holds
 from heliograph.sms.accepting import sender_ids
-from heliograph.sms.dispatch import suppliers
 from tests.api.conftest import Api, Tenant
 
 from .conftest import Browser, signed_in
@@ -84,31 +82,6 @@ async def test_work_is_held_and_released(pool: Pool, tenant: Tenant, root: Brows
         assert await holds.list_all(conn) == []
     token = page.form("/console/logout")["_token"]
     assert (await root.post(f"/console/queue/holds/{one.id}/release", {"_token": token})).status == 404
-
-
-async def test_a_supplier_is_paused_and_resumed(pool: Pool, root: Browser) -> None:
-    async with pool.acquire() as conn:
-        id = await suppliers.add(
-            conn,
-            derive_key("k" * 32, "tests"),
-            name="main",
-            kind="smpp",
-            settings={"host": "127.0.0.1", "port": 2775},
-            secret="xyzzy-plugh",
-        )
-    page = await root.get("/console/suppliers")
-    assert "main" in page.words
-    assert "not connected" in page.words
-    page = await root.get(f"/console/suppliers/{id}")
-    assert "127.0.0.1" in page.words
-    assert "xyzzy-plugh" not in page.text
-    page = await root.submit(page, f"/console/suppliers/{id}/pause")
-    assert "It is paused" in page.words
-    page = await root.submit(page, f"/console/suppliers/{id}/resume")
-    assert "It carries again" in page.words
-    async with pool.acquire() as conn:
-        told = await conn.fetch("SELECT who, after FROM audit_log WHERE action = 'supplier.state_changed' ORDER BY id")
-    assert [row["who"] for row in told] == ["operator", "operator"]
 
 
 def test_settings_in_force_blank_what_is_secret() -> None:

@@ -44,6 +44,8 @@ class Page:
                     value = re.search(r'\svalue="([^"]*)"', tag)
                     if name and 'type="checkbox"' not in tag and 'type="radio"' not in tag:
                         fields[name[1]] = html.unescape(value[1]) if value else ""
+                for name, text in re.findall(r'<textarea[^>]*\sname="([^"]*)"[^>]*>\n?(.*?)</textarea>', inside, re.S):
+                    fields[name] = html.unescape(text)
                 for name, options in re.findall(r'<select[^>]*\sname="([^"]*)"[^>]*>(.*?)</select>', inside, re.S):
                     values = re.findall(r'<option value="([^"]*)"( selected)?', options)
                     fields[name] = next((value for value, chosen in values if chosen), values[0][0])

@@ -12,10 +12,13 @@ from jinja2.ext import babel_extract
 from heliograph.accounts.api_keys import SCOPES
 from heliograph.audit.actions import ACTIONS
 from heliograph.console import places as console_places
+from heliograph.console.carriage import charts, editing
 from heliograph.dashboard import places
 from heliograph.dashboard.audience import words as audience
 from heliograph.pages import words
 from heliograph.pages.pieces.places import KEYS
+from heliograph.sms.management import changing, forms
+from heliograph.suppliers import kinds
 from heliograph.webhooks.samples import SUMMARIES
 from tests.house.project import ROOT
 
@@ -64,6 +67,11 @@ def texts() -> set[str]:
     for name, table in (*vars(words).items(), *vars(audience).items()):
         if name.isupper():
             found |= set(table.values()) if isinstance(table, dict) else {text for row in table for text in row[1:]}
+    for path in (PACKAGE / "sms/management").glob("*.py"):
+        found |= set(_of_module(path))
+    for kind in kinds.SETTINGS:
+        found |= {one.meaning for one in forms.fields(kind)} | {*changing.secrets(kind).values()}
+    found |= {heading for _, heading in editing.GROUPS} | {label for _, label, _ in (*charts.ANSWERS, *charts.REPORTS)}
     found |= {*SCOPES.values(), *ACTIONS.values(), *SUMMARIES.values()}
     found |= {one.label for one in (*places.ACTIONS, *console_places.ACTIONS)}
     found |= {what for _, what in (*KEYS, *places.KEYS, *console_places.KEYS)}

@@ -20,6 +20,7 @@ from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route
 from heliograph.routes.rules import StoredRoute
 from heliograph.sms.dispatch import explaining, routing
+from heliograph.sms.management import shifts
 
 app = group("Add, list, change, pause, resume and remove routes, which choose suppliers, and explain their choice.")
 
@@ -308,10 +309,10 @@ def _change(
         transaction = conn.transaction()
         await transaction.start()
         try:
-            before = await rules.active(conn)
+            before = await shifts.in_force(conn)
             shown = await work(conn)
             if dry_run:
-                found = await explaining.moved(conn, before, await rules.active(conn))
+                found = await shifts.moved(conn, before, await shifts.in_force(conn))
                 shown = {
                     "dry_run": found.said,
                     "messages": found.messages,

@@ -15,12 +15,11 @@ from uuid import UUID
 import msgspec
 import typer
 
-from heliograph.base.crypto import Key, Unsealable
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.process.settings import Settings, SettingsError
-from heliograph.cli.carriage import supplier_kinds, supplier_settings, supplier_trial
-from heliograph.cli.carriage.supplier_settings import HIDDEN, written
+from heliograph.cli.carriage import supplier_kinds, supplier_trial
+from heliograph.cli.carriage.supplier_kinds import usage
 from heliograph.cli.terminal.console import (
     DataDir,
     Json,
@@ -35,7 +34,8 @@ from heliograph.cli.terminal.console import (
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
-from heliograph.sms.reports import diagnosis
+from heliograph.sms.management import changing, options
+from heliograph.sms.management.options import written
 from heliograph.sms.reports import words as receipt_words
 from heliograph.suppliers import kinds
 from heliograph.suppliers.http.kind import SECRET, HttpKind
@@ -134,7 +134,8 @@ def add_smpp(
         "submits_per_second": rate,
     }
     for pair in set_ or ():
-        supplier_settings.apply(values, pair, kinds.SMPP)
+        with usage():
+            options.apply(values, pair, kinds.SMPP)
     try:
         kinds.settings_from(kinds.SMPP, values)
     except SettingsError as error:
@@ -192,7 +193,7 @@ supplier_kinds.register(add, _common(add_smpp), _add_http)
 
 
 @app.command("options")
-def options(
+def list_options(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(kinds.SETTINGS)}.")] = kinds.SMPP,
     json: Json = False,
 ) -> None:
@@ -211,7 +212,7 @@ def options(
     }
     rows = [
         {"setting": name, "default": written(defaults[name]), "meaning": meaning}
-        for name, (_, meaning) in supplier_settings.fields(kind).items()
+        for name, (_, meaning) in options.fields(kind).items()
     ]
     show(rows, json, ("setting", "default", "meaning"))
 
@@ -293,29 +294,15 @@ def set_(
         raise typer.BadParameter("give what to change: KEY=VALUE, or --ask-password")
     settings = settings_of(data_dir, needs_key=True)
     secret = _password() if ask_password and password is None else password
-    key = suppliers.seal_key(settings)
+
+    def wanted(before: Supplier) -> tuple[Supplier, dict[str, str]]:
+        plain, secrets = options.apart(before.kind, pairs or ())
+        return options.changed(before, plain), secrets | ({} if secret is None else {SECRET: secret})
 
     async def work(conn: Connection) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        async with conn.transaction():
-            before = await suppliers.lock(conn, supplier=which)
-            plain, secrets = supplier_settings.apart(before.kind, pairs or ())
-            after = supplier_settings.changed(before, plain)
-            changes = supplier_settings.differences(before, after)
-            if secret is not None:
-                secrets[SECRET] = secret
-            known = _opened(key, before)
-            sealed = supplier_settings.with_secrets(before.kind, known, secrets)
-            if sealed != known:
-                changes += [
-                    {"setting": "password" if one == SECRET else one, "before": HIDDEN, "after": "a new one"}
-                    for one in secrets
-                ]
-            if changes:
-                await suppliers.change(
-                    conn, key, after, before=before, secret=None if sealed == known else sealed, by=shell()
-                )
-                await diagnosis.reread(conn, before, after)
-        return await _find(conn, str(before.id), settings), changes
+        with usage():
+            done = await changing.change(conn, suppliers.seal_key(settings), supplier=which, wanted=wanted, by=shell())
+        return await _find(conn, str(done.supplier.id), settings), done.differences
 
     found, changes = on_database(work, settings)
     if json:
@@ -349,6 +336,34 @@ def resume(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
       heliograph supplier resume main
     """
     _set_state(which, "active", json, data_dir)
+
+
+@app.command("drain")
+def drain(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Hand a supplier nothing more, and keep its sessions for answers and receipts, until it is resumed or paused.
+
+    \b
+    Example:
+      heliograph supplier drain main
+    """
+    _set_state(which, "draining", json, data_dir)
+
+
+@app.command("reset-circuit")
+def reset_circuit(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Have all workers try an avoided supplier again now. They avoid it anew if it still fails.
+
+    \b
+    Example:
+      heliograph supplier reset-circuit main
+    """
+    settings = settings_of(data_dir)
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        id = await suppliers.reset_circuit(conn, supplier=which, by=shell())
+        return await _find(conn, str(id), settings)
+
+    show(on_database(work, settings), json)
 
 
 @app.command("remove")
@@ -421,14 +436,6 @@ def _address(one: Supplier) -> str:
         return str(kinds.settings_from(one.kind, one.settings).base_url)
     host = one.settings.get("host")
     return f"{host if isinstance(host, str) else ','.join(host or ())}:{one.settings.get('port')}"
-
-
-def _opened(key: Key, one: Supplier) -> str | None:
-    """The password, or None if it was sealed under another secret key."""
-    try:
-        return suppliers.open_secret(key, one)
-    except Unsealable:
-        return None
 
 
 def _password(called: str = "Password") -> str:

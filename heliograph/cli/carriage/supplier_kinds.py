@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
+from heliograph.base.errors import Invalid
 from heliograph.base.process.settings import SettingsError
-from heliograph.cli.carriage import supplier_settings
+from heliograph.sms.management import options
 from heliograph.suppliers import kinds
 from heliograph.suppliers.http.kind import SECRET, HttpKind
 
 #: Takes (kind, its settings, its secrets but the first, what belongs to any supplier) and adds it.
 Add = Callable[[HttpKind, dict[str, Any], dict[str, str], dict[str, Any]], None]
+
+
+@contextlib.contextmanager
+def usage() -> Iterator[None]:
+    """What was given is wrong: said as of any other argument."""
+    try:
+        yield
+    except Invalid as refusal:
+        raise typer.BadParameter(refusal.message) from None
 
 
 def register(app: typer.Typer, common: list[inspect.Parameter], add: Add) -> None:
@@ -25,13 +36,14 @@ def register(app: typer.Typer, common: list[inspect.Parameter], add: Add) -> Non
 
 
 def _command(kind: HttpKind, common: list[inspect.Parameter], add: Add) -> Callable[..., None]:
-    known = supplier_settings.fields(kind.name)
+    known = options.fields(kind.name)
 
     def command(**given: Any) -> None:
         values: dict[str, Any] = {}
         for name in known:
             for text in _listed(given.pop(name)):
-                supplier_settings.apply(values, _pair(name, text, known[name][0]), kind.name)
+                with usage():
+                    options.apply(values, _pair(name, text, known[name][0]), kind.name)
         try:
             kinds.settings_from(kind.name, values)
         except SettingsError as error:
@@ -39,14 +51,14 @@ def _command(kind: HttpKind, common: list[inspect.Parameter], add: Add) -> Calla
         secrets = {name: text for name in _further(kind) if (text := given.pop(name))}
         add(kind, values, secrets, given)
 
-    options = [_option(name, meaning, of, kind) for name, (of, meaning) in known.items()]
-    options += [_secret(name, kind.secrets[name]) for name in _further(kind)]
-    ordered = sorted([*common, *options], key=lambda one: one.default is not inspect.Parameter.empty)
+    offered = [_option(name, meaning, of, kind) for name, (of, meaning) in known.items()]
+    offered += [_secret(name, kind.secrets[name]) for name in _further(kind)]
+    ordered = sorted([*common, *offered], key=lambda one: one.default is not inspect.Parameter.empty)
     command.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in ordered}
     # What it does stands there.
     command.__module__, command.__name__ = add.__module__, add.__name__
-    needed = " ".join(f"--{_dashed(one.name)} ..." for one in options if one.default is inspect.Parameter.empty)
+    needed = " ".join(f"--{_dashed(one.name)} ..." for one in offered if one.default is inspect.Parameter.empty)
     command.__doc__ = (
         f"Add an account at {kind.title}. The {kind.secrets[SECRET]} is prompted for, or read from a line on stdin.\n\n"
         f"\b\nExample:\n  heliograph supplier add {kind.name} main {needed}".rstrip()
@@ -58,9 +70,9 @@ def _option(name: str, meaning: str, of: Any, kind: HttpKind) -> inspect.Paramet
     """Parse one setting. Errors name it."""
     field = next(one for one in msgspec.structs.fields(kind.settings) if one.name == name)
     is_required = field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
-    default = "" if is_required or field.default is msgspec.NODEFAULT else supplier_settings.written(field.default)
+    default = "" if is_required or field.default is msgspec.NODEFAULT else options.written(field.default)
     text = f"{meaning}. [default: {default}]" if default else f"{meaning}."
-    is_mapping = supplier_settings.is_mapping(of)
+    is_mapping = options.is_mapping(of)
     option = typer.Option(
         f"--{_dashed(name)}", metavar="KEY=VALUE" if is_mapping else "VALUE", help=text, show_default=False
     )
@@ -93,7 +105,7 @@ def _secret(name: str, meaning: str) -> inspect.Parameter:
 
 
 def _pair(name: str, text: str, of: Any) -> str:
-    return f"{name}.{text}" if supplier_settings.is_mapping(of) else f"{name}={text}"
+    return f"{name}.{text}" if options.is_mapping(of) else f"{name}={text}"
 
 
 def _listed(given: str | list[str] | None) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heliograph.console.engine.desk import Trouble, desk
-from heliograph.overview.installation.now import Now
+from heliograph.overview.installation.now import Now, only_simulated
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.requests import Request
 
@@ -17,6 +17,7 @@ async def show(request: Request) -> Answer:
         seen = await desk(request).watch.read(conn)
         troubles = await desk(request).look(conn, request.services.settings)
     values = {"now": seen, "troubles": troubles, "said": _said(request, seen, troubles)}
+    values["simulated_only"] = only_simulated(seen.suppliers)
     return Shown(template="engine/now_live.html" if request.is_fragment else "engine/now.html", values=values)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.console.engine import health, notices, now, queue, state, suppliers
+from heliograph.console.engine import health, notices, now, queue, state
 from heliograph.pages.routes import Route, get, post
 from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE, NOW
 
@@ -16,8 +16,4 @@ ROUTES: tuple[Route, ...] = (
     get("/console/queue/hold", queue.show_hold, permission=CARRIAGE_CHANGE),
     post("/console/queue/hold", queue.hold, permission=CARRIAGE_CHANGE),
     post("/console/queue/holds/{id}/release", queue.release, permission=CARRIAGE_CHANGE),
-    get("/console/suppliers", suppliers.show, permission=CARRIAGE),
-    get("/console/suppliers/{id}", suppliers.show_one, permission=CARRIAGE),
-    post("/console/suppliers/{id}/pause", suppliers.pause, permission=CARRIAGE_CHANGE),
-    post("/console/suppliers/{id}/resume", suppliers.resume, permission=CARRIAGE_CHANGE),
 )

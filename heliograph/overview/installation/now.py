@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -82,6 +82,11 @@ class Now(msgspec.Struct, frozen=True):
     snapshot: float
     dead_rows: int
     at: datetime
+
+
+def only_simulated(suppliers: Sequence[Supplier]) -> bool:
+    """Live messages are given to a simulator: there is no other supplier."""
+    return bool(suppliers) and all(one.is_simulated for one in suppliers)
 
 
 # Counters of rows since the statistics began. A first webhook success is written into its event, others are attempts.

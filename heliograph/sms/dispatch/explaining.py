@@ -5,12 +5,10 @@ The rule nobody may break: what is said comes from the look-up that workers use,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
 
-from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.networks import learned
 from heliograph.networks.directory import Directory
@@ -117,90 +115,6 @@ async def _facts(conn: Connection, found: Candidates) -> dict[UUID, str]:
     facts = Facts(book)
     await facts.refresh(conn)
     return dict(facts.of(found))
-
-
-# Of the installation as a whole: operators ask.
-YESTERDAY = """
-SELECT organization_id, country, sender, sum(count)::bigint AS messages
-  FROM traffic
- WHERE organization_id IN (SELECT id FROM organizations) AND channel = 'sms' AND mode = 'live'
-   AND hour >= date_trunc('day', now(), 'UTC') - interval '1 day' AND hour < date_trunc('day', now(), 'UTC')
- GROUP BY 1, 2, 3 HAVING sum(count) > 0
-"""
-
-
-class Moved(msgspec.Struct, frozen=True):
-    """What a change of routes would do with yesterday's traffic. Counts are of messages by country, so what depends on
-    a number's further digits, its network or the class is a range."""
-
-    messages: int
-    #: Shares of them that go elsewhere, 0 to 1.
-    least: float
-    most: float
-
-    @property
-    def said(self) -> str:
-        """In one sentence."""
-        if not self.messages:
-            return "there was no traffic yesterday"
-        low, high = f"{self.least:.0%}", f"{self.most:.0%}"
-        share = low if low == high else f"{low} to {high}"
-        return f"these rules move {share} of yesterday's traffic ({self.messages:,} messages)"
-
-
-async def moved(conn: Connection, before: Sequence[Route], after: Sequence[Route]) -> Moved:
-    """What a change of the routes in force would have moved of yesterday's messages, from the roll-ups."""
-    carriers = routing.serving(await routing.load(conn))
-    old, new = Table(carriers, before), Table(carriers, after)
-    total, least, most = 0, 0.0, 0.0
-    for row in await conn.fetch(YESTERDAY):
-        shares = [
-            _share(was, becomes)
-            for number, traffic_class, network in cases(old, new, row["country"])
-            for was, becomes in [
-                tuple(
-                    table.candidates(
-                        number,
-                        organization_id=row["organization_id"],
-                        sender=row["sender"],
-                        traffic_class=traffic_class,
-                        network=network,
-                        is_certain=True,
-                    )
-                    for table in (old, new)
-                )
-            ]
-        ]
-        total += row["messages"]
-        least += row["messages"] * min(shares)
-        most += row["messages"] * max(shares)
-    return Moved(total, least / total if total else 0.0, most / total if total else 0.0)
-
-
-def cases(old: Table, new: Table, country: str) -> list[tuple[str, str, str | None]]:
-    """Numbers, classes and networks of a country that either table may tell apart."""
-    codes = [code for code, region in phones.REGIONS.items() if region == country] or ["0"]
-    heads = {head for code in codes for head in {code, *old.under(code), *new.under(code)}}
-    networks: set[str | None] = {None, *old.networks, *new.networks}
-    return [
-        ("+" + head, traffic_class, network)
-        for head in sorted(heads)
-        for traffic_class in rules.CLASSES
-        for network in sorted(networks, key=str)
-    ]
-
-
-def _share(was: Candidates, becomes: Candidates) -> float:
-    """The share of messages whose first supplier is another one."""
-    before, after = _first(was), _first(becomes)
-    return sum(abs(before.get(id, 0.0) - after.get(id, 0.0)) for id in before | after) / 2
-
-
-def _first(found: Candidates) -> dict[UUID | None, float]:
-    if not found.groups:
-        return {None: 1.0}
-    group = found.groups[0]
-    return {one.supplier_id: one.weight / group.ends[-1] for one in group.choices}
 
 
 def place(route: Route) -> tuple[int, str, int, int, str]:

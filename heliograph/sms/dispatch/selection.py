@@ -309,7 +309,7 @@ class Selection:
     def _unusable(self, due: ClaimedMessage, id: UUID) -> str:
         account = self._accounts().get(id)
         if account is None or account.supplier.state != "active":
-            return "paused" if account is not None else "removed"
+            return account.supplier.state if account is not None else "removed"
         if account.supplier.held:
             return "held by an operator"
         if account.breaker.open:

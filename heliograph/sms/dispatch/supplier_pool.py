@@ -93,15 +93,16 @@ DELETE FROM supplier_sessions USING unnest($2::uuid[], $3::smallint[]) AS extra 
 REPORT = """
 UPDATE supplier_sessions
    SET bound = slot.n <= report.sessions, ready = slot.n <= report.sessions AND report.closed, detail = report.detail,
-       moves = report.moves
-  FROM unnest($2::uuid[], $3::integer[], $4::text[], $5::boolean[], $6::boolean[])
-           AS report (supplier_id, sessions, detail, closed, moves),
+       moves = report.moves, in_flight = CASE WHEN slot.n = 1 THEN report.in_flight ELSE 0 END,
+       bound_at = CASE WHEN slot.n <= report.sessions THEN CASE WHEN bound THEN bound_at ELSE now() END END
+  FROM unnest($2::uuid[], $3::integer[], $4::text[], $5::boolean[], $6::boolean[], $7::integer[])
+           AS report (supplier_id, sessions, detail, closed, moves, in_flight),
        LATERAL (SELECT slot, row_number() OVER (ORDER BY slot) AS n FROM supplier_sessions
                  WHERE supplier_id = report.supplier_id AND worker_id = $1) slot
  WHERE supplier_sessions.supplier_id = report.supplier_id AND supplier_sessions.slot = slot.slot
-   AND (bound, ready, supplier_sessions.detail, supplier_sessions.moves)
+   AND (bound, ready, supplier_sessions.detail, supplier_sessions.moves, supplier_sessions.in_flight)
        IS DISTINCT FROM (slot.n <= report.sessions, slot.n <= report.sessions AND report.closed, report.detail,
-                         report.moves)
+                         report.moves, CASE WHEN slot.n = 1 THEN report.in_flight ELSE 0 END)
 """
 
 
@@ -248,6 +249,9 @@ class SupplierPool:
                     self._leave(id, self._accounts[id].connector, grace)
                     self._absent(supplier, "")
                 elif supplier != before:
+                    if supplier.changed_at != before.changed_at:
+                        # As for all workers (`sharing.READ`): what was found before says nothing.
+                        self._accounts[id].breaker.close()
                     self._accounts[id].supplier = supplier
             for id, supplier in wanted.items():
                 # The sessions of the old connector count until they are closed.
@@ -344,7 +348,8 @@ class SupplierPool:
         for id, account in self._accounts.items():
             if id == test_mode.SUPPLIER:
                 continue
-            active = account.supplier.state == "active" and not self._is_absent(id)
+            # One that drains still takes answers and receipts.
+            active = account.supplier.state != "paused" and not self._is_absent(id)
             sessions = account.supplier.sessions if active else 0
             held = mine.get(id, [])
             if id in self._leaving.values():
@@ -374,7 +379,14 @@ class SupplierPool:
         if closed:
             await conn.execute(GIVE_BACK, self._worker_id, [id for id, _ in closed], [slot for _, slot in closed])
         reports = [
-            (id, health.sessions, health.last_error[:200], not account.breaker.open, account.breaker.moves())
+            (
+                id,
+                health.sessions,
+                health.last_error[:200],
+                not account.breaker.open,
+                account.breaker.moves(),
+                health.in_flight,
+            )
             for id, account in self._accounts.items()
             if (health := account.connector.health()) is not None
         ]

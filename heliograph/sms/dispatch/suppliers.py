@@ -178,7 +178,7 @@ UPDATE suppliers SET state = $2, changed_at = $3, secret = CASE $2 WHEN 'removed
 
 
 async def set_state(conn: Connection, *, supplier: str, state: str, by: Who = SYSTEM) -> UUID:
-    """Pause ("paused"), resume ("active") or remove ("removed") by name or id. Raises NotFound."""
+    """Pause ("paused"), drain ("draining"), resume ("active") or remove ("removed") by name or id. Raises NotFound."""
     async with conn.transaction():
         before = await conn.fetchrow(STATE, supplier)
         if before is None:
@@ -194,6 +194,22 @@ async def set_state(conn: Connection, *, supplier: str, state: str, by: Who = SY
             before={"state": before["state"]},
             after={"state": state},
         )
+    return id
+
+
+RESET = "UPDATE suppliers SET changed_at = now() WHERE id = $1"
+
+
+async def reset_circuit(conn: Connection, *, supplier: str, by: Who = SYSTEM) -> UUID:
+    """Have all workers forget what they found of a supplier: its circuit closes within a second, and opens again if it
+    still fails. By name or id. Raises NotFound."""
+    async with conn.transaction():
+        found = await conn.fetchrow(STATE, supplier)
+        if found is None:
+            raise NotFound(resource="supplier", id=supplier)
+        id: UUID = found["id"]
+        await conn.execute(RESET, id)
+        await audit.record(conn, by, "supplier.circuit_reset", object_id=id, name=found["name"])
     return id
 
 

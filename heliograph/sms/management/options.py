@@ -1,16 +1,17 @@
-"""Suppliers' settings on the command line: `KEY=VALUE`, parsed according to the field's type.
+"""Suppliers' settings as operators write them: `KEY=VALUE`, parsed according to the field's type.
 
 The rule nobody may break: a password is not a setting, and is never shown, not even in part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
-import typer
 
+from heliograph.base.errors import Invalid
 from heliograph.base.process.settings import SettingsError
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.suppliers import kinds
@@ -54,19 +55,19 @@ def is_mapping(of: Any) -> bool:
 def apply(values: dict[str, Any], pair: str, kind: str) -> None:
     """Set `key` or `key.entry` in settings; an empty value removes it.
 
-    Raises typer.BadParameter, which names the key.
+    Raises Invalid, which names the key.
     """
     key, entry, text = _split(pair)
     known = fields(kind)
     if key not in known:
-        raise typer.BadParameter(f"{key} is not a setting; `heliograph supplier options {kind}` lists them")
+        raise Invalid((key, "unknown", f"{key} is not a setting; `heliograph supplier options {kind}` lists them"))
     if not entry:
         values.pop(key, None)
         if text:
             values[key] = _converted(key, text, known[key][0])
         return
     if not is_mapping(known[key][0]):
-        raise typer.BadParameter(f"{key} has no entries: use {key}=VALUE")
+        raise Invalid((key, "format", f"{key} has no entries: use {key}=VALUE"))
     entries = dict(values.get(key, {}))
     entries.pop(entry, None)
     if text:
@@ -99,28 +100,48 @@ def with_secrets(kind: str, known: str | None, new: dict[str, str]) -> str | Non
 
 
 def changed(before: Supplier, pairs: Iterable[str]) -> Supplier:
-    """Apply these pairs to the supplier. Raises typer.BadParameter, which names the key."""
-    settings = dict(before.settings)
-    row = {name: getattr(before, name) for name in Routing.__struct_fields__}
-    hints = get_type_hints(Routing, include_extras=True)
+    """Apply these pairs to the supplier. Raises Invalid, which names the key."""
+    settings, after = dict(before.settings), before
     for pair in pairs:
-        key, entry, text = _split(pair)
-        if key not in row:
-            apply(settings, pair, before.kind)
-        elif entry:
-            raise typer.BadParameter(f"{key} has no entries: use {key}=VALUE")
-        elif key == "prefixes":
-            row[key] = tuple(one.strip().removeprefix("+") for one in text.split(",") if one.strip())
+        if _split(pair)[0] in Routing.__struct_fields__:
+            after = msgspec.structs.replace(after, **msgspec.structs.asdict(row_changed(after, pair)))
         else:
-            row[key] = _converted(key, text, hints[key])
+            apply(settings, pair, before.kind)
+    check(before.kind, settings)
+    return msgspec.structs.replace(after, settings=settings)
+
+
+def row_changed(before: Supplier, pair: str) -> Routing:
+    """Apply a pair to the supplier's columns. Raises Invalid, which names the key."""
+    row = {name: getattr(before, name) for name in Routing.__struct_fields__}
+    key, entry, text = _split(pair)
+    if entry:
+        raise Invalid((key, "format", f"{key} has no entries: use {key}=VALUE"))
+    if key == "prefixes":
+        row[key] = tuple(one.strip().removeprefix("+") for one in text.split(",") if one.strip())
+    else:
+        row[key] = _converted(key, text, get_type_hints(Routing, include_extras=True)[key])
     try:
-        checked = msgspec.convert(row, Routing)
-        kinds.settings_from(before.kind, settings)
+        return msgspec.convert(row, Routing)
     except msgspec.ValidationError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise Invalid((key, "invalid", f"{key}: {str(error).split(' - at ')[0]}")) from None
+
+
+def check(kind: str, settings: dict[str, Any]) -> None:
+    """Raises Invalid, which names the setting."""
+    try:
+        kinds.settings_from(kind, settings)
     except SettingsError as error:
-        raise typer.BadParameter(str(error)) from None
-    return msgspec.structs.replace(before, settings=settings, **msgspec.structs.asdict(checked))
+        text = str(error)
+        name = re.match(r"[a-z0-9_]+", text)
+        found = name[0] if name and name[0] in kinds.SETTINGS[kind].__struct_fields__ else _missing(text)
+        raise Invalid((found, "invalid", text)) from None
+
+
+def _missing(text: str) -> str:
+    """The field of "Object missing required field `host`"."""
+    found = re.search(r"`(\w+)`", text)
+    return found[1] if found else "settings"
 
 
 def differences(before: Supplier, after: Supplier) -> list[dict[str, Any]]:
@@ -130,9 +151,27 @@ def differences(before: Supplier, after: Supplier) -> list[dict[str, Any]]:
         for name in Routing.__struct_fields__
         if getattr(before, name) != getattr(after, name)
     ]
-    old, new = (msgspec.to_builtins(kinds.settings_from(one.kind, one.settings)) for one in (before, after))
+    old, new = (effective(one.kind, one.settings) for one in (before, after))
     rows += [(name, old[name], new[name]) for name in old if old[name] != new[name]]
     return [{"setting": name, "before": one, "after": other} for name, one, other in rows]
+
+
+def effective(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of a kind with what is in force: as stored, else the default; of what is required and not there,
+    None."""
+    defaults = {one.name: _default(one) for one in msgspec.structs.fields(kinds.SETTINGS[kind])}
+    return {name: _plain(settings.get(name, default)) for name, default in defaults.items()}
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    return None if field.default is msgspec.NODEFAULT else field.default
+
+
+def _plain(value: Any) -> Any:
+    value = msgspec.to_builtins(value)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def written(value: Any) -> str:
@@ -151,13 +190,15 @@ def _split(pair: str) -> tuple[str, str, str]:
     name, separator, text = pair.partition("=")
     key, _, entry = name.strip().partition(".")
     if not separator or not key:
-        raise typer.BadParameter(f"{pair!r} is not KEY=VALUE")
+        raise Invalid((pair, "format", f"{pair!r} is not KEY=VALUE"))
     key = key.replace("-", "_")
     return ALIASES.get(key, key), entry, text
 
 
 def _converted(key: str, text: str, kind: Any) -> Any:
     """Convert to the type of the field: as written, else as JSON, else as a list; yes and no are booleans."""
+    if "," in text and any(get_origin(one) is tuple for one in get_args(kind)):
+        return [one.strip() for one in text.split(",") if one.strip()]  # several, where one alone would do
     if kind is bool:
         text = {"yes": "true", "no": "false"}.get(text.lower(), text)
     try:
@@ -171,4 +212,4 @@ def _converted(key: str, text: str, kind: Any) -> Any:
         try:
             return msgspec.to_builtins(msgspec.convert([one.strip() for one in text.split(",")], kind))
         except msgspec.ValidationError:
-            raise typer.BadParameter(f"{key}: {error}") from None
+            raise Invalid((key, "format", f"{key}: {error}")) from None

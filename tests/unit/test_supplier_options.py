@@ -7,10 +7,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-import typer
 
-from heliograph.cli.carriage import supplier_settings
+from heliograph.base.errors import Invalid
 from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.management import options
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 LEAST = {"host": "smsc.example", "port": 2775, "system_id": "esme"}
@@ -24,8 +24,8 @@ def row(**settings: Any) -> Supplier:
 
 def change(*pairs: str, **settings: Any) -> dict[str, tuple[Any, Any]]:
     before = row(**settings)
-    after = supplier_settings.changed(before, pairs)
-    return {one["setting"]: (one["before"], one["after"]) for one in supplier_settings.differences(before, after)}
+    after = options.changed(before, pairs)
+    return {one["setting"]: (one["before"], one["after"]) for one in options.differences(before, after)}
 
 
 @pytest.mark.parametrize(
@@ -82,5 +82,6 @@ def test_an_empty_value_is_the_default_and_an_entry_goes_by_itself() -> None:
     ],
 )
 def test_what_is_wrong_is_named(pair: str, word: str) -> None:
-    with pytest.raises(typer.BadParameter, match=word):
+    with pytest.raises(Invalid, match=word) as refused:
         change(pair)
+    assert refused.value.details["fields"][0]["field"] == word

@@ -1,0 +1,99 @@
+"""O5 Charts of a supplier: what it answered, what it reported, and how long receipts took, by the hour."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from heliograph.base.database import clock
+from heliograph.pages.pieces.charts import Chart, Series, Tone
+from heliograph.pages.pieces.ranges import LENGTHS, Range
+from heliograph.pages.requests import Request
+from heliograph.traffic.reconciliation import STATES, Line
+
+HOUR = timedelta(hours=1)
+#: Hours that are drawn at most: of thirty-one days.
+MOST = 31 * 24
+#: Answers with how they look, in the reader's language.
+ANSWERS: tuple[tuple[str, str, Tone], ...] = (
+    ("accepted", "Accepted", "good"),
+    ("refused", "Refused", "bad"),
+    ("busy", "Throttled", "warn"),
+    ("unknown", "Not answered", "calm"),
+)
+#: Ends that receipts tell, or that none does.
+REPORTS: tuple[tuple[tuple[str, ...], str, Tone], ...] = (
+    (("delivered",), "Delivered", "good"),
+    (tuple(one for one in STATES if one != "delivered"), "Not delivered", "bad"),
+    (("never",), "Never reported", "calm"),
+)
+
+
+def bounds(range: Range) -> tuple[datetime, datetime]:
+    """From when until when, in whole hours."""
+    now = clock.now()
+    until = min(range.until or now, now).astimezone(UTC)
+    since = (range.since or until - LENGTHS["24h"]).astimezone(UTC)
+    since = max(since, until - MOST * HOUR).replace(minute=0, second=0, microsecond=0)
+    return min(since, until - HOUR), until
+
+
+def drawn(request: Request, lines: Sequence[Line], since: datetime, until: datetime) -> list[Chart]:
+    """Bars for answers and for receipts, lines for p50 and p95 of the time to the receipt."""
+    text, speech = request.text, request.speech
+    by_hour = {one.at: one for one in lines}
+    times = [since.replace(minute=0, second=0, microsecond=0)]
+    while times[-1] + HOUR < until:
+        times.append(times[-1] + HOUR)
+    hours = [by_hour.get(at) for at in times]
+    common: dict[str, Any] = {"speech": speech, "times": times, "step": int(HOUR.total_seconds())}
+    totals = {
+        name: sum(one[name] for one in lines) for name in ("accepted", "refused", "busy", "unknown", *STATES, "never")
+    }
+    submitted = sum(one.submitted for one in lines)
+    ended = sum(totals[name] for name in (*STATES, "never"))
+
+    def series(name: str, *of: str, tone: Tone) -> Series:
+        return Series(text(name), tone, [sum(one[what] for what in of) if one else 0 for one in hours])
+
+    return [
+        Chart(
+            id="submits",
+            title=text(
+                "%(submitted)s submits, %(accepted)s of them accepted.",
+                submitted=speech.number(submitted),
+                accepted=speech.number(totals["accepted"]),
+            ),
+            unit=text("submits"),
+            kind="bars",
+            series=[series(label, name, tone=tone) for name, label, tone in ANSWERS],
+            **common,
+        ),
+        Chart(
+            id="receipts",
+            title=text("Nothing was reported yet.")
+            if not ended
+            else text(
+                "%(share)s %% of %(ended)s were delivered.",
+                share=speech.number(100 * totals["delivered"] / ended, 1),
+                ended=speech.number(ended),
+            ),
+            unit=text("messages"),
+            kind="bars",
+            series=[series(label, *of, tone=tone) for of, label, tone in REPORTS],
+            **common,
+        ),
+        Chart(
+            id="time-to-receipt",
+            title=text("How long receipts took."),
+            unit=text("seconds"),
+            kind="lines",
+            digits=1,
+            series=[
+                Series(text("Half within"), "way", [one.seconds(0.5) if one else None for one in hours]),
+                Series(text("95 % within"), "warn", [one.seconds(0.95) if one else None for one in hours]),
+            ],
+            **common,
+        ),
+    ]

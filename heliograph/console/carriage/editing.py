@@ -1,0 +1,123 @@
+"""O5 A supplier's options, all of them, changed in a form made from the typed struct of its kind; the difference is
+shown before it is saved. Its password goes apart from them, and only ever in."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import msgspec
+
+from heliograph.base.errors import Invalid
+from heliograph.console.carriage.suppliers import HERE, known
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.sms.dispatch import suppliers
+from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.dispatch.suppliers import SupplierExists
+from heliograph.sms.management import changing, forms, options
+
+#: Groups of fields with their headings.
+GROUPS = (
+    ("connection", "Connection"),
+    ("limits", "Limits"),
+    ("times", "Time limits"),
+    ("protocol", "Its way with the protocol"),
+)
+PARTS = ("all", "any", "first", "last")
+
+
+async def show(request: Request) -> Answer:
+    """The form, with what is in force."""
+    async with request.reading() as conn:
+        one = await known(conn, request.id())
+    return Shown(template="carriage/supplier_edit.html", values=_form(one, _shown(one)))
+
+
+async def change(request: Request) -> Answer:
+    """Show the difference first; then, by its button, save it."""
+    form, id = request.form, request.id()
+    async with request.reading() as conn:
+        one = await known(conn, id)
+    given = _shown(one) | {name: form[name] for name in _shown(one) if name in form}
+    if form.get("do") == "again":
+        return Shown(template="carriage/supplier_edit.html", values=_form(one, given))
+    try:
+        after = forms.changed(one, given)
+        found = options.differences(one, after)
+        if not found:
+            return Elsewhere(location=f"{HERE}/{id}", notice=request.text("Nothing was changed."))
+        if form.get("do") != "save":
+            values = _form(one, given) | {"differences": _told(found), "seen": one.changed_at.isoformat()}
+            return Shown(template="carriage/supplier_difference.html", values=values)
+        settings = request.services.settings
+        async with request.writing() as conn:
+            await changing.change(
+                conn,
+                suppliers.seal_key(settings),
+                supplier=str(id),
+                wanted=lambda before: (forms.changed(before, given), {}),
+                seen_at=_seen(form.get("seen", "")),
+                by=request.who,
+            )
+    except SupplierExists:
+        wrong = Invalid(("name", "taken", "There is already a supplier with this name."))
+        return refused("carriage/supplier_edit.html", wrong, _form(one, given))
+    except Invalid as refusal:
+        return refused("carriage/supplier_edit.html", refusal, _form(one, given))
+    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("Saved: workers follow within a second."))
+
+
+async def show_password(request: Request) -> Answer:
+    """A field for each secret of its kind, empty."""
+    async with request.reading() as conn:
+        one = await known(conn, request.id())
+    return Shown(template="carriage/supplier_password.html", values={"one": one, "secrets": changing.secrets(one.kind)})
+
+
+async def replace_password(request: Request) -> Answer:
+    """New secrets; those whose field is empty stay."""
+    id = request.id()
+    async with request.reading() as conn:
+        one = await known(conn, id)
+    try:
+        given = changing.given_secrets(one.kind, request.form)
+        async with request.writing() as conn:
+            await changing.change(
+                conn,
+                suppliers.seal_key(request.services.settings),
+                supplier=str(id),
+                wanted=lambda before: (before, given),
+                by=request.who,
+            )
+    except Invalid as refusal:
+        return refused("carriage/supplier_password.html", refusal, {"one": one, "secrets": changing.secrets(one.kind)})
+    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("Replaced: workers connect anew within a second."))
+
+
+def _shown(one: Supplier) -> dict[str, str]:
+    """Every field as it is in force, by its name in the form."""
+    settings = {forms.OPTION + name: text for name, text in forms.shown(one.kind, one.settings).items()}
+    return forms.shown_row(one) | settings
+
+
+def _form(one: Supplier, given: dict[str, str]) -> dict[str, Any]:
+    found = forms.fields(one.kind)
+    return {
+        "one": one,
+        "given": given,
+        "parts": PARTS,
+        "prefix": forms.OPTION,
+        "groups": [(heading, [field for field in found if field.group == name]) for name, heading in GROUPS],
+    }
+
+
+def _told(found: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    return [(one["setting"], options.written(one["before"]), options.written(one["after"])) for one in found]
+
+
+def _seen(text: str) -> datetime.datetime | None:
+    try:
+        return msgspec.convert(text, datetime.datetime, strict=False)
+    except msgspec.ValidationError:
+        raise Invalid(("name", "moved", "This form is not ours. Reload the page.")) from None

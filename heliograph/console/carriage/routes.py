@@ -1,0 +1,23 @@
+"""Addresses of carriage."""
+
+from __future__ import annotations
+
+from heliograph.console.carriage import editing, stopping, suppliers
+from heliograph.pages.routes import Route, get, post
+from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE
+
+ROUTES: tuple[Route, ...] = (
+    get("/console/suppliers", suppliers.show, permission=CARRIAGE),
+    get("/console/suppliers/{id}", suppliers.show_one, permission=CARRIAGE),
+    get("/console/suppliers/{id}/edit", editing.show, permission=CARRIAGE_CHANGE),
+    post("/console/suppliers/{id}/edit", editing.change, permission=CARRIAGE_CHANGE),
+    get("/console/suppliers/{id}/password", editing.show_password, permission=CARRIAGE_CHANGE, is_proved=True),
+    post("/console/suppliers/{id}/password", editing.replace_password, permission=CARRIAGE_CHANGE, is_proved=True),
+    get("/console/suppliers/{id}/pause", stopping.show_pause, permission=CARRIAGE_CHANGE),
+    post("/console/suppliers/{id}/pause", stopping.pause, permission=CARRIAGE_CHANGE),
+    post("/console/suppliers/{id}/drain", stopping.drain, permission=CARRIAGE_CHANGE),
+    post("/console/suppliers/{id}/resume", stopping.resume, permission=CARRIAGE_CHANGE),
+    post("/console/suppliers/{id}/reset-circuit", stopping.reset_circuit, permission=CARRIAGE_CHANGE),
+    get("/console/suppliers/{id}/remove", stopping.show_remove, permission=CARRIAGE_CHANGE),
+    post("/console/suppliers/{id}/remove", stopping.remove, permission=CARRIAGE_CHANGE),
+)

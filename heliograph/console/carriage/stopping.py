@@ -1,0 +1,102 @@
+"""O5 Pausing, draining, resuming and removing a supplier, and having it tried again; what goes where instead is said
+before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.console.carriage.suppliers import HERE, known
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces import confirming
+from heliograph.pages.requests import Request
+from heliograph.sms.dispatch import suppliers
+from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.management import shifts
+
+
+class Goes(msgspec.Struct, frozen=True):
+    """Where a part of what it carried yesterday would go; empty: it would wait, or fail, as nobody else carries it."""
+
+    taker: str
+    messages: int
+
+
+async def show_pause(request: Request) -> Answer:
+    """Pause or drain, with what that does."""
+    async with request.reading() as conn:
+        one = await known(conn, request.id())
+        values = {"one": one, **await _instead(conn, one)}
+    return Shown(template="carriage/supplier_pause.html", values=values)
+
+
+async def pause(request: Request) -> Answer:
+    """Nothing is handed to it any more; what it was to carry goes by others, or waits."""
+    return await _set(request, "paused", request.text("It is paused: workers leave it within a second."))
+
+
+async def drain(request: Request) -> Answer:
+    """As paused, but its sessions stay for answers and receipts."""
+    said = request.text("It drains: nothing more is handed to it, and its receipts still come.")
+    return await _set(request, "draining", said)
+
+
+async def resume(request: Request) -> Answer:
+    """It carries again."""
+    return await _set(request, "active", request.text("It carries again: workers return within a second."))
+
+
+async def reset_circuit(request: Request) -> Answer:
+    """Workers forget what they found of it, and try it."""
+    id = request.id()
+    async with request.writing() as conn:
+        await suppliers.reset_circuit(conn, supplier=str(id), by=request.who)
+    said = request.text("Workers try it again within a second. They avoid it anew if it still fails.")
+    return Elsewhere(location=f"{HERE}/{id}", notice=said)
+
+
+async def show_remove(request: Request) -> Answer:
+    """What is lost with it."""
+    async with request.reading() as conn:
+        one = await known(conn, request.id())
+        values = {"one": one, **await _instead(conn, one, removed=True)}
+    return Shown(template="carriage/supplier_remove.html", values=values)
+
+
+async def remove(request: Request) -> Answer:
+    """Its name was typed: it goes, with its password."""
+    id = request.id()
+    async with request.reading() as conn:
+        one = await known(conn, id)
+        values = {"one": one, **await _instead(conn, one, removed=True)}
+    try:
+        confirming.check(request, one.name)
+    except Invalid as refusal:
+        return refused("carriage/supplier_remove.html", refusal, values)
+    async with request.writing() as conn:
+        await suppliers.set_state(conn, supplier=str(id), state="removed", by=request.who)
+    return Elsewhere(location=HERE, notice=request.text("%(name)s is removed.", name=one.name))
+
+
+async def _set(request: Request, state: str, said: str) -> Answer:
+    id = request.id()
+    async with request.writing() as conn:
+        await suppliers.set_state(conn, supplier=str(id), state=state, by=request.who)
+    return Elsewhere(location=f"{HERE}/{id}", notice=said)
+
+
+async def _instead(conn: Connection, one: Supplier, *, removed: bool = False) -> dict[str, Any]:
+    """What of yesterday's traffic went by it, by the rules that are in force, and who would have had it."""
+    carriage = await shifts.now(conn)
+    carriage = msgspec.structs.replace(carriage, paused=carriage.paused - {one.id})
+    found = await shifts.moved(conn, carriage, carriage.without(one.id) if removed else carriage.pausing(one.id))
+    names = {two.id: two.name for two in carriage.suppliers}
+    goes = [
+        Goes(names.get(flow.taker, "") if flow.taker else "", round(flow.messages))
+        for flow in found.flows
+        if flow.giver == one.id and round(flow.messages)
+    ]
+    return {"goes": goes, "carried": sum(flow.messages for flow in goes), "yesterday": found.messages}

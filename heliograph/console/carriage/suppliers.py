@@ -1,0 +1,95 @@
+"""O5 Suppliers: who carries messages, with how many sessions, how it goes, and what went wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from heliograph.audit import reading as audit
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+from heliograph.console.carriage import charts
+from heliograph.overview.installation import now
+from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.pieces import ranges
+from heliograph.pages.pieces.charts import download
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.sms.callbacks import addresses
+from heliograph.sms.dispatch import routing
+from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.management import forms, watching
+from heliograph.sms.reports import words
+from heliograph.suppliers import kinds
+
+HERE = "/console/suppliers"
+#: Entries of the audit log that are shown.
+HISTORY = 20
+
+
+async def show(request: Request) -> Answer:
+    """All of them."""
+    async with request.reading() as conn:
+        listed = await now.suppliers(conn)
+        watched = await watching.watch(conn)
+    values = {"suppliers": listed, "watched": watched, "simulated_only": now.only_simulated(listed)}
+    values["may_change"] = request.may(permission=CARRIAGE_CHANGE)
+    return Shown(
+        template="carriage/suppliers_live.html" if request.is_fragment else "carriage/suppliers.html", values=values
+    )
+
+
+async def show_one(request: Request) -> Answer:
+    """One of them, with its settings, its last hours, and who changed what."""
+    id = request.id()
+    async with request.reading() as conn:
+        values = await _state(request, conn, id)
+        if request.is_fragment:
+            return Shown(template="carriage/supplier_live.html", values=values)
+        one: Supplier = values["row"]
+        range = ranges.read(request, usual="24h")
+        since, until = charts.bounds(range)
+        drawn = charts.drawn(request, await watching.hours(conn, id, since=since, until=until), since, until)
+        values |= {
+            "range": range,
+            "charts": drawn,
+            "words": (await words.unknown_states(conn)).get(id, []),
+            "history": (await audit.list_page(conn, audit.Filter(object=str(id)), limit=HISTORY)).entries,
+        }
+    if (file := download(request, drawn)) is not None:
+        return file
+    shown, defaults = (
+        forms.shown(one.kind, one.settings),
+        {field.name: field.default for field in forms.fields(one.kind)},
+    )
+    values |= {
+        "settings": [(name, text, text != defaults[name]) for name, text in shown.items()],
+        "callbacks": addresses.address(request.services.settings, id) if one.kind in kinds.HTTP else "",
+    }
+    return Shown(template="carriage/supplier.html", values=values)
+
+
+async def _state(request: Request, conn: Connection, id: UUID) -> dict[str, Any]:
+    listed = await now.suppliers(conn)
+    row = await known(conn, id)
+    sessions = await watching.sessions(conn, id)
+    window = row.settings.get("window", 20 if row.kind in kinds.HTTP else 10)
+    room = window * sum(one.bound for one in sessions)
+    return {
+        "one": next(one for one in listed if one.id == id),
+        "row": row,
+        "watched": (await watching.watch(conn)).get(id),
+        "sessions": sessions,
+        "room": room,
+        "in_flight": sum(one.in_flight for one in sessions),
+        "simulated_only": now.only_simulated(listed),
+        "may_change": request.may(permission=CARRIAGE_CHANGE),
+    }
+
+
+async def known(conn: Connection, id: UUID) -> Supplier:
+    """One that was not removed. Raises NotFound."""
+    found = next((one for one in await routing.load(conn) if one.id == id), None)
+    if found is None:
+        raise NotFound("There is no such supplier.")
+    return found

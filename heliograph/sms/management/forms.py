@@ -1,0 +1,169 @@
+"""Suppliers' settings as fields of a form, made from the typed struct of each kind, and what was typed as settings.
+
+A field shows what is in force; one that is emptied goes back to its default. The rule nobody may break: a password is
+no field here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import msgspec
+
+from heliograph.base.errors import Invalid
+from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.management import options
+from heliograph.suppliers import kinds
+
+Control = Literal["text", "number", "choice", "switch", "lines", "entries"]
+#: Settings whose text may be of several lines.
+LONG = frozenset({"body", "item", "reply"})
+#: What leads to the account, beside all that begins with `tls`; and what is asked of a new one first.
+CONNECTION = frozenset({"host", "port", "base_url", "system_id", "system_type", "address_range", "bind"})
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting."""
+
+    name: str
+    #: In English.
+    meaning: str
+    control: Control
+    #: "connection", "limits", "times" or "protocol".
+    group: str
+    choices: tuple[str, ...] = ()
+    #: As it would be typed.
+    default: str = ""
+    is_required: bool = False
+
+
+def fields(kind: str) -> list[Field]:
+    """All settings of a kind, in the order of its struct."""
+    known = options.fields(kind)
+    found = []
+    for one in msgspec.structs.fields(kinds.SETTINGS[kind]):
+        of, meaning = known[one.name]
+        control, choices = _control(one.name, of)
+        required = one.default is msgspec.NODEFAULT and one.default_factory is msgspec.NODEFAULT
+        found.append(
+            Field(
+                name=one.name,
+                meaning=meaning,
+                control=control,
+                group=_group(one.name, is_required=required),
+                choices=choices,
+                default=_typed(options.effective(kind, {})[one.name]),
+                is_required=required,
+            )
+        )
+    return found
+
+
+def shown(kind: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """What each field shows."""
+    return {name: _typed(value) for name, value in options.effective(kind, settings).items()}
+
+
+def read(kind: str, settings: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """The settings after what was typed; a field that was not sent stays as it is. Raises Invalid, with all that is
+    wrong."""
+    after, before = dict(settings), shown(kind, settings)
+    wrong: list[tuple[str, str, str]] = []
+    for name, (of, _) in options.fields(kind).items():
+        text = given.get(name)
+        if text is None or (text := text.replace("\r\n", "\n")) == before[name]:
+            continue
+        try:
+            if options.is_mapping(of):
+                after.pop(name, None)
+                if entries := _entries(name, text):
+                    after[name] = entries
+            else:
+                options.apply(after, f"{name}={text if of is str else text.strip()}", kind)
+        except Invalid as refusal:
+            wrong += [(one["field"], one["issue"], one["message"]) for one in refusal.details["fields"]]
+    if wrong:
+        raise Invalid(*wrong)
+    options.check(kind, after)
+    return after
+
+
+#: Columns of a supplier besides its settings.
+ROW = ("name", "prefixes", "priority", "weight", "sessions", "parts", "simulated")
+
+
+def shown_row(one: Supplier) -> dict[str, str]:
+    """What the fields of a supplier's columns show."""
+    return {name: options.written(getattr(one, name)) for name in ROW}
+
+
+def changed(before: Supplier, given: Mapping[str, str]) -> Supplier:
+    """The supplier after what was typed. Raises Invalid, with all that is wrong."""
+    now = shown_row(before)
+    wrong: list[tuple[str, str, str]] = []
+    after = before
+    try:
+        # Settings with names of columns have these fields to themselves.
+        settings = {name.removeprefix(OPTION): text for name, text in given.items() if name.startswith(OPTION)}
+        after = msgspec.structs.replace(after, settings=read(before.kind, before.settings, settings))
+    except Invalid as refusal:
+        wrong += [(OPTION + one["field"], one["issue"], one["message"]) for one in refusal.details["fields"]]
+    pairs = [f"{name}={given[name].strip()}" for name in ROW if name in given and given[name].strip() != now[name]]
+    for pair in pairs:
+        try:
+            row = options.row_changed(after, pair)
+            after = msgspec.structs.replace(after, **msgspec.structs.asdict(row))
+        except Invalid as refusal:
+            wrong += [(one["field"], one["issue"], one["message"]) for one in refusal.details["fields"]]
+    if wrong:
+        raise Invalid(*wrong)
+    return after
+
+
+#: Before the names of settings in forms that hold columns too: SMPP has a `priority` of its own.
+OPTION = "option."
+
+
+def _control(name: str, of: Any) -> tuple[Control, tuple[str, ...]]:
+    if of is bool:
+        return "switch", ()
+    if options.is_mapping(of):
+        return "entries", ()
+    if get_origin(of) is Literal:
+        return "choice", get_args(of)
+    if get_origin(of) in (Union, UnionType):
+        literal = next((one for one in get_args(of) if get_origin(one) is Literal), None)
+        if literal is not None:
+            return "choice", ("", *get_args(literal))
+    if of in (int, float):
+        return "number", ()
+    return ("lines" if name in LONG else "text"), ()
+
+
+def _group(name: str, *, is_required: bool) -> str:
+    if is_required or name in CONNECTION or name.startswith("tls"):
+        return "connection"
+    if name.endswith("_seconds") and name != "validity_seconds":
+        return "times"
+    if name in ("window", "batch") or name.endswith("_per_second"):
+        return "limits"
+    return "protocol"
+
+
+def _typed(value: Any) -> str:
+    """A value as it is typed: entries one a line."""
+    if isinstance(value, dict):
+        return "\n".join(f"{name}={one}" for name, one in value.items())
+    return options.written(value)
+
+
+def _entries(name: str, text: str) -> dict[str, str]:
+    found = {}
+    for line in filter(str.strip, text.split("\n")):
+        entry, separator, value = line.partition("=")
+        if not separator or not entry.strip():
+            raise Invalid((name, "format", "Write one entry a line, as NAME=VALUE."))
+        found[entry.strip()] = value.strip()
+    return found

@@ -1,0 +1,211 @@
+"""O5 Suppliers: every option changed with its difference, passwords replaced, and what can be done about one."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
+from heliograph.sms.circuits import sharing
+from heliograph.sms.dispatch import routing, suppliers
+from heliograph.sms.management import forms
+from heliograph.suppliers import kinds
+from heliograph.traffic import reconciliation
+
+from .conftest import Browser
+
+SMPP = {"host": "127.0.0.1", "port": 2775, "system_id": "esme", "tls": False}
+
+
+async def add(pool: Pool, under: Settings, name: str = "main", **more: Any) -> UUID:
+    async with pool.acquire() as conn:
+        return await suppliers.add(
+            conn,
+            suppliers.seal_key(under),
+            **{"name": name, "kind": "smpp", "settings": SMPP, "secret": "xyzzy-plugh"} | more,
+        )
+
+
+async def row(pool: Pool, id: UUID) -> routing.Supplier:
+    async with pool.acquire() as conn:
+        return next(one for one in await routing.load(conn) if one.id == id)
+
+
+async def told(pool: Pool, id: UUID) -> list[tuple[str, str, str]]:
+    found = await pool.fetch("SELECT action, who, after FROM audit_log WHERE object_id = $1 ORDER BY id", str(id))
+    return [(one["action"], one["who"], one["after"]) for one in found]
+
+
+async def test_the_difference_is_shown_before_it_is_saved(pool: Pool, root: Browser, settings: Settings) -> None:
+    id = await add(pool, settings)
+    path = f"/console/suppliers/{id}/edit"
+    page = await root.get(path)
+    assert "xyzzy-plugh" not in page.text
+    typed = {"option.window": "25", "option.final_states": "ACCEPTD=delivered\r\nLOST=failed", "weight": "3"}
+    page = await root.submit(page, path, **typed)
+    assert "3 settings become different" in page.words
+    assert (await row(pool, id)).settings == SMPP, "nothing is saved yet"
+    page = await root.submit(page, path, do="save")
+    assert "Saved: workers follow" in page.words
+    after = await row(pool, id)
+    assert after.settings == SMPP | {"window": 25, "final_states": {"ACCEPTD": "delivered", "LOST": "failed"}}
+    assert (after.weight, after.priority) == (3, 10)
+    assert (await told(pool, id))[-1][:2] == ("supplier.changed", "operator")
+    assert "Supplier changed" in page.words
+    # A field that is emptied goes back to its default.
+    page = await root.submit(await root.get(path), path, **{"option.window": "", "option.final_states": ""})
+    page = await root.submit(page, path, do="save")
+    assert (await row(pool, id)).settings == SMPP
+    page = await root.submit(await root.get(path), path)
+    assert "Nothing was changed" in page.words
+
+
+async def test_a_refused_change_names_its_fields_and_keeps_what_was_typed(
+    pool: Pool, root: Browser, settings: Settings
+) -> None:
+    id = await add(pool, settings)
+    await add(pool, settings, "other")
+    path = f"/console/suppliers/{id}/edit"
+    form = await root.get(path)
+    for typed, field in (
+        ({"option.window": "many"}, "option.window"),
+        ({"option.window": "0"}, "option.window"),
+        ({"option.host": ""}, "option.host"),
+        ({"option.final_states": "nonsense"}, "option.final_states"),
+        ({"priority": "1001"}, "priority"),
+        ({"prefixes": "MZ"}, "prefixes"),
+        ({"name": ""}, "name"),
+    ):
+        wrong = await root.submit(form, path, **typed)
+        assert wrong.status == 422, typed
+        assert f'href="#{field}"' in wrong.text, typed
+    page = await root.submit(form, path, name="other")
+    wrong = await root.submit(page, path, do="save")
+    assert wrong.status == 422
+    assert "already a supplier with this name" in wrong.words
+    # Somebody was quicker.
+    page = await root.submit(form, path, **{"option.window": "30"})
+    async with pool.acquire() as conn:
+        await suppliers.set_state(conn, supplier=str(id), state="paused")
+    wrong = await root.submit(page, path, do="save")
+    assert wrong.status == 422
+    assert "changed this supplier meanwhile" in wrong.words
+    assert 'value="30"' in wrong.text
+
+
+@pytest.mark.parametrize("kind", kinds.SETTINGS)
+async def test_every_option_of_every_kind_has_a_field(pool: Pool, root: Browser, settings: Settings, kind: str) -> None:
+    id = await add(pool, settings, kind=kind, settings={})
+    page = await root.get(f"/console/suppliers/{id}/edit")
+    assert page.status == 200
+    for name in kinds.SETTINGS[kind].__struct_fields__:
+        assert f'name="{forms.OPTION}{name}"' in page.text, name
+    assert (await root.get(f"/console/suppliers/{id}")).status == 200
+    assert (await root.get(f"/console/suppliers/{id}/password")).status == 200
+
+
+async def test_a_password_is_replaced_and_never_shown(pool: Pool, root: Browser, settings: Settings) -> None:
+    id = await add(pool, settings)
+    path = f"/console/suppliers/{id}/password"
+    form = await root.get(path)
+    assert (await root.submit(form, path, secret="")).status == 422
+    page = await root.submit(form, path, secret="correct horse")
+    assert "Replaced" in page.words
+    assert "correct horse" not in page.text
+    assert suppliers.open_secret(suppliers.seal_key(settings), await row(pool, id)) == "correct horse"
+    assert "correct horse" not in str(await told(pool, id))
+
+
+async def test_a_supplier_is_paused_drained_resumed_and_removed(pool: Pool, root: Browser, settings: Settings) -> None:
+    id = await add(pool, settings)
+    page = await root.get("/console/suppliers")
+    assert "main" in page.words
+    assert "not connected" in page.words
+    path = f"/console/suppliers/{id}"
+    page = await root.submit(await root.get(f"{path}/pause"), f"{path}/drain")
+    assert "It drains" in page.words
+    page = await root.submit(await root.get(f"{path}/pause"), f"{path}/pause")
+    assert "It is paused" in page.words
+    page = await root.submit(page, f"{path}/resume")
+    assert "It carries again" in page.words
+    states = [after for action, _, after in await told(pool, id) if action == "supplier.state_changed"]
+    assert states == ['{"state":"draining"}', '{"state":"paused"}', '{"state":"active"}']
+    form = await root.get(f"{path}/remove")
+    assert (await root.submit(form, f"{path}/remove", typed="something")).status == 422
+    page = await root.submit(form, f"{path}/remove", typed="main")
+    assert "main is removed" in page.words
+    assert (await root.get(path)).status == 404
+    async with pool.acquire() as conn:
+        assert await routing.load(conn) == []
+
+
+TRAFFIC = """
+INSERT INTO traffic (organization_id, hour, channel, mode, country, sender, supplier_id, status, count, segments,
+                     to_sent, to_delivered)
+VALUES ($1, date_trunc('day', now(), 'UTC') - interval '12 hours', 'sms', 'live', 'MZ', 'ACME', $2, 'delivered', 900,
+        900, '{}', '{}')
+"""
+
+
+async def test_a_pause_says_what_goes_where_instead(pool: Pool, root: Browser, settings: Settings, tenant: Any) -> None:
+    id = await add(pool, settings)
+    path = f"/console/suppliers/{id}/pause"
+    assert "Nothing was sent yesterday" in (await root.get(path)).words
+    await pool.execute(TRAFFIC, tenant.id, id)
+    assert "900 by nobody" in (await root.get(path)).words
+    await add(pool, settings, "backup", priority=20)
+    assert "900 by backup" in (await root.get(path)).words
+    # A simulator takes nothing over while another supplier is there, paused or not; once it is removed, it does.
+    await add(pool, settings, "toy", priority=15, simulated=True)
+    assert "900 by backup" in (await root.get(path)).words
+    async with pool.acquire() as conn:
+        await suppliers.set_state(conn, supplier="backup", state="removed")
+    assert "900 by nobody" in (await root.get(path)).words
+    assert "900 by toy" in (await root.get(f"/console/suppliers/{id}/remove")).words
+
+
+async def test_a_simulator_is_never_mistaken_for_a_supplier(pool: Pool, root: Browser, settings: Settings) -> None:
+    id = await add(pool, settings, "toy", simulated=True)
+    for path in ("/console/now", "/console/suppliers", f"/console/suppliers/{id}"):
+        page = await root.get(path)
+        assert "Live messages go to a simulator" in page.words, path
+        assert "tag simulated" in page.text, path
+    await add(pool, settings, "real")
+    for path in ("/console/now", "/console/suppliers", f"/console/suppliers/{id}"):
+        page = await root.get(path)
+        assert "Live messages go to a simulator" not in page.words, path
+        assert "tag simulated" in page.text, path
+
+
+async def test_how_it_goes_is_told_from_what_is_kept(pool: Pool, root: Browser, settings: Settings) -> None:
+    id, other = await add(pool, settings), await add(pool, settings, "other")
+    async with pool.acquire() as conn:
+        at = await conn.fetchval("SELECT now()")
+        counted = [
+            (id, "MZ", what, n) for what, n in (("accepted", 80), ("busy", 20), ("delivered", 60), ("failed", 20))
+        ]
+        await reconciliation.count(conn, [*counted, (other, "MZ", "accepted", 100)], at)
+        worker, gone = UUID(int=7), UUID(int=8)
+        await conn.execute(
+            "INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, 'w1', now(), now())", worker
+        )
+        await conn.execute(
+            "INSERT INTO supplier_sessions (supplier_id, slot, worker_id, lease_until, bound, bound_at, in_flight)"
+            " VALUES ($1, 0, $2, now() + interval '1 minute', true, now(), 5)",
+            id,
+            worker,
+        )
+        await conn.execute(sharing.OPEN, gone, [id], [0.0])
+    page = await root.get(f"/console/suppliers/{id}")
+    for said in ("50.0 %", "20.0 %", "75.0 %", "w1", "avoided since", "100 submits, 80 of them accepted."):
+        assert said in page.words, said
+    file = await root.get(f"/console/suppliers/{id}?csv=submits")
+    assert "80,0,20,0" in file.text
+    page = await root.submit(page, f"/console/suppliers/{id}/reset-circuit")
+    assert "try it again within a second" in page.words
+    assert "avoided since" not in page.words
+    async with pool.acquire() as conn:
+        assert await sharing.avoided(conn) == {}
