@@ -17,6 +17,7 @@ ACTIONS = {
     "quota.changed": "Quota granted or adjusted",
     "refunds.changed": "Refund policy changed",
     "spend_limit.changed": "Limit of a day changed",
+    "organization.viewed": "Viewed as the organization, by an operator",
     "wallet.changed": "Wallet topped up or adjusted",
     "wallet.alert_changed": "Low-balance alert changed",
     "usage.alert_changed": "Alert of a day's messages changed",

@@ -332,12 +332,14 @@ CREATE TABLE sessions (
     ends_at         timestamptz NOT NULL,
     proved_at       timestamptz NOT NULL,
     address         text NOT NULL,
-    agent           text NOT NULL CHECK (length(agent) <= 300)
+    agent           text NOT NULL CHECK (length(agent) <= 300),
+    reason          text CHECK (length(reason) <= 500)
 );
 CREATE INDEX sessions_of_user ON sessions (user_id);
 COMMENT ON TABLE sessions IS 'control: signed-in browsers; deleted when ended';
 COMMENT ON COLUMN sessions.organization_id IS 'the organization being viewed; NULL: the person belongs to none';
 COMMENT ON COLUMN sessions.idle IS 'it ends after this long without use, and in any case at ends_at';
+COMMENT ON COLUMN sessions.reason IS 'why an operator views as the organization, and changes nothing; NULL: somebody signed in';
 COMMENT ON COLUMN sessions.proved_at IS 'when the person last authenticated, which dangerous actions require again';
 
 CREATE TABLE operators (

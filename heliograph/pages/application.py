@@ -92,6 +92,12 @@ class SignedOut(Refusal):
     code, status = "signed_out", 401
 
 
+class ViewingOnly(Refusal):
+    """You view as this organization: nothing can be changed."""
+
+    code, status = "viewing_only", 403
+
+
 Frame = Callable[[Request], dict[str, Any]]
 
 
@@ -216,6 +222,8 @@ class Pages:
             said = request.text("This organization requires a second factor. Turn one on to go on.")
             return Elsewhere(location=self.realm.factor, notice=said if isinstance(person, Known) else "")
         if route.method == "POST":
+            if isinstance(person, Known) and person.reason is not None and not route.is_harmless:
+                raise ViewingOnly
             forgery.check_origin(request.headers, host=request.host, public_url=self.services.settings.public_url)
             if route.takes_file:
                 request.form = await _begin_upload(request, scope, receive)

@@ -157,7 +157,7 @@ class Request:
     def role(self) -> Role | None:
         """The person's role where they look; None without an organization."""
         person = self.session
-        return roles.ROLES.get(person.role) if isinstance(person, Known) and person.role is not None else None
+        return roles.held(person.role) if isinstance(person, Known) and person.role is not None else None
 
     @property
     def actor(self) -> Actor:
@@ -190,7 +190,7 @@ class Request:
         person = self.session
         assert person is not None
         return Who(
-            "operator" if isinstance(person, Operator) else "person",
+            "operator" if isinstance(person, Operator) or person.reason is not None else "person",
             person.user_id,
             name=person.name,
             address=self.address,

@@ -37,6 +37,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     is_long: bool = False
     #: The password must have been given within the last ten minutes.
     is_proved: bool = False
+    #: It changes nothing but what a browser keeps: who views as an organization may send it.
+    is_harmless: bool = False
     #: What its page shows in the region that renews itself is the same for all of a role that sees everything, in one
     #: language and zone.
     is_alike: bool = False
@@ -71,14 +73,21 @@ def table(path: str, handler: Handler, scope: str) -> Route:
     return Route(method="POST", path=path, handler=handler, scope=scope, is_long=True)
 
 
-def public(method: str, path: str, handler: Handler, *, is_alike: bool = False) -> Route:
+def public(method: str, path: str, handler: Handler, *, is_alike: bool = False, is_harmless: bool = False) -> Route:
     """For everybody, signed in or not."""
-    return Route(method=method, path=path, handler=handler, is_public=True, is_alike=is_alike)
+    return Route(method=method, path=path, handler=handler, is_public=True, is_alike=is_alike, is_harmless=is_harmless)
 
 
-def own(method: str, path: str, handler: Handler, *, is_proved: bool = False) -> Route:
+def own(method: str, path: str, handler: Handler, *, is_proved: bool = False, is_harmless: bool = False) -> Route:
     """Of the person, whichever organization they belong to."""
-    return Route(method=method, path=path, handler=handler, is_personal=True, is_proved=is_proved)
+    return Route(
+        method=method,
+        path=path,
+        handler=handler,
+        is_personal=True,
+        is_proved=is_proved,
+        is_harmless=is_harmless,
+    )
 
 
 def shared(

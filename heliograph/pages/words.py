@@ -15,6 +15,7 @@ ROLES: Mapping[str, str] = {
     "sender": "Sender",
     "viewer": "Viewer",
     "billing": "Billing",
+    "viewing": "Operator, viewing",
     "root": "Root",
     "operator": "Operator",
     "support": "Support",

@@ -79,6 +79,20 @@ ROLES: dict[str, Role] = {
     )
 }
 
+#: The role of an operator who views as the organization (`operators.viewing`); nobody can be given it. All can be
+#: read but texts, whole numbers and files.
+VIEWING = Role(
+    "viewing",
+    frozenset(scope for scope in SCOPES if scope.endswith(":read")),
+    frozenset(scope for scope in SCOPES if scope.endswith(":read")),
+    frozenset({TEAM, USAGE, SETTINGS, AUDIT, DEVELOP}),
+)
+
+
+def held(name: str) -> Role | None:
+    """The role of a session, by its name."""
+    return VIEWING if name == VIEWING.name else ROLES.get(name)
+
 
 def checked(name: str) -> Role:
     """The role of this name. Raises Invalid."""

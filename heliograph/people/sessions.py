@@ -22,6 +22,7 @@ from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
 from heliograph.notices import Notice
 from heliograph.people import roles
+from heliograph.people.operators import roles as operator_roles
 
 #: A session ends after this long without a request; "keep me signed in" makes it LONGEST.
 IDLE = timedelta(hours=12)
@@ -67,11 +68,13 @@ class Known(msgspec.Struct, frozen=True):
     unread: list[str]
     #: Whether the person authenticated within PROVED, by signing in or since.
     is_proved: bool
+    #: Why an operator views as the organization, and changes nothing; None: a member's own session.
+    reason: str | None
 
     @property
     def lacks_factor(self) -> bool:
         """Whether the organization demands a second factor that the person does not have."""
-        return self.factor_required and not self.has_totp
+        return self.factor_required and not self.has_totp and self.reason is None
 
     @property
     def zone(self) -> str | None:
@@ -80,7 +83,7 @@ class Known(msgspec.Struct, frozen=True):
 
     def may(self, scope: str | None, permission: str | None, mode: str) -> bool:
         """Whether the person's role has a scope in a mode, and a page permission."""
-        role = None if self.role is None else roles.ROLES.get(self.role)
+        role = None if self.role is None else roles.held(self.role)
         if role is None:
             return False
         # Who sees all texts anyway reveals nothing.
@@ -156,7 +159,8 @@ async def open_for(
     return token
 
 
-# A membership that ended, or an organization that closed, leaves the session without one.
+# A membership that ended, or an organization that closed, leaves the session without one. That of an operator who views
+# as the organization is good once it was taken up, and as long as they may.
 AUTHENTICATE = """
 SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, u.password IS NOT NULL AS has_password,
        u.totp IS NOT NULL AS has_totp, m.organization_id, m.role, o.name AS organization, o.state,
@@ -164,7 +168,7 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
        coalesce(o.guarantee, 'at_least_once') AS guarantee, o.validity_seconds,
        o.allowed_countries, coalesce(o.factor_required, false) AS factor_required, coalesce(o.reveals, true) AS reveals,
        o.time_zone AS organization_zone, s.created_at, s.seen_at, s.ends_at,
-       s.proved_at > now() - $2::interval AS is_proved,
+       s.proved_at > now() - $2::interval AS is_proved, s.reason,
        ARRAY(SELECT kind FROM notices
               WHERE organization_id = m.organization_id
                 AND (notices.user_id IS NULL OR notices.user_id = s.user_id)
@@ -180,10 +184,13 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
   FROM unnest($1::bytea[]) AS asked (token_hash)
        CROSS JOIN LATERAL (SELECT * FROM sessions WHERE token_hash = asked.token_hash LIMIT 1) s
        CROSS JOIN LATERAL (SELECT * FROM users WHERE id = s.user_id LIMIT 1) u
-       LEFT JOIN LATERAL (SELECT * FROM memberships
-                           WHERE organization_id = s.organization_id AND user_id = s.user_id LIMIT 1) m ON true
+       LEFT JOIN LATERAL (SELECT organization_id, role FROM memberships
+                           WHERE organization_id = s.organization_id AND user_id = s.user_id AND s.reason IS NULL
+                          UNION ALL
+                          SELECT s.organization_id, $4 FROM operators
+                           WHERE user_id = s.user_id AND role = ANY ($5) AND s.reason IS NOT NULL LIMIT 1) m ON true
        LEFT JOIN LATERAL (SELECT * FROM organizations WHERE id = m.organization_id LIMIT 1) o ON true
- WHERE s.ends_at > now() AND s.seen_at + s.idle > now()
+ WHERE s.ends_at > now() AND s.seen_at + s.idle > now() AND (s.reason IS NULL OR s.seen_at > s.created_at)
    AND (o.session_hours IS NULL OR s.seen_at + make_interval(hours => o.session_hours) > now())
 """
 
@@ -191,9 +198,11 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
 async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> dict[bytes, Known]:
     """The session of each token's SHA-256, without unknown and ended ones."""
     found = {}
-    for row in await conn.fetch(AUTHENTICATE, list(hashes), PROVED, UNREAD):
+    lookers = operator_roles.holders(operator_roles.LOOK)
+    for row in await conn.fetch(AUTHENTICATE, list(hashes), PROVED, UNREAD, roles.VIEWING.name, lookers):
         values = {name: row[name] for name in Known.__struct_fields__ if name != "organizations"}
-        found[row["token_hash"]] = Known(organizations=list(zip(row["ids"], row["names"], strict=True)), **values)
+        own = list(zip(row["ids"], row["names"], strict=True)) if row["reason"] is None else []
+        found[row["token_hash"]] = Known(organizations=own, **values)
     return found
 
 
@@ -220,7 +229,7 @@ async def prove(conn: Connection, *, id: UUID, user_id: UUID) -> None:
 
 SWITCH = """
 UPDATE sessions s SET organization_id = m.organization_id FROM memberships m
- WHERE s.id = $1 AND s.user_id = $2 AND m.user_id = $2 AND m.organization_id = $3
+ WHERE s.id = $1 AND s.reason IS NULL AND s.user_id = $2 AND m.user_id = $2 AND m.organization_id = $3
 RETURNING s.id
 """
 

@@ -17,7 +17,7 @@ from heliograph.overview.installation import organizations as overview
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
-from heliograph.people.operators.roles import MONEY_CHANGE, ORGANIZATIONS_CHANGE
+from heliograph.people.operators.roles import LOOK, MONEY_CHANGE, ORGANIZATIONS_CHANGE
 from heliograph.sms.accepting import sender_ids
 
 #: Entries of the audit log that are shown.
@@ -82,9 +82,9 @@ async def grant(request: Request) -> Answer:
         left = await request.once(work, actor=acting_for(request, one))
     except Invalid as refusal:
         return refused("organizations/one.html", refusal, await _values(request))
-    except QuotaExceeded as refusal:
+    except QuotaExceeded:
         wrong = Invalid(("amount", "range", "Less is left than this takes away."))
-        return refused("organizations/one.html", wrong, await _values(request) | {"refused": refusal.code})
+        return refused("organizations/one.html", wrong, await _values(request))
     said = request.speech.count("%(num)s message is left.", "%(num)s messages are left.", left)
     return Elsewhere(location=f"/console/organizations/{one.id}", notice=said)
 
@@ -118,6 +118,7 @@ async def _values(request: Request) -> dict[str, Any]:
             "name": request.form.get("name", one.name),
             "amount": request.form.get("amount", ""),
             "reason": request.form.get("reason", ""),
+            "may_view": request.may(permission=LOOK),
             "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
             "may_grant": request.may(permission=MONEY_CHANGE),
         }

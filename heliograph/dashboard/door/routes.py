@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard.door import account, invitation, sign_in
+from heliograph.dashboard.door import account, invitation, sign_in, viewing
 from heliograph.pages.pieces import own_passkeys
 from heliograph.pages.pieces.door import signed_out, tell_session
 from heliograph.pages.pieces.preferences import set_preferences
@@ -10,16 +10,18 @@ from heliograph.pages.routes import Route, own, public
 
 ROUTES: tuple[Route, ...] = (
     public("GET", "/login", sign_in.show_form),
-    public("POST", "/login", sign_in.sign_in),
-    public("POST", "/login/code", sign_in.sign_in_code),
-    public("POST", "/login/passkey", sign_in.sign_in_passkey),
+    public("POST", "/login", sign_in.sign_in, is_harmless=True),
+    public("POST", "/login/code", sign_in.sign_in_code, is_harmless=True),
+    public("POST", "/login/passkey", sign_in.sign_in_passkey, is_harmless=True),
     public("GET", "/login/forgotten", sign_in.show_forgotten),
     public("POST", "/login/forgotten", sign_in.forgotten),
     public("GET", "/enter", sign_in.show_enter),
-    public("POST", "/enter", sign_in.enter),
+    public("POST", "/enter", sign_in.enter, is_harmless=True),
+    public("GET", "/view", viewing.show),
+    public("POST", "/view", viewing.take_up, is_harmless=True),
     public("GET", "/session", tell_session),
-    public("POST", "/preferences", set_preferences),
-    own("POST", "/logout", signed_out),
+    public("POST", "/preferences", set_preferences, is_harmless=True),
+    own("POST", "/logout", signed_out, is_harmless=True),
     own("POST", "/prove", sign_in.prove, is_proved=True),
     own("GET", "/account", account.show),
     own("POST", "/account", account.change),

@@ -1,0 +1,31 @@
+"""Where an operator comes in who views as an organization, from the console by a link that is good once."""
+
+from __future__ import annotations
+
+from heliograph.base.errors import Invalid
+from heliograph.pages import cookies
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces.door import demand_https, end_former
+from heliograph.pages.requests import Request
+from heliograph.people.links import LinkUsed
+from heliograph.people.operators import viewing
+
+
+async def show(request: Request) -> Answer:
+    """The token stands after `#`, so a script fills it in, or the reader pastes it."""
+    return Shown(template="link.html", values={})
+
+
+async def take_up(request: Request) -> Answer:
+    """Begin to view; whoever was signed in to the dashboard in this browser is so no more."""
+    demand_https(request)
+    token = request.form.get("link", "").strip().rpartition("#")[2]
+    try:
+        async with request.writing() as conn:
+            session = await viewing.take_up(conn, token=token)
+    except LinkUsed as refusal:
+        request.services.failures.note(request.address, door="dashboard")
+        return refused("link.html", Invalid(("link", "refused", refusal.message)), {})
+    await end_former(request)
+    kept = cookies.session(request.realm.cookie, session, is_secure=request.is_secure)
+    return Elsewhere(location="/", cookies=[kept])

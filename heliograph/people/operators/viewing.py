@@ -1,0 +1,91 @@
+"""Viewing as an organization: an operator sees its dashboard as its people do, for a reason, and changes nothing.
+
+It is a session of the dashboard of a kind of its own: it has the role `roles.VIEWING`, which reads and sees neither
+texts nor whole numbers; it is good as long as its operator may look into messages; and every form that it sends is
+refused (`pages.application`). The rule nobody may break: its beginning stands in the organization's audit log, with the
+reason, before anything is shown.
+"""
+
+from __future__ import annotations
+
+import secrets
+from datetime import timedelta
+from uuid import UUID
+
+from heliograph.accounts import organizations
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Who
+from heliograph.base.crypto import hash_secret
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.base.ids import uuid7
+from heliograph.people.links import LinkUsed
+from heliograph.people.sessions import printable
+
+#: Without a request it ends after IDLE, and in any case after LONGEST; the link to it is good for HANDED, once.
+IDLE, LONGEST, HANDED = timedelta(minutes=30), timedelta(hours=2), timedelta(minutes=2)
+#: Characters of a reason.
+LONGEST_REASON = 500
+#: Below the address of the dashboard.
+PATH = "/view"
+
+# Until it is taken up it is no session that anything is shown to: see `sessions.AUTHENTICATE`.
+BEGIN = """
+INSERT INTO sessions (token_hash, id, user_id, organization_id, created_at, seen_at, idle, ends_at, proved_at, address,
+                      agent, reason)
+SELECT $1, $2, user_id, $4, now(), now(), $5, now() + $6::interval, now(), $7, left($8, 300), $9
+  FROM operators WHERE user_id = $3
+"""
+END_OTHERS = "DELETE FROM sessions WHERE user_id = $1 AND reason IS NOT NULL"
+
+
+async def begin(conn: Connection, by: Who, *, organization_id: UUID, reason: str) -> str:
+    """A token that `take_up` makes a session of. An operator views as one organization at a time: the one before ends.
+
+    `by`: the operator. `reason`: 1 to 500 characters, which the organization reads. Raises Invalid, NotFound.
+    """
+    reason = reason.strip()
+    if not 1 <= len(reason) <= LONGEST_REASON:
+        raise Invalid(("reason", "length", "Say why, in at most 500 characters: the organization reads it."))
+    assert by.id is not None
+    token = secrets.token_urlsafe(32)
+    async with conn.transaction():
+        one = await organizations.get(conn, id=organization_id)
+        await conn.execute(END_OTHERS, by.id)
+        await conn.execute(
+            BEGIN,
+            hash_secret(token),
+            uuid7(),
+            by.id,
+            one.id,
+            IDLE,
+            LONGEST,
+            by.address,
+            printable(by.device),
+            reason,
+        )
+        await audit.record(
+            conn, by, "organization.viewed", object_id=one.id, name=one.name, organization_id=one.id, reason=reason
+        )
+    return token
+
+
+TAKE_UP = """
+UPDATE sessions SET token_hash = $2, seen_at = now() + interval '1 microsecond'
+ WHERE token_hash = $1 AND reason IS NOT NULL AND seen_at = created_at AND created_at > now() - $3::interval
+RETURNING id
+"""
+
+
+async def take_up(conn: Connection, *, token: str) -> str:
+    """The session's own token, for one that `begin` made, which is used up. Raises LinkUsed."""
+    fresh = secrets.token_urlsafe(32)
+    found = await conn.fetchval(TAKE_UP, hash_secret(token.strip()[:200]), hash_secret(fresh), HANDED)
+    if found is None:
+        raise LinkUsed
+    return fresh
+
+
+def address(base_url: str, token: str) -> str:
+    """The link to it. `base_url`: of the dashboard."""
+    return f"{base_url.rstrip('/')}{PATH}#{token}"

@@ -1,0 +1,123 @@
+"""O3: an operator views as an organization, read only, for a reason that both audit logs keep."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+import pytest
+
+from heliograph.base.database.pool import Pool
+from heliograph.dashboard.table import ROUTES
+from heliograph.people import roles
+from heliograph.people.operators.roles import LOOK, ROLES
+from tests.api.conftest import Api, Tenant
+from tests.processes import until_true
+
+from .conftest import Browser, signed_in
+from .test_messages import TEXT, sent
+
+WHY = "ticket 815: sends stand still"
+
+
+async def begun(browser: Browser, tenant: Tenant, reason: str = WHY) -> str:
+    """The token of a link that the console made."""
+    here = f"/console/organizations/{tenant.id}/view"
+    page = await browser.submit(await browser.get(here), here, reason=reason)
+    found = re.search(r'/view#([\w-]{43})"', page.text)
+    assert found, page.words
+    return found[1]
+
+
+async def viewing(browser: Browser, tenant: Tenant) -> None:
+    page = await browser.submit(await browser.get("/view"), "/view", link=await begun(browser, tenant))
+    assert page.path == "/", page.words
+
+
+async def test_the_dashboard_is_seen_and_nothing_of_it_changed(
+    pool: Pool, api: Api, tenant: Tenant, browser: Browser
+) -> None:
+    await signed_in(pool, browser, "support")
+    id = await sent(api, tenant)
+    await viewing(browser, tenant)
+    page = await browser.get("/")
+    assert f"You view as Acme, as an operator: nothing can be changed. Why: {WHY}" in page.words
+    token = page.form("/logout")["_token"]
+    page = await browser.get(f"/messages/{id}")
+    assert page.status == 200
+    assert TEXT not in page.text
+    assert "841234567" not in page.text
+    before = await pool.fetchval("SELECT count(*) FROM audit_log")
+    for route in ROUTES:
+        path = re.sub(r"\{\w+\}", str(uuid.uuid4()), route.path)
+        if route.method == "GET":
+            assert (await browser.get(path)).status < 500, path
+        elif not route.is_harmless:
+            # By its role, or because nothing is changed by who views.
+            assert (await browser.post(path, {"_token": token})).status == 403, path
+    refused = await browser.post("/account", {"_token": token, "name": "Somebody"})
+    assert "You view as this organization: nothing can be changed." in refused.words
+    assert await pool.fetchval("SELECT count(*) FROM audit_log") == before
+    # The organization reads who looked, and why; so does the installation.
+    assert WHY in (await browser.get("/audit")).words
+    told = await pool.fetchrow("SELECT * FROM audit_log WHERE action = 'organization.viewed'")
+    assert told is not None
+    assert (told["who"], told["organization_id"], told["reason"]) == ("operator", tenant.id, WHY)
+    assert WHY in (await browser.get("/console/audit?action=organization.viewed")).words
+    # It ends, and the console stays open.
+    await browser.submit(await browser.get("/"), "/logout")
+    assert (await browser.get("/messages")).path.startswith("/login")
+    assert (await browser.get("/console/now")).status == 200
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_who_may(pool: Pool, tenant: Tenant, browser: Browser, role: str) -> None:
+    await signed_in(pool, browser, role)
+    here = f"/console/organizations/{tenant.id}/view"
+    may = LOOK in ROLES[role].permissions
+    assert ((await browser.get(here)).status == 200) == may
+    assert (f'href="{here}"' in (await browser.get(f"/console/organizations/{tenant.id}")).text) == may
+    if may:
+        refused = await browser.submit(await browser.get(here), here, reason=" ")
+        assert (refused.status, await pool.fetchval("SELECT count(*) FROM sessions")) == (422, 0)
+
+
+async def test_a_link_is_good_once_and_no_session_by_itself(
+    pool: Pool, tenant: Tenant, root: Browser, other_browser: Browser
+) -> None:
+    token = await begun(root, tenant)
+    other_browser.session.cookie_jar.update_cookies({"hg": token})
+    assert (await other_browser.get("/messages")).path.startswith("/login")
+    other_browser.session.cookie_jar.clear()
+    page = await root.submit(await root.get("/view"), "/view", link=f"{root.base_url}/view#{token}")
+    assert page.path == "/"
+    again = await other_browser.submit(await other_browser.get("/view"), "/view", link=token)
+    assert (again.status, "was used already" in again.words) == (422, True)
+    late = await begun(root, tenant)
+    await pool.execute("UPDATE sessions SET created_at = created_at - interval '3 minutes', seen_at = created_at")
+    await pool.execute("UPDATE sessions SET seen_at = created_at")
+    again = await other_browser.submit(await other_browser.get("/view"), "/view", link=late)
+    assert again.status == 422
+
+
+@pytest.mark.parametrize(
+    "change", ["UPDATE operators SET role = 'finance'", "DELETE FROM operators", "DELETE FROM sessions"]
+)
+async def test_who_may_no_longer_sees_nothing_within_a_second(
+    pool: Pool, tenant: Tenant, root: Browser, change: str
+) -> None:
+    await viewing(root, tenant)
+    assert (await root.get("/messages")).status == 200
+    await pool.execute(change)
+
+    async def is_over() -> bool:
+        page = await root.get("/messages")
+        return page.status == 404 or page.path.startswith("/login")
+
+    await until_true(is_over)
+
+
+def test_nobody_is_given_the_role_and_it_only_reads() -> None:
+    assert roles.VIEWING.name not in roles.ROLES
+    assert all(scope.endswith(":read") for scope in roles.VIEWING.live | roles.VIEWING.test)
+    assert not roles.VIEWING.permissions & {roles.CONTENT, roles.REVEAL, roles.CONVERSE, roles.EXPORT}
