@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 from jinja2 import Environment
 
 from heliograph.accounts.api_keys import ScopeRequired
@@ -37,7 +38,7 @@ from heliograph.pages.realms import Realm
 from heliograph.pages.requests import Request, Services
 from heliograph.pages.routes import Route, Table
 from heliograph.pages.uploads import Disconnected, Upload
-from heliograph.people import signing_in
+from heliograph.people import memberships, signing_in
 from heliograph.people.passkeys import ceremony, keeping
 from heliograph.people.passkeys.ceremony import PasskeyRefused
 from heliograph.people.passwords import TooManySignIns
@@ -62,6 +63,8 @@ _ALWAYS: Headers = [
     (b"content-security-policy", POLICY.encode()),
     (b"cross-origin-opener-policy", b"same-origin"),
 ]
+#: People that a refusal names.
+NAMED = 5
 _NO_STORE = (b"cache-control", b"no-store")
 #: Bytes of a form.
 LONGEST_FORM = 65_536
@@ -410,6 +413,7 @@ class Pages:
             "refusal": refusal,
             "request_id": request.request_id,
             "retry_after": refusal.headers.get("retry-after"),
+            "whom": await self._whom(request, refusal),
         }
         shown = Shown(template="error.html", values=values, status=refusal.status)
         try:
@@ -421,6 +425,17 @@ class Pages:
             status, headers, body = self._page(request, shown)
         headers += [(name.encode(), value.encode("latin-1")) for name, value in refusal.headers.items()]
         return status, headers, body, refusal.code
+
+    async def _whom(self, request: Request, refusal: Refusal) -> list[str]:
+        """Names of those in the organization who may what was refused."""
+        person, roles = request.session, refusal.details.get("required")
+        if not isinstance(person, Known) or person.organization_id is None or not isinstance(roles, list):
+            return []
+        try:
+            async with request.reading() as conn:
+                return await memberships.holders(conn, person.organization_id, roles, limit=NAMED)
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            return []  # the page of an error says what it can
 
     def _remember(self, request: Request, status: int, code: str, began: float) -> None:
         """An act of the dashboard stands in the log of requests beside those of programs; what was typed does not."""

@@ -6,6 +6,7 @@ organization's row first, so that two owners cannot remove each other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -54,6 +55,17 @@ SELECT m.user_id, u.email, u.name, m.role, u.totp IS NOT NULL AS has_totp, m.cre
 async def list_all(conn: Connection, actor: Actor) -> list[Colleague]:
     """The members of the actor's organization, by name."""
     return [Colleague(**row) for row in await conn.fetch(LIST, actor.organization_id)]
+
+
+HOLDERS = """
+SELECT u.name FROM memberships m CROSS JOIN LATERAL (SELECT name, email FROM users WHERE id = m.user_id LIMIT 1) u
+ WHERE m.organization_id = $1 AND m.role = ANY ($2) ORDER BY u.name, u.email LIMIT $3
+"""
+
+
+async def holders(conn: Connection, organization_id: UUID, roles: Sequence[str], *, limit: int) -> list[str]:
+    """Names of some members with one of these roles: whom somebody may ask who has none of them."""
+    return [row["name"] for row in await conn.fetch(HOLDERS, organization_id, list(roles), limit)]
 
 
 # The row lock comes first: two owners must not both be the one that stays.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.contacts.search import Filters
+from heliograph.dashboard.table import ROUTES
 from heliograph.overview.exports import jobs, kinds, work
 from heliograph.overview.exports.kinds import Contacts
 from heliograph.overview.exports.work import ExportWork
@@ -214,3 +216,17 @@ async def test_the_bell_rings_for_whoever_asked_alone(
     assert ("The file “contacts.csv” is ready." in said, "2 rows." in said) == (True, True)
     assert "contacts.csv" not in (await other_browser.get("/notices")).words
     assert await pool.fetchval("SELECT count(*) FROM notices WHERE user_id IS NOT NULL") == 1
+
+
+async def test_people_are_taken_away_only_with_the_password(pool: Pool, owner: Browser) -> None:
+    """Contacts and opt-outs as files; a campaign's recipients go the same way (the table of routes says so)."""
+    proved = {route.path for route in ROUTES if route.method == "POST" and route.is_proved}
+    assert {"/contacts/export", "/contacts/opt-outs/export", "/campaigns/{id}/export"} <= proved
+    page = await owner.get("/contacts/opt-outs")
+    await pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
+    async with asyncio.timeout(60):  # what is known of a session is at most half a second old
+        while "Confirm that it is you" not in (await owner.get("/account/password")).words:
+            pass
+    asked = await owner.submit(page, "/contacts/opt-outs/export", format="csv")
+    assert (asked.status, "Confirm that it is you" in asked.words) == (403, True)
+    assert await pool.fetchval("SELECT count(*) FROM exports") == 0

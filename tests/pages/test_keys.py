@@ -175,6 +175,10 @@ async def test_a_developer_makes_test_keys_only(pool: Pool, tenant: Tenant, brow
     assert "New key" not in page.words
     refused = await browser.get("/keys/new")
     assert (refused.status, "Roles that may: Owner, Admin." in refused.words) == (403, True)
+    assert "Ask " not in refused.words
+    await make_person(pool, tenant, "olga@example.com", "owner")
+    (name,) = await pool.fetchrow("SELECT name FROM users WHERE email = 'olga@example.com'")  # type: ignore[misc]
+    assert f"Roles that may: Owner, Admin. Ask {name}." in (await browser.get("/keys/new")).words
     token = page.form("/preferences")["_token"]
     forged = await browser.post("/keys", {"_token": token, "_once": "x", "name": "a", "profile": "sms_only"})
     assert forged.status == 403
