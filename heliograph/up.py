@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import ipaddress
 import os
 import random
@@ -40,12 +39,10 @@ from heliograph.base.embedded.server import Embedded, default_data_dir
 from heliograph.base.network.connecting import connect
 from heliograph.base.process import private_files
 from heliograph.base.process.settings import Settings, demand_secret_key, from_environment, unknown_names
-from heliograph.base.process.signals import KINDS
+from heliograph.base.process.signals import KINDS, end_with_parent
 from heliograph.demo import Credentials, Smsc
 from heliograph.people import links
 
-#: prctl(2): the signal that this process gets when its parent ends.
-PR_SET_PDEATHSIG = 1
 #: Pause before a part that ended is started again, seconds: first, and at most.
 PAUSE, LONGEST_PAUSE = 0.1, 5.0
 #: A part that ran this long is considered healthy: its next pause is the first one again.
@@ -124,7 +121,7 @@ class Part:
                 stdin=asyncio.subprocess.DEVNULL,
                 # A session of its own keeps the terminal's Ctrl-C from reaching it: the order of stopping is ours.
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=end_with_parent,
             )
             status = await self._process.wait()
             if self._stopping:
@@ -480,8 +477,3 @@ def _free_port(host: str) -> int:
         if _is_free(host, port):
             return port
     raise UpError(f"no free port between 20000 and 32000 on {host}")
-
-
-def _end_with_parent() -> None:
-    """In the child, before exec: SIGTERM when the parent ends, however it ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -115,7 +115,8 @@ def test_every_crash_point_has_its_consequence() -> None:
     source = "".join(path.read_text() for path in files(".py") if path.is_relative_to(ROOT / "heliograph"))
     points = re.findall(r'crash_point\("([^"]+)"\)', source)
     documented = re.findall(r"^\| `(\w+\.\w+)` \|", LIFE.read_text(), re.M)
-    assert sorted(documented) == sorted(points)
+    # No message passes an upgrade of the embedded PostgreSQL: decision 179 has its consequences.
+    assert sorted(documented) == sorted(point for point in points if not point.startswith("upgrade."))
 
 
 def test_every_status_is_in_the_drawing() -> None:

@@ -245,12 +245,12 @@ async def test_data_of_another_owner_is_refused(cluster_home: Path, embedded: St
 
 
 async def test_data_of_another_major_version_is_refused_with_advice(cluster_home: Path, embedded: Start) -> None:
-    (cluster_home / "data" / "PG_VERSION").write_text("16\n")
+    (cluster_home / "data" / "PG_VERSION").write_text("15\n")
     with pytest.raises(PostgresError) as refused:
         await embedded(cluster_home).start()
-    for part in ("PostgreSQL 16", "PostgreSQL 18", "pg_dump", "HELIOGRAPH_DATABASE_URL"):
+    for part in ("PostgreSQL 15", "PostgreSQL 18", "pg_dump", "HELIOGRAPH_DATABASE_URL"):
         assert part in str(refused.value)
-    assert (cluster_home / "data" / "PG_VERSION").read_text() == "16\n"
+    assert (cluster_home / "data" / "PG_VERSION").read_text() == "15\n"
 
 
 async def test_a_directory_that_is_no_cluster_is_left_alone(cluster_home: Path, embedded: Start) -> None:

@@ -30,7 +30,7 @@ import signal
 import socket
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from heliograph.base.embedded.install import Install, PostgresError, SystemUser
@@ -116,15 +116,20 @@ def clean_up(layout: Layout) -> None:
             remains.unlink(missing_ok=True)
 
 
-def check_major(data: Path, install: Install) -> None:
-    """Raise PostgresError if it is not a cluster, or one of another major version."""
+def major_of(data: Path) -> str:
+    """The major version that made a cluster. Raises PostgresError if it is none."""
     try:
-        made_by = (data / "PG_VERSION").read_text().strip()
+        return (data / "PG_VERSION").read_text().strip()
     except FileNotFoundError:
         raise PostgresError(
             f"{data} is not a PostgreSQL data directory (it has no PG_VERSION): "
             "move it away, or choose another data directory"
         ) from None
+
+
+def check_major(data: Path, install: Install) -> None:
+    """Raise PostgresError if it is not a cluster, or one of another major version."""
+    made_by = major_of(data)
     if made_by != install.major:
         raise PostgresError(
             f"{data} was made by PostgreSQL {made_by}, but this is PostgreSQL {install.major}, which cannot "
@@ -143,21 +148,31 @@ def has_cluster(layout: Layout) -> bool:
 
 async def create_cluster(layout: Layout, account: SystemUser, install: Install, *, sync: bool) -> None:
     """initdb next to the final place, then rename. `sync=False` leaves the disk alone (tests only)."""
+    # The builtin locale sorts by code point on every system: no libc upgrade can corrupt an index.
+    options = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+    place = await initdb(layout, account, install, sync=sync, options=options)
+    place.rename(layout.data)
+    sync_directory(layout.home)
+
+
+async def initdb(
+    layout: Layout, account: SystemUser, install: Install, *, sync: bool, options: Sequence[str] = ()
+) -> Path:
+    """A new cluster under another name, which is returned."""
     secret(layout.superuser_password, account)
     place = layout.home / f"data.new-{secrets.token_hex(4)}"
     place.mkdir(mode=0o700)
     account.own(place)
-    # The builtin locale sorts by code point on every system: no libc upgrade can corrupt an index.
     arguments = ["--username=postgres", f"--pwfile={layout.superuser_password}", "--auth=scram-sha-256"]
-    arguments += ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+    arguments += ["--encoding=UTF8", "--locale=C", *options]
     arguments += ["--no-instructions"] if sync else ["--no-instructions", "--no-sync"]
     command: list[str | Path] = [install.binaries / "initdb", f"--pgdata={place}", *arguments]
-    initdb = Process.launch(command, account, log=layout.early_log)
+    running = Process.launch(command, account, log=layout.early_log)
     try:
-        status = await asyncio.shield(initdb.ended)
+        status = await asyncio.shield(running.ended)
     except asyncio.CancelledError:
-        initdb.send(signal.SIGTERM)
-        await initdb.ended
+        running.send(signal.SIGTERM)
+        await running.ended
         raise
     if status != 0:
         shutil.rmtree(place, ignore_errors=True)
@@ -170,8 +185,7 @@ async def create_cluster(layout: Layout, account: SystemUser, install: Install, 
         file.write(f"include '../{layout.settings.name}'\n")
         file.flush()
         os.fsync(file.fileno())
-    place.rename(layout.data)
-    _sync_directory(layout.home)
+    return place
 
 
 def secret(path: Path, account: SystemUser | None = None) -> str:
@@ -196,7 +210,7 @@ def write(path: Path, text: str, *, mode: int, account: SystemUser | None = None
             account.own(place)
         os.fsync(descriptor)
     place.rename(path)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def prepare_run(layout: Layout, account: SystemUser) -> None:
@@ -308,7 +322,8 @@ def _memory_bytes() -> int:
         return machine
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Have its entries on disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -117,6 +117,39 @@ def install_for(home: Path, account: SystemUser, packages: Path | None = None) -
         raise PostgresError(f"uid {account.uid} cannot run {copy / 'postgres'}: {error.strerror}") from error
 
 
+def upgrade_installs(
+    home: Path, account: SystemUser, majors: tuple[str, str], packages: Path | None = None
+) -> tuple[Install, Install] | None:
+    """All programs of an older and of this major version, as `account` can run them; None if the package has no older
+    one. What it cannot read is copied below `home`, until `remove_old_installs`."""
+    source = packages or _packages()
+    folders: dict[str, Path] = {}
+    for folder in (source / PACKAGE).glob("pginstall*"):
+        # As ourselves: the account may not get there yet.
+        me = SystemUser(os.geteuid(), os.getegid(), switch=False)
+        folders[_version(folder / "bin", me).split(".")[0]] = folder.relative_to(source)
+    if majors[0] not in folders or int(majors[0]) > int(majors[1]):
+        return None
+    try:
+        found = [Install(source / folders[major] / "bin", "") for major in majors]
+        return _known(found[0], account), _known(found[1], account)
+    except PermissionError:
+        target = home / f"install-{importlib.metadata.version(WHEEL)}-upgrade"
+    if not target.exists():
+        place = target.with_name(f"{target.name}.new-{secrets.token_hex(4)}")
+        place.mkdir(0o755)
+        for part in (PACKAGE, f"{PACKAGE}.libs"):
+            shutil.copytree(source / part, place / part)
+        _open(place)
+        place.rename(target)
+    found = [Install(target / folders[major] / "bin", "") for major in majors]
+    return _known(found[0], account), _known(found[1], account)
+
+
+def _known(install: Install, account: SystemUser) -> Install:
+    return Install(install.binaries, _version(install.binaries, account))
+
+
 def programs() -> Path:
     """The directory of PostgreSQL's client programs, such as `pg_basebackup`. Raises PostgresError."""
     return _packages() / PACKAGE / "pginstall18" / "bin"
@@ -173,10 +206,15 @@ def _copy_install(source: Path, target: Path) -> None:
     shutil.copytree(before / "lib" / "postgresql", after / "lib" / "postgresql", ignore=shutil.ignore_patterns("pgxs"))
     shutil.copytree(before / "share", after / "share")
     shutil.copytree(source / f"{PACKAGE}.libs", place / f"{PACKAGE}.libs")
+    _open(place)
+    os.sync()  # 700 small files: one sync is faster than one for each
+    place.rename(target)
+
+
+def _open(place: Path) -> None:
+    """Let everybody read and run what is below."""
     for folder, _, files in os.walk(place):
         os.chmod(folder, 0o755)  # noqa: S103 (programs, and nothing of ours)
         for name in files:
             path = os.path.join(folder, name)
             os.chmod(path, 0o755 if os.stat(path).st_mode & stat.S_IXUSR else 0o644)
-    os.sync()  # 700 small files: one sync is faster than one for each
-    place.rename(target)

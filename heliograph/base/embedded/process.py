@@ -9,10 +9,13 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from heliograph.base.embedded.install import ENVIRONMENT, SystemUser
+from heliograph.base.process.signals import end_with_parent
 
 #: Exit status of an adopted server: only its parent can know it.
 UNKNOWN_STATUS = -1
@@ -32,8 +35,17 @@ class Process:
         self._loop.add_reader(self._handle, self._on_end)
 
     @classmethod
-    def launch(cls, command: Sequence[str | Path], account: SystemUser, *, log: Path) -> Process:
-        """Start a program in its own session, with all output going to `log`. OSError if it cannot run."""
+    def launch(
+        cls,
+        command: Sequence[str | Path],
+        account: SystemUser,
+        *,
+        log: Path,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        mortal: bool = False,
+    ) -> Process:
+        """Start a program in its own session and the directory of `log`, to which all output goes; `mortal`: it is
+        killed when this process ends. OSError if it cannot run."""
         with log.open("wb") as output:
             child = subprocess.Popen(
                 command,
@@ -41,8 +53,9 @@ class Process:
                 stdout=output,
                 stderr=output,
                 cwd=log.parent,
-                env=ENVIRONMENT,
+                env={**ENVIRONMENT, **environment},
                 start_new_session=True,
+                preexec_fn=partial(end_with_parent, signal.SIGKILL) if mortal else None,
                 **account.spawn(),
             )
         return cls(child.pid, child)

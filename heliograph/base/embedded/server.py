@@ -10,7 +10,6 @@ socket answers with our data directory. A process id alone proves nothing: it ma
 from __future__ import annotations
 
 import asyncio
-import enum
 import fcntl
 import os
 import re
@@ -26,6 +25,7 @@ import asyncpg
 from heliograph.base.database.pool import Connection
 from heliograph.base.database.roles import LIMITS
 from heliograph.base.embedded import files as files
+from heliograph.base.embedded import upgrade
 from heliograph.base.embedded.copies import archive_settings
 from heliograph.base.embedded.files import Layout
 from heliograph.base.embedded.install import (
@@ -35,8 +35,10 @@ from heliograph.base.embedded.install import (
     account_for,
     install_for,
     remove_old_installs,
+    upgrade_installs,
 )
 from heliograph.base.embedded.process import Note, Process, is_server_on
+from heliograph.base.embedded.waiting import Patience, Silence
 
 #: The application's role, and the name of its database; the role that owns the database and migrates it.
 ROLE, OWNER = "heliograph", "heliograph_owner"
@@ -123,11 +125,12 @@ class Embedded:
         """
         if self._server is not None and not self._server.ended.done():
             raise RuntimeError("already started")
-        patience = _Patience(self._start_timeout, self._progress_interval, self._progress)
+        patience = Patience(self._start_timeout, self._progress_interval, self._progress)
         try:
             files.prepare_home(self._layout)
             if self._lock is None:
                 self._lock = await self._take_lock()
+            await upgrade.finish(self._layout)
             files.clean_up(self._layout)
             account = account_for(self._layout.home, self._layout.data)
             install = await asyncio.to_thread(install_for, self._layout.home, account, self._packages)
@@ -135,7 +138,8 @@ class Embedded:
                 self._progress("Creating the database.")
                 sync = self._extra.get("fsync") != "off"
                 await files.create_cluster(self._layout, account, install, sync=sync)
-            files.check_major(self._layout.data, install)
+            if (made_by := files.major_of(self._layout.data)) != install.major:
+                await self._bring_over(made_by, account, install, patience)
             connection = await self._adopt(patience) or await self._launch(account, install, patience)
             try:
                 await self._settle(connection)
@@ -225,7 +229,27 @@ class Embedded:
             raise
         return lock
 
-    async def _adopt(self, patience: _Patience) -> Connection | None:
+    async def _bring_over(self, made_by: str, account: SystemUser, install: Install, patience: Patience) -> None:
+        """Turn the cluster of an older major version into one of this version. Without its programs: PostgresError."""
+        upgrade.demand_room(self._layout)
+        both = await asyncio.to_thread(
+            upgrade_installs, self._layout.home, account, (made_by, install.major), self._packages
+        )
+        if both is None:
+            files.check_major(self._layout.data, install)
+            return
+        old, new = both
+        # What it did not finish, only its own version can.
+        connection = await self._adopt(patience) or await self._launch(account, old, patience)
+        await connection.close()
+        assert self._server is not None
+        await self._end(self._server)
+        self._server = None
+        sync = self._extra.get("fsync") != "off"
+        settings, say = self._extra, self._progress
+        await upgrade.upgrade(self._layout, account, old=old, new=new, settings=settings, sync=sync, say=say)
+
+    async def _adopt(self, patience: Patience) -> Connection | None:
         """Take over a server that runs on our data, waiting while it starts or stops; None if there is none."""
         while (note := Note.read(self._layout.data)) is not None:
             try:
@@ -233,18 +257,18 @@ class Embedded:
             except ProcessLookupError:
                 return None  # PostgreSQL sees by itself that this note is stale
             answer = await self._ask(note.sockets, note.port)
-            if not isinstance(answer, _Silence):
+            if not isinstance(answer, Silence):
                 self._server = server
                 self._sockets = note.sockets
                 self._keep_port(note.port)
                 self._progress(f"Using the PostgreSQL that is already running (process {note.pid}).")
                 return answer
             server.release()
-            if answer is not _Silence.BUSY and not is_server_on(self._layout.data, note.pid):
+            if answer is not Silence.BUSY and not is_server_on(self._layout.data, note.pid):
                 # Somebody else's process has the number by now. PostgreSQL would trust it and refuse to start.
                 (self._layout.data / "postmaster.pid").unlink(missing_ok=True)
                 return None
-            if answer is _Silence.STRANGER:
+            if answer is Silence.STRANGER:
                 raise PostgresError(
                     f"PostgreSQL (process {note.pid}) is running on {self._layout.data}, but rejects the "
                     f"password in {self._layout.superuser_password}: stop it"
@@ -252,7 +276,7 @@ class Embedded:
             await patience.pause("waiting for the PostgreSQL that is already running here")
         return None
 
-    async def _launch(self, account: SystemUser, install: Install, patience: _Patience) -> Connection:
+    async def _launch(self, account: SystemUser, install: Install, patience: Patience) -> Connection:
         """Start a server and wait until it answers."""
         files.prepare_run(self._layout, account)
         self._sockets = self._layout.sockets
@@ -280,18 +304,18 @@ class Embedded:
             else:
                 raise PostgresError(f"PostgreSQL ended with status {self._server.ended.result()}: {reason}")
 
-    async def _until_ready(self, server: Process, port: int, patience: _Patience, state: str) -> Connection | None:
+    async def _until_ready(self, server: Process, port: int, patience: Patience, state: str) -> Connection | None:
         """A connection once the server accepts them, however long recovery takes; None if it ended before."""
         while not server.ended.done():
             answer = await self._ask(self._sockets, port)
-            if not isinstance(answer, _Silence):
+            if not isinstance(answer, Silence):
                 return answer
-            if answer is _Silence.STRANGER:
+            if answer is Silence.STRANGER:
                 raise PostgresError(f"PostgreSQL rejects the password in {self._layout.superuser_password}")
             await patience.pause(state)
         return None
 
-    async def _ask(self, sockets: Path, port: int) -> Connection | _Silence:
+    async def _ask(self, sockets: Path, port: int) -> Connection | Silence:
         """A superuser's connection to the server on our data, or why there is none."""
         try:
             connection = await asyncpg.connect(
@@ -304,24 +328,24 @@ class Embedded:
                 timeout=5,
             )
         except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError):
-            return _Silence.STRANGER
+            return Silence.STRANGER
         except asyncpg.PostgresConnectionError:
-            return _Silence.NOBODY
+            return Silence.NOBODY
         except (asyncpg.PostgresError, TimeoutError):
-            return _Silence.BUSY  # "the database system is starting up", recovering, shutting down, full
+            return Silence.BUSY  # "the database system is starting up", recovering, shutting down, full
         except (OSError, asyncpg.InterfaceError):
-            return _Silence.NOBODY
+            return Silence.NOBODY
         try:
             shown = await connection.fetchval("SHOW data_directory", timeout=5)
             recovering = await connection.fetchval("SELECT pg_is_in_recovery()", timeout=5)
             if os.path.realpath(shown) != os.path.realpath(self._layout.data):
-                silence = _Silence.STRANGER
+                silence = Silence.STRANGER
             elif recovering:
-                silence = _Silence.BUSY
+                silence = Silence.BUSY
             else:
                 return connection
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
-            silence = _Silence.BUSY
+            silence = Silence.BUSY
         await connection.close(timeout=1)
         return silence
 
@@ -364,31 +388,3 @@ class Embedded:
         # Not those caused by our own checks.
         complaints = [line for line in lines if re.search(r"FATAL:  (?!the database system is )|PANIC|could not", line)]
         return "".join(f"\n{line}" for line in complaints[-10:])
-
-
-class _Silence(enum.Enum):
-    """Why there is no connection."""
-
-    NOBODY = "nothing is listening"
-    BUSY = "a server is running, but is not accepting connections yet"
-    STRANGER = "a server is running, but it is not ours"
-
-
-class _Patience:
-    """Limits the total waiting time of one start, and reports now and then what it waits for."""
-
-    def __init__(self, total: float, interval: float, say: Callable[[str], None]) -> None:
-        self._total, self._interval, self._say = total, interval, say
-        self._start = self._said = time.monotonic()
-
-    async def pause(self, what: str) -> None:
-        """Wait a moment, longer ones as time goes by. PostgresError once the time is used up."""
-        now = time.monotonic()
-        passed = now - self._start
-        if passed >= self._total:
-            raise PostgresError(f"gave up after {self._total:g} s: {what}; see its log for details")
-        if now - self._said >= self._interval:
-            self._said = now
-            self._say(f"{what[0].upper()}{what[1:]}, {passed:.0f} s so far.")
-        # Each check of a recovering server is a line in its log, and each check of one that cannot start is a process.
-        await asyncio.sleep(min(max(passed / 10, 0.05), 0.5))

@@ -6,12 +6,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import signal
 from collections.abc import Iterator
 
 from heliograph.base.process import supervised
 
 KINDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: prctl(2): the signal that this process gets when its parent ends.
+PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
+    """In a child, before exec and after it has become another user: this signal when the parent ends, however it
+    ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,38 @@
+"""Waiting for a server: why there is no connection yet, and for how long that is borne."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import time
+from collections.abc import Callable
+
+from heliograph.base.embedded.install import PostgresError
+
+
+class Silence(enum.Enum):
+    """Why there is no connection."""
+
+    NOBODY = "nothing is listening"
+    BUSY = "a server is running, but is not accepting connections yet"
+    STRANGER = "a server is running, but it is not ours"
+
+
+class Patience:
+    """Limits the total waiting time of one start, and reports now and then what it waits for."""
+
+    def __init__(self, total: float, interval: float, say: Callable[[str], None]) -> None:
+        self._total, self._interval, self._say = total, interval, say
+        self._start = self._said = time.monotonic()
+
+    async def pause(self, what: str) -> None:
+        """Wait a moment, longer ones as time goes by. PostgresError once the time is used up."""
+        now = time.monotonic()
+        passed = now - self._start
+        if passed >= self._total:
+            raise PostgresError(f"gave up after {self._total:g} s: {what}; see its log for details")
+        if now - self._said >= self._interval:
+            self._said = now
+            self._say(f"{what[0].upper()}{what[1:]}, {passed:.0f} s so far.")
+        # Each check of a recovering server is a line in its log, and each check of one that cannot start is a process.
+        await asyncio.sleep(min(max(passed / 10, 0.05), 0.5))

@@ -1,0 +1,209 @@
+"""An embedded cluster of an older major version is brought over by a start, and a kill anywhere leaves one that works.
+
+The older PostgreSQL is the other one that comes in the wheel of the embedded server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from heliograph.base.embedded import files, install
+from heliograph.base.embedded.files import Layout
+from heliograph.base.embedded.install import PostgresError, account_for, programs
+from heliograph.base.embedded.server import Embedded, owner_url_of
+from tests.database import public_directory
+from tests.embedded import QUICK, Start, ask, execute, quiet
+from tests.processes import LONG, environment, until
+
+OLD = programs().parents[1] / "pginstall"
+pytestmark = [
+    pytest.mark.lasts(15),
+    pytest.mark.skipif(not (OLD / "bin" / "postgres").exists(), reason="the wheel has one PostgreSQL only"),
+]
+ROWS = 10_000
+#: Where a kill is tried: while files are copied, and around each rename.
+POINTS = (
+    {"HELIOGRAPH_CRASH_AT": "upgrade.copied"},
+    {"HELIOGRAPH_CRASH_AT": "upgrade.ready"},
+    {"HELIOGRAPH_CRASH_AT": "upgrade.aside"},
+)
+#: Brings a cluster over, to be killed.
+START = """
+import asyncio, json, os, sys
+from pathlib import Path
+from heliograph.base.embedded.server import Embedded
+from heliograph.base.process import crash
+
+crash.arm(os.environ.get("HELIOGRAPH_CRASH_AT", ""))
+asyncio.run(Embedded(Path(sys.argv[1]), on_progress=print, extra_settings=json.loads(sys.argv[2])).start())
+"""
+
+
+def is_installed() -> str:
+    """The major version of this product's server."""
+    said = subprocess.run([programs() / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    return said.split()[-1].split(".")[0]
+
+
+def data_of(home: Path) -> str:
+    return (home / "data" / "PG_VERSION").read_text().strip()
+
+
+async def make_old(home: Path) -> None:
+    """A cluster as an older Heliograph made it, with rows in it."""
+    layout = Layout(home)
+    files.prepare_home(layout)
+    account = account_for(layout.home, layout.data)
+    found = install.upgrade_installs(home, account, ("16", is_installed()))
+    assert found is not None
+    place = await files.initdb(layout, account, found[0], sync=False)
+    place.rename(layout.data)
+    server = Embedded(home, on_progress=quiet, extra_settings=QUICK, packages=only_old(home.parent))
+    await server.start()
+    await execute(server.owner_url, f"CREATE TABLE kept AS SELECT n FROM generate_series(1, {ROWS}) AS n")
+    await server.stop()
+    forget_copies(home)
+    assert data_of(home) == "16"
+
+
+def only_old(place: Path) -> Path:
+    """A package as an older one was: its only PostgreSQL, where ours is, is the older one."""
+    packages = place / "packages"
+    if not packages.exists():
+        (packages / install.PACKAGE).mkdir(parents=True)
+        (packages / install.PACKAGE / "pginstall18").symlink_to(OLD)
+        (packages / f"{install.PACKAGE}.libs").symlink_to(OLD.parents[1] / f"{install.PACKAGE}.libs")
+    return packages
+
+
+def forget_copies(home: Path) -> None:
+    """Copies of programs are called by the package's version, which is the same here."""
+    for copy in home.glob("install-*"):
+        shutil.rmtree(copy)
+
+
+@pytest.fixture(scope="module")
+def old_model() -> Iterator[Path]:
+
+    with public_directory() as directory:
+        asyncio.run(make_old(directory / "postgres"))
+        yield directory / "postgres"
+
+
+@pytest.fixture
+def old_home(public_place: Path, old_model: Path) -> Path:
+    """An older cluster of the test's own, not running."""
+    subprocess.run(["cp", "-a", old_model, public_place / "postgres"], check=True)
+    return public_place / "postgres"
+
+
+async def demand_all(home: Path) -> None:
+    """It is of this version, and everything is there."""
+    assert data_of(home) == is_installed()
+    assert await ask(owner_url_of(home), "SELECT sum(n) FROM kept") == ROWS * (ROWS + 1) // 2
+    assert not list(home.glob("*.new-*"))
+    assert not (home / "data-upgraded").exists()
+
+
+async def test_a_start_brings_an_older_cluster_over(old_home: Path, embedded: Start) -> None:
+    lines: list[str] = []
+    server = embedded(old_home, on_progress=lines.append)
+    await server.start()
+    await demand_all(old_home)
+    assert any("from PostgreSQL 16 to" in line for line in lines)
+    assert (old_home / "data-16" / "PG_VERSION").read_text().strip() == "16"
+    assert any("data-16" in line for line in lines)
+    # The application's role works as before, and the next start has nothing to do.
+    assert await ask(server.url, "SELECT current_user::text") == "heliograph"
+    await server.stop()
+    lines.clear()
+    await server.start()
+    assert not any("16" in line for line in lines)
+    assert not list(old_home.glob("install-*-upgrade"))
+
+
+async def test_one_that_was_killed_recovers_first(old_home: Path, embedded: Start) -> None:
+    """kill -9 of the older server: its last commits are in its log alone."""
+    durable = QUICK | {"synchronous_commit": "on"}
+    server = embedded(old_home, packages=only_old(old_home.parent), extra_settings=durable)
+    await server.start()
+    await execute(server.owner_url, "UPDATE kept SET n = n + 1")
+    assert server.pid is not None
+    os.kill(server.pid, 9)
+    await server.wait()
+    await server.stop()
+    forget_copies(old_home)
+    after = embedded(old_home)
+    await after.start()
+    assert data_of(old_home) == is_installed()
+    assert await ask(owner_url_of(old_home), "SELECT sum(n) FROM kept") == ROWS * (ROWS + 1) // 2 + ROWS
+
+
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: point["HELIOGRAPH_CRASH_AT"])
+async def test_a_kill_around_a_rename_loses_nothing(old_home: Path, embedded: Start, point: dict[str, str]) -> None:
+    killed = begin(old_home, point)
+    assert killed.wait(300) == -9
+    server = embedded(old_home)
+    await server.start()
+    await demand_all(old_home)
+
+
+@pytest.mark.parametrize("moment", ["data.new-*/base", "upgrade.new-*", "data.new-*/pg_upgrade_output.d"])
+async def test_a_kill_while_it_is_copied_leaves_the_old_one(old_home: Path, embedded: Start, moment: str) -> None:
+    for _ in range(5 if LONG else 1):
+        killed = begin(old_home, {})
+        await until(lambda killed=killed: any(old_home.glob(moment)) or killed.poll() is not None)
+        killed.kill()
+        killed.wait()
+        assert data_of(old_home) == "16", "it was killed too late to show anything"
+    server = embedded(old_home)
+    await server.start()
+    await demand_all(old_home)
+
+
+async def test_a_copy_that_was_not_exchanged_is_of_no_use_later(old_home: Path, embedded: Start) -> None:
+    """The old one may have gone on under the older version meanwhile."""
+    killed = begin(old_home, POINTS[1])
+    assert killed.wait(300) == -9
+    assert (old_home / "data-upgraded").exists()
+    assert data_of(old_home) == "16"
+    server = embedded(old_home)
+    await server.start()
+    await demand_all(old_home)
+
+
+async def test_a_failure_leaves_the_old_one_and_says_why(old_home: Path, embedded: Start) -> None:
+    (old_home / "data-16").mkdir()
+    server = embedded(old_home)
+    with pytest.raises(PostgresError, match="data-16 is there already"):
+        await server.start()
+    assert data_of(old_home) == "16"
+    (old_home / "data-16").rmdir()
+    await server.start()
+    await demand_all(old_home)
+
+
+async def test_a_newer_cluster_is_refused(cluster_home: Path, embedded: Start) -> None:
+    (cluster_home / "data" / "PG_VERSION").write_text("99\n")
+    with pytest.raises(PostgresError, match="was made by PostgreSQL 99"):
+        await embedded(cluster_home).start()
+
+
+def begin(home: Path, point: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A process that brings the cluster over until it is killed, by itself at a crash point or by the test."""
+
+    return subprocess.Popen(
+        [sys.executable, "-c", START, str(home), json.dumps(QUICK)],
+        env=environment(**point),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
