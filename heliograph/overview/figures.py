@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
+from math import sqrt
 
 import msgspec
 
@@ -110,8 +111,8 @@ class Fall(msgspec.Struct, frozen=True):
     before: Figures
 
 
-#: Messages with a known end, below which a rate says little, and percentage points that are a fall.
-KNOWN, POINTS = 50, 5.0
+#: A fall: messages with a known end on either side, percentage points, and standard errors of the gap. Less is chance.
+KNOWN, POINTS, ERRORS = 50, 5.0, 3.0
 
 
 async def falls(conn: Connection, actor: Actor) -> list[Fall]:
@@ -132,10 +133,14 @@ async def falls(conn: Connection, actor: Actor) -> list[Fall]:
 
 
 def _fell(one: Fall) -> float:
-    """By how many percentage points; 0: too little is known."""
+    """By how many percentage points; 0: too little is known, or it is chance."""
     if min(known.delivered + known.failed for known in (one.now, one.before)) < KNOWN:
         return 0.0
-    return (one.before.rate or 0.0) - (one.now.rate or 0.0)
+    known, earlier = (side.delivered + side.failed for side in (one.now, one.before))
+    share = (one.now.delivered + one.before.delivered) / (known + earlier)
+    error = 100 * sqrt(share * (1 - share) * (1 / known + 1 / earlier))
+    points = (one.before.rate or 0.0) - (one.now.rate or 0.0)
+    return points if points >= ERRORS * error else 0.0
 
 
 async def ended_so(

@@ -38,6 +38,8 @@ class Colleague(msgspec.Struct, frozen=True):
     name: str
     role: str
     has_totp: bool
+    #: They sign in by passkey and have no password that could be stolen; beside one a passkey protects nothing.
+    has_passkey: bool
     joined_at: datetime
     signed_in_at: datetime | None
     #: In this organization, to the minute; None: no session of theirs looks at it now.
@@ -45,7 +47,9 @@ class Colleague(msgspec.Struct, frozen=True):
 
 
 LIST = """
-SELECT m.user_id, u.email, u.name, m.role, u.totp IS NOT NULL AS has_totp, m.created_at AS joined_at, u.signed_in_at,
+SELECT m.user_id, u.email, u.name, m.role, u.totp IS NOT NULL AS has_totp,
+       u.password IS NULL AND EXISTS (SELECT FROM passkeys WHERE user_id = m.user_id) AS has_passkey,
+       m.created_at AS joined_at, u.signed_in_at,
        (SELECT max(s.seen_at) FROM sessions s WHERE s.user_id = m.user_id AND s.organization_id = $1) AS seen_at
   FROM memberships m CROSS JOIN LATERAL (SELECT * FROM users WHERE id = m.user_id LIMIT 1) u
  WHERE m.organization_id = $1 ORDER BY u.name, u.email LIMIT 1000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from datetime import timedelta
 from uuid import UUID
 
 from heliograph import traffic
@@ -57,7 +58,7 @@ async def test_why_messages_failed_is_said_with_counts(api: Api, pool: Pool, ten
     assert f"{said} SMS 2" in section
     assert f"{FAILURES['destination_unreachable']} SMS 1" in section
     assert page.words.count(said) == 2  # it is the first one of the country, too
-    (link,) = re.findall(r'href="(/messages[^"]*reason=undelivered[^"]*)"', page.text)
+    (link,) = re.findall(r'<th scope="row"><a href="(/messages[^"]*reason=undelivered[^"]*)"', page.text)
     listed = await owner.get(html.unescape(link))
     assert len(re.findall(r'<tr id="m-', listed.text)) == 2
     assert "Why messages failed" not in (await owner.get("/?mode=test")).words
@@ -138,7 +139,7 @@ async def test_a_country_that_receives_worse_than_in_its_week_is_named(
     said = "Mozambique: 60.0 % of the messages of the last 24 hours arrived; the week before, 98.0 %."
     assert said in page.words
     assert page.words.count("the week before") == 2  # the text, and the name of its button
-    (link,) = re.findall(r'href="(/messages[?]country=MZ[^"]*)"', page.text)
+    (link,) = re.findall(r'class="button small" href="(/messages[?]country=MZ[^"]*)"', page.text)
     assert (await owner.get(html.unescape(link))).status == 200
     assert "the week before" not in (await owner.get("/?mode=test")).words
 
@@ -214,3 +215,80 @@ async def test_what_needs_somebody_stands_first(api: Api, pool: Pool, tenant: Te
     assert 'href="/webhooks/' in page.text
     assert "Campaigns that run Spring sale" in page.words
     assert "A quota esgotou-se" in (await owner.get("/", Accept_Language="pt")).words
+
+
+async def test_what_chance_explains_is_no_fall_and_neither_is_a_test(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    insert = """
+    INSERT INTO traffic (organization_id, hour, channel, mode, country, sender, supplier_id, status, count, segments,
+                         to_sent, to_delivered)
+    SELECT $1, date_trunc('hour', now()) - $2::interval, 'sms', $3, $4, '', '00000000-0000-0000-0000-000000000000',
+           $5, $6, $6, '{}', '{}'
+    """
+    long_ago, now = timedelta(days=3), timedelta(hours=2)
+    for ago, mode, country, status, count in (
+        (long_ago, "live", "MZ", "delivered", 980),
+        (long_ago, "live", "MZ", "undelivered", 20),
+        (now, "live", "MZ", "delivered", 160),
+        (now, "live", "MZ", "failed", 40),
+        # A point less, few of whom a loss is chance, and six points of fifty: none is news.
+        (long_ago, "live", "PT", "delivered", 990),
+        (long_ago, "live", "PT", "undelivered", 10),
+        (now, "live", "PT", "delivered", 980),
+        (now, "live", "PT", "undelivered", 20),
+        (long_ago, "live", "ZA", "delivered", 1000),
+        (now, "live", "ZA", "undelivered", 5),
+        (long_ago, "live", "AO", "delivered", 900),
+        (long_ago, "live", "AO", "undelivered", 100),
+        (now, "live", "AO", "delivered", 42),
+        (now, "live", "AO", "undelivered", 8),
+        (long_ago, "test", "MZ", "delivered", 1000),
+        (now, "test", "MZ", "failed", 1000),
+    ):
+        await pool.execute(insert, tenant.actor.organization_id, ago, mode, country, status, count)
+    page = await owner.get("/")
+    assert page.text.count('class="attention"') == 1
+    said = "Mozambique: 80.0 % of the messages of the last 24 hours arrived; the week before, 98.0 %."
+    assert said in page.words
+    (link,) = re.findall(r'class="button small" href="(/messages[^"]*country=MZ[^"]*)"', page.text)
+    assert (await owner.get(html.unescape(link))).status == 200
+    assert 'class="attention"' not in (await owner.get("/?mode=test")).text
+
+
+async def test_a_passkey_counts_where_no_password_can_be_stolen(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    rui = await make_person(pool, tenant, "rui@example.com", "viewer")
+    assert "Nobody here has a second factor" in (await owner.get("/")).words
+    await pool.execute(
+        "INSERT INTO passkeys (user_id, id, credential_id, public_key, uses, name, created_at)"
+        " VALUES ($1, gen_random_uuid(), '\\x01', '\\x02', 0, 'Phone', now())",
+        rui.id,
+    )
+    assert "Nobody here has a second factor" in (await owner.get("/")).words
+    await pool.execute("UPDATE users SET password = NULL WHERE id = $1", rui.id)
+    assert "Nobody here has a second factor" not in (await owner.get("/")).words
+    assert "passkey" in (await owner.get("/team")).words
+
+
+async def test_every_figure_leads_to_the_messages_that_make_it_up(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    ids = [await send(api, tenant) for _ in range(3)]
+    moves = [Move(tenant.actor.organization_id, UUID(id), "delivered", clock.now()) for id in ids[:2]]
+    async with pool.acquire() as conn:
+        await move_many(conn, moves)
+        while await traffic.fold(conn):
+            pass
+    page = await owner.get("/")
+    figures_shown = page.text.partition('<section class="figures"')[2].partition("</section>")[0]
+    links = [html.unescape(one) for one in re.findall(r'<strong><a href="(/messages[^"]*)"', figures_shown)]
+    assert len(links) == 4
+    for link, count in zip(links, (3, 2, 2, 2), strict=True):
+        assert len(re.findall(r'<tr id="m-', (await owner.get(link)).text)) == count, link
+    of_country = page.text.partition('id="countries"')[2]
+    listed = [html.unescape(one) for one in re.findall(r'<td class="end[^"]*"><a href="(/messages[^"]*)"', of_country)]
+    assert [len(re.findall(r'<tr id="m-', (await owner.get(one)).text)) for one in listed[:2]] == [3, 2]
+    assert re.search(r'<strong><a href="/usage', figures_shown)
+    # Who sees no messages gets figures without links.
+    await make_person(pool, tenant, "eva@example.com", "billing")
+    assert 'href="/messages' not in (await other_browser.sign_in("eva@example.com")).text

@@ -13,7 +13,7 @@ from heliograph.base.database.clock import iso
 from heliograph.dashboard.messaging import attention
 from heliograph.dashboard.sending import code
 from heliograph.overview import checklist, figures, messages
-from heliograph.overview.figures import Figures, Picture
+from heliograph.overview.figures import ARRIVED, Picture
 from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.pieces import charts, ranges
@@ -75,7 +75,9 @@ async def front(request: Request) -> Answer:
         "range": range,
         "charts": drawn,
         "picture": picture,
-        "cards": _cards(request, picture.now, picture.before),
+        "cards": _cards(request, picture),
+        "stretch": _stretch(picture),
+        "arrived": ",".join(ARRIVED),
         "countries": picture.countries[:COUNTRIES],
         "reasons": _reasons(request, picture) if sees_messages else [],
         "quota": balance,
@@ -103,8 +105,9 @@ def _wants_checklist(request: Request) -> bool:
     return request.may("api_keys:read") and request.cookies.get(cookies.CHECKLIST) != "gone"
 
 
-def _cards(request: Request, now: Figures, before: Figures) -> list[tuple[str, str, str]]:
-    """(title, figure, change) of each."""
+def _cards(request: Request, picture: Picture) -> list[tuple[str, str, str, str]]:
+    """(title, figure, change, where the messages that make it up are listed) of each."""
+    now, before = picture.now, picture.before
     speech, text = request.speech, request.text
 
     def change(new: float | None, old: float | None, digits: int, unit: str) -> str:
@@ -117,18 +120,27 @@ def _cards(request: Request, now: Figures, before: Figures) -> list[tuple[str, s
         return text("%(change)s against before", change=f"{sign}{speech.number(abs(gap), digits)}{unit}")
 
     rate, earlier = now.rate, before.rate
+    link = request.to("/messages", **_stretch(picture)) if request.may("sms:read") else ""
+    arrived = link and request.to("/messages", status=",".join(ARRIVED), **_stretch(picture))
     return [
-        (text("Accepted"), speech.number(now.accepted), change(now.accepted, before.accepted, 0, "")),
-        (text("Delivered"), "–" if rate is None else f"{speech.number(rate, 1)} %", change(rate, earlier, 1, " %")),
+        (text("Accepted"), speech.number(now.accepted), change(now.accepted, before.accepted, 0, ""), link),
+        (
+            text("Delivered"),
+            "–" if rate is None else f"{speech.number(rate, 1)} %",
+            change(rate, earlier, 1, " %"),
+            arrived,
+        ),
         (
             text("Half within"),
             "–" if now.p50 is None else speech.lasted(now.p50),
             change(now.p50, before.p50, 1, " s"),
+            arrived,
         ),
         (
             text("95 % within"),
             "–" if now.p95 is None else speech.lasted(now.p95),
             change(now.p95, before.p95, 1, " s"),
+            arrived,
         ),
     ]
 
@@ -187,9 +199,14 @@ def _links(request: Request, picture: Picture) -> list[str]:
     return [request.to("/messages", **{"from": iso(at), "to": iso(at + picture.step)}) for at, _ in picture.intervals]
 
 
+def _stretch(picture: Picture) -> dict[str, str]:
+    """The time that the figures are of, as an address of the list has it."""
+    return {"from": iso(picture.since), "to": iso(picture.until)}
+
+
 def _reasons(request: Request, picture: Picture) -> list[tuple[Failed, Kind, str]]:
     """(why, the kind of its words, where these messages are listed) of the commonest failures."""
-    stretch = {"from": iso(picture.since), "to": iso(picture.until)}
+    stretch = _stretch(picture)
     return [
         (
             one,
