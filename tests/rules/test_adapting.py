@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from datetime import timedelta
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import msgspec
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.prices import rows, tariffs
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route, Table
+from heliograph.senders import numbers
+from heliograph.senders import rules as sender_rules
+from heliograph.senders.book import NumberRule, SenderRule
 from heliograph.sms.dispatch import adapting, explaining, routing
 from tests.rules.factories import organization
 
@@ -142,6 +147,50 @@ async def test_explain_says_since_when_a_circuit_is_open(pool: Pool) -> None:
     assert "dear (0.05 EUR)" in said.decision
     assert f"cheap skipped: circuit open since {at:%H:%M} UTC" in said.decision
     assert said.suppliers == ["dear"]
+
+
+async def test_explain_says_what_becomes_of_sender_and_number_and_what_waits(pool: Pool) -> None:
+    await supplied(pool, DEAR, "0.05")
+    await supplied(pool, CHEAP, "0.03")
+    await routed(pool, adaptive=False)
+    actor = await organization(pool)
+    await pool.execute(
+        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 hour', true, true FROM suppliers", uuid7()
+    )
+    hour = clock.now().astimezone(ZoneInfo("Africa/Maputo")).hour
+    await pool.execute(
+        "UPDATE organizations SET quiet_hours = $2 WHERE id = $1",
+        actor.organization_id,
+        f"{(hour - 2) % 24:02}:00-{(hour + 2) % 24:02}:00",
+    )
+    at = await pool.fetchval(
+        "INSERT INTO supplier_health (supplier_id, throttled_at) VALUES ($1, now()) RETURNING throttled_at", DEAR
+    )
+
+    async def explained(traffic_class: str) -> explaining.Explanation:
+        async with pool.acquire() as conn:
+            return await explaining.explain(
+                conn,
+                "+258841234567",
+                organization_id=actor.organization_id,
+                organization="acme",
+                sender="ACME",
+                traffic_class=traffic_class,
+            )
+
+    async with pool.acquire() as conn:
+        for supplier_id, action, replacement in ((DEAR, "replace", "90210"), (CHEAP, "register", None)):
+            rule = SenderRule(id=uuid7(), supplier_id=supplier_id, country="MZ", action=action, replacement=replacement)
+            await sender_rules.put(conn, rule)
+        await numbers.put(conn, NumberRule(id=uuid7(), supplier_id=DEAR, prefix="258", strip="258", numbering=(2, 1)))
+    said = await explained("marketing")
+    assert said.suppliers == ["dear"]
+    assert f"dear (0.05 EUR, throttled at {at:%H:%M} UTC)" in said.decision
+    assert "cheap skipped: its rules refuse the sender there (registration: nobody asked)" in said.decision
+    assert said.changes == ["dear sends it as 90210", "dear is given 841234567", "dear is told TON 2, NPI 1"]
+    assert said.quiet_until is not None
+    assert said.quiet_until > clock.now()
+    assert (await explained("transactional")).quiet_until is None
 
 
 async def test_a_route_that_is_not_adaptive_stays_as_it_is(pool: Pool) -> None:

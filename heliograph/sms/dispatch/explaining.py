@@ -5,16 +5,25 @@ The rule nobody may break: what is said comes from the look-up that workers use,
 
 from __future__ import annotations
 
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
 
+from heliograph.accounts import send_defaults
+from heliograph.base import phones
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
+from heliograph.classes.kinds import CLASSES
+from heliograph.classes.quiet import QuietHours
 from heliograph.networks import learned
 from heliograph.networks.directory import Directory
 from heliograph.prices.book import Book
 from heliograph.routes import rules, words
 from heliograph.routes.lookup import Candidates, Route, Table
+from heliograph.senders import loading
+from heliograph.senders.book import Book as SenderBook
+from heliograph.senders.book import NumberRule
 from heliograph.sms.circuits import sharing
 from heliograph.sms.circuits.sharing import Avoided
 from heliograph.sms.dispatch import routing, suppliers
@@ -34,6 +43,10 @@ class Explanation(msgspec.Struct, frozen=True):
     suppliers: list[str]
     #: Routes that fit and lose to that one, in their order.
     passed_over: list[str]
+    #: What is done to the message on its way, by supplier: another sender, a number written another way.
+    changes: list[str]
+    #: From when it may leave, if it waits for the end of quiet hours there; None: now.
+    quiet_until: datetime | None
 
 
 # What workers hold in memory of all numbers (`networks.directory`), of one.
@@ -67,7 +80,7 @@ async def explain(
     is_certain = network is not None
     if network is None:
         network, is_certain = await _network(conn, to)
-    known = await routing.load(conn)
+    known, book = await routing.load(conn), await loading.load(conn)
     table = Table(routing.serving(known), await rules.active(conn))
     shares = {one.route.id: one.shares for one in await rules.load(conn)}
     found = table.candidates(
@@ -78,6 +91,9 @@ async def explain(
         network=network,
         is_certain=is_certain,
     )
+    owners = book.owners(sender)
+    if owners:
+        found = table.owned(found, to, owners)
     fitting = table.fitting(
         to,
         organization_id=organization_id,
@@ -88,10 +104,19 @@ async def explain(
     )
     held, avoided = await suppliers.sessions(conn), await sharing.avoided(conn)
     skipped = {one.id: why for one in known if (why := _unusable(one, held, avoided.get(one.id))) is not None}
+    spoken = {
+        id: book.spoken(id, to, organization_id=organization_id, sender=sender, network=network or "")
+        for id in found.suppliers
+    }
+    skipped |= {id: _refusing(book, id, to, organization_id, sender, network) for id in spoken if spoken[id] is None}
     names = {one.id: one.name for one in known}
     seen = shares.get(found.route.id, {}) if found.route else {}
     facts = await _facts(conn, found)
     facts |= {id: ", ".join([*filter(None, [facts.get(id)]), one.reason]) for id, one in seen.items()}
+    slow = {id: one.throttled_at for id, one in avoided.items() if one.throttled_at is not None}
+    facts |= {
+        id: ", ".join([*filter(None, [facts.get(id)]), f"throttled at {at:%H:%M} UTC"]) for id, at in slow.items()
+    }
     said = words.explained(found, names=names, organization=lambda _: organization, skipped=skipped, facts=facts)
     asked = [
         choice.supplier_id
@@ -105,7 +130,38 @@ async def explain(
         found.route.name if found.route else None,
         [names[id] for id in asked],
         [route.name for _, route in fitting if route != found.route],
+        [
+            change
+            for id in asked
+            for change in _changes(names[id], sender, spoken[id] or sender, to, book.address(id, to))
+        ],
+        await _opens(conn, organization_id, to, traffic_class),
     )
+
+
+def _changes(supplier: str, sender: str, spoken: str, to: str, address: NumberRule | None) -> list[str]:
+    found = [] if spoken == sender else [f"{supplier} sends it as {spoken}"]
+    if address is not None and (written := address.written(to[1:])) != to[1:]:
+        found.append(f"{supplier} is given {written}")
+    if address is not None and address.numbering is not None:
+        ton, npi = address.numbering
+        found.append(f"{supplier} is told TON {ton}, NPI {npi}")
+    return found
+
+
+def _refusing(
+    book: SenderBook, supplier_id: UUID, to: str, organization_id: UUID, sender: str, network: str | None
+) -> str:
+    state = book.registration(supplier_id, phones.country(to), organization_id, sender, network or "")
+    return f"its rules refuse the sender there (registration: {state or 'nobody asked'})"
+
+
+async def _opens(conn: Connection, organization_id: UUID, to: str, traffic_class: str) -> datetime | None:
+    """From when a message of this class may leave, by the organization's quiet hours."""
+    if not CLASSES[traffic_class].waits_for_day:
+        return None
+    chosen = await send_defaults.get(conn, organization_id=organization_id)
+    return QuietHours().until(chosen.quiet_hours, to, clock.now())
 
 
 async def _facts(conn: Connection, found: Candidates) -> dict[UUID, str]:
