@@ -68,6 +68,7 @@ ACTIONS = {
     "backup.restored": "Backup restored",
     "supplier.tested": "Supplier tested",
     "supplier.code_explained": "Error code of a supplier explained",
+    "callback.dropped": "Callback item from Meta given up",
     "receipt.matched": "Receipt matched by hand",
     "route.added": "Route added",
     "route.changed": "Route changed, paused or resumed",
@@ -125,5 +126,5 @@ ACTIONS = {
 
 #: Objects that belong to the installation: no entry of an organization is about them.
 OF_INSTALLATION = frozenset(
-    {"supplier", "receipt", "route", "rates", "billing", "sender_rule", "number_rule", "whatsapp_app"}
+    {"supplier", "receipt", "callback", "route", "rates", "billing", "sender_rule", "number_rule", "whatsapp_app"}
 )

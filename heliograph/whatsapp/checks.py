@@ -23,7 +23,12 @@ async def _accounts(conn: Connection, settings: Settings) -> list[Check]:
     found = await onboarding.standing(conn)
     if not found:
         return [Check("whatsapp", "ok", "none connected")]
-    return [check for one in found for check in (_account(one, key), *_warned(one))]
+    return [check for one in found for check in of_account(one, key)]
+
+
+def of_account(one: dict[str, Any], key: Key | None) -> list[Check]:
+    """How an account stands, of those that `onboarding.standing` lists, in words and with what to do."""
+    return [_account(one, key), *_warned(one)]
 
 
 def _warned(one: dict[str, Any]) -> list[Check]:

@@ -146,8 +146,7 @@ def add(
         say(note)
     if not json:
         say("At Meta, in the app's WhatsApp settings, enter the callback URL and the verify token, and subscribe to")
-        say("messages, message_template_status_update, message_template_quality_update, template_category_update,")
-        say("phone_number_quality_update, business_capability_update and account_update.")
+        say(f"{', '.join(onboarding.FIELDS[:-1])} and {onboarding.FIELDS[-1]}.")
     record = {
         "id": made.account.id,
         "waba_id": made.account.waba_id,
@@ -157,7 +156,7 @@ def add(
         "subscribed": made.account.subscribed,
         "numbers": [one.display for one in made.reading.numbers or ()],
         "templates": made.changed.templates.added,
-        "callback_url": _callback_url(settings, made.app.id),
+        "callback_url": apps.callback_url(settings, made.app.id),
         "verify_token": made.app.verify_token,
     }
     show(record, json)
@@ -361,12 +360,7 @@ async def _shown(conn: Connection, settings: Settings, organization_id: UUID, wh
     found = await onboarding.find_account(conn, organization_id, which)
     app = await apps.get_app(conn, apps.seal_key(settings), found.app)
     (row,) = [one for one in await onboarding.accounts_of(conn, organization_id) if one["id"] == found.id]
-    return row | {"callback_url": _callback_url(settings, app.id), "verify_token": app.verify_token}
-
-
-def _callback_url(settings: Settings, app: UUID) -> str:
-    base = settings.public_url.rstrip("/") or "https://YOUR-ADDRESS"
-    return f"{base}/in/whatsapp/{app}"
+    return row | {"callback_url": apps.callback_url(settings, app.id), "verify_token": app.verify_token}
 
 
 def _client(base_url: str, api_version: str) -> CloudClient:

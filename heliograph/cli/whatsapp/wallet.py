@@ -167,13 +167,15 @@ def import_(
             help=(f"CSV file with the columns {', '.join(RATES)}. country is a code such as MZ, or * for all others."),
         ),
     ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what it would change.")] = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
     """Import rates: the whole file, or nothing if any line is invalid. Importing it again changes nothing.
 
     \b
-    Example:
+    Examples:
+      heliograph whatsapp rates import rates-2026-10.csv --dry-run
       heliograph whatsapp rates import rates-2026-10.csv
     """
     try:
@@ -185,7 +187,7 @@ def import_(
         _show_errors(refused.details["errors"], json)
 
     async def work(conn: Connection) -> Imported:
-        return await rates.import_rates(conn, found, by=shell())
+        return await rates.import_rates(conn, found, dry_run=dry_run, by=shell())
 
     show(on_database(work, settings_of(data_dir)), json)
 

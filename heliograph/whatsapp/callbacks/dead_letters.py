@@ -13,9 +13,12 @@ from uuid import UUID
 import msgspec
 import structlog
 
+from heliograph.audit import recording as audit
 from heliograph.base import crypto
+from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
     AccountItem,
@@ -105,6 +108,16 @@ TAKE = (
     "SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED"
 )
 DELETE = "DELETE FROM whatsapp_dead_letters WHERE id = ANY ($1)"
+DROP = "DELETE FROM whatsapp_dead_letters WHERE id = $1 RETURNING reason, received_at"
+
+
+async def drop(conn: Connection, *, id: UUID, by: Who = SYSTEM) -> None:
+    """Give one up: nobody will want it. Raises NotFound."""
+    async with conn.transaction():
+        row = await conn.fetchrow(DROP, id)
+        if row is None:
+            raise NotFound("There is no such item.", id=str(id))
+        await audit.record(conn, by, "callback.dropped", object_id=id, before=dict(row))
 
 
 async def take(conn: Connection, key: Key, *, limit: int) -> list[StoredDeadLetter]:

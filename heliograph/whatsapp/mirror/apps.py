@@ -55,6 +55,12 @@ def seal_key(settings: Settings) -> Key:
     return derive_key(settings.secret_keys, "whatsapp")
 
 
+def callback_url(settings: Settings, app: UUID) -> str:
+    """Where Meta is to send an app's callbacks."""
+    base = settings.public_url.rstrip("/") or "https://YOUR-ADDRESS"
+    return f"{base}/in/whatsapp/{app}"
+
+
 FIND_APP = "SELECT id, app_id, secret, verify_token FROM whatsapp_apps WHERE app_id = $1 FOR UPDATE"
 ADD_APP = """
 INSERT INTO whatsapp_apps (id, app_id, secret, verify_token, created_at, changed_at) VALUES ($1, $2, $3, $4, $5, $5)

@@ -27,6 +27,12 @@ from heliograph.whatsapp.mirror.accounts import BusinessAccount
 from heliograph.whatsapp.mirror.apps import App
 from heliograph.whatsapp.mirror.sync import Changed, Reading
 
+#: What an app has to be subscribed to at Meta: fields of its webhook.
+FIELDS = (
+    *("messages", "message_template_status_update", "message_template_quality_update", "template_category_update"),
+    *("phone_number_quality_update", "business_capability_update", "account_update"),
+)
+
 
 class Connected(msgspec.Struct, frozen=True):
     """An added account, what was read of it, and what an operator should take care of."""
@@ -186,7 +192,7 @@ SELECT t.id, t.name, t.language, t.category, t.status, t.disabled_locally, t.par
 
 
 STANDING = f"""
-SELECT a.id, a.waba_id, a.token, a.state, {warnings.OPEN} AS warnings,
+SELECT a.organization_id, a.id, a.waba_id, a.name, a.token, a.state, a.mirrored_at, {warnings.OPEN} AS warnings,
        a.credential_status, a.credential_detail, a.credential_expires_at,
        a.subscribed, a.mirror_detail, p.verified_at IS NOT NULL OR p.last_callback_at IS NOT NULL AS called_back,
        o.name AS organization,
@@ -197,6 +203,18 @@ SELECT a.id, a.waba_id, a.token, a.state, {warnings.OPEN} AS warnings,
   FROM whatsapp_accounts a JOIN whatsapp_apps p ON p.id = a.app JOIN organizations o ON o.id = a.organization_id
  WHERE a.state <> 'removed' ORDER BY a.organization_id, a.id
 """
+
+
+async def attempt(
+    conn: Connection, key: Key, client: CloudClient, *, app_id: str, app_secret: str | None, waba_id: str, token: str
+) -> Reading:
+    """What Meta answers to these values, without storing any: the credential, the account, its numbers and templates.
+    Never raises for what Meta answers. `app_secret`: None for a known app. Raises Invalid without one."""
+    known = await apps.find_app(conn, key, app_id)
+    if known is None and not app_secret:
+        raise Invalid(("app_secret", "required", "`app_secret` is required for a new app"))
+    app = known or App(uuid7(), app_id, (str(app_secret).encode(),), "", None, None)
+    return await sync.read(client, waba_id, token, app)
 
 
 async def standing(conn: Connection) -> list[dict[str, Any]]:

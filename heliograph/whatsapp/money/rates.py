@@ -82,8 +82,25 @@ RETURNING xmax = 0 AS new
 """
 
 
-async def import_rates(conn: Connection, rates: Sequence[Rate], *, by: Who = SYSTEM) -> Imported:
-    """Store rates, all or none; one for the same currency, category, country and date replaces the old one."""
+KNOWN = """
+SELECT known.price FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[]) WITH ORDINALITY
+       AS item (currency, category, country, valid_from, n)
+  LEFT JOIN whatsapp_rates known USING (currency, category, country, valid_from) ORDER BY item.n
+"""
+
+
+async def import_rates(conn: Connection, rates: Sequence[Rate], *, dry_run: bool = False, by: Who = SYSTEM) -> Imported:
+    """Store rates, all or none; one for the same currency, category, country and date replaces the old one.
+
+    `dry_run`: only say what that would change.
+    """
+    if dry_run:
+        columns = ([one.currency for one in rates], [one.category for one in rates], [one.country for one in rates])
+        known = await conn.fetch(KNOWN, *columns, [one.valid_from for one in rates])
+        prices = [row["price"] for row in known]
+        unchanged = sum(price == one.price for price, one in zip(prices, rates, strict=True))
+        new = prices.count(None)
+        return Imported(new, len(rates) - new - unchanged, unchanged)
     async with conn.transaction():
         rows = await conn.fetch(
             IMPORT,

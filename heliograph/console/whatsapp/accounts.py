@@ -1,0 +1,198 @@
+"""O9 WhatsApp: accounts, with what keeps each from sending or receiving, its numbers and its templates."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.console.acting import organization
+from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
+from heliograph.whatsapp import checks
+from heliograph.whatsapp.dispatch import holds
+from heliograph.whatsapp.mirror import accounts, apps, onboarding, sync, template_sync, warnings
+from heliograph.whatsapp.mirror.accounts import BusinessAccount
+from heliograph.whatsapp.mirror.reading import Mirror
+
+HERE = "/console/whatsapp"
+#: Accounts that are listed, and templates of one.
+MOST, TEMPLATES = 200, 500
+
+
+async def show(request: Request) -> Answer:
+    """All of them, by organization."""
+    key = apps.seal_key(request.services.settings)
+    async with request.reading() as conn:
+        standing = await onboarding.standing(conn)
+    rows = [(one, _worst(checks.of_account(one, key))) for one in standing[:MOST]]
+    values = {"rows": rows, "is_cut": len(standing) > MOST, "may_change": request.may(permission=CARRIAGE_CHANGE)}
+    return Shown(template="whatsapp/accounts.html", values=values)
+
+
+async def show_one(request: Request) -> Answer:
+    """One of them, with what to enter at Meta."""
+    values = await _values(request)
+    template = "whatsapp/account_live.html" if request.is_fragment else "whatsapp/account.html"
+    return Shown(template=template, values=values)
+
+
+async def pause(request: Request) -> Answer:
+    """Nothing is sent from its numbers until it is resumed."""
+    return await _set(request, "paused", request.text("It is paused: nothing is sent from its numbers."))
+
+
+async def resume(request: Request) -> Answer:
+    """It sends again."""
+    return await _set(request, "active", request.text("It sends again."))
+
+
+async def release(request: Request) -> Answer:
+    """End its hold and those of its numbers: a few messages go first."""
+    async with request.writing() as conn:
+        of, one = await _account(conn, request)
+        released = await holds.release_account(conn, of, one.id, by=request.who)
+    return _back(request, _released(request, released))
+
+
+async def acknowledge(request: Request) -> Answer:
+    """Its warnings were dealt with at Meta."""
+    async with request.writing() as conn:
+        of, one = await _account(conn, request)
+        await warnings.acknowledge(conn, of, one.id, by=request.who)
+    return _back(request, request.text("The warnings are gone; one that Meta repeats comes back."))
+
+
+async def sync_now(request: Request) -> Answer:
+    """Read credential, numbers and templates at Meta now."""
+    async with request.writing() as conn:
+        of, one = await _account(conn, request)
+    mirror = Mirror(request.services.pool, key=apps.seal_key(request.services.settings))
+    try:
+        done = await mirror.sync(of, one.id)
+    finally:
+        await mirror.close()
+    problems = [] if done is None else list(sync.problems_of(done[0]))
+    if problems:
+        return _back(request, request.text("Meta answered: %(problems)s", problems="; ".join(problems)))
+    return _back(request, request.text("It is read anew."))
+
+
+async def subscribe(request: Request) -> Answer:
+    """Have Meta send its callbacks here."""
+    key = apps.seal_key(request.services.settings)
+    try:
+        async with request.writing() as conn:
+            _, one = await _account(conn, request)
+            client = CloudClient(one.base_url, one.api_version)
+            try:
+                await onboarding.subscribe(conn, key, client, account=one, by=request.who)
+            finally:
+                await client.close()
+    except Invalid as refusal:
+        return await _refused(request, refusal)
+    return _back(request, request.text("Meta sends its callbacks here now."))
+
+
+async def change_token(request: Request) -> Answer:
+    """Another token, once Meta has accepted it; what waited for it is sent then."""
+    key, token = apps.seal_key(request.services.settings), request.form.get("token", "").strip()
+    try:
+        if not token:
+            raise Invalid(("token", "required", "Paste the token."))
+        async with request.writing() as conn:
+            _, one = await _account(conn, request)
+            client = CloudClient(one.base_url, one.api_version)
+            try:
+                await onboarding.change_token(conn, key, client, account=one, token=token, by=request.who)
+            finally:
+                await client.close()
+    except Invalid as refusal:
+        return await _refused(request, refusal)
+    return _back(request, request.text("The token works, and what waited for it goes out."))
+
+
+async def release_number(request: Request) -> Answer:
+    """End the hold of one number; that of its account stays."""
+    async with request.writing() as conn:
+        of = await organization(conn, request)
+        number = await onboarding.find_number(conn, of.id, str(request.id()))
+        released = await holds.release_number(conn, of.id, number["id"], by=request.who)
+        account = await onboarding.find_account(conn, of.id, number["waba_id"])
+    return Elsewhere(location=f"{HERE}/accounts/{of.id}/{account.id}", notice=_released(request, released))
+
+
+async def set_template(request: Request) -> Answer:
+    """Hide a template from customers, or show it again."""
+    disabled = request.form.get("do") != "enable"
+    async with request.writing() as conn:
+        of = await organization(conn, request)
+        (one,) = await onboarding.find_templates(conn, of.id, name=str(request.id()), language=None, waba_id=None)
+        await template_sync.set_disabled(conn, of.id, one["id"], disabled=disabled, by=request.who)
+        account = await onboarding.find_account(conn, of.id, one["waba_id"])
+    said = (
+        request.text("It is disabled: sends of it are refused.") if disabled else request.text("It can be sent again.")
+    )
+    return Elsewhere(location=f"{HERE}/accounts/{of.id}/{account.id}", notice=said)
+
+
+async def _account(conn: Connection, request: Request) -> tuple[UUID, BusinessAccount]:
+    """Raises NotFound."""
+    of = await organization(conn, request)
+    return of.id, await onboarding.find_account(conn, of.id, str(request.id()))
+
+
+async def _set(request: Request, state: str, said: str) -> Answer:
+    async with request.writing() as conn:
+        of, one = await _account(conn, request)
+        await accounts.set_state(conn, organization_id=of, account_id=one.id, state=state, by=request.who)
+    return _back(request, said)
+
+
+def _back(request: Request, said: str) -> Elsewhere:
+    where = f"{HERE}/accounts/{request.id('organization')}/{request.id()}"
+    return Elsewhere(location=where, notice=said)
+
+
+async def _refused(request: Request, refusal: Invalid) -> Shown:
+    return Shown(template="whatsapp/account.html", values=await _values(request), status=422, refusal=refusal)
+
+
+def _released(request: Request, released: bool) -> str:
+    if released:
+        return request.text("The hold is over: a few messages go first, then the rest.")
+    return request.text("Nothing holds it here.")
+
+
+async def _values(request: Request) -> dict[str, Any]:
+    settings = request.services.settings
+    key = apps.seal_key(settings)
+    async with request.reading() as conn:
+        of = await organization(conn, request)
+        row = next((one for one in await onboarding.accounts_of(conn, of.id) if one["id"] == request.id()), None)
+        if row is None:
+            raise NotFound
+        standing = next(one for one in await onboarding.standing(conn) if one["id"] == row["id"])
+        numbers = await onboarding.numbers_of(conn, of.id)
+        templates = await onboarding.templates_of(conn, of.id)
+        app = await apps.get_app(conn, key, row["app"])
+    may_change = request.may(permission=CARRIAGE_CHANGE)
+    return {
+        "of": of,
+        "one": row,
+        "checks": checks.of_account(standing, key),
+        "numbers": [one for one in numbers if one["waba_id"] == row["waba_id"]],
+        "templates": [one for one in templates if one["waba_id"] == row["waba_id"]][:TEMPLATES],
+        "callback_url": apps.callback_url(settings, app.id),
+        "verify_token": app.verify_token if may_change else "",
+        "fields_at_meta": ", ".join(onboarding.FIELDS),
+        "may_change": may_change,
+    }
+
+
+def _worst(found: list[Any]) -> Any:
+    order = {"failed": 0, "warning": 1, "ok": 2}
+    return min(found, key=lambda one: order[one.state])

@@ -1,0 +1,45 @@
+"""O9: callbacks from Meta that wait, and items that could not be applied; tried again, or given up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.overview.installation import whatsapp
+from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.whatsapp.callbacks import dead_letters, inbox
+from heliograph.whatsapp.mirror import apps
+
+HERE = "/console/whatsapp/callbacks"
+
+
+async def show(request: Request) -> Answer:
+    """What waits, and what could not be applied."""
+    key = apps.seal_key(request.services.settings)
+    async with request.reading() as conn:
+        waiting, letters = await whatsapp.waiting(conn), await whatsapp.letters(conn, key)
+    values: dict[str, Any] = {
+        "waiting": waiting,
+        "letters": letters,
+        "most": whatsapp.LETTERS,
+        "may_change": request.may(permission=CARRIAGE_CHANGE),
+    }
+    template = "whatsapp/callbacks_live.html" if request.is_fragment else "whatsapp/callbacks.html"
+    return Shown(template=template, values=values)
+
+
+async def retry(request: Request) -> Answer:
+    """Apply what could not be applied, oldest first."""
+    looked, done = await inbox.retry(request.services.pool, apps.seal_key(request.services.settings))
+    said = request.text(
+        "%(done)s of %(looked)s are applied.", done=request.speech.number(done), looked=request.speech.number(looked)
+    )
+    return Elsewhere(location=HERE, notice=said)
+
+
+async def drop(request: Request) -> Answer:
+    """Nobody will want it."""
+    async with request.writing() as conn:
+        await dead_letters.drop(conn, id=request.id(), by=request.who)
+    return Elsewhere(location=HERE, notice=request.text("It is given up."))

@@ -1,0 +1,141 @@
+"""O9: an account is connected step by step, each value tried at Meta at once, then waited for its first callback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from heliograph.accounts import organizations
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.process.settings import SettingsError
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL
+from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
+from heliograph.whatsapp.mirror import apps, onboarding
+from heliograph.whatsapp.mirror.accounts import AccountExists
+from heliograph.whatsapp.mirror.sync import Reading
+
+FIELDS = ("organization", "app_id", "app_secret", "waba_id", "token", "currency", "name", "base_url", "api_version")
+TEMPLATE = "whatsapp/connect.html"
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """One value, and what Meta said to it."""
+
+    #: The field that it is about.
+    field: str
+    is_well: bool
+    said: str
+
+
+async def show(request: Request) -> Answer:
+    """The form."""
+    return Shown(template=TEMPLATE, values=_values(request, []))
+
+
+async def submit(request: Request) -> Answer:
+    """Try what is filled in, or connect the account with it."""
+    form = request.form
+    try:
+        async with request.writing() as conn:
+            organization = await _organization(conn, form.get("organization", ""))
+            typed = _typed(form)
+            client = _client(typed)
+            try:
+                if form.get("do") != "connect":
+                    return Shown(template=TEMPLATE, values=_values(request, await _try(request, conn, client, typed)))
+                made = await onboarding.connect(
+                    conn,
+                    apps.seal_key(request.services.settings),
+                    client,
+                    organization_id=organization.id,
+                    app_id=typed["app_id"],
+                    app_secret=typed["app_secret"] or None,
+                    verify_token=None,
+                    waba_id=typed["waba_id"],
+                    token=typed["token"],
+                    currency=typed["currency"].upper() or None,
+                    base_url=typed["base_url"],
+                    api_version=typed["api_version"],
+                    name=typed["name"],
+                    subscribe=True,
+                    by=request.who,
+                )
+            finally:
+                await client.close()
+    except Invalid as refusal:
+        return refused(TEMPLATE, refusal, _values(request, []))
+    except AccountExists as refusal:
+        wrong = Invalid(("waba_id", refusal.code, "This account is connected already."))
+        return refused(TEMPLATE, wrong, _values(request, []))
+    where = f"/console/whatsapp/accounts/{organization.id}/{made.account.id}"
+    return Elsewhere(location=where, notice=request.text("It is connected. Now enter the callback address at Meta."))
+
+
+async def _try(request: Request, conn: Connection, client: CloudClient, typed: dict[str, str]) -> list[Tried]:
+    key = apps.seal_key(request.services.settings)
+    values = {name: typed[name] for name in ("app_id", "waba_id", "token")}
+    found = await onboarding.attempt(conn, key, client, app_secret=typed["app_secret"] or None, **values)
+    return _told(request, found)
+
+
+def _told(request: Request, found: Reading) -> list[Tried]:
+    """What Meta answered, value by value, in the order of the form."""
+    text, count = request.text, request.speech.count
+    app_refused = next((one for one in found.problems if one.startswith("credential:")), None)
+    is_valid = found.credential in ("ok", "expiring")
+    told = [Tried("app_secret", app_refused is None, app_refused or text("Meta knows the app and its secret."))]
+    said = found.credential_detail or text("Meta accepts the token, and it has every right that is needed.")
+    told.append(Tried("token", is_valid, said if app_refused is None else text("It could not be asked about.")))
+    if found.numbers is None:
+        problem = next((one for one in found.problems if one.startswith("numbers:")), "")
+        return [*told, Tried("waba_id", False, problem or text("The account cannot be read."))]
+    name = found.account.name if found.account is not None else ""
+    numbers = count("%(num)s number", "%(num)s numbers", len(found.numbers))
+    templates = count("%(num)s template", "%(num)s templates", len(found.templates or ()))
+    told.append(Tried("waba_id", True, text("“%(name)s”: %(what)s.", name=name, what=f"{numbers}, {templates}")))
+    if found.account is not None and found.account.currency is None:
+        told.append(Tried("currency", False, text("Meta names no currency: choose one.")))
+    return told
+
+
+async def _organization(conn: Connection, reference: str) -> organizations.Organization:
+    try:
+        return await organizations.find(conn, reference=reference.strip() or None)
+    except NotFound as refusal:
+        raise Invalid(("organization", refusal.code, refusal.message)) from None
+
+
+def _typed(form: dict[str, str]) -> dict[str, str]:
+    """Raises Invalid."""
+    typed = {name: form.get(name, "").strip() for name in FIELDS}
+    for name in ("app_id", "waba_id"):
+        if not (typed[name].isascii() and typed[name].isdigit()):
+            raise Invalid((name, "format", "An id of Meta's is digits alone."))
+    if not typed["token"]:
+        raise Invalid(("token", "required", "Paste the token."))
+    return typed | {
+        "base_url": typed["base_url"] or BASE_URL,
+        "api_version": typed["api_version"] or API_VERSION,
+    }
+
+
+def _client(typed: dict[str, str]) -> CloudClient:
+    try:
+        return CloudClient(typed["base_url"], typed["api_version"])
+    except SettingsError as error:
+        raise Invalid(("base_url", "format", str(error))) from None
+
+
+def _values(request: Request, tried: list[Tried]) -> dict[str, Any]:
+    form = request.form
+    return {
+        "typed": {name: form.get(name, "") for name in FIELDS} | {"base_url": form.get("base_url", BASE_URL)},
+        "tried": {one.field: one for one in tried},
+        "is_well": bool(tried) and all(one.is_well for one in tried),
+        "api_version": form.get("api_version", API_VERSION),
+        "needs_address": not request.services.settings.public_url,
+    }

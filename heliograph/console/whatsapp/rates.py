@@ -1,0 +1,73 @@
+"""O9: rates of WhatsApp are imported from a file, which is checked first, with what is wrong by line."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from heliograph.base.errors import Invalid
+from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import MONEY_CHANGE
+from heliograph.whatsapp.money import rates
+from heliograph.whatsapp.money.rates import Imported, RatesInvalid
+
+#: Bytes of a file, and of the pieces in which it comes.
+LONGEST, PIECE = 2_000_000, 65_536
+
+
+async def show(request: Request) -> Answer:
+    """The form."""
+    return Shown(template="whatsapp/rates.html", values=_values(request))
+
+
+async def submit(request: Request) -> Answer:
+    """Check a file, or import it."""
+    text = ""
+    try:
+        text = await _read(request)
+        found = rates.read_rates(io.StringIO(text, newline=""))
+        only_check = request.form.get("do") != "import"
+        async with request.writing() as conn:
+            done = await rates.import_rates(conn, found, dry_run=only_check, by=request.who)
+    except RatesInvalid as refusal:
+        values = _values(request, text=text, errors=refusal.details["errors"])
+        return Shown(template="whatsapp/rates.html", values=values, status=422)
+    except Invalid as refusal:
+        return Shown(template="whatsapp/rates.html", values=_values(request), status=422, refusal=refusal)
+    if only_check:
+        return Shown(template="whatsapp/rates.html", values=_values(request, text=text, checked=done))
+    said = request.text(
+        "Imported: %(new)s new, %(changed)s changed, %(unchanged)s as they were.",
+        new=request.speech.number(done.new),
+        changed=request.speech.number(done.changed),
+        unchanged=request.speech.number(done.unchanged),
+    )
+    return Elsewhere(location="/console/rates", notice=said)
+
+
+async def _read(request: Request) -> str:
+    """The file that was chosen or pasted. Raises Invalid."""
+    raw = b""
+    async for piece in request.upload.chunks(PIECE):
+        raw += piece
+        if len(raw) > LONGEST:
+            raise Invalid(("file", "length", "The file must have at most 2 MB."))
+    if not raw.strip():
+        raise Invalid(("file", "required", "Choose a file, or paste something."))
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise Invalid(("file", "encoding", "The file must be in UTF-8.")) from None
+
+
+def _values(
+    request: Request, *, text: str = "", errors: list[dict[str, Any]] | None = None, checked: Imported | None = None
+) -> dict[str, Any]:
+    return {
+        "text": text,
+        "errors": errors or [],
+        "checked": checked,
+        "columns": ", ".join(rates.COLUMNS),
+        "may_change": request.may(permission=MONEY_CHANGE),
+    }

@@ -1,0 +1,224 @@
+"""O9: accounts are connected, watched, held and released; callbacks that could not be applied; rates from a file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import aiohttp
+import pytest
+
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
+from heliograph.simulators.graph.simulator import GraphSimulator, quick
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import MessageItem
+from heliograph.whatsapp.callbacks import dead_letters
+from heliograph.whatsapp.callbacks.dead_letters import DeadLetter
+from heliograph.whatsapp.dispatch import holds
+from heliograph.whatsapp.mirror import apps
+from heliograph.whatsapp.money import rates
+from tests.api.conftest import SECRET_KEY, Tenant
+
+from .conftest import Browser, Page, signed_in
+
+KEY = apps.seal_key(Settings(secret_key=SECRET_KEY))
+
+
+@pytest.fixture
+async def graph() -> AsyncIterator[GraphSimulator]:
+    async with GraphSimulator(quick()) as found:
+        yield found
+
+
+def typed(graph: GraphSimulator, **changed: str) -> dict[str, str]:
+    """What is filled in for the account of the simulator."""
+    of = graph.options
+    values = {"app_id": of.app_id, "app_secret": of.app_secret, "waba_id": of.waba, "token": of.token}
+    return values | {"organization": "Acme", "base_url": graph.base_url} | changed
+
+
+async def connected(root: Browser, graph: GraphSimulator) -> Page:
+    page = await root.submit(
+        await root.get("/console/whatsapp/new"), "/console/whatsapp/new", do="connect", **typed(graph)
+    )
+    assert "It is connected." in page.words, page.words
+    return page
+
+
+async def test_each_value_is_tried_before_anything_is_kept(
+    pool: Pool, tenant: Tenant, root: Browser, graph: GraphSimulator
+) -> None:
+    here = "/console/whatsapp/new"
+    page = await root.get(here)
+    for changed, said in (
+        ({"app_id": "x"}, "digits alone"),
+        ({"waba_id": ""}, "digits alone"),
+        ({"token": " "}, "Paste the token."),
+        ({"organization": "Nobody"}, "There is no organization"),
+        ({"app_secret": ""}, "required for a new app"),
+        ({"base_url": "http://graph.example.com"}, "https"),
+    ):
+        wrong = await root.submit(page, here, do="try", **typed(graph, **changed))
+        assert wrong.status == 422, changed
+        assert said in wrong.words, wrong.words
+        # What was typed stays.
+        assert wrong.form(here)["app_id"] == typed(graph, **changed)["app_id"]
+    wrong = await root.submit(page, here, do="try", **typed(graph, token="unheard-of"))
+    assert "Everything works." not in wrong.words
+    assert 'class="wrong"' in wrong.text
+    page = await root.submit(page, here, do="try", **typed(graph))
+    for said in ("Meta knows the app and its secret.", "Meta accepts the token", "1 number", "Everything works."):
+        assert said in page.words, page.words
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_apps") == 0, "nothing is kept"
+    refused = await root.submit(page, here, do="connect", **typed(graph, token="unheard-of"))
+    assert refused.status == 422
+    assert "rejects this token" in refused.words
+    page = await connected(root, graph)
+    again = await root.submit(await root.get(here), here, do="connect", **typed(graph))
+    assert "connected already" in again.words
+    assert graph.set_account().subscribed == [graph.options.app_id]
+    async with pool.acquire() as conn:
+        (app,) = [await apps.get_app(conn, KEY, row["id"]) for row in await conn.fetch("SELECT id FROM whatsapp_apps")]
+        who = await conn.fetchval("SELECT who FROM audit_log WHERE action = 'whatsapp_account.added'")
+    assert who == "operator"
+    for kept in (f"/in/whatsapp/{app.id}", app.verify_token, "message_template_status_update"):
+        assert kept in page.text, kept
+    for secret in (graph.options.token, graph.options.app_secret):
+        assert secret not in page.text
+
+
+async def test_an_account_waits_for_its_first_callback(
+    pool: Pool, tenant: Tenant, root: Browser, graph: GraphSimulator
+) -> None:
+    page = await connected(root, graph)
+    assert "waiting for the first one" in page.words
+    async with pool.acquire() as conn:
+        (row,) = await conn.fetch("SELECT id FROM whatsapp_apps")
+        await apps.verified(conn, row["id"])
+        await apps.heard(conn, [row["id"]])
+    live = await root.get(page.path, HX_Request="true")
+    assert "waiting for" not in live.words
+    assert "<html" not in live.text
+
+
+async def test_an_account_is_paused_held_released_and_read_anew(
+    pool: Pool, tenant: Tenant, root: Browser, other_browser: Browser, graph: GraphSimulator
+) -> None:
+    page = await connected(root, graph)
+    here = page.path
+    listed = await root.get("/console/whatsapp")
+    assert here in listed.text
+    page = await root.submit(page, f"{here}/pause")
+    assert "It is paused" in page.words
+    page = await root.submit(page, f"{here}/resume")
+    assert "It sends again." in page.words
+    async with pool.acquire() as conn, conn.transaction():
+        of, id = await conn.fetchrow("SELECT organization_id, id FROM whatsapp_accounts")
+        number = await conn.fetchval("SELECT id FROM whatsapp_numbers")
+        await holds.hold_account(conn, of, id, seconds=3600, reason="policy")
+        await holds.hold_number(conn, of, number, seconds=3600, reason="quality")
+    page = await root.get(here)
+    assert "held: policy" in page.words
+    assert "What to do" in page.words
+    page = await root.submit(page, f"/console/whatsapp/numbers/{of}/{number}/release")
+    assert "The hold is over" in page.words
+    page = await root.submit(page, f"{here}/release")
+    assert "The hold is over" in page.words
+    assert "held: policy" not in page.words
+    page = await root.submit(page, f"{here}/sync")
+    assert "It is read anew." in page.words
+    template = await pool.fetchval("SELECT id FROM whatsapp_templates ORDER BY id LIMIT 1")
+    at = f"/console/whatsapp/templates/{of}/{template}"
+    page = await root.post(at, page.form(at) | {"do": "disable"})
+    assert "disabled here" in page.words
+    page = await root.post(at, page.form(at) | {"do": "enable"})
+    assert "disabled here" not in page.words
+    graph.set_token("new-token")
+    for token, status, said in (
+        ("", 422, "Paste the token."),
+        ("unheard-of", 422, "rejects this token"),
+        ("new-token", 200, "works"),
+    ):
+        page = await root.submit(await root.get(here), f"{here}/token", token=token)
+        assert (page.status, said in page.words) == (status, True), page.words
+    # Who only sees gets no verify token and no button.
+    await signed_in(pool, other_browser, "auditor", "rui@example.com")
+    seen = await other_browser.get(here)
+    assert seen.status == 200
+    assert "verify-token" not in seen.text
+    assert f'action="{here}' not in seen.text
+
+
+async def test_items_that_could_not_be_applied_show_nobodys_words(pool: Pool, root: Browser) -> None:
+    here = "/console/whatsapp/callbacks"
+    assert "Everything that came was applied" in (await root.get(here)).words
+    item = MessageItem(
+        waba_id="900",
+        phone_number_id="901",
+        wamid="wamid.HBgMMjU4ODQxMjM0NTY3",
+        sender="258841234567",
+        at=clock.now(),
+        type="text",
+        text="my code is 4711",
+        profile_name="Ana",
+    )
+    letters = [
+        DeadLetter(UUID(int=1), clock.now(), "no such account", dead_letters.raw_of(item)),
+        DeadLetter(UUID(int=1), clock.now(), "not JSON", b"my code is 4711"),
+    ]
+    async with pool.acquire() as conn, conn.transaction():
+        await dead_letters.store(conn, KEY, letters)
+    page = await root.get(here)
+    for said in ("message", "no such account", "type=text", "waba_id=900", "not readable"):
+        assert said in page.words, said
+    for hidden in ("4711", "258841234567", "Ana", "HBgMMjU4"):
+        assert hidden not in page.text, hidden
+    page = await root.submit(page, f"{here}/retry")
+    assert "0 of 2 are applied." in page.words
+    (id, *_) = [row["id"] for row in await pool.fetch("SELECT id FROM whatsapp_dead_letters ORDER BY id")]
+    page = await root.submit(page, f"{here}/{id}/drop")
+    assert "It is given up." in page.words
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_dead_letters") == 1
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'callback.dropped'") == 1
+
+
+async def send_file(root: Browser, text: bytes, do: str, *, as_file: bool = True) -> Page:
+    here = "/console/whatsapp/rates"
+    fields = (await root.get(here)).form(here)
+    form = aiohttp.FormData(default_to_multipart=True)
+    for name in ("_token", "_once"):
+        form.add_field(name, fields[name])
+    form.add_field("do", do)
+    if as_file:
+        form.add_field("file", text, filename="rates.csv", content_type="text/csv")
+    form.add_field("text", "" if as_file else text.decode())
+    headers = {"Origin": root.base_url, "Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
+    async with root.session.post(root.base_url + here, data=form, headers=headers) as answer:
+        return Page(answer, await answer.text())
+
+
+async def test_rates_are_checked_and_imported(pool: Pool, root: Browser) -> None:
+    good = (
+        b"currency,category,country,valid_from,price\nEUR,utility,MZ,2026-01-01,0.02\nEUR,utility,*,2026-01-01,0.03\n"
+    )
+    bad = b"currency,category,country,valid_from,price\nEUR,utility,MZ,2026-01-01,much\nEUR,gossip,*,2026-01-01,0.03\n"
+    page = await send_file(root, bad, "import")
+    assert page.status == 422
+    assert "2 lines are wrong" in page.words
+    assert "Line 2" in page.words
+    assert "Line 3" in page.words
+    page = await send_file(root, good, "check")
+    assert "would add 2, change 0 and leave 0" in page.words
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_rates") == 0
+    # What was checked stands there to be imported.
+    assert "EUR,utility,MZ" in page.text
+    page = await send_file(root, good, "import", as_file=False)
+    assert "Imported: 2 new, 0 changed, 0 as they were." in page.words
+    page = await send_file(root, good.replace(b"0.03", b"0.04"), "check")
+    assert "would add 0, change 1 and leave 1" in page.words
+    async with pool.acquire() as conn:
+        assert [one.price for one in await rates.list_rates(conn)] == [30_000, 20_000]
+    for text, said in ((b"", "Choose a file"), (b"\xff\xfe\x00", "UTF-8"), (b"a" * 2_000_001, "2 MB")):
+        wrong = await send_file(root, text, "check")
+        assert (wrong.status, said in wrong.words) == (422, True), said
