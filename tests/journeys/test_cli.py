@@ -370,9 +370,16 @@ async def test_migrations(empty_database_url: str) -> None:
     assert (early.status, worker.status) == (3, 3)
     assert "heliograph migrate" in early.err
     assert "heliograph migrate" in worker.err
+    empty = await cli("migrate", "--plan", "--json")
+    assert empty.data["pending"] == msgspec.json.decode(pending.out)["pending"]
+    assert empty.data["locks"] == []
     applied = await cli("migrate", "--json")
     assert "0001_schema.sql" in applied.data["applied"]
-    again, check = await asyncio.gather(cli("migrate", "--json"), cli("migrate", "--check"))
+    again, check, plan = await asyncio.gather(
+        cli("migrate", "--json"), cli("migrate", "--check"), cli("migrate", "--plan")
+    )
+    assert (plan.status, plan.out) == (0, "")
+    assert "Nothing is pending" in plan.err
     assert again.data == {"applied": []}
     assert (check.status, check.out) == (0, "")
 

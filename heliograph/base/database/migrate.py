@@ -81,22 +81,11 @@ CONCURRENTLY = ".concurrently.sql"
 MAKE_PARTITION = "SELECT make_partition($1, $2, $3, $4, $5)"
 
 #: Partitioned tables and what they are partitioned by.
-PARTITIONED = {
-    "audit_log": "uuid",
-    "messages": "uuid",
-    "attempts": "uuid",
-    "events": "uuid",
-    "webhook_attempts": "uuid",
-    "webhook_successes": "uuid",
-    "sms_parts": "date",
-    "receipts": "date",
-    "reconciliation": "date",
-    "received_messages": "uuid",
-    "whatsapp_messages": "uuid",
-    "whatsapp_wamids": "date",
-    "wallet_movements": "uuid",
-    "number_networks": "date",
-}
+PARTITIONED = dict.fromkeys(("audit_log", "messages", "attempts", "events", "webhook_attempts"), "uuid")
+PARTITIONED |= dict.fromkeys(
+    ("webhook_successes", "received_messages", "whatsapp_messages", "wallet_movements"), "uuid"
+)
+PARTITIONED |= dict.fromkeys(("sms_parts", "receipts", "reconciliation", "whatsapp_wamids", "number_networks"), "date")
 #: Those whose partitions are a day each, what they are partitioned by, and how many days ahead are made.
 DAILY = dict.fromkeys(("send_keys", "receipt_bytes", "webhook_attempt_evidence"), "date")
 DAILY |= dict.fromkeys(("requests", "message_traces"), "uuid")
@@ -131,7 +120,7 @@ class ForeignSchema(MigrationError):
     """The database did not start with our first migration: it was created by an earlier development version."""
 
 
-class _Script(msgspec.Struct, frozen=True):
+class Script(msgspec.Struct, frozen=True):
     """An SQL file. `kind`: "once" (a migration), "concurrently" or "function"."""
 
     name: str
@@ -190,9 +179,14 @@ async def migrate(
 
 async def pending(connection: Connection, *, root: Traversable = ROOT) -> list[str]:
     """Names of the files that `migrate` would apply. Raises ForeignSchema."""
+    return [script.name for script in await unapplied(connection, root=root)]
+
+
+async def unapplied(connection: Connection, *, root: Traversable = ROOT) -> list[Script]:
+    """The files that `migrate` would apply, in order. Raises ForeignSchema."""
     if not await _is_ours(connection):
-        return [script.name for script in _scripts(root)]
-    return [script.name for script in await _wanted(connection, root, judged=False)]
+        return _scripts(root)
+    return await _wanted(connection, root, judged=False)
 
 
 async def make_partitions(connection: Connection, today: date, *, ahead: int = 2) -> list[str]:
@@ -254,7 +248,7 @@ async def _make_partitions(
     return made
 
 
-async def _wanted(connection: Connection, root: Traversable, *, judged: bool = True) -> list[_Script]:
+async def _wanted(connection: Connection, root: Traversable, *, judged: bool = True) -> list[Script]:
     """The scripts that are to be applied, in order. `judged`: raise MigrationChanged."""
     known = {row["name"]: row for row in await connection.fetch(KNOWN)}
     ours = _scripts(root)
@@ -297,7 +291,7 @@ async def _lock(connection: Connection) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _apply(connection: Connection, script: _Script) -> None:
+async def _apply(connection: Connection, script: Script) -> None:
     await connection.execute(script.text)
     await connection.execute(RECORD, script.name, script.digest, script.version)
 
@@ -365,15 +359,15 @@ def _statements(text: str) -> list[str]:
     return [" ".join(statement.split()) for statement in plain.split(";") if statement.strip()]
 
 
-def _scripts(root: Traversable) -> list[_Script]:
+def _scripts(root: Traversable) -> list[Script]:
     """The migrations in order, then the server-side functions."""
     return [
         *(
-            _Script(name, item.read_text("utf-8"), "concurrently" if name.endswith(CONCURRENTLY) else "once")
+            Script(name, item.read_text("utf-8"), "concurrently" if name.endswith(CONCURRENTLY) else "once")
             for name, item in _sql(root / "migrations", "")
         ),
         *(
-            _Script(name, item.read_text("utf-8"), "function")
+            Script(name, item.read_text("utf-8"), "function")
             for name, item in _sql(root, "")
             if not name.startswith("migrations/")
         ),

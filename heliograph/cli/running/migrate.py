@@ -8,8 +8,9 @@ from typing import Annotated
 import asyncpg
 import typer
 
+from heliograph import migration_plan
 from heliograph.base.database import migrate
-from heliograph.base.database.pool import set_role
+from heliograph.base.database.pool import Connection, set_role
 from heliograph.base.database.roles import RoleMissing
 from heliograph.cli.terminal.console import (
     FAILED,
@@ -22,10 +23,14 @@ from heliograph.cli.terminal.console import (
     settings_of,
     show,
 )
+from heliograph.migration_plan import Planned
 
 
 def command(
     check: Annotated[bool, typer.Option("--check", help="Apply nothing; exit with 1 if something is pending.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Apply nothing; show what would be locked, and for how long.")
+    ] = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -35,8 +40,12 @@ def command(
     Examples:
       heliograph migrate
       heliograph migrate --check
+      heliograph migrate --plan
     """
     settings = settings_of(data_dir)
+    if plan:
+        _plan(on_database(_planned, settings), json)
+        return
     if check:
         pending = on_database(migrate.pending, settings)
         _show("pending", pending, json, "Nothing is pending.")
@@ -56,6 +65,39 @@ def command(
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
         raise Problem(f"the database cannot be migrated: {error}", UNREACHABLE) from None
     _show("applied", applied, json, "Nothing to do.")
+
+
+async def _planned(conn: Connection) -> tuple[list[str], list[Planned]]:
+    return await migrate.pending(conn), await migration_plan.plan(conn)
+
+
+def _plan(found: tuple[list[str], list[Planned]], json: bool) -> None:
+    pending, planned = found
+    if json:
+        show({"pending": pending, "locks": planned}, json)
+        return
+    if not pending:
+        say("Nothing is pending.")
+        return
+    if not planned:
+        print(f"{len(pending)} files are pending, and none locks a table that is there.")
+        return
+    show([_readable(one) for one in planned], json, ("file", "table", "blocks", "seconds", "size", "statement"))
+    say(
+        "A lock is waited for a second at most, and asked for again; what waits behind it waits as long. Seconds are"
+        " estimated from the tables' sizes, for a modest disk."
+    )
+
+
+def _readable(one: Planned) -> dict[str, str]:
+    return {
+        "file": one.file,
+        "table": one.table or "?",
+        "blocks": f"{one.blocks} (not recognized: the worst is assumed)" if one.is_guess else one.blocks,
+        "seconds": f"{one.seconds:g}",
+        "size": f"{one.bytes / 1e6:.1f} MB",
+        "statement": one.statement,
+    }
 
 
 def _waiting(name: str) -> None:
