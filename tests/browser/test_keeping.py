@@ -144,16 +144,19 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
     assert [new - old for new, old in zip(await counted(site), before, strict=True)] == [1, 1, 1, 1, 2, 1, 1]
 
     # Back after a swap: the list is as it was, and the panel that was open is open again.
-    await page.goto(site.base + "/messages")
-    here = page.url
-    await page.locator("a.row-link").first.click()
-    await page.wait_for_url(re.compile(r"[?&]open="))
-    await page.locator("#panel #state").wait_for()
-    await page.go_back()
-    await page.wait_for_url(here)
-    await page.locator("#panel").wait_for(state="hidden")
-    await page.go_forward()
-    await page.locator("#panel #state").wait_for()
+    for path in ("/messages", "/requests"):
+        await page.goto(site.base + path)
+        here = page.url
+        await page.locator("[data-rows] a.row-link").first.click()
+        await page.wait_for_url(re.compile(r"[?&]open="))
+        await page.locator("#panel #state").wait_for()
+        await page.go_back()
+        await page.wait_for_url(here)
+        await page.locator("#panel").wait_for(state="hidden")
+        await page.go_forward()
+        await page.locator("#panel #state").wait_for()
+        await page.keyboard.press("Escape")
+        await page.locator("#panel").wait_for(state="hidden")
 
     # Two tabs: what one of them deletes is said to be gone in the other, which does not break.
     async with site.pool.acquire() as conn:

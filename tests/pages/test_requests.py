@@ -66,6 +66,15 @@ async def test_errors_are_grouped_explained_and_found(api: Api, pool: Pool, tena
     file = await owner.get("/requests?csv=requests")
     assert "4xx" in file.text.splitlines()[0]
 
+    # Beside the list, which stays as its filters say.
+    id = page.path.rpartition("/")[2]
+    page = await owner.get(f"/requests?status=4xx&open={id}")
+    assert (len(rows(page.text.partition('id="panel"')[0])), "is-open" in page.text) == (2, True)
+    assert asked in page.text.partition('id="panel"')[2]
+    assert "<html" not in (await owner.get(f"/requests/{id}", HX_Request="true")).text
+    for wrong in (uuid.uuid4(), "x"):
+        assert (await owner.get(f"/requests?open={wrong}")).status == 404
+
     portuguese = await owner.get("/requests", Accept_Language="pt")
     assert "Um campo falta ou está errado." in portuguese.words
     assert rows((await owner.get("/requests?mode=test")).text) == []

@@ -233,6 +233,11 @@ async def test_attempts_are_leafed_through_and_one_is_sent_again(
             True,
             True,
         )
+        beside = await owner.get(f"/webhooks/{id}?result=refused&open={events[0]}")
+        assert ("is-open" in beside.text, "Refused HTTP 503" in beside.words) == (True, True)
+        opened = beside.text.partition('id="panel"')[2]
+        assert f"/webhooks/{id}/events/{events[0]}" in opened
+        assert (await owner.get(f"/webhooks/{id}?open={UUID(int=9)}")).status == 404
         receiver.options = Options()
         page = await owner.submit(page, f"/webhooks/{id}/events/{events[0]}/resend")
         assert "It is on its way again." in page.words

@@ -46,6 +46,11 @@ async def show(request: Request) -> Answer:
     return Shown(template=template, values=await _values(request, endpoint_id, found))
 
 
+async def panel(request: Request, endpoint_id: UUID, event_id: UUID) -> dict[str, Any]:
+    """The values of the delivery that the list of attempts has open beside it. Raises NotFound."""
+    return await _values(request, endpoint_id, await _found(request, endpoint_id, event_id))
+
+
 async def reveal(request: Request) -> Answer:
     """The event with its texts and numbers, for who sees them one at a time."""
     endpoint_id, event_id = request.id(), request.id("event")

@@ -11,10 +11,10 @@ from zoneinfo import ZoneInfo
 from heliograph.base.database import clock, cursor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
-from heliograph.dashboard.developers import endpoint_charts, webhooks
+from heliograph.dashboard.developers import deliveries, endpoint_charts, webhooks
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces import charts, ranges
+from heliograph.pages.pieces import charts, leafing, ranges
 from heliograph.pages.requests import Request
 from heliograph.webhooks import changing, endpoints, figures, history, replays
 from heliograph.webhooks.changing import Changes
@@ -48,6 +48,9 @@ async def show(request: Request) -> Answer:
         return Elsewhere(location=request.to("/webhooks/catcher"))
     if (file := charts.download(request, values["charts"])) is not None:
         return file
+    values["panel"] = None
+    if (opened := leafing.opened(request)) is not None:
+        values |= {"panel": opened, "opened": await deliveries.panel(request, id, opened)}
     template = "developers/endpoint_live.html" if request.is_fragment else "developers/endpoint.html"
     return Shown(template=template, values=values)
 

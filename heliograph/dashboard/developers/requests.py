@@ -70,24 +70,31 @@ async def show_list(request: Request) -> Answer:
         "classes": reading.CLASSES,
         "is_filtered": any(query.get(name) for name in ("status", "code", "operation", "key", "q")),
         "days": DAYS,
+        "panel": None,
     }
+    if (opened := leafing.opened(request)) is not None:
+        values |= {"panel": opened, "opened": await _values(request, opened)}
     template = "developers/requests_live.html" if request.is_fragment else "developers/requests.html"
     return Shown(template=template, values=values)
 
 
 async def show(request: Request) -> Answer:
     """One request, with what it was told and its siblings."""
+    template = "developers/request_live.html" if request.is_fragment else "developers/request.html"
+    return Shown(template=template, values=await _values(request, request.id()))
+
+
+async def _values(request: Request, id: UUID) -> dict[str, Any]:
     async with request.reading() as conn:
-        found = await requests.get(conn, request.actor, id=request.id())
+        found = await requests.get(conn, request.actor, id=id)
         names = await _names(conn, request, [found.request, *found.siblings])
     public = request.services.settings.public_url or f"http://{request.host}"
-    values = {
+    return {
         "one": found.request,
         "siblings": found.siblings,
         "names": names,
         "curl": _curl(found.request, public.rstrip("/")),
     }
-    return Shown(template="developers/request.html", values=values)
 
 
 def _filters(request: Request, range: Range) -> tuple[Filters, str, str]:

@@ -11,7 +11,6 @@ import msgspec
 
 from heliograph.accounts import api_keys
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import NotFound
 from heliograph.consent import optouts
 from heliograph.contacts import records
 from heliograph.dashboard import seeing
@@ -53,12 +52,8 @@ async def show(request: Request) -> Answer:
     )
 
 
-async def panel(request: Request) -> dict[str, Any]:
+async def panel(request: Request, id: UUID) -> dict[str, Any]:
     """The values of the message that a list has open beside it. Raises NotFound."""
-    try:
-        id = UUID(request.query["open"])
-    except ValueError:
-        raise NotFound from None
     async with request.reading() as conn:
         detail = await messages.get(conn, request.actor, id=id)
         return await _values(conn, request, detail) | {"panel": id}

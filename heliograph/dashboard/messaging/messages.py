@@ -70,8 +70,8 @@ async def show_list(request: Request) -> Answer:
         "may_mark": request.may("sms:send"),
         "panel": None,
     }
-    if request.query.get("open") and not request.is_fragment:
-        values |= await message.panel(request)
+    if (opened := leafing.opened(request)) is not None:
+        values |= await message.panel(request, opened)
     return Shown(
         template="messaging/messages_rows.html" if request.is_fragment else "messaging/messages.html", values=values
     )

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.base.errors import NotFound
 from heliograph.pages import cookies
 from heliograph.pages.requests import Request
 
@@ -42,6 +43,17 @@ def size(request: Request) -> int:
 def after(request: Request) -> UUID | None:
     """The id that the page before this one ended with; None: this is the newest page."""
     return next(reversed(trail_of(request)), None)
+
+
+def opened(request: Request) -> UUID | None:
+    """The row that is open beside the list (`kit.panel`), as the address says; None: none is, or the list alone renews
+    itself. Raises NotFound."""
+    if not request.query.get("open") or request.is_fragment:
+        return None
+    try:
+        return UUID(request.query["open"])
+    except ValueError:
+        raise NotFound from None
 
 
 def pages(request: Request, last: UUID | None) -> Pages:
