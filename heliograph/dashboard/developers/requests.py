@@ -90,7 +90,7 @@ async def _values(request: Request, id: UUID) -> dict[str, Any]:
         names = await _names(conn, request, [found.request, *found.siblings])
     public = request.services.settings.public_url or f"http://{request.host}"
     return {
-        "one": found.request,
+        "asked": found.request,
         "siblings": found.siblings,
         "names": names,
         "curl": _curl(found.request, public.rstrip("/")),

@@ -44,6 +44,7 @@ KEYS: tuple[Key, ...] = (
     ("/", "To the list's search field"),
     ("j k", "Down and up in a list"),
     ("Enter", "Open"),
+    ("Space", "Mark the row"),
     ("[ ]", "Newer and older"),
     (".", "Load what is new"),
     ("n", "New, on this page"),

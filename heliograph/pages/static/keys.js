@@ -20,10 +20,18 @@ function step(by) {
   return true;
 }
 
+// Marks the row that is looked at, or takes its mark away.
+function mark() {
+  const box = document.activeElement?.closest("main .table tbody tr")?.querySelector('input[type="checkbox"]:enabled');
+  box?.click();
+  return Boolean(box);
+}
+
 const ACTS = {
   "?": () => (help.showModal(), true),
   j: () => step(1),
   k: () => step(-1),
+  " ": mark,
   s: () => follow([...document.querySelectorAll(".rail a")].find((link) => new URL(link.href).pathname === "/send")),
   n: () => follow($(".head a.primary")),
   e: () => follow($("main summary .icon use[href$='#download']")?.closest("summary")),
