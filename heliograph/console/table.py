@@ -8,6 +8,7 @@ from heliograph.console.carriage.routes import ROUTES as CARRIAGE
 from heliograph.console.door.routes import ROUTES as DOOR
 from heliograph.console.engine.routes import ROUTES as ENGINE
 from heliograph.console.house.routes import ROUTES as HOUSE
+from heliograph.console.inbound.routes import ROUTES as INBOUND
 from heliograph.console.messages.routes import ROUTES as MESSAGES
 from heliograph.console.money.routes import ROUTES as MONEY
 from heliograph.console.organizations.routes import ROUTES as ORGANIZATIONS
@@ -25,6 +26,7 @@ ROUTES: tuple[Route, ...] = (
     *ORGANIZATIONS,
     *MESSAGES,
     *RECEIPTS,
+    *INBOUND,
     *WHATSAPP,
     *MONEY,
     *HOUSE,

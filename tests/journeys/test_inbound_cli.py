@@ -102,3 +102,25 @@ async def test_an_organizations_rules_are_set_one_by_one(pool: Pool, command: Co
     assert await configured("--country", "Mozambique") == "usage"
     words = [option for n in range(51) for option in ("--opt-out-word", f"w{n}")]
     assert await configured(*words) == "validation_error"
+
+
+async def test_a_number_of_nobody_is_given_to_an_organization(pool: Pool, command: Command) -> None:
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        await timers.ensure(conn, inbox.TIMER)
+        await inbound.store(conn, UUID(int=101), [Inbound(TO[1:], "258899999999", 0, b"hello", b"raw")])
+        await inbox.work_through(conn)
+    (found,) = await command("inbound", "numbers", "--json")
+    assert (found["recipient"], found["count"], found["why"], found["organizations"]) == (
+        "258899999999",
+        1,
+        "nobody",
+        [],
+    )
+    to = ("--org", str(actor.organization_id), "--json")
+    assert await command("inbound", "assign", "258811111111", *to) == "not_found"
+    assert await command("inbound", "assign", "258899999999", *to) == {"count": 1}
+    async with pool.acquire() as conn:
+        await inbox.work_through(conn)
+        assert len(await inbound.received(conn, organization_id=actor.organization_id, limit=9)) == 1
+    assert await command("inbound", "numbers", "--json") == []

@@ -21,6 +21,7 @@ from heliograph.cli.terminal.console import (
     show,
 )
 from heliograph.sms.received import inbound
+from heliograph.sms.received import unassigned as unassigned_
 from heliograph.sms.received.inbound import Listed
 
 app = group("List inbound messages, and retry those not assigned to an organization.")
@@ -66,6 +67,43 @@ def list_(
         for one in found:
             del one["text"]
     show(found, json, (*COLUMNS, "text") if text else COLUMNS)
+
+
+@app.command("numbers")
+def numbers(json: Json = False, data_dir: DataDir = None) -> None:
+    """List the numbers that unassigned messages came to, and why they belong to no organization.
+
+    why: nobody (no organization has the number as a sender ID), not_approved, or several.
+
+    \b
+    Example:
+      heliograph inbound numbers
+    """
+    found = as_plain(on_database(unassigned_.listed, settings_of(data_dir)))
+    show(found, json, ("recipient", "number", "supplier", "count", "last_at", "why", "organizations"))
+
+
+@app.command("assign")
+def assign(
+    recipient: Annotated[str, typer.Argument(metavar="NUMBER", help="As `heliograph inbound numbers` shows it.")],
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Give a number that messages came to to an organization, as its approved sender ID, and process them again.
+
+    \b
+    Example:
+      heliograph inbound assign 258840001000 --org "Acme Lda"
+    """
+
+    async def work(conn: Connection) -> int:
+        return await unassigned_.assign(conn, await operator(conn, org), recipient=recipient)
+
+    count = on_database(work, settings_of(data_dir))
+    if json:
+        show({"count": count}, json)
+    say(f"{count} messages will be retried by the next free worker.")
 
 
 @app.command("retry")

@@ -193,7 +193,7 @@ async def work_through(conn: Connection, *, limit: int = 500) -> Done:
         rows = await conn.fetch(DUE, limit)
         if not rows:
             return Done()
-        done = await _work_through(conn, [_row(row) for row in rows], rows[0]["at"])
+        done = await _work_through(conn, [row_of(row) for row in rows], rows[0]["at"])
         crash_point("inbound.before_commit")
     crash_point("inbound.after_commit")
     return done
@@ -209,11 +209,14 @@ async def _work_through(conn: Connection, due: list[Row], at: datetime) -> Done:
     ready = [group for group in groups if group.changed or not group.shown]
     ready = [group for group in ready if group not in waiting]
     suppliers = {row["id"]: row for row in await conn.fetch(SUPPLIERS, list({g.first.supplier_id for g in ready}))}
-    called = {group.id: _called(group.first, suppliers.get(group.first.supplier_id)) for group in ready}
-    owners = await _owners(conn, {name for names in called.values() for name in names})
+    called_by = {
+        group.id: called(group.first.recipient, group.first.recipient_ton, suppliers.get(group.first.supplier_id))
+        for group in ready
+    }
+    owners = await _owners(conn, {name for names in called_by.values() for name in names})
     messages = []
     for group in ready:
-        mine = next((owners[name] for name in called[group.id] if name in owners), [])
+        mine = next((owners[name] for name in called_by[group.id] if name in owners), [])
         supplier = suppliers.get(group.first.supplier_id)
         found = [_message(group, owner, supplier, shared=len(mine) > 1) for owner in mine]
         messages += [one for one in found if one.is_somebodys]
@@ -271,7 +274,7 @@ async def _parts(conn: Connection, rows: Sequence[Row]) -> list[Row]:
     columns = [list(column) for column in zip(*oldest, strict=True)]
     found = await conn.fetch(PARTS, *columns, [at - LATEST for at in oldest.values()], MOST_PARTS)
     # This includes those whose time is up, however much came after them.
-    known = {row.id: row for row in [*map(_row, found), *(row for row in rows if row.state == "waiting")]}
+    known = {row.id: row for row in [*map(row_of, found), *(row for row in rows if row.state == "waiting")]}
     return [known[id] for id in sorted(known)]
 
 
@@ -288,10 +291,10 @@ def _numbering(supplier: asyncpg.Record | None) -> Numbering:
     return Numbering(supplier["country"], supplier["strip"], supplier["prepend"]) if supplier else Numbering()
 
 
-def _called(row: Row, supplier: asyncpg.Record | None) -> list[str]:
-    """The forms that our number may have as a sender ID: as the supplier wrote it, and in full."""
-    whole = handsets.e164(row.recipient, row.recipient_ton, _numbering(supplier))
-    return [_number(row.recipient), *([whole[1:]] if whole else [])]
+def called(recipient: str, ton: int, supplier: asyncpg.Record | None) -> list[str]:
+    """The forms that our number may have as a sender ID: as the supplier (a row of SUPPLIERS) wrote it, and in full."""
+    whole = handsets.e164(recipient, ton, _numbering(supplier))
+    return [_number(recipient), *([whole[1:]] if whole else [])]
 
 
 def _message(group: Group, owner: _Owner, supplier: asyncpg.Record | None, *, shared: bool) -> _Message:
@@ -431,7 +434,8 @@ def _number(address: str) -> str:
     return address.lower().removeprefix("+").removeprefix("00")
 
 
-def _row(row: Any) -> Row:
+def row_of(row: Any) -> Row:
+    """A row of `inbound_messages`."""
     parts = row["concatenation"]
     return Row(
         row["id"],

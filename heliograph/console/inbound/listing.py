@@ -1,0 +1,82 @@
+"""O8 Inbound: messages from handsets that are nobody's, given to an organization; keywords, and who floods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from heliograph.accounts import organizations
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.console.acting import acting_for
+from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import APPROVE, CARRIAGE_CHANGE, LOOK
+from heliograph.sms.received import inbound, unassigned
+from heliograph.sms.received.unassigned import Words
+
+HERE = "/console/inbound"
+
+
+async def show(request: Request) -> Answer:
+    """Numbers first, then who floods, and what is said."""
+    return await _page(request)
+
+
+async def reveal(request: Request) -> Answer:
+    """The texts, for a reason that the audit log keeps."""
+    reason = request.form.get("reason", "").strip()
+    if not 1 <= len(reason) <= 500:
+        return await _page(
+            request, Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
+        )
+    async with request.writing() as conn:
+        words = await unassigned.words(conn, by=msgspec.structs.replace(request.who, reason=reason))
+    return await _page(request, words=words)
+
+
+async def assign(request: Request) -> Answer:
+    """The number is an organization's from now on."""
+    form = request.form
+    try:
+        async with request.writing() as conn:
+            one = await organizations.find(conn, reference=form.get("organization", "").strip() or None)
+            count = await unassigned.assign(conn, acting_for(request, one), recipient=form.get("recipient", ""))
+    except Invalid as refusal:
+        return await _page(request, refusal)
+    except NotFound as refusal:
+        return await _page(request, Invalid(("organization", "unknown", refusal.message)))
+    said = request.speech.count(
+        "It is theirs; %(num)s message is looked at again.",
+        "It is theirs; %(num)s messages are looked at again.",
+        count,
+    )
+    return Elsewhere(location=HERE, notice=said)
+
+
+async def retry(request: Request) -> Answer:
+    """Look at all of them again."""
+    async with request.writing() as conn:
+        count = await inbound.retry(conn)
+    said = request.speech.count("%(num)s message is looked at again.", "%(num)s messages are looked at again.", count)
+    return Elsewhere(location=HERE, notice=said)
+
+
+async def _page(request: Request, problem: Invalid | None = None, words: list[Words] | None = None) -> Shown:
+    async with request.reading() as conn:
+        values: dict[str, Any] = {
+            "rows": await unassigned.listed(conn),
+            "floods": await unassigned.floods(conn),
+            "said": await unassigned.keywords(conn),
+        }
+    values |= {
+        "words": words,
+        "reason": request.form.get("reason", ""),
+        "recipient": request.form.get("recipient", ""),
+        "organization": request.form.get("organization", ""),
+        "often": unassigned.OFTEN,
+        "may_look": request.may(permission=LOOK),
+        "may_assign": request.may(permission=APPROVE),
+        "may_change": request.may(permission=CARRIAGE_CHANGE),
+    }
+    return Shown(template="inbound/inbound.html", values=values, status=422 if problem else 200, refusal=problem)

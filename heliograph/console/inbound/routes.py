@@ -1,0 +1,14 @@
+"""Addresses of what handsets write."""
+
+from __future__ import annotations
+
+from heliograph.console.inbound import listing
+from heliograph.pages.routes import Route, get, post
+from heliograph.people.operators.roles import APPROVE, CARRIAGE, CARRIAGE_CHANGE, LOOK
+
+ROUTES: tuple[Route, ...] = (
+    get("/console/inbound", listing.show, permission=CARRIAGE),
+    post("/console/inbound/reveal", listing.reveal, permission=LOOK),
+    post("/console/inbound/assign", listing.assign, permission=APPROVE),
+    post("/console/inbound/retry", listing.retry, permission=CARRIAGE_CHANGE),
+)

@@ -1,0 +1,220 @@
+"""Messages from handsets that are nobody's: to which numbers they came, why they belong to no organization, and what
+can be done; and who writes more often than people do.
+
+The rule nobody may break: what is looked at is bounded, and texts are shown to nobody who gave no reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Literal
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Actor, Who
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid7_floor
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.received import inbox
+from heliograph.sms.received.assembly import Group, Row, text_of
+
+#: Messages that are looked at, the newest ones; those whose text is shown.
+LOOK, TEXTS = 1000, 50
+#: A handset that writes more often within the time is a flood; how many are told of, and messages that are looked at.
+OFTEN, WITHIN, FLOODS, SCANNED = 20, timedelta(hours=1), 20, 50_000
+#: Keywords are counted over so long, among so many messages.
+COUNTED, KEYWORDS = timedelta(days=1), 100_000
+
+Why = Literal["nobody", "not_approved", "several"]
+
+
+class Nobodys(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages to one number, by one supplier."""
+
+    supplier_id: UUID
+    supplier: str
+    #: As the supplier writes it.
+    recipient: str
+    #: As a sender ID it would be called: digits with the country's code, where that is known.
+    number: str
+    why: Why
+    #: Names of organizations that have it, approved or not.
+    organizations: Sequence[str]
+    count: int
+    last_at: datetime
+    #: The last digits of who wrote last.
+    tail: str
+
+
+NEWEST = """
+SELECT m.supplier_id, m.recipient, m.recipient_ton, count(*) AS count, max(m.received_at) AS last_at,
+       (array_agg(m.sender ORDER BY m.id DESC))[1] AS sender
+  FROM (SELECT * FROM inbound_messages WHERE state = 'unassigned' ORDER BY id DESC LIMIT $1) m
+ GROUP BY 1, 2, 3 ORDER BY last_at DESC
+"""
+HOLDERS = """
+SELECT lower(s.value) AS value, s.status, o.name FROM sender_ids s JOIN organizations o ON o.id = s.organization_id
+ WHERE lower(s.value) = ANY ($1) AND o.state <> 'closed' ORDER BY o.name LIMIT 1000
+"""
+SUPPLIERS = "SELECT id, name FROM suppliers WHERE id = ANY ($1)"
+
+
+async def listed(conn: Connection) -> list[Nobodys]:
+    """Numbers to which the newest LOOK unassigned messages came, the latest first."""
+    rows = await conn.fetch(NEWEST, LOOK)
+    if not rows:
+        return []
+    ids = list({row["supplier_id"] for row in rows})
+    known = {row["id"]: row for row in await conn.fetch(inbox.SUPPLIERS, ids)}
+    names = {row["id"]: row["name"] for row in await conn.fetch(SUPPLIERS, ids)}
+    called = [inbox.called(row["recipient"], row["recipient_ton"], known.get(row["supplier_id"])) for row in rows]
+    holders: dict[str, list[asyncpg.Record]] = {}
+    for one in await conn.fetch(HOLDERS, list({name for some in called for name in some})):
+        holders.setdefault(one["value"], []).append(one)
+    found = []
+    for row, some in zip(rows, called, strict=True):
+        of = next((holders[name] for name in some if name in holders), [])
+        approved = [one for one in of if one["status"] == "approved"]
+        found.append(
+            Nobodys(
+                supplier_id=row["supplier_id"],
+                supplier=names.get(row["supplier_id"], ""),
+                recipient=row["recipient"],
+                number=some[-1],
+                why="several" if len(approved) > 1 else "not_approved" if of and not approved else "nobody",
+                organizations=[one["name"] for one in of],
+                count=row["count"],
+                last_at=row["last_at"],
+                tail=row["sender"][-4:],
+            )
+        )
+    return found
+
+
+AGAIN = """
+UPDATE inbound_messages SET state = 'new', message_id = NULL, due_at = now()
+ WHERE id IN (SELECT id FROM inbound_messages WHERE state = 'unassigned' AND recipient = $1 ORDER BY id FOR UPDATE)
+"""
+PLACED = "SELECT supplier_id, recipient_ton FROM inbound_messages WHERE state = 'unassigned' AND recipient = $1 LIMIT 1"
+
+
+async def assign(conn: Connection, actor: Actor, *, recipient: str) -> int:
+    """Give a number that messages came to, as a supplier writes it, to an organization: as its approved sender ID. What
+    came to it is processed anew; returns how many parts that are.
+
+    Raises NotFound if nothing waits for it, Invalid if it is no sender ID, or another organization has it.
+    """
+    async with conn.transaction():
+        row = await conn.fetchrow(PLACED, recipient)
+        if row is None:
+            raise NotFound("No unassigned message came to this number.", recipient=recipient)
+        suppliers = await conn.fetch(inbox.SUPPLIERS, [row["supplier_id"]])
+        names = inbox.called(recipient, row["recipient_ton"], suppliers[0] if suppliers else None)
+        holders = await conn.fetch(OTHERS, names, actor.organization_id)
+        if holders:
+            told = ", ".join(one["name"] for one in holders)
+            raise Invalid(("organization", "taken", f"The number is a sender ID of {told}: suspend it there first."))
+        known = {one.value.lower(): one for one in await sender_ids.list_all(conn, actor)}
+        mine = next((known[name] for name in names if name in known), None)
+        if mine is None:
+            mine = await sender_ids.request(conn, actor, value=names[-1])
+        await sender_ids.review(conn, actor, id=mine.id, status="approved")
+        return int((await conn.execute(AGAIN, recipient)).rpartition(" ")[2])
+
+
+OTHERS = """
+SELECT o.name FROM sender_ids s JOIN organizations o ON o.id = s.organization_id
+ WHERE lower(s.value) = ANY ($1) AND s.status = 'approved' AND s.organization_id <> $2 AND o.state <> 'closed'
+ ORDER BY o.name LIMIT 5
+"""
+
+
+class Words(msgspec.Struct, frozen=True):
+    """A part of a message as it was received, with its text and whole numbers."""
+
+    received_at: datetime
+    sender: str
+    recipient: str
+    #: None: it is no text.
+    text: str | None
+
+
+LATEST = """
+SELECT id, supplier_id, sender, recipient, data_coding, body, concatenation, received_at, state, message_id,
+       sender_ton, recipient_ton, locking_shift, single_shift
+  FROM inbound_messages WHERE state = 'unassigned' ORDER BY id DESC LIMIT $1
+"""
+
+
+async def words(conn: Connection, *, by: Who = SYSTEM) -> list[Words]:
+    """The newest TEXTS of them with text and numbers, which the audit log records with the reason that `by` gives."""
+    async with conn.transaction():
+        rows = [inbox.row_of(row) for row in await conn.fetch(LATEST, TEXTS)]
+        suppliers = {
+            row["id"]: row for row in await conn.fetch(inbox.SUPPLIERS, list({one.supplier_id for one in rows}))
+        }
+        await audit.record(conn, by, "message.revealed", object_id="unassigned", after={"received": len(rows)})
+    return [Words(one.received_at, one.sender, one.recipient, _text(one, suppliers)) for one in rows]
+
+
+def _text(one: Row, suppliers: dict[UUID, asyncpg.Record]) -> str | None:
+    supplier = suppliers.get(one.supplier_id)
+    alphabet = inbox.ALPHABETS.get(supplier["alphabet"] if supplier else "", "gsm7")
+    return text_of(Group(one.id, one, 1, {1: one}), alphabet)
+
+
+class Flood(msgspec.Struct, frozen=True):
+    """A handset that wrote often."""
+
+    tail: str
+    recipient: str
+    supplier: str
+    count: int
+    last_at: datetime
+
+
+# By key: ids are times.
+OFTEN_SEEN = """
+SELECT right(found.sender, 4) AS tail, found.recipient, coalesce(s.name, '') AS supplier, found.count, found.last_at
+  FROM (SELECT supplier_id, sender, recipient, count(*) AS count, max(received_at) AS last_at
+          FROM (SELECT supplier_id, sender, recipient, received_at FROM inbound_messages
+                 WHERE id >= $1 ORDER BY id DESC LIMIT $2) recent
+         GROUP BY 1, 2, 3 HAVING count(*) >= $3 ORDER BY 4 DESC LIMIT $4) found
+  LEFT JOIN suppliers s ON s.id = found.supplier_id
+ ORDER BY found.count DESC
+"""
+
+
+async def floods(conn: Connection) -> list[Flood]:
+    """Handsets that wrote at least OFTEN times WITHIN the last time, the most eager first."""
+    since = uuid7_floor(clock.now() - WITHIN)
+    return [Flood(**row) for row in await conn.fetch(OFTEN_SEEN, since, SCANNED, OFTEN, FLOODS)]
+
+
+# Of all organizations, by blocks of the last day.
+SAID = """
+SELECT coalesce(keyword, '') AS keyword, count(*) AS count, count(DISTINCT organization_id) AS organizations
+  FROM (SELECT keyword, organization_id FROM received_messages
+         WHERE received_at > now() - $1::interval AND id >= $2 LIMIT $3) recent
+ GROUP BY 1 ORDER BY 1
+"""
+
+
+class Said(msgspec.Struct, frozen=True):
+    """How often a keyword came, to how many organizations; "": messages without one."""
+
+    keyword: str
+    count: int
+    organizations: int
+
+
+async def keywords(conn: Connection) -> list[Said]:
+    """What handsets said within COUNTED, among KEYWORDS messages at most."""
+    since = uuid7_floor(clock.now() - COUNTED - timedelta(hours=1))
+    return [Said(**row) for row in await conn.fetch(SAID, COUNTED, since, KEYWORDS)]

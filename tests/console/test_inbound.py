@@ -1,0 +1,86 @@
+"""O8: messages that are nobody's, why, and given to an organization; floods and keywords."""
+
+from __future__ import annotations
+
+from heliograph.base.database.pool import Pool
+from heliograph.queue import timers
+from heliograph.sms.received import inbound, inbox, unassigned
+from tests.api.conftest import Tenant
+from tests.rules.factories import TO, organization, sender
+from tests.rules.test_inbound import NUMBER, hear, said, states, work
+
+from .conftest import Browser, signed_in
+
+HERE = "/console/inbound"
+FREE = "258899999999"
+
+
+async def begin(pool: Pool) -> None:
+    async with pool.acquire() as conn:
+        await timers.ensure(conn, inbox.TIMER)
+
+
+async def test_a_number_that_nobody_has_is_given_to_an_organization(
+    pool: Pool, tenant: Tenant, root: Browser, other_browser: Browser
+) -> None:
+    await begin(pool)
+    assert "Every message has its organization" in (await root.get(HERE)).words
+    one, other = await organization(pool), await organization(pool)
+    shared = "258800005555"
+    await sender(pool, one, shared)
+    await sender(pool, other, shared)
+    await sender(pool, one, "258800006666", status="pending")
+    for text, to in (("my code is 4711", FREE), ("again", FREE), ("b", shared), ("c", "258800006666")):
+        await hear(pool, said(text, to=to))
+    page = await root.get(HERE)
+    for told in (
+        f"{FREE} 2 just now from …{TO[-4:]} No organization has this number",
+        "Several organizations have this number:",
+        "asked for or suspended, and not approved:",
+    ):
+        assert told in page.words, page.words
+    for hidden in ("4711", TO[1:]):
+        assert hidden not in page.text
+    # Texts stand behind a reason.
+    assert (await root.submit(page, f"{HERE}/reveal", reason=" ")).status == 422
+    shown = await root.submit(page, f"{HERE}/reveal", reason="ticket 815")
+    assert "my code is 4711" in shown.words
+    assert TO[1:] in shown.words
+    reason = await pool.fetchval("SELECT reason FROM audit_log WHERE action = 'message.revealed'")
+    assert reason == "ticket 815"
+    for typed, told in (
+        ({"recipient": FREE, "organization": "Nobody"}, "There is no organization"),
+        ({"recipient": shared, "organization": "Acme"}, "suspend it there first"),
+        ({"recipient": "1", "organization": "Acme"}, "No unassigned message"),
+    ):
+        wrong = await root.submit(page, f"{HERE}/assign", **typed)
+        assert wrong.status == 422, typed
+        assert told in wrong.words, wrong.words
+    page = await root.submit(page, f"{HERE}/assign", recipient=FREE, organization=str(tenant.id))
+    assert "It is theirs; 2 messages are looked at again." in page.words
+    await work(pool)
+    assert await states(pool) == ["received", "received", "unassigned", "unassigned"]
+    async with pool.acquire() as conn:
+        found = await inbound.received(conn, organization_id=tenant.id, limit=9)
+    assert sorted(one.text or "" for one in found) == ["again", "my code is 4711"]
+    page = await root.submit(page, f"{HERE}/retry")
+    assert "2 messages are looked at again." in page.words
+    # Who may not approve is not offered it, and who may not look sees no text.
+    await hear(pool, said("x", to="258877777777"))
+    await signed_in(pool, other_browser, "auditor", "rui@example.com")
+    seen = await other_browser.get(HERE)
+    assert "258877777777" in seen.words
+    assert f'action="{HERE}' not in seen.text
+
+
+async def test_floods_and_keywords(pool: Pool, root: Browser) -> None:
+    await begin(pool)
+    actor = await organization(pool)
+    await sender(pool, actor, NUMBER)
+    await hear(pool, *(said(f"message {n}") for n in range(unassigned.OFTEN)))
+    await hear(pool, said("STOP", by="+258847654321"), said("hello", by="+258847654322"))
+    page = await root.get(HERE)
+    assert f"…{TO[-4:]} {NUMBER} {unassigned.OFTEN}" in page.words, page.words
+    assert "STOP 1 1" in page.words
+    assert f"none {unassigned.OFTEN + 1} 1" in page.words
+    assert "…4321" not in page.words, "who wrote once is no flood"
