@@ -7,6 +7,7 @@ from typing import Any
 from heliograph.accounts import organizations, quota
 from heliograph.base.actor import Actor
 from heliograph.base.errors import Invalid
+from heliograph.console import typed
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Shown, refused
 from heliograph.pages.requests import Request
@@ -27,7 +28,7 @@ async def create(request: Request) -> Answer:
     form = request.form
     country, value, email = (form.get(name, "").strip() for name in ("country", "sender", "email"))
     try:
-        amount = _amount(form.get("quota", ""))
+        amount = typed.amount(form.get("quota", ""), "quota")
         if form.get("state", "active") not in FIRST:
             raise Invalid(("state", "enum", "Choose one of these states."))
         async with request.writing() as conn, conn.transaction():
@@ -55,15 +56,6 @@ async def create(request: Request) -> Answer:
     base = settings.public_url or request.headers.get(b"origin", b"").decode("latin-1")
     values = {"one": made, "email": email, "link": links.address(base, token) if token else ""}
     return Shown(template="organizations/made.html", values=values)
-
-
-def _amount(typed: str) -> int:
-    digits = "".join(typed.split()).replace(",", "").replace(".", "")
-    if not digits:
-        return 0
-    if not digits.isdecimal() or not digits.isascii() or len(digits) > 15:
-        raise Invalid(("quota", "format", "Write a number of messages, such as 50000."))
-    return int(digits)
 
 
 def _at_fields(refusal: Invalid) -> Invalid:

@@ -12,12 +12,13 @@ from heliograph.accounts.quota import QuotaExceeded
 from heliograph.audit import reading as audit
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
+from heliograph.console import typed
 from heliograph.console.acting import acting_for, organization
 from heliograph.overview.installation import organizations as overview
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
-from heliograph.people.operators.roles import LOOK, MONEY_CHANGE, ORGANIZATIONS_CHANGE
+from heliograph.people.operators.roles import MONEY_CHANGE, ORGANIZATIONS_CHANGE
 from heliograph.sms.accepting import sender_ids
 
 #: Entries of the audit log that are shown.
@@ -72,7 +73,9 @@ async def grant(request: Request) -> Answer:
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
     try:
-        amount = _amount(form.get("amount", ""))
+        amount = typed.amount(form.get("amount", ""), "amount", is_signed=True)
+        if amount is None:
+            raise Invalid(("amount", "format", "Write a number of messages, such as 50000."))
 
         async def work(conn: Connection) -> int:
             change = quota.adjust if form.get("kind") == "adjustment" else quota.grant
@@ -97,14 +100,6 @@ async def _set(request: Request, state: str, reason: str, said: str) -> Answer:
     return Elsewhere(location=f"/console/organizations/{one.id}", notice=said)
 
 
-def _amount(typed: str) -> int:
-    text = "".join(typed.split()).replace(",", "")
-    digits = text.removeprefix("-").removeprefix("+")
-    if not digits.isdecimal() or not digits.isascii() or len(digits) > 15:
-        raise Invalid(("amount", "format", "Write a number of messages, such as 50000."))
-    return -int(digits) if text.startswith("-") else int(digits)
-
-
 async def _values(request: Request) -> dict[str, Any]:
     async with request.reading() as conn:
         one: Organization = await organization(conn, request, "id")
@@ -118,7 +113,6 @@ async def _values(request: Request) -> dict[str, Any]:
             "name": request.form.get("name", one.name),
             "amount": request.form.get("amount", ""),
             "reason": request.form.get("reason", ""),
-            "may_view": request.may(permission=LOOK),
             "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
             "may_grant": request.may(permission=MONEY_CHANGE),
         }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from heliograph.console.organizations import creating, listing, one, viewing
+from heliograph.console.organizations import creating, keys, limits, listing, one, viewing
 from heliograph.pages.routes import Route, get, post
-from heliograph.people.operators.roles import LOOK, MONEY_CHANGE, ORGANIZATIONS, ORGANIZATIONS_CHANGE
+from heliograph.people.operators.roles import APPROVE, LOOK, MONEY_CHANGE, ORGANIZATIONS, ORGANIZATIONS_CHANGE
 
 ROUTES: tuple[Route, ...] = (
     get("/console/organizations", listing.show, permission=ORGANIZATIONS),
@@ -15,6 +15,22 @@ ROUTES: tuple[Route, ...] = (
     post("/console/organizations/{id}/suspend", one.suspend, permission=ORGANIZATIONS_CHANGE),
     get("/console/organizations/{id}/view", viewing.show, permission=LOOK, is_proved=True),
     post("/console/organizations/{id}/view", viewing.begin, permission=LOOK, is_proved=True),
+    get("/console/organizations/{id}/limits", limits.show, permission=ORGANIZATIONS),
+    post("/console/organizations/{id}/plan", limits.set_plan, permission=MONEY_CHANGE),
+    post("/console/organizations/{id}/spending", limits.set_limits, permission=MONEY_CHANGE),
+    post("/console/organizations/{id}/countries", limits.set_countries, permission=ORGANIZATIONS_CHANGE),
+    post("/console/organizations/{id}/state", limits.set_state, permission=ORGANIZATIONS_CHANGE),
+    get("/console/organizations/{id}/close", limits.show_close, permission=ORGANIZATIONS_CHANGE),
+    post("/console/organizations/{id}/close", limits.close, permission=ORGANIZATIONS_CHANGE),
+    get("/console/organizations/{id}/keys", keys.show, permission=ORGANIZATIONS),
+    post("/console/organizations/{id}/keys", keys.create, permission=ORGANIZATIONS_CHANGE, is_proved=True),
+    post("/console/organizations/{id}/keys/{key}/suspend", keys.suspend, permission=ORGANIZATIONS_CHANGE),
+    post("/console/organizations/{id}/keys/{key}/resume", keys.resume, permission=ORGANIZATIONS_CHANGE),
+    post("/console/organizations/{id}/keys/{key}/revoke", keys.revoke, permission=ORGANIZATIONS_CHANGE),
+    post("/console/organizations/{id}/senders", keys.ask, permission=ORGANIZATIONS_CHANGE),
+    post("/console/organizations/{id}/senders/{sender}/suspend", keys.suspend_sender, permission=APPROVE),
+    post("/console/organizations/{id}/senders/{sender}/approve", keys.approve_sender, permission=APPROVE),
+    post("/console/organizations/{id}/senders/{sender}/default", keys.set_default, permission=ORGANIZATIONS_CHANGE),
     post("/console/organizations/{id}/resume", one.resume, permission=ORGANIZATIONS_CHANGE),
     post("/console/organizations/{id}/rename", one.rename, permission=ORGANIZATIONS_CHANGE),
     post("/console/organizations/{id}/quota", one.grant, permission=MONEY_CHANGE),

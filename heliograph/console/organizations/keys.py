@@ -1,0 +1,155 @@
+"""O3: an organization's API keys and sender IDs, made, stopped and decided on by an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+from heliograph.accounts import api_keys
+from heliograph.accounts.api_keys import PROFILES, TooManyActiveKeys
+from heliograph.accounts.organizations import Organization
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, Refusal
+from heliograph.console.acting import acting_for, organization
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import APPROVE, ORGANIZATIONS_CHANGE
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.accepting.sender_ids import SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
+
+#: Profiles that are offered: the least that sends comes first.
+OFFERED = ("sms_only", "sms", "whatsapp", "read_only", "full_access")
+MODES: tuple[Literal["live", "test"], ...] = ("live", "test")
+#: Refusals of the rules that stand at the field.
+AT_FIELD: dict[type[Refusal], str] = {
+    TooManyActiveKeys: "name",
+    SenderIdAlreadyExists: "value",
+    TooManyPending: "value",
+    SenderIdNotApproved: "value",
+}
+
+Work = Callable[[Connection, Actor], Awaitable[object]]
+
+
+async def show(request: Request) -> Answer:
+    """Both lists, with their forms."""
+    return Shown(template="organizations/keys.html", values=await _values(request))
+
+
+async def create(request: Request) -> Answer:
+    """A key, whose secret is shown once."""
+    form = request.form
+    made: list[Any] = []
+
+    async def work(conn: Connection, actor: Actor) -> None:
+        mode, profile = form.get("mode", ""), form.get("profile", "")
+        if mode not in MODES:
+            raise Invalid(("mode", "enum", "Choose live or test."))
+        if profile not in OFFERED:
+            raise Invalid(("profile", "enum", "Choose one of those that are offered."))
+        made.extend(await api_keys.issue(conn, actor, name=form.get("name", ""), profile=profile, mode=mode))
+
+    asked = await _done(request, work, "")
+    if not made:
+        return asked
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+    return Shown(template="organizations/key_made.html", values={"one": one, "key": made[0], "secret": made[1]})
+
+
+async def suspend(request: Request) -> Answer:
+    """Refuse it until it is resumed."""
+    return await _key(request, api_keys.suspend, request.text("The key is suspended: it is refused within a second."))
+
+
+async def resume(request: Request) -> Answer:
+    """It is good again."""
+    return await _key(request, api_keys.resume, request.text("The key is good again."))
+
+
+async def revoke(request: Request) -> Answer:
+    """End it for good."""
+    return await _key(request, api_keys.revoke, request.text("The key is revoked, for good."))
+
+
+async def ask(request: Request) -> Answer:
+    """A sender ID, for the organization; it waits for a decision, or is approved at once."""
+    form = request.form
+
+    async def work(conn: Connection, actor: Actor) -> None:
+        asked = await sender_ids.request(conn, actor, value=form.get("value", ""))
+        if form.get("approved") == "yes" and request.may(permission=APPROVE):
+            await sender_ids.review(conn, actor, id=asked.id, status="approved")
+
+    return await _done(request, work, request.text("The sender ID is asked for."))
+
+
+async def suspend_sender(request: Request) -> Answer:
+    """Nothing is sent under it until it is approved again."""
+    return await _review(request, "suspended", request.text("The sender ID is suspended."))
+
+
+async def approve_sender(request: Request) -> Answer:
+    """The organization may send under it."""
+    return await _review(request, "approved", request.text("The sender ID is approved."))
+
+
+async def set_default(request: Request) -> Answer:
+    """What names no sender goes out under this one."""
+
+    async def work(conn: Connection, actor: Actor) -> None:
+        await sender_ids.set_default(conn, actor, id=request.id("sender"))
+
+    return await _done(request, work, request.text("It is the default now."))
+
+
+async def _review(request: Request, status: str, said: str) -> Answer:
+    async def work(conn: Connection, actor: Actor) -> None:
+        await sender_ids.review(conn, actor, id=request.id("sender"), status=status)
+
+    return await _done(request, work, said)
+
+
+async def _key(request: Request, act: Callable[..., Awaitable[object]], said: str) -> Answer:
+    async def work(conn: Connection, actor: Actor) -> None:
+        await act(conn, actor, id=request.id("key"))
+
+    return await _done(request, work, said)
+
+
+async def _done(request: Request, work: Work, said: str) -> Answer:
+    try:
+        async with request.writing() as conn, conn.transaction():
+            one = await organization(conn, request, "id")
+            await work(conn, acting_for(request, one))
+    except Invalid as refusal:
+        return await _wrong(request, refusal)
+    except tuple(AT_FIELD) as refusal:
+        return await _wrong(request, Invalid((AT_FIELD[type(refusal)], refusal.code, refusal.message)))
+    return Elsewhere(location=f"/console/organizations/{one.id}/keys", notice=said)
+
+
+async def _wrong(request: Request, refusal: Invalid) -> Answer:
+    return refused("organizations/keys.html", refusal, await _values(request))
+
+
+async def _values(request: Request) -> dict[str, Any]:
+    async with request.reading() as conn:
+        one: Organization = await organization(conn, request, "id")
+        actor = acting_for(request, one)
+        listed = await api_keys.list_everywhere(conn, organization_id=one.id, revoked=False, limit=100)
+        senders = await sender_ids.list_all(conn, actor)
+    return {
+        "one": one,
+        "listed": [key for _, key in listed],
+        "senders": senders,
+        "profiles": [(name, name) for name in OFFERED if name in PROFILES],
+        "modes": [("live", request.text("Live")), ("test", request.text("Test"))],
+        "profile": request.form.get("profile", "sms"),
+        "key_mode": request.form.get("mode", "live"),
+        "name": request.form.get("name", ""),
+        "value": request.form.get("value", ""),
+        "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
+        "may_approve": request.may(permission=APPROVE),
+    }

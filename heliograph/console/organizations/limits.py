@@ -1,0 +1,180 @@
+"""O3: what an organization may: its state, plan, limits and countries; and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from heliograph.accounts import organizations, plans, quota, spending
+from heliograph.accounts.organizations import Organization
+from heliograph.base import phones
+from heliograph.base.actor import Who
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.console import typed
+from heliograph.console.acting import organization
+from heliograph.overview.installation import organizations as overview
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces import confirming
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import MONEY_CHANGE, ORGANIZATIONS_CHANGE
+
+#: States that a form offers; suspending and closing have pages of their own.
+STATES = ("active", "trial", "past_due")
+#: Stands for all countries. An empty field is a slip, which must not open the world.
+EVERYWHERE = "any"
+#: Characters of a reason.
+LONGEST = 500
+
+Work = Callable[[Connection, Organization], Awaitable[object]]
+
+
+async def show(request: Request) -> Answer:
+    """All of it, each group a form of its own."""
+    return Shown(template="organizations/limits.html", values=await _values(request))
+
+
+async def set_state(request: Request) -> Answer:
+    """Trial, active or past due."""
+
+    async def work(conn: Connection, one: Organization) -> None:
+        state = request.form.get("state", "")
+        if state not in STATES:
+            raise Invalid(("state", "enum", "Choose one of these states."))
+        await organizations.set_state(conn, id=one.id, state=state, by=request.who)
+
+    return await _changed(request, work)
+
+
+async def set_plan(request: Request) -> Answer:
+    """Put it on a plan, whose periods bring their quota; or take it off."""
+    form = request.form
+
+    async def work(conn: Connection, one: Organization) -> None:
+        if form.get("act") == "end":
+            await plans.unsubscribe(conn, one.id, by=request.who)
+            return
+        months = typed.amount(form.get("months", ""), "months")
+        await plans.subscribe(
+            conn,
+            one.id,
+            plan=form.get("plan", ""),
+            allowance=typed.amount(form.get("allowance", ""), "allowance"),
+            now=clock.now(),
+            months=1 if months is None else months,
+            by=request.who,
+        )
+
+    return await _changed(request, work)
+
+
+async def set_limits(request: Request) -> Answer:
+    """Segments of a day, and above how many messages of a day its bell rings; nothing lifts either."""
+    form = request.form
+
+    async def work(conn: Connection, one: Organization) -> None:
+        segments, above = (
+            typed.amount(form.get("segments", ""), "segments"),
+            typed.amount(form.get("above", ""), "above"),
+        )
+        known = await _own_limit(conn, one)
+        if segments != (known and known.segments):
+            await spending.limit(conn, one.id, segments=segments, by=request.who)
+        if above != await quota.alert(conn, one.id):
+            await quota.set_alert(conn, one.id, above=above, by=request.who)
+
+    return await _changed(request, work)
+
+
+async def set_countries(request: Request) -> Answer:
+    """Its own country, and those that it may send to."""
+    form = request.form
+    listed = [one for one in form.get("allowed", "").upper().replace(",", " ").split() if one]
+
+    async def work(conn: Connection, one: Organization) -> None:
+        everywhere = listed == [EVERYWHERE.upper()]
+        unknown = [one for one in listed if one not in phones.REGIONS.values() or one == "001"]
+        if not listed or (unknown and not everywhere):
+            raise Invalid(("allowed", "enum", "Write countries by their ISO codes, such as MZ ZA PT, or any."))
+        await organizations.configure(
+            conn,
+            id=one.id,
+            country=form.get("country", "").strip() or None,
+            allowed_countries=None if everywhere else listed,
+            by=request.who,
+        )
+
+    return await _changed(request, work)
+
+
+async def show_close(request: Request) -> Answer:
+    """What closing it stops."""
+    return Shown(template="organizations/close.html", values=await _stops(request))
+
+
+async def close(request: Request) -> Answer:
+    """Nothing is sent or changed any more; operators open it again."""
+    reason = request.form.get("reason", "").strip()
+    values = await _stops(request)
+    one: Organization = values["one"]
+    try:
+        if not 1 <= len(reason) <= LONGEST:
+            raise Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
+        confirming.check(request, one.name)
+        by: Who = msgspec.structs.replace(request.who, reason=reason)
+        async with request.writing() as conn:
+            await organizations.set_state(conn, id=one.id, state="closed", by=by)
+    except Invalid as refusal:
+        return refused("organizations/close.html", refusal, values)
+    return Elsewhere(location=f"/console/organizations/{one.id}", notice=request.text("The organization is closed."))
+
+
+async def _stops(request: Request) -> dict[str, Any]:
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+        stops = await overview.stops(conn, id=one.id)
+    return {"one": one, "stops": stops, "reason": request.form.get("reason", "")}
+
+
+async def _changed(request: Request, work: Work) -> Answer:
+    try:
+        async with request.writing() as conn, conn.transaction():
+            one = await organization(conn, request, "id")
+            await work(conn, one)
+    except Invalid as refusal:
+        return refused("organizations/limits.html", refusal, await _values(request) | _typed(request))
+    return Elsewhere(location=f"/console/organizations/{one.id}/limits", notice=request.text("Saved."))
+
+
+def _typed(request: Request) -> dict[str, str]:
+    names = ("state", "plan", "allowance", "months", "segments", "above", "country", "allowed")
+    return {name: request.form[name] for name in names if name in request.form}
+
+
+async def _own_limit(conn: Connection, one: Organization) -> spending.Limit | None:
+    return next((known for known in await spending.limits(conn, one.id) if known.key_id is None), None)
+
+
+async def _values(request: Request) -> dict[str, Any]:
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+        limit, above = await _own_limit(conn, one), await quota.alert(conn, one.id)
+    return {
+        "one": one,
+        "limit": limit,
+        "states": [(name, request.text(words.ORGANIZATION_STATES[name])) for name in STATES],
+        "state": one.state,
+        "plan": one.plan or "",
+        "allowance": "",
+        "months": "1",
+        "segments": "" if limit is None else str(limit.segments),
+        "above": "" if above is None else str(above),
+        "country": one.country or "",
+        "allowed": EVERYWHERE if one.allowed_countries is None else " ".join(one.allowed_countries),
+        "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
+        "may_grant": request.may(permission=MONEY_CHANGE),
+    }

@@ -1,0 +1,19 @@
+"""Numbers as operators type them."""
+
+from __future__ import annotations
+
+from heliograph.base.errors import Invalid
+
+#: Digits of the longest.
+LONGEST = 15
+
+
+def amount(text: str, field: str, *, is_signed: bool = False) -> int | None:
+    """A number of messages, with spaces or separators between its digits; None for nothing. Raises Invalid."""
+    text = "".join(text.split()).replace(",", "").replace(".", "")
+    if not text:
+        return None
+    digits = text.removeprefix("-").removeprefix("+") if is_signed else text
+    if not digits.isdecimal() or not digits.isascii() or len(digits) > LONGEST:
+        raise Invalid((field, "format", "Write a number of messages, such as 50000."))
+    return -int(digits) if text.startswith("-") else int(digits)

@@ -1,0 +1,140 @@
+"""O3: an organization's plan, limits, countries, state, keys and senders, and its end."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from heliograph.accounts import quota, spending
+from heliograph.base.database.pool import Pool
+from tests.api.conftest import Api, Tenant
+
+from .conftest import Browser, signed_in
+
+
+def here(tenant: Tenant) -> str:
+    return f"/console/organizations/{tenant.id}"
+
+
+async def test_a_plan_brings_its_quota_and_ends(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    page = await root.get(f"{here(tenant)}/limits")
+    page = await root.submit(page, f"{here(tenant)}/plan", plan="business", allowance="50 000", months="3")
+    assert page.path == f"{here(tenant)}/limits"
+    assert "business" in page.words
+    async with pool.acquire() as conn:
+        assert (await quota.get(conn, tenant.id)).remaining == 50_000
+    wrong = await root.submit(page, f"{here(tenant)}/plan", plan="business", allowance="many", months="3")
+    assert (wrong.status, "Write a number of messages" in wrong.words) == (422, True)
+    assert wrong.form(f"{here(tenant)}/plan")["allowance"] == "many"
+    form = page.form(f"{here(tenant)}/plan") | {"act": "end"}
+    page = await root.post(f"{here(tenant)}/plan", form)
+    assert "None: its quota is granted by hand." in page.words
+    assert await pool.fetchval("SELECT plan FROM organizations WHERE id = $1", tenant.id) is None
+    told = await pool.fetch("SELECT who FROM audit_log WHERE action = 'organization.plan_changed'")
+    assert [row["who"] for row in told] == ["operator", "operator"]
+
+
+async def test_limits_of_a_day_are_set_and_lifted(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    page = await root.get(f"{here(tenant)}/limits")
+    page = await root.submit(page, f"{here(tenant)}/spending", segments="20,000", above="5000")
+    assert "of 20,000 segments are used today." in page.words
+    async with pool.acquire() as conn:
+        (limit,) = await spending.limits(conn, tenant.id)
+        assert (limit.segments, limit.by_operator, await quota.alert(conn, tenant.id)) == (20_000, True, 5_000)
+    page = await root.submit(page, f"{here(tenant)}/spending", segments="", above="")
+    assert "No limit is set." in page.words
+    async with pool.acquire() as conn:
+        assert (await spending.limits(conn, tenant.id), await quota.alert(conn, tenant.id)) == ([], None)
+
+
+async def test_countries_and_state(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    page = await root.get(f"{here(tenant)}/limits")
+    page = await root.submit(page, f"{here(tenant)}/countries", country="mz", allowed="MZ, za")
+    assert "Mozambique, South Africa." in page.words
+    for allowed, said in (("", "Write countries by their ISO codes"), ("MARS", "Write countries by their ISO codes")):
+        wrong = await root.submit(page, f"{here(tenant)}/countries", country="MZ", allowed=allowed)
+        assert (wrong.status, said in wrong.words) == (422, True)
+    row = await pool.fetchrow("SELECT country, allowed_countries FROM organizations WHERE id = $1", tenant.id)
+    assert tuple(row) == ("MZ", ["MZ", "ZA"])
+    page = await root.submit(page, f"{here(tenant)}/state", state="past_due")
+    assert await pool.fetchval("SELECT state FROM organizations WHERE id = $1", tenant.id) == "past_due"
+    wrong = await root.submit(page, f"{here(tenant)}/state", state="closed")
+    assert wrong.status == 422, "closing has a page of its own"
+
+
+async def test_closing_asks_for_the_name_and_a_reason(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    page = await root.get(f"{here(tenant)}/close")
+    for typed, reason in (("Acme", " "), ("Somebody", "unpaid since May")):
+        wrong = await root.submit(page, f"{here(tenant)}/close", typed=typed, reason=reason)
+        assert wrong.status == 422
+        assert await pool.fetchval("SELECT state FROM organizations WHERE id = $1", tenant.id) == "active"
+    page = await root.submit(page, f"{here(tenant)}/close", typed="acme", reason="unpaid since May")
+    assert page.path == here(tenant)
+    assert await pool.fetchval("SELECT state FROM organizations WHERE id = $1", tenant.id) == "closed"
+    assert "unpaid since May" in page.words, "its history says why"
+    page = await root.submit(page, f"{here(tenant)}/resume")
+    assert await pool.fetchval("SELECT state FROM organizations WHERE id = $1", tenant.id) == "active"
+
+
+async def test_a_key_is_made_suspended_resumed_and_revoked(pool: Pool, api: Api, tenant: Tenant, root: Browser) -> None:
+    page = await root.get(f"{here(tenant)}/keys")
+    made = await root.submit(page, f"{here(tenant)}/keys", name="web shop", profile="sms", mode="live")
+    found = re.search(r'value="(hg_live_\w+)"', made.text)
+    assert found, made.words
+    headers = {"authorization": f"Bearer {found[1]}"}
+    assert (await api.ask("GET", "/account", headers=headers))[0] == 200
+    assert found[1] not in (await root.get(f"{here(tenant)}/keys")).text
+    id = await pool.fetchval("SELECT id FROM api_keys WHERE name = 'web shop'")
+    for act, status in (("suspend", "suspended"), ("resume", "active"), ("revoke", "revoked")):
+        page = await root.get(f"{here(tenant)}/keys")
+        await root.submit(page, f"{here(tenant)}/keys/{id}/{act}")
+        assert await pool.fetchval("SELECT status FROM api_keys WHERE id = $1", id) == status
+    for wrong in ({"name": ""}, {"name": "web shop", "profile": "everything"}, {"name": "web shop", "mode": "both"}):
+        typed = {"name": "web shop", "profile": "sms", "mode": "live"} | wrong
+        answer = await root.submit(page, f"{here(tenant)}/keys", **typed)
+        assert answer.status == 422, wrong
+    told = await pool.fetch(
+        "SELECT who, organization_id FROM audit_log WHERE action LIKE 'api_key.%' AND object_id = $1", str(id)
+    )
+    assert {tuple(row) for row in told} == {("operator", tenant.id)}
+
+
+async def test_a_sixth_key_is_refused_at_its_field(tenant: Tenant, root: Browser) -> None:
+    for number in range(4):  # the tenant of these tests has one
+        page = await root.get(f"{here(tenant)}/keys")
+        made = await root.submit(page, f"{here(tenant)}/keys", name=f"key {number}", profile="sms", mode="live")
+        assert made.status == 200
+    page = await root.submit(page, f"{here(tenant)}/keys", name="one more", profile="sms", mode="live")
+    assert (page.status, "already has five active API keys" in page.words) == (422, True)
+
+
+async def test_senders_are_asked_for_suspended_approved_and_made_the_default(
+    pool: Pool, tenant: Tenant, root: Browser
+) -> None:
+    page = await root.get(f"{here(tenant)}/keys")
+    page = await root.submit(page, f"{here(tenant)}/senders", value="PADARIA", approved="yes")
+    page = await root.submit(page, f"{here(tenant)}/senders", value="SOL")
+    known = {row["value"]: row for row in await pool.fetch("SELECT value, id, status FROM sender_ids")}
+    assert (known["PADARIA"]["status"], known["SOL"]["status"]) == ("approved", "pending")
+    again = await root.submit(page, f"{here(tenant)}/senders", value="PADARIA", approved="yes")
+    assert again.status == 422
+    id = known["PADARIA"]["id"]
+    if f"{here(tenant)}/senders/{id}/default" in page.text:
+        page = await root.submit(page, f"{here(tenant)}/senders/{id}/default")
+    assert await pool.fetchval("SELECT value FROM sender_ids WHERE is_default") == "PADARIA"
+    page = await root.submit(page, f"{here(tenant)}/senders/{id}/suspend")
+    assert await pool.fetchval("SELECT status FROM sender_ids WHERE id = $1", id) == "suspended"
+    page = await root.submit(page, f"{here(tenant)}/senders/{id}/approve")
+    assert await pool.fetchval("SELECT status FROM sender_ids WHERE id = $1", id) == "approved"
+
+
+@pytest.mark.parametrize("role", ["finance", "auditor", "support"])
+async def test_a_role_finds_only_its_own_forms(tenant: Tenant, pool: Pool, browser: Browser, role: str) -> None:
+    await signed_in(pool, browser, role)
+    limits, keys = await browser.get(f"{here(tenant)}/limits"), await browser.get(f"{here(tenant)}/keys")
+    assert (limits.status, keys.status) == (200, 200)
+    assert (f'action="{here(tenant)}/plan"' in limits.text) == (role == "finance")
+    for path in ("countries", "state", "close"):
+        assert f"{here(tenant)}/{path}" not in limits.text
+    assert f'action="{here(tenant)}/keys' not in keys.text

@@ -1,0 +1,152 @@
+"""What the command line can do to run an installation, the console can do, and the other way round.
+
+The one list of pairs: a command and the address where the same is done. A command that is added to one of these groups
+fails here until it has its page, or is named among those that wait for theirs.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from heliograph.audit.actions import ACTIONS
+from heliograph.console.table import ROUTES as CONSOLE
+from heliograph.dashboard.table import ROUTES
+from heliograph.suppliers import kinds
+from tests.house import calls
+from tests.house.test_audited import COMMANDS, READS, SUBMITTED, commands
+
+#: Groups of commands that the console covers.
+GROUPS = ("org", "key", "sender", "supplier", "route", "quota", "whatsapp", "queue")
+ONE = "/console/organizations/{id}"
+ACCOUNT = "/console/whatsapp/accounts/{organization}/{id}"
+#: What only a person does, in a browser or not at all.
+BY_PERSON = {
+    "operator.signed_in",
+    "operator.sessions_ended",
+    "organization.viewed",
+    "user.changed",
+    "user.password_changed",
+    "user.factor_changed",
+    "user.passkey_added",
+    "user.passkey_removed",
+}
+#: What a command records beside what COMMANDS says of it: the same commands with `--operator`.
+BESIDES = {"operator.added": "user create", "operator.removed": "user remove"}
+#: What pages change and no command yet.
+NO_COMMAND = {"callback.dropped"}
+#: Command: the address of its page, or of its form.
+PAIRS = {
+    "org create": "/console/organizations",
+    "org rename": f"{ONE}/rename",
+    "org list": "/console/organizations",
+    "org show": ONE,
+    "org plan": f"{ONE}/plan",
+    "org state": f"{ONE}/state",
+    "org suspend": f"{ONE}/suspend",
+    "org resume": f"{ONE}/resume",
+    "org configure": f"{ONE}/countries",
+    "key create": f"{ONE}/keys",
+    "key list": f"{ONE}/keys",
+    "key suspend": f"{ONE}/keys/{{key}}/suspend",
+    "key resume": f"{ONE}/keys/{{key}}/resume",
+    "key revoke": f"{ONE}/keys/{{key}}/revoke",
+    "sender request": f"{ONE}/senders",
+    "sender list": f"{ONE}/keys",
+    "sender approve": "/console/approvals/{organization}/{id}/approve",
+    "sender reject": "/console/approvals/{organization}/{id}/reject",
+    "sender suspend": f"{ONE}/senders/{{sender}}/suspend",
+    "sender default": f"{ONE}/senders/{{sender}}/default",
+    "quota grant": f"{ONE}/quota",
+    "quota adjust": f"{ONE}/quota",
+    "quota show": ONE,
+    "quota alert": f"{ONE}/spending",
+    "quota limit": f"{ONE}/spending",
+    "supplier list": "/console/suppliers",
+    "supplier show": "/console/suppliers/{id}",
+    "supplier set": "/console/suppliers/{id}/edit",
+    "supplier pause": "/console/suppliers/{id}/pause",
+    "supplier resume": "/console/suppliers/{id}/resume",
+    "supplier drain": "/console/suppliers/{id}/drain",
+    "supplier reset-circuit": "/console/suppliers/{id}/reset-circuit",
+    "supplier remove": "/console/suppliers/{id}/remove",
+    "queue list": "/console/queue",
+    "queue hold": "/console/queue/hold",
+    "queue release": "/console/queue/holds/{id}/release",
+    "whatsapp account add": "/console/whatsapp/new",
+    "whatsapp account list": "/console/whatsapp",
+    "whatsapp account show": ACCOUNT,
+    "whatsapp account update": f"{ACCOUNT}/token",
+    "whatsapp account pause": f"{ACCOUNT}/pause",
+    "whatsapp account resume": f"{ACCOUNT}/resume",
+    "whatsapp account release": f"{ACCOUNT}/release",
+    "whatsapp account acknowledge": f"{ACCOUNT}/acknowledge",
+    "whatsapp number list": ACCOUNT,
+    "whatsapp number sync": f"{ACCOUNT}/sync",
+    "whatsapp number release": "/console/whatsapp/numbers/{organization}/{id}/release",
+    "whatsapp template list": ACCOUNT,
+    "whatsapp template sync": f"{ACCOUNT}/sync",
+    "whatsapp template disable": "/console/whatsapp/templates/{organization}/{id}",
+    "whatsapp template enable": "/console/whatsapp/templates/{organization}/{id}",
+    "whatsapp inbound dead-letters": "/console/whatsapp/callbacks",
+    "whatsapp inbound retry": "/console/whatsapp/callbacks/retry",
+    "whatsapp rates import": "/console/whatsapp/rates",
+    "whatsapp rates list": "/console/whatsapp/rates",
+    "whatsapp wallet top-up": "/console/wallets/{id}",
+    "whatsapp wallet adjust": "/console/wallets/{id}",
+    "whatsapp wallet show": "/console/wallets/{id}",
+    "whatsapp wallet ledger": "/console/wallets/{id}",
+}
+#: Commands that are of an organization's people, who have pages for them in the dashboard.
+DASHBOARD = {
+    "key rotate": "/keys/{id}/rotate",
+    "key rename": "/keys/{id}/rename",
+    "org defaults": "/settings/defaults",
+    "whatsapp campaign create": "/campaigns/new",
+    "whatsapp campaign list": "/campaigns",
+    "whatsapp campaign show": "/campaigns/{id}",
+    "whatsapp campaign watch": "/campaigns/{id}",
+    "whatsapp campaign pause": "/campaigns/{id}/pause",
+    "whatsapp campaign resume": "/campaigns/{id}/resume",
+    "whatsapp campaign cancel": "/campaigns/{id}/cancel",
+    "whatsapp wallet alert": "/wallet/alert",
+}
+#: Commands that have no page yet. This list only shrinks.
+MISSING = {
+    *("supplier add smpp", *(f"supplier add {kind}" for kind in kinds.HTTP), "supplier options", "supplier test"),
+    *("route add", "route list", "route show", "route set", "route pause", "route resume", "route remove"),
+    *("route explain", "sender register", "sender registrations", "quota refunds", "queue withdraw"),
+    *("whatsapp account remove", "whatsapp inbound simulate"),
+}
+MOST_MISSING = 23
+
+
+def test_each_command_has_its_page_or_is_known_to_lack_it() -> None:
+    groups = {words for words in COMMANDS if words.partition(" ")[0] in GROUPS}
+    assert groups == PAIRS.keys() | DASHBOARD.keys() | MISSING
+    assert len(PAIRS) + len(DASHBOARD) + len(MISSING) == len(groups), "a command stands in one list"
+    # It says how many are missing, and lets nobody add to them.
+    assert len(MISSING) <= MOST_MISSING, f"{len(MISSING)} commands have no page"
+
+
+def test_the_pages_are_there() -> None:
+    paths = {route.path for route in CONSOLE}
+    assert [path for path in PAIRS.values() if path not in paths] == []
+    paths = {route.path for route in ROUTES}
+    assert [path for path in DASHBOARD.values() if path not in paths] == []
+
+
+@pytest.mark.parametrize("words", [words for words in PAIRS if COMMANDS[words] != READS])
+def test_a_command_and_its_form_record_the_same(words: str) -> None:
+    action = COMMANDS[words]
+    if action in ACTIONS:
+        (handler,) = [one.handler for one in CONSOLE if (one.method, one.path) == ("POST", PAIRS[words])]
+        assert action in calls.texts(calls.reached([f"{handler.__module__}.{handler.__qualname__}"]))
+
+
+def test_what_the_console_changes_a_command_changes_too() -> None:
+    """The other way round, by what is recorded."""
+    done = {*COMMANDS.values(), *BESIDES.keys(), *NO_COMMAND}
+    changed = {action for path, action in SUBMITTED.items() if path.startswith("/console/") and action in ACTIONS}
+    assert changed - done - BY_PERSON == set()
+    for action, words in BESIDES.items():
+        assert action in calls.texts(calls.reached([commands()[words]]))
