@@ -892,6 +892,20 @@ COMMENT ON COLUMN suppliers.state IS 'draining: it is handed nothing more, and k
 COMMENT ON COLUMN suppliers.simulated IS 'a simulator: carries live messages only while there is no other supplier';
 COMMENT ON COLUMN suppliers.parts IS 'which parts'' receipts decide the status of a message of several parts';
 
+CREATE TABLE supplier_drafts (
+    id         uuid PRIMARY KEY,
+    name       text NOT NULL,
+    kind       text NOT NULL,
+    settings   jsonb NOT NULL,
+    secret     bytea NOT NULL DEFAULT '',
+    place      jsonb NOT NULL,
+    steps      jsonb NOT NULL DEFAULT '[]',
+    trial      jsonb,
+    changed_at timestamptz NOT NULL
+);
+COMMENT ON TABLE supplier_drafts IS 'control: suppliers that are being added; nothing is sent through one before it is finished, and then it is deleted, as after thirty days without a change. secret is sealed; trial has its number masked';
+COMMENT ON COLUMN supplier_drafts.place IS 'columns of the supplier besides its settings; steps and trial: what testing it found';
+
 CREATE TABLE sender_rules (
     id          uuid PRIMARY KEY,
     supplier_id uuid NOT NULL CONSTRAINT sender_rules_supplier REFERENCES suppliers,

@@ -47,6 +47,7 @@ _WRITES = re.compile(rf"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+({'|'.join(AUDITE
 TRAFFIC = "what messages do by themselves; they are the record"
 MIRROR = "what Meta says, or what follows from it"
 PROGRESS = "progress of something that is recorded itself"
+DRAFTED = "a supplier that carries nothing yet; finishing it is recorded"
 NOTHING_YET = "a file of which nothing was imported yet"
 #: Functions that write those tables and record nothing, each with its reason.
 UNRECORDED = {
@@ -437,6 +438,15 @@ SUBMITTED = {
     "/console/receipts/words/error": "supplier.code_explained",
     "/console/suppliers/{id}/pause": "supplier.state_changed",
     "/console/suppliers/{id}/resume": "supplier.state_changed",
+    "/console/suppliers/new": DRAFTED,
+    "/console/drafts/{id}/connection": DRAFTED,
+    "/console/drafts/{id}/test": DRAFTED,
+    "/console/drafts/{id}/limits": DRAFTED,
+    "/console/drafts/{id}/dialect": DRAFTED,
+    "/console/drafts/{id}/message": "supplier.tested",
+    "/console/drafts/{id}/cure": DRAFTED,
+    "/console/drafts/{id}/place": "supplier.added",
+    "/console/drafts/{id}/discard": DRAFTED,
     "/console/suppliers/{id}/drain": "supplier.state_changed",
     "/console/suppliers/{id}/remove": "supplier.state_changed",
     "/console/suppliers/{id}/reset-circuit": "supplier.circuit_reset",

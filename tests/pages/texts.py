@@ -12,7 +12,7 @@ from jinja2.ext import babel_extract
 from heliograph.accounts.api_keys import SCOPES
 from heliograph.audit.actions import ACTIONS
 from heliograph.console import places as console_places
-from heliograph.console.carriage import charts, editing
+from heliograph.console.carriage import charts, editing, wizard
 from heliograph.dashboard import places
 from heliograph.dashboard.audience import words as audience
 from heliograph.pages import words
@@ -71,6 +71,7 @@ def texts() -> set[str]:
         found |= set(_of_module(path))
     for kind in kinds.SETTINGS:
         found |= {one.meaning for one in forms.fields(kind)} | {*changing.secrets(kind).values()}
+    found |= {*wizard.QUESTIONS.values(), *wizard.PROBED.values()} | {label for _, label in wizard.STEPS}
     found |= {heading for _, heading in editing.GROUPS} | {label for _, label, _ in (*charts.ANSWERS, *charts.REPORTS)}
     found |= {*SCOPES.values(), *ACTIONS.values(), *SUMMARIES.values()}
     found |= {one.label for one in (*places.ACTIONS, *console_places.ACTIONS)}

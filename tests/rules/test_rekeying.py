@@ -23,6 +23,7 @@ from heliograph.mail import outbox
 from heliograph.people import factors
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import routing, suppliers
+from heliograph.sms.management import drafts
 from heliograph.webhooks import endpoints
 from heliograph.whatsapp.callbacks import dead_letters
 from heliograph.whatsapp.callbacks.intake import CallbackIntake
@@ -74,6 +75,8 @@ class Installation:
                 self.supplier = await suppliers.add(
                     conn, key, name=f"s{number}", kind="smpp", settings={}, secret=f"password {number}"
                 )
+            draft = await drafts.get(conn, await drafts.begin(conn, name="draft", kind="smpp"))
+            await drafts.save(conn, key, draft, secret="password of a draft")
             settings = {"base_url": "http://127.0.0.1:1", "account_sid": "AC"}
             secret = msgspec.json.encode({"secret": "t"}).decode()
             self.caller = await suppliers.add(conn, key, name="http", kind="twilio", settings=settings, secret=secret)
@@ -118,6 +121,8 @@ class Installation:
             key = suppliers.seal_key(settings)
             opened = {one.name: suppliers.open_secret(key, one) for one in found}
             assert opened.items() >= {f"s{number}": f"password {number}" for number in range(5)}.items()
+            (draft,) = await drafts.list_all(conn)
+            assert drafts.open_secret(key, draft) == "password of a draft"
             app = await apps.get_app(conn, apps.seal_key(settings), self.who.app)
             assert app.secret == b"the next secret"
             assert len(app.secrets) == 2

@@ -15,7 +15,6 @@ from heliograph.base import phones
 from heliograph.base.crypto import Unsealable
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
-from heliograph.base.ids import uuid7
 from heliograph.base.process import logs
 from heliograph.base.process.settings import Settings, SettingsError
 from heliograph.cli.terminal.console import (
@@ -31,13 +30,13 @@ from heliograph.cli.terminal.console import (
     show,
     table,
 )
-from heliograph.sms.accepting import encoding
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import routing, supplier_pool, suppliers
 from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.management import following
 from heliograph.sms.reports import waiting
 from heliograph.suppliers import kinds, trial
-from heliograph.suppliers.contract import Account, Submission, Verdict
+from heliograph.suppliers.contract import Account, Verdict
 from heliograph.suppliers.trial import Trial
 
 #: Seconds between two looks for the receipt.
@@ -92,7 +91,7 @@ def command(
         account = _account(supplier, settings)
         if supplier.kind == kinds.SMPP and not extra_session:
             await _demand_session(conn, supplier)
-        submission = _submission(number or EXAMPLE, text, sender)
+        submission = following.submission(number or EXAMPLE, text, sender)
         try:
             done = await trial.attempt(supplier.kind, account, submission, is_sent=number is not None)
         except SettingsError as error:
@@ -138,21 +137,6 @@ async def _demand_session(conn: Connection, supplier: Supplier) -> None:
             f"workers hold all {supplier.sessions} sessions of {supplier.name}, and the account may allow no more: "
             f"pause it first, or add --extra-session"
         )
-
-
-def _submission(number: str, text: str, sender: str) -> Submission:
-    encoded = encoding.encode(text)
-    id = uuid7()
-    return Submission(
-        message_id=id,
-        attempt=1,
-        to=number[1:],
-        sender=sender.removeprefix("+") if sender[1:].isdecimal() else sender,
-        segments=encoded.segments,
-        encoding=encoded.encoding,
-        reference=id.int & 0xFFFF,
-        text=encoded.text,
-    )
 
 
 def _told(supplier: Supplier, done: Trial) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from heliograph.people.operators.roles import CARRIAGE_CHANGE
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import routing
 from heliograph.sms.dispatch.routing import Supplier
-from heliograph.sms.management import forms, watching
+from heliograph.sms.management import drafts, forms, watching
 from heliograph.sms.reports import words
 from heliograph.suppliers import kinds
 
@@ -32,7 +32,8 @@ async def show(request: Request) -> Answer:
     async with request.reading() as conn:
         listed = await now.suppliers(conn)
         watched = await watching.watch(conn)
-    values = {"suppliers": listed, "watched": watched, "simulated_only": now.only_simulated(listed)}
+        begun = await drafts.list_all(conn)
+    values = {"drafts": begun, "suppliers": listed, "watched": watched, "simulated_only": now.only_simulated(listed)}
     values["may_change"] = request.may(permission=CARRIAGE_CHANGE)
     return Shown(
         template="carriage/suppliers_live.html" if request.is_fragment else "carriage/suppliers.html", values=values

@@ -113,7 +113,25 @@ def changed(before: Supplier, pairs: Iterable[str]) -> Supplier:
 
 def row_changed(before: Supplier, pair: str) -> Routing:
     """Apply a pair to the supplier's columns. Raises Invalid, which names the key."""
-    row = {name: getattr(before, name) for name in Routing.__struct_fields__}
+    return _row({name: getattr(before, name) for name in Routing.__struct_fields__}, pair)
+
+
+def checked_place(row: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """Columns of a supplier that is being added, after what was typed. Raises Invalid, with all that is wrong."""
+    known = {"simulated": False} | dict(row) | {"prefixes": tuple(row["prefixes"])}
+    wrong: list[tuple[str, str, str]] = []
+    for name, text in given.items():
+        try:
+            known = msgspec.structs.asdict(_row(known, f"{name}={text.strip()}"))
+        except Invalid as refusal:
+            wrong += [(one["field"], one["issue"], one["message"]) for one in refusal.details["fields"]]
+    if wrong:
+        raise Invalid(*wrong)
+    return {name: known[name] for name in row}
+
+
+def _row(row: dict[str, Any], pair: str) -> Routing:
+    row = dict(row)
     key, entry, text = _split(pair)
     if entry:
         raise Invalid((key, "format", f"{key} has no entries: use {key}=VALUE"))

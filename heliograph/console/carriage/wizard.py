@@ -1,0 +1,305 @@
+"""O5 A supplier is added step by step: kind, connection with its test, limits, dialect, a test message, place.
+
+Each step has its address, and is kept as it is left: whoever comes back goes on. What is being added carries nothing
+until the last step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.errors import Invalid
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.sms.callbacks import addresses
+from heliograph.sms.dispatch import routing, suppliers
+from heliograph.sms.dispatch.suppliers import SupplierExists
+from heliograph.sms.management import changing, drafts, forms, options
+from heliograph.sms.management.drafts import Draft
+from heliograph.sms.management.forms import Field
+from heliograph.suppliers import kinds, probing
+from heliograph.suppliers.contract import Account
+
+LIST = "/console/suppliers"
+#: Steps in their order, with what they are called.
+STEPS = (
+    ("connection", "Connection"),
+    ("test", "Test"),
+    ("limits", "Limits"),
+    ("dialect", "Dialect"),
+    ("message", "Test message"),
+    ("place", "Place"),
+)
+#: What is asked of an SMPP account's dialect, with the question; of other kinds, all that is left.
+QUESTIONS: Mapping[str, str] = {
+    "resp_id_base": "How does it write a message's id in its answer? The test message finds it out.",
+    "dlr_id_base": "How does it write the id in receipts?",
+    "default_alphabet": "Which alphabet does it take data_coding 0 for?",
+    "long_messages": "How does it want the parts of long messages joined?",
+    "registered_delivery": "Which receipts does it send?",
+    "handles_stop": "Does it answer STOP and HELP by itself?",
+    "country": "Does it write numbers of handsets without a country code? Of which country are they?",
+}
+#: Names of the steps of a test.
+PROBED: Mapping[str, str] = {
+    probing.RESOLVE: "Find the address",
+    probing.CONNECT: "Connect",
+    probing.TLS: "Agree on TLS",
+    probing.BIND: "Sign in (bind)",
+    probing.ENQUIRE: "Ask whether it is there (enquire_link)",
+    probing.UNBIND: "Sign out (unbind)",
+}
+
+
+async def show_new(request: Request) -> Answer:
+    """Which kind."""
+    return Shown(template="carriage/wizard_new.html", values=_kinds(request))
+
+
+async def begin(request: Request) -> Answer:
+    """A draft, and on to its connection."""
+    try:
+        async with request.writing() as conn:
+            id = await drafts.begin(conn, name=request.form.get("name", ""), kind=request.form.get("kind", ""))
+    except Invalid as refusal:
+        return refused("carriage/wizard_new.html", refusal, _kinds(request))
+    return Elsewhere(location=_path(id, "connection"))
+
+
+async def go_on(request: Request) -> Answer:
+    """Where whoever left it goes on."""
+    draft = await read(request)
+    step = "connection" if not draft.is_complete else "test" if not draft.steps else "message"
+    return Elsewhere(location=_path(draft.id, step))
+
+
+async def show_connection(request: Request) -> Answer:
+    """Where the account is, and its password."""
+    draft = await read(request)
+    return Shown(template="carriage/wizard_fields.html", values=_connection(draft, _given(draft)))
+
+
+async def save_connection(request: Request) -> Answer:
+    """Keep it, and on to the test."""
+    draft, form = await read(request), request.form
+    given = _given(draft) | {name: form[name] for name in _given(draft) if name in form}
+    try:
+        secrets = {name: form[name] for name in changing.secrets(draft.kind) if form.get(name)}
+        if not draft.secret and not secrets:
+            raise Invalid((next(iter(changing.secrets(draft.kind))), "required", "The connection needs its password."))
+        draft = msgspec.structs.replace(draft, settings=_read(draft, given))
+        key = suppliers.seal_key(request.services.settings)
+        known = drafts.open_secret(key, draft) or None
+        async with request.writing() as conn:
+            sealed = options.with_secrets(draft.kind, known, secrets)
+            await drafts.save(conn, key, draft, secret=None if sealed == known else sealed)
+    except Invalid as refusal:
+        return refused("carriage/wizard_fields.html", refusal, _connection(draft, given))
+    return Elsewhere(location=_path(draft.id, "test"))
+
+
+async def show_test(request: Request) -> Answer:
+    """What the last test found, step by step."""
+    draft = await read(request)
+    names = {name: request.text(said) for name, said in PROBED.items()}
+    return Shown(template="carriage/wizard_test.html", values=steps(draft, "test") | {"names": names})
+
+
+async def test(request: Request) -> Answer:
+    """Resolve, connect, TLS, bind, enquire, unbind: as far as it comes."""
+    draft = await read(request)
+    if not draft.is_complete:
+        return Elsewhere(location=_path(draft.id, "connection"))
+    found = await probing.probe(draft.kind, account(request, draft))
+    async with request.writing() as conn:
+        await drafts.keep_steps(conn, draft.id, found)
+    return Elsewhere(location=_path(draft.id, "test"))
+
+
+async def show_limits(request: Request) -> Answer:
+    """Sessions, window, rate."""
+    draft = await read(request)
+    return Shown(template="carriage/wizard_fields.html", values=_limits(draft, _given(draft)))
+
+
+async def save_limits(request: Request) -> Answer:
+    """Keep them."""
+    return await _save(request, "limits", "dialect")
+
+
+async def show_dialect(request: Request) -> Answer:
+    """Questions about its way with the protocol."""
+    draft = await read(request)
+    return Shown(template="carriage/wizard_fields.html", values=_dialect(draft, _given(draft)))
+
+
+async def save_dialect(request: Request) -> Answer:
+    """Keep what was answered."""
+    return await _save(request, "dialect", "message")
+
+
+async def show_place(request: Request) -> Answer:
+    """Where it stands among the others."""
+    draft = await read(request)
+    return Shown(template="carriage/wizard_place.html", values=await _place(request, draft, _given(draft)))
+
+
+async def finish(request: Request) -> Answer:
+    """It is a supplier from now on; simulators are paused, if that was ticked."""
+    draft, form = await read(request), request.form
+    given = _given(draft) | {name: form[name] for name in forms.ROW if name in form}
+    key = suppliers.seal_key(request.services.settings)
+    try:
+        place = _row(draft, given)
+        async with request.writing() as conn, conn.transaction():
+            await drafts.save(conn, key, place)
+            made = await drafts.finish(conn, key, draft.id, by=request.who)
+            if form.get("pause_simulators"):
+                for one in await routing.load(conn):
+                    if one.simulated and one.state == "active":
+                        await suppliers.set_state(conn, supplier=str(one.id), state="paused", by=request.who)
+    except SupplierExists:
+        wrong = Invalid(("name", "taken", "There is already a supplier with this name."))
+        return refused("carriage/wizard_place.html", wrong, await _place(request, draft, given))
+    except Invalid as refusal:
+        return refused("carriage/wizard_place.html", refusal, await _place(request, draft, given))
+    said = request.text("%(name)s is added: workers connect to it within a second.", name=place.name)
+    return Elsewhere(location=f"{LIST}/{made}", notice=said)
+
+
+async def discard(request: Request) -> Answer:
+    """It was not to be."""
+    async with request.writing() as conn:
+        await drafts.get(conn, request.id())
+        await drafts.drop(conn, request.id())
+    return Elsewhere(location=LIST, notice=request.text("It is discarded."))
+
+
+async def read(request: Request) -> Draft:
+    """The draft of the address. Raises NotFound."""
+    async with request.reading() as conn:
+        return await drafts.get(conn, request.id())
+
+
+def account(request: Request, draft: Draft) -> Account:
+    """What a connector is given. Raises Invalid for one that is not complete."""
+    settings = request.services.settings
+    options.check(draft.kind, draft.settings)
+    secret = drafts.open_secret(suppliers.seal_key(settings), draft)
+    return Account(draft.id, draft.settings, secret, addresses.address(settings, draft.id))
+
+
+def steps(draft: Draft, here: str) -> dict[str, Any]:
+    """What every step's page shows."""
+    return {"draft": draft, "here": here, "steps": STEPS, "action": _path(draft.id, here)}
+
+
+async def recorded(request: Request, draft: Draft, to: str, verdict: str, code: str) -> None:
+    """A test message was sent."""
+    async with request.writing() as conn:
+        after = {"recipient": to, "verdict": verdict, "code": code}
+        await audit.record(conn, request.who, "supplier.tested", object_id=draft.id, name=draft.name, after=after)
+
+
+async def _save(request: Request, step: str, next_step: str) -> Answer:
+    draft, form = await read(request), request.form
+    given = _given(draft) | {name: form[name] for name in _given(draft) if name in form}
+    values = {"limits": _limits, "dialect": _dialect}[step]
+    try:
+        draft = _row(msgspec.structs.replace(draft, settings=_read(draft, given)), given)
+        async with request.writing() as conn:
+            await drafts.save(conn, suppliers.seal_key(request.services.settings), draft)
+    except Invalid as refusal:
+        return refused("carriage/wizard_fields.html", refusal, values(draft, given))
+    return Elsewhere(location=_path(draft.id, next_step))
+
+
+def _path(id: UUID, step: str) -> str:
+    return f"/console/drafts/{id}/{step}"
+
+
+def _kinds(request: Request) -> dict[str, Any]:
+    named = [(kinds.SMPP, "SMPP 3.4", request.text("A supplier's SMSC: the usual way to networks."))]
+    named += [(name, kind.title, request.text("Over HTTP.")) for name, kind in kinds.HTTP.items()]
+    return {"kinds": named, "kind": request.form.get("kind", kinds.SMPP), "name": request.form.get("name", "")}
+
+
+def _given(draft: Draft) -> dict[str, str]:
+    """Every field as it was left, by its name in forms."""
+    settings = {forms.OPTION + name: text for name, text in forms.shown(draft.kind, draft.settings).items()}
+    return settings | {name: options.written(value) for name, value in draft.place.items()} | {"name": draft.name}
+
+
+def _read(draft: Draft, given: Mapping[str, str]) -> dict[str, Any]:
+    """Settings after what was typed. Raises Invalid with the names of the form's fields."""
+    typed = {name.removeprefix(forms.OPTION): text for name, text in given.items() if name.startswith(forms.OPTION)}
+    try:
+        return forms.read(draft.kind, draft.settings, typed)
+    except Invalid as refusal:
+        listed = refusal.details["fields"]
+        raise Invalid(*((forms.OPTION + one["field"], one["issue"], one["message"]) for one in listed)) from None
+
+
+def _row(draft: Draft, given: Mapping[str, str]) -> Draft:
+    """Columns after what was typed. Raises Invalid."""
+    place = options.checked_place(
+        draft.place | {"name": draft.name}, {name: given[name] for name in forms.ROW if name in given}
+    )
+    return msgspec.structs.replace(draft, name=place.pop("name"), place=place)
+
+
+def _fields(draft: Draft, group: str) -> list[Field]:
+    return [one for one in forms.fields(draft.kind) if one.group == group]
+
+
+def _connection(draft: Draft, given: Mapping[str, str]) -> dict[str, Any]:
+    found: list[tuple[Field, str]] = [(one, "") for one in _fields(draft, "connection")]
+    return steps(draft, "connection") | {
+        "asked": found,
+        "given": given,
+        "prefix": forms.OPTION,
+        "secrets": changing.secrets(draft.kind),
+        "columns": [],
+    }
+
+
+def _limits(draft: Draft, given: Mapping[str, str]) -> dict[str, Any]:
+    found: list[tuple[Field, str]] = [(one, "") for one in _fields(draft, "limits")]
+    return steps(draft, "limits") | {
+        "asked": found,
+        "given": given,
+        "prefix": forms.OPTION,
+        "secrets": {},
+        "columns": ["sessions"],
+    }
+
+
+def _dialect(draft: Draft, given: Mapping[str, str]) -> dict[str, Any]:
+    left = _fields(draft, "protocol")
+    if draft.kind == kinds.SMPP:
+        asked = [(one, QUESTIONS[one.name]) for one in left if one.name in QUESTIONS]
+    else:
+        asked = [(one, "") for one in left]
+    columns = ["parts"] if draft.kind == kinds.SMPP else []
+    return steps(draft, "dialect") | {
+        "asked": asked,
+        "given": given,
+        "prefix": forms.OPTION,
+        "secrets": {},
+        "columns": columns,
+    }
+
+
+async def _place(request: Request, draft: Draft, given: Mapping[str, str]) -> dict[str, Any]:
+    async with request.reading() as conn:
+        others = await routing.load(conn)
+    return steps(draft, "place") | {
+        "given": given,
+        "others": others,
+        "simulators": [one for one in others if one.simulated and one.state == "active"],
+    }

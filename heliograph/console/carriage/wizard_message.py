@@ -1,0 +1,116 @@
+"""O5 The wizard's test message: sent to a handset, and followed live through attempt, answer and receipt.
+
+It runs on in the background of this process, which keeps in the draft how far it has come; the page asks for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import structlog
+
+from heliograph.base import phones
+from heliograph.base.database import clock
+from heliograph.base.errors import Invalid
+from heliograph.base.process.settings import SettingsError
+from heliograph.console.carriage import wizard
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.sms.dispatch import suppliers
+from heliograph.sms.management import drafts, following
+from heliograph.sms.management.drafts import Draft, Trial
+from heliograph.sms.management.following import Followed
+
+log = structlog.get_logger()
+
+#: It has ended so many seconds after it began, whatever happens.
+LONGEST = 180.0
+#: Those that run: a task that nobody holds may be collected.
+_RUNNING: set[asyncio.Task[None]] = set()
+
+
+async def show(request: Request) -> Answer:
+    """The form, and how far the last one has come."""
+    draft = await wizard.read(request)
+    template = "carriage/wizard_message_live.html" if request.is_fragment else "carriage/wizard_message.html"
+    return Shown(template=template, values=_values(request, draft))
+
+
+async def send(request: Request) -> Answer:
+    """Send it, outside the queue; nothing of it is stored but how it went."""
+    draft, form = await wizard.read(request), request.form
+    number = phones.parse(form.get("to", "").strip().replace(" ", ""))
+    sender, text = form.get("sender", "").strip(), form.get("text", "").strip()
+    try:
+        if number is None:
+            raise Invalid(("to", "format", "Write a number with + and country code, such as +258841234567."))
+        if not 1 <= len(sender) <= 16:
+            raise Invalid(("sender", "length", "A sender has 1 to 16 characters."))
+        if not 1 <= len(text) <= 160:
+            raise Invalid(("text", "length", "A test message has 1 to 160 characters."))
+        if _runs(draft):
+            raise Invalid(("to", "running", "The last test message is still followed."))
+        if not draft.is_complete:
+            raise Invalid(("to", "incomplete", "The connection is not complete yet."))
+    except Invalid as refusal:
+        return refused("carriage/wizard_message.html", refusal, _values(request, draft))
+    account = wizard.account(request, draft)
+    to = drafts.masked(number)
+    message = following.submission(number, text, sender)
+    async with request.writing() as conn:
+        until = await drafts.ends(conn, LONGEST)
+        await drafts.keep_trial(conn, draft.id, Trial(to, until, Followed(phase="connecting")))
+
+    async def told(followed: Followed) -> None:
+        async with request.services.pool.acquire() as conn:
+            await drafts.keep_trial(conn, draft.id, Trial(to, until, followed))
+
+    async def run() -> None:
+        try:
+            async with asyncio.timeout(LONGEST):
+                found = await following.follow(draft.kind, account, message, told)
+        except (SettingsError, TimeoutError) as error:
+            found = Followed(phase="done", detail=str(error), note="unreached")
+        except Exception as error:
+            log.exception("a supplier's test message ended", supplier=draft.name)
+            found = Followed(phase="done", detail=type(error).__name__, note="unreached")
+        await told(found)
+        await wizard.recorded(request, draft, to, found.verdict or "not sent", found.code)
+
+    task = asyncio.create_task(run())
+    _RUNNING.add(task)
+    task.add_done_callback(_RUNNING.discard)
+    return Elsewhere(location=f"/console/drafts/{draft.id}/message")
+
+
+async def cure(request: Request) -> Answer:
+    """Set what makes the ids of answer and receipt one."""
+    draft = await wizard.read(request)
+    if draft.trial is None or not draft.trial.followed.cure:
+        return Elsewhere(location=f"/console/drafts/{draft.id}/message")
+    followed = draft.trial.followed
+    fitting = tuple(msgspec.structs.replace(one, fits=True) for one in followed.receipts)
+    done = msgspec.structs.replace(draft.trial, followed=msgspec.structs.replace(followed, receipts=fitting, cure={}))
+    changed = msgspec.structs.replace(draft, settings=draft.settings | followed.cure)
+    async with request.writing() as conn, conn.transaction():
+        await drafts.save(conn, suppliers.seal_key(request.services.settings), changed)
+        await drafts.keep_trial(conn, draft.id, done)
+    said = request.text("It is set: answer and receipt name the same id now.")
+    return Elsewhere(location=f"/console/drafts/{draft.id}/message", notice=said)
+
+
+def _runs(draft: Draft) -> bool:
+    return draft.trial is not None and draft.trial.followed.phase != "done" and clock.now() < draft.trial.until
+
+
+def _values(request: Request, draft: Draft) -> dict[str, Any]:
+    form = request.form
+    return wizard.steps(draft, "message") | {
+        "trial": draft.trial,
+        "runs": _runs(draft),
+        "number": form.get("to", ""),
+        "sender": form.get("sender", "Heliograph"),
+        "message": form.get("text", request.text("Test message")),
+    }

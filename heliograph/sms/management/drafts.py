@@ -1,0 +1,208 @@
+"""Suppliers that are being added: what was typed so far, step by step, and what trying it found.
+
+A draft stands in a table of its own, so nothing that carries messages ever sees it; finishing it adds the supplier. The
+rule nobody may break: its password is sealed like a supplier's, and the number of a test is kept masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base import phones
+from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.crypto import Key, seal, unseal
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid7
+from heliograph.sms.dispatch import suppliers
+from heliograph.sms.management import options
+from heliograph.sms.management.following import Followed
+from heliograph.suppliers import kinds
+from heliograph.suppliers.probing import Step
+
+#: Drafts that may be there at once, and days for which one that nobody touches is kept.
+MOST, DAYS = 50, 30
+#: Columns of a supplier before anything was chosen.
+PLACE: Mapping[str, Any] = {"prefixes": (), "priority": 10, "weight": 1, "sessions": 1, "parts": "all"}
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """A test message. `to`: masked. `until`: when it has ended at the latest."""
+
+    to: str
+    until: datetime
+    followed: Followed
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """One of them."""
+
+    id: UUID
+    name: str
+    kind: str
+    settings: dict[str, Any]
+    #: Sealed; empty: none was given yet.
+    secret: bytes
+    place: dict[str, Any]
+    #: What the last test of the connection found.
+    steps: list[Step]
+    trial: Trial | None
+    changed_at: datetime
+
+    @property
+    def is_complete(self) -> bool:
+        """It has all that a supplier needs."""
+        try:
+            options.check(self.kind, self.settings)
+        except Invalid:
+            return False
+        return bool(self.secret)
+
+
+COLUMNS = "id, name, kind, settings::text, secret, place::text, steps::text, trial::text, changed_at"
+FORGET = f"DELETE FROM supplier_drafts WHERE changed_at < now() - interval '{DAYS} days'"
+COUNT = "SELECT count(*) FROM supplier_drafts"
+INSERT = """
+INSERT INTO supplier_drafts (id, name, kind, settings, place, changed_at)
+VALUES ($1, $2, $3, '{}', $4::text::jsonb, now())
+"""
+
+
+async def begin(conn: Connection, *, name: str, kind: str) -> UUID:
+    """Begin one; those that nobody has touched for DAYS go. Raises Invalid (name, kind)."""
+    name = name.strip()
+    if kind not in kinds.SETTINGS:
+        raise Invalid(("kind", "enum", "Choose one of these kinds."))
+    if not 1 <= len(name) <= 200:
+        raise Invalid(("name", "length", "A name has 1 to 200 characters."))
+    async with conn.transaction():
+        await conn.execute(FORGET)
+        if await conn.fetchval(COUNT) >= MOST:
+            raise Invalid(("name", "several", "There are too many suppliers that nobody has finished. Discard some."))
+        id = uuid7()
+        await conn.execute(INSERT, id, name, kind, msgspec.json.encode(PLACE).decode())
+    return id
+
+
+LIST = f"SELECT {COLUMNS} FROM supplier_drafts ORDER BY changed_at DESC LIMIT {MOST}"
+ONE = f"SELECT {COLUMNS} FROM supplier_drafts WHERE id = $1"
+
+
+async def list_all(conn: Connection) -> list[Draft]:
+    """The last touched first."""
+    return [_draft(row) for row in await conn.fetch(LIST)]
+
+
+async def get(conn: Connection, id: UUID) -> Draft:
+    """One of them. Raises NotFound."""
+    row = await conn.fetchrow(ONE, id)
+    if row is None:
+        raise NotFound(resource="supplier draft", id=str(id))
+    return _draft(row)
+
+
+SAVE = """
+UPDATE supplier_drafts SET name = $2, settings = $3::text::jsonb, place = $4::text::jsonb,
+       secret = coalesce($5, secret), changed_at = now()
+ WHERE id = $1
+"""
+
+
+async def save(conn: Connection, key: Key, draft: Draft, *, secret: str | None = None) -> None:
+    """Keep what was typed. `secret`: a new one; None: as it was."""
+    await conn.execute(
+        SAVE,
+        draft.id,
+        draft.name,
+        msgspec.json.encode(draft.settings).decode(),
+        msgspec.json.encode(draft.place).decode(),
+        None if secret is None else seal(key, secret.encode(), context(draft.id)),
+    )
+
+
+FOUND = "UPDATE supplier_drafts SET steps = $2::text::jsonb, changed_at = now() WHERE id = $1"
+FOLLOWED = "UPDATE supplier_drafts SET trial = $2::text::jsonb, changed_at = now() WHERE id = $1"
+ENDS = "SELECT now() + make_interval(secs => $1)"
+
+
+async def keep_steps(conn: Connection, id: UUID, steps: list[Step]) -> None:
+    """What a test of the connection found."""
+    await conn.execute(FOUND, id, msgspec.json.encode(steps).decode())
+
+
+async def keep_trial(conn: Connection, id: UUID, one: Trial) -> None:
+    """How far a test message has come."""
+    await conn.execute(FOLLOWED, id, msgspec.json.encode(one).decode())
+
+
+async def ends(conn: Connection, seconds: float) -> datetime:
+    """The database's time after so many seconds."""
+    at: datetime = await conn.fetchval(ENDS, seconds)
+    return at
+
+
+def open_secret(key: Key, draft: Draft) -> str:
+    """Its password; empty: none was given yet. Raises Unsealable."""
+    return unseal(key, draft.secret, context(draft.id)).decode() if draft.secret else ""
+
+
+def context(id: UUID) -> str:
+    """Where its password is kept."""
+    return f"supplier_drafts/{id}"
+
+
+def masked(number: str) -> str:
+    """What is kept of the number of a test."""
+    return phones.masked(number)
+
+
+DROP = "DELETE FROM supplier_drafts WHERE id = $1"
+LOCK = f"SELECT {COLUMNS} FROM supplier_drafts WHERE id = $1 FOR UPDATE"
+
+
+async def drop(conn: Connection, id: UUID) -> None:
+    """Discard one."""
+    await conn.execute(DROP, id)
+
+
+async def finish(conn: Connection, key: Key, id: UUID, *, by: Who = SYSTEM) -> UUID:
+    """Make it a supplier, which carries from now on. Raises NotFound, Invalid (names the setting), SupplierExists."""
+    async with conn.transaction():
+        row = await conn.fetchrow(LOCK, id)
+        if row is None:
+            raise NotFound(resource="supplier draft", id=str(id))
+        draft = _draft(row)
+        options.check(draft.kind, draft.settings)
+        if not draft.secret:
+            raise Invalid(("secret", "required", "The connection needs its password."))
+        made = await suppliers.add(
+            conn,
+            key,
+            name=draft.name,
+            kind=draft.kind,
+            settings=draft.settings,
+            secret=open_secret(key, draft),
+            by=by,
+            **draft.place | {"prefixes": tuple(draft.place["prefixes"])},
+        )
+        await drop(conn, id)
+    return made
+
+
+def _draft(row: asyncpg.Record) -> Draft:
+    values = dict(row.items())
+    return Draft(
+        **values
+        | {
+            "settings": msgspec.json.decode(values["settings"]),
+            "place": msgspec.json.decode(values["place"]),
+            "steps": msgspec.json.decode(values["steps"], type=list[Step]),
+            "trial": None if values["trial"] is None else msgspec.json.decode(values["trial"], type=Trial),
+        }
+    )

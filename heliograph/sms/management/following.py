@@ -1,0 +1,174 @@
+"""A test message on an account that carries nothing yet, followed through attempt, answer and receipt, with a check of
+its ids: what the supplier answered against what its receipt names, and the setting that makes them one.
+
+The session is this process's own, and takes receipts. The rule nobody may break: a receipt that is not of the test
+message is not acknowledged, so it comes again to whom it belongs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from heliograph.base.ids import uuid7
+from heliograph.sms.accepting import encoding
+from heliograph.sms.reports.keys import suffix
+from heliograph.suppliers import kinds, trial
+from heliograph.suppliers.contract import Account, Inbound, Outcome, Receipt, Submission, Verdict
+from heliograph.suppliers.smpp import bases
+from heliograph.suppliers.smpp import connector as smpp
+
+#: How long a receipt is waited for, and what is closed at the end gets; seconds.
+WAIT, GRACE = 60.0, 1.0
+POLL = 0.02
+#: Receipts of a test message that are kept.
+MOST = 20
+
+
+class ForeignError(Exception):
+    """What came is not of the test message: it is not acknowledged, and comes again."""
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """A receipt, with the ids it names."""
+
+    ids: tuple[str, ...]
+    state: str
+    error: str = ""
+    fits: bool = False
+
+
+class Followed(msgspec.Struct, frozen=True, kw_only=True):
+    """How far it has come."""
+
+    #: "connecting", "sent", "answered" or "done".
+    phase: str
+    verdict: str = ""
+    code: str = ""
+    detail: str = ""
+    ids: tuple[str, ...] = ()
+    receipts: tuple[Heard, ...] = ()
+    #: Settings with which its receipts would name its ids; empty: they do, or no others help.
+    cure: dict[str, str] = {}
+    #: Why it ended without a receipt: "unreached", "refused", "elsewhere" (receipts come by callbacks) or "silent".
+    note: str = ""
+
+
+Told = Callable[[Followed], Awaitable[None]]
+
+
+def submission(number: str, text: str, sender: str) -> Submission:
+    """The test message. `number`: E.164."""
+    encoded = encoding.encode(text)
+    id = uuid7()
+    return Submission(
+        message_id=id,
+        attempt=1,
+        to=number[1:],
+        sender=sender.removeprefix("+") if sender[1:].isdecimal() else sender,
+        segments=encoded.segments,
+        encoding=encoded.encoding,
+        reference=id.int & 0xFFFF,
+        text=encoded.text,
+    )
+
+
+async def follow(kind: str, account: Account, message: Submission, told: Told, *, wait: float = WAIT) -> Followed:
+    """Send it and wait for its receipt, telling each step. Raises SettingsError (names the field).
+
+    Over HTTP receipts come to the address of an account that is there: they are not waited for.
+    """
+    await told(Followed(phase="connecting"))
+    if kind in kinds.HTTP:
+        outcome = (await trial.attempt(kind, account, message)).outcome
+        assert outcome is not None
+        return _answered(outcome, phase="done", note="elsewhere" if outcome.verdict is Verdict.ACCEPTED else "refused")
+    return await _smpp(account, message, told, wait)
+
+
+async def _smpp(account: Account, message: Submission, told: Told, wait: float) -> Followed:
+    outcomes: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    heard: list[Receipt] = []
+    came = asyncio.Event()
+
+    def answered(_: Submission, outcome: Outcome) -> None:
+        if not outcomes.done():
+            outcomes.set_result(outcome)
+
+    async def receipts(received: Sequence[Receipt]) -> None:
+        ours = [one for one in received if suffix(one.recipient) == suffix(message.to)]
+        heard.extend(ours[: MOST - len(heard)])
+        came.set()
+        if len(ours) < len(received):
+            raise ForeignError
+
+    async def inbound(received: Sequence[Inbound]) -> Any:
+        raise ForeignError
+
+    connector = smpp.connect(account, answered, receipts, inbound)
+    settings = kinds.settings_from(kinds.SMPP, account.settings)
+    await connector.start()
+    connector.set_sessions(1)
+    loop = asyncio.get_running_loop()
+    try:
+        until = loop.time() + settings.connect_seconds + settings.bind_seconds
+        while not (health := connector.health()).sessions and not health.last_error and loop.time() < until:  # noqa: ASYNC110
+            await asyncio.sleep(POLL)
+        if not health.sessions:
+            return Followed(phase="done", detail=health.last_error or "no session in time", note="unreached")
+        await told(Followed(phase="sent"))
+        connector.submit(message)
+        outcome = await outcomes
+        if outcome.verdict is not Verdict.ACCEPTED:
+            return _answered(outcome, phase="done", note="refused")
+        await told(_answered(outcome, phase="answered"))
+        until = loop.time() + wait
+        found = _checked(account, outcome, heard)
+        while not _is_final(heard) and (left := until - loop.time()) > 0:
+            came.clear()
+            try:
+                await asyncio.wait_for(came.wait(), left)
+            except TimeoutError:
+                break
+            found = _checked(account, outcome, heard)
+            await told(found)
+        return msgspec.structs.replace(found, phase="done", note="" if heard else "silent")
+    finally:
+        await connector.stop(grace=GRACE)
+
+
+def _is_final(heard: Sequence[Receipt]) -> bool:
+    return any(one.state.value != "pending" for one in heard)
+
+
+def _answered(outcome: Outcome, *, phase: str, note: str = "") -> Followed:
+    return Followed(
+        phase=phase,
+        verdict=outcome.verdict.value,
+        code=outcome.code,
+        detail=outcome.detail,
+        ids=tuple(one.supplier_message_id for one in outcome.parts if one.supplier_message_id),
+        note=note,
+    )
+
+
+def _checked(account: Account, outcome: Outcome, heard: Sequence[Receipt]) -> Followed:
+    """The answer with its receipts, and what would make their ids one."""
+    found = _answered(outcome, phase="answered")
+    receipts = tuple(
+        Heard(one.keys, one.state.value, one.error, any(key in found.ids for key in one.keys)) for one in heard
+    )
+    cure = {} if any(one.fits for one in receipts) else cured(account.settings, found.ids, [one.keys for one in heard])
+    return msgspec.structs.replace(found, receipts=receipts, cure=cure)
+
+
+def cured(settings: dict[str, Any], ids: Sequence[str], named: Sequence[Sequence[str]]) -> dict[str, str]:
+    """The settings with the fewest changes under which a receipt names one of these ids; empty: there are none."""
+    now, *others = bases.ways(settings)
+    for way in others:
+        if any(set(bases.stored(keys, now, way)) & set(ids) for keys in named):
+            return {name: base for name, base in way.items() if base != now[name]}
+    return {}

@@ -1,0 +1,160 @@
+"""Whether an account can be reached, step by step, for whoever sets it up: each step with its time, or what went wrong.
+
+A session is opened for it and closed again: over SMPP bound as a transmitter, so that no receipt comes to it. The rule
+nobody may break: no secret is shown, and nothing is sent that costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+import urllib.parse
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from heliograph.suppliers import kinds
+from heliograph.suppliers.contract import Account
+from heliograph.suppliers.smpp.codec import pdu as p
+from heliograph.suppliers.smpp.codec.statuses import name_of
+from heliograph.suppliers.smpp.codec.wire import Framer, PduError
+from heliograph.suppliers.smpp.link import tls_context
+from heliograph.suppliers.smpp.settings import SmppSettings
+
+#: In their order.
+RESOLVE, CONNECT, TLS, BIND, ENQUIRE, UNBIND = "resolve", "connect", "tls", "bind", "enquire", "unbind"
+READ = 4096
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One of them. `said`: what was found, or what went wrong."""
+
+    name: str
+    ok: bool
+    seconds: float
+    said: str
+
+
+class _FailedError(Exception):
+    """A step did not succeed; the message says why."""
+
+
+class _Steps:
+    """Takes the time of each."""
+
+    def __init__(self) -> None:
+        self.done: list[Step] = []
+        self.said = ""
+
+    @contextlib.asynccontextmanager
+    async def step(self, name: str, limit: float) -> AsyncIterator[None]:
+        began, self.said = time.monotonic(), ""
+        try:
+            async with asyncio.timeout(limit):
+                yield
+        except TimeoutError:
+            why = f"no answer within {limit:g} s"
+        except ssl.SSLError as error:
+            why = error.reason or str(error)
+            if isinstance(error, ssl.SSLCertVerificationError):
+                why = error.verify_message or why
+        except (OSError, _FailedError, PduError, asyncio.IncompleteReadError, UnicodeError) as error:
+            closed = isinstance(error, asyncio.IncompleteReadError)
+            why = "the connection was closed" if closed else str(error) or type(error).__name__
+        else:
+            self.done.append(Step(name, True, time.monotonic() - began, self.said))
+            return
+        self.done.append(Step(name, False, time.monotonic() - began, why))
+        raise _FailedError(why)
+
+
+async def probe(kind: str, account: Account) -> list[Step]:
+    """The steps that were taken, up to the first that failed. Takes at most the account's own time limits.
+
+    Over HTTP: the host is resolved and connected to, by TLS where the address says so; a request would cost. Raises
+    SettingsError (names the field).
+    """
+    settings = kinds.settings_from(kind, account.settings)
+    steps = _Steps()
+    with contextlib.suppress(_FailedError):
+        if isinstance(settings, SmppSettings):
+            await _smpp(steps, settings, account.secret)
+        else:
+            url = urllib.parse.urlsplit(settings.base_url)
+            port = url.port or (443 if url.scheme == "https" else 80)
+            tls = ssl.create_default_context() if url.scheme == "https" else None
+            host = url.hostname or ""
+            _, writer = await _connected(steps, host, port, settings.connect_seconds, tls=tls, server_name=host)
+            writer.close()
+    return steps.done
+
+
+async def _connected(
+    steps: _Steps, host: str, port: int, limit: float, *, tls: ssl.SSLContext | None, server_name: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async with steps.step(RESOLVE, limit):
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)
+        address = str(found[0][4][0])
+        steps.said = ", ".join(dict.fromkeys(str(one[4][0]) for one in found[:4]))
+    async with steps.step(CONNECT, limit):
+        reader, writer = await asyncio.open_connection(address, port)
+        steps.said = f"{address}:{port}"
+    if tls is not None:
+        try:
+            async with steps.step(TLS, limit):
+                await writer.start_tls(tls, server_hostname=server_name)
+                made = writer.get_extra_info("ssl_object")
+                steps.said = made.version() if made is not None else ""
+        except _FailedError:
+            writer.close()
+            raise
+    return reader, writer
+
+
+async def _smpp(steps: _Steps, settings: SmppSettings, secret: str) -> None:
+    host = settings.hosts[0]
+    reader, writer = await _connected(
+        steps,
+        host,
+        settings.port,
+        settings.connect_seconds,
+        tls=tls_context(settings),
+        server_name=settings.tls_server_name or host,
+    )
+    framer = Framer()
+    try:
+        async with steps.step(BIND, settings.bind_seconds):
+            bind = p.BindTransmitter(
+                system_id=settings.system_id,
+                password=secret,
+                system_type=settings.system_type,
+                address_range=settings.address_range,
+                sequence=1,
+            )
+            answer = await _asked(reader, writer, framer, bind)
+            if answer.status:
+                raise _FailedError(f"{name_of(answer.status)} (0x{answer.status:08X})")
+            steps.said = getattr(answer, "system_id", "") or ""
+        async with steps.step(ENQUIRE, settings.silence_seconds):
+            await _asked(reader, writer, framer, p.EnquireLink(2))
+        async with steps.step(UNBIND, settings.unbind_seconds):
+            await _asked(reader, writer, framer, p.Unbind(3))
+    finally:
+        writer.close()
+
+
+async def _asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, framer: Framer, pdu: p.Pdu) -> p.Pdu:
+    """The answer to a PDU; what the peer asks meanwhile is answered if it is an enquire_link."""
+    writer.write(pdu.encode())
+    while True:
+        data = await reader.read(READ)
+        if not data:
+            raise asyncio.IncompleteReadError(b"", None)
+        for frame in framer.feed(data):
+            found = p.decode(frame)
+            if found.sequence == pdu.sequence and not isinstance(found, p.EnquireLink):
+                return found
+            if isinstance(found, p.EnquireLink):
+                writer.write(p.EnquireLinkResp(found.sequence).encode())

@@ -1,0 +1,170 @@
+"""O5 The wizard: a supplier is added step by step against a simulated SMSC, and its ids are mended by the button."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
+from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
+from heliograph.sms.dispatch import routing, suppliers
+from heliograph.sms.management import drafts, following
+
+from .conftest import Browser, Page
+
+PASSWORD = "geheim!"
+
+
+@pytest.fixture
+async def smsc() -> AsyncIterator[Smsc]:
+    """Writes ids in hex in its answers, and in decimal in receipts."""
+    made = Smsc(SmscOptions(port=0, systems={"acme": PASSWORD}, resp_base="hex", dlr_base="dec", form="text"))
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def begun(root: Browser, smsc: Smsc, secret: str = PASSWORD) -> tuple[str, Page]:
+    """(path of the draft, page of its test)"""
+    page = await root.submit(
+        await root.get("/console/suppliers/new"), "/console/suppliers/new", name="main", kind="smpp"
+    )
+    path = page.path.removesuffix("/connection")
+    typed = {"option.host": "127.0.0.1", "option.port": str(smsc.port), "option.system_id": "acme"}
+    page = await root.submit(page, f"{path}/connection", **typed, **{"option.tls": "false"}, secret=secret)
+    assert page.path == f"{path}/test", page.words
+    return path, page
+
+
+async def until(root: Browser, path: str, *said: str) -> Page:
+    """Its page, once it says one of these."""
+    while True:
+        page = await root.get(path)
+        if any(one in page.words for one in said):
+            return page
+        await asyncio.sleep(0.05)
+
+
+async def test_a_supplier_is_added_and_its_ids_are_mended(
+    pool: Pool, root: Browser, settings: Settings, smsc: Smsc
+) -> None:
+    async with pool.acquire() as conn:
+        toy = await suppliers.add(
+            conn, suppliers.seal_key(settings), name="toy", kind="smpp", settings={}, secret="x", simulated=True
+        )
+    path, page = await begun(root, smsc)
+    page = await root.submit(page, f"{path}/test")
+    for step in ("Find the address", "Connect", "Sign in (bind)", "enquire_link", "Sign out (unbind)"):
+        assert step in page.words, step
+    assert "wrong" not in page.words
+    page = await root.submit(
+        await root.get(f"{path}/limits"), f"{path}/limits", sessions="2", **{"option.window": "25"}
+    )
+    assert page.path == f"{path}/dialect", page.words
+    page = await root.submit(page, f"{path}/dialect")
+    assert page.path == f"{path}/message", page.words
+    page = await root.submit(page, f"{path}/message", to="+258 84 123 4567")
+    page = await until(root, f"{path}/message", "the same number, written in another base")
+    assert "names another id" in page.words
+    assert "+258841234567" not in page.text
+    # Whoever comes back goes on.
+    assert (await root.get("/console/suppliers")).words.count("Not finished") == 1
+    assert (await root.get(path)).path == f"{path}/message"
+    page = await root.submit(page, f"{path}/cure")
+    assert "It is set" in page.words
+    assert "names the same id" in page.words
+    async with pool.acquire() as conn:
+        assert [one.name for one in await routing.load(conn)] == ["toy"], "a draft carries nothing"
+    page = await root.submit(await root.get(f"{path}/place"), f"{path}/place", priority="5", pause_simulators="yes")
+    assert "main is added" in page.words
+    async with pool.acquire() as conn:
+        found = {one.name: one for one in await routing.load(conn)}
+        assert await drafts.list_all(conn) == []
+    made = found["main"]
+    assert found["toy"].state == "paused"
+    assert found["toy"].id == toy
+    assert (made.sessions, made.priority, made.state, made.simulated) == (2, 5, "active", False)
+    assert made.settings | {"resp_id_base": "hex"} == made.settings
+    assert made.settings["window"] == 25
+    assert suppliers.open_secret(suppliers.seal_key(settings), made) == PASSWORD
+    # With what the button set, the next message's receipt names its id.
+    account = following.Account(made.id, made.settings, PASSWORD, "")
+
+    async def told(_: following.Followed) -> None:
+        """Nobody looks."""
+
+    followed = await following.follow("smpp", account, following.submission("+258841234567", "x", "ACME"), told)
+    assert (followed.cure, [one.fits for one in followed.receipts]) == ({}, [True])
+    actions = [row["action"] for row in await pool.fetch("SELECT action FROM audit_log ORDER BY id")]
+    assert {"supplier.tested", "supplier.added", "supplier.state_changed"} <= set(actions)
+
+
+async def test_what_cannot_be_reached_says_where_it_stops(root: Browser, smsc: Smsc) -> None:
+    path, page = await begun(root, smsc, secret="wrong")
+    page = await root.submit(page, f"{path}/test")
+    assert "ESME_RINVPASWD" in page.words
+    assert "enquire_link" not in page.words
+    page = await root.submit(await root.get(f"{path}/connection"), f"{path}/connection", secret=PASSWORD)
+    page = await root.submit(page, f"{path}/test")
+    assert "ESME_RINVPASWD" not in page.words
+    page = await root.submit(await root.get(f"{path}/connection"), f"{path}/connection", **{"option.tls": "true"})
+    page = await root.submit(page, f"{path}/test")
+    assert "Agree on TLS" in page.words
+    assert "Sign in (bind)" not in page.words
+
+
+async def test_what_is_wrong_is_said_at_its_field(root: Browser, smsc: Smsc) -> None:
+    new = await root.get("/console/suppliers/new")
+    for typed in ({"name": ""}, {"name": "x", "kind": "pigeon"}):
+        assert (await root.submit(new, "/console/suppliers/new", **typed)).status == 422, typed
+    path, _ = await begun(root, smsc)
+    for step, typed in (
+        ("connection", {"option.port": "many"}),
+        ("limits", {"sessions": "0"}),
+        ("limits", {"option.window": "0"}),
+        ("message", {"to": "nobody"}),
+        ("message", {"to": "+258841234567", "sender": ""}),
+        ("place", {"prefixes": "MZ"}),
+        ("place", {"name": ""}),
+    ):
+        page = await root.submit(await root.get(f"{path}/{step}"), f"{path}/{step}", **typed)
+        assert page.status == 422, (step, typed)
+    page = await root.submit(page, f"{path}/discard")
+    assert "It is discarded." in page.words
+    assert (await root.get(f"{path}/place")).status == 404
+
+
+async def test_a_draft_is_sealed_and_those_of_a_month_ago_go(pool: Pool, root: Browser, smsc: Smsc) -> None:
+    path, _ = await begun(root, smsc)
+    secret = await pool.fetchval("SELECT secret FROM supplier_drafts")
+    assert PASSWORD.encode() not in secret
+    await pool.execute("UPDATE supplier_drafts SET changed_at = now() - interval '31 days'")
+    async with pool.acquire() as conn:
+        other = await drafts.begin(conn, name="another", kind="twilio")
+        assert [one.id for one in await drafts.list_all(conn)] == [other]
+        assert not (await drafts.get(conn, other)).is_complete
+    assert (await root.get(path)).status == 404
+    assert (await root.get(f"/console/drafts/{other}")).path == f"/console/drafts/{other}/connection"
+
+
+@pytest.mark.parametrize(
+    ("settings", "ids", "named", "cure"),
+    [
+        ({}, ["188b2c"], [("1608492",)], {"resp_id_base": "hex"}),
+        ({}, ["1608492"], [("188b2c",)], {"dlr_id_base": "hex"}),
+        ({}, ["188b2c"], [("999",)], {}),
+        ({}, [], [("999",)], {}),
+    ],
+)
+def test_the_cure_of_ids_has_the_fewest_changes(settings: Any, ids: Any, named: Any, cure: Any) -> None:
+    assert following.cured(settings, ids, named) == cure
+
+
+def test_what_is_kept_of_a_number_is_its_end() -> None:
+    assert drafts.masked("+258841234567") == "…4567"
+    assert drafts.context(UUID(int=1)).endswith("0001")
