@@ -116,6 +116,8 @@ class ApiKey(msgspec.Struct, frozen=True):
     last_used_from: str | None = None
     #: The key that takes its place, once it was rotated.
     replaced_by: UUID | None = None
+    #: The operation that it was used for last: an operationId.
+    last_used_for: str | None = None
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -128,7 +130,7 @@ class Known(msgspec.Struct, frozen=True):
 _STATUS = "CASE WHEN status = 'active' AND expires_at <= now() THEN 'expired' ELSE status END AS status"
 _COLUMNS = (
     f"id, name, prefix, last4, profile, scopes, mode, {_STATUS}, allowed_ips, last_used_at, created_at, expires_at,"
-    " revoked_at, last_used_from, replaced_by"
+    " revoked_at, last_used_from, replaced_by, last_used_for"
 )
 
 # The row lock comes first: two requests must not both become the fifth key.

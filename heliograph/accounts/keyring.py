@@ -41,16 +41,16 @@ EXISTING = "SELECT string_agg(substr(secret_hash, 1, 8), ''::bytea) FROM api_key
 # What comes back was used from a network that it had not been used from before; of the first one nothing is said.
 TOUCH = f"""
 WITH held AS MATERIALIZED (
-    SELECT key.organization_id, key.id, key.networks, item.address, item.network,
+    SELECT key.organization_id, key.id, key.networks, item.address, item.operation, item.network,
            NOT item.network = ANY (key.networks) AS is_new
-      FROM unnest($1::uuid[], $2::text[], $3::text[]) AS item (id, address, network)
+      FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) AS item (id, address, operation, network)
            CROSS JOIN LATERAL (
            SELECT organization_id, id, networks FROM api_keys
             WHERE id = item.id AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute')
               FOR NO KEY UPDATE SKIP LOCKED) key
 ), touched AS (
     UPDATE api_keys key
-       SET last_used_at = now(), last_used_from = held.address,
+       SET last_used_at = now(), last_used_from = held.address, last_used_for = held.operation,
            networks = CASE WHEN held.is_new THEN (ARRAY[held.network] || held.networks)[:{NETWORKS}]
                            ELSE held.networks END
       FROM held WHERE key.id = held.id
@@ -70,12 +70,13 @@ class Keyring:
         self._keys: LoadingCache[bytes, Known] = LoadingCache(self._load, max_age=MAX_AGE, indivisible=is_down)
         self._existing: LoadingCache[str, frozenset[int]] = LoadingCache(self._list, max_age=EXISTING_AGE)
         self._touched: dict[UUID, float] = {}
-        self._touching: Batcher[tuple[UUID, str], None] = Batcher(self._touch, indivisible=is_down)
+        self._touching: Batcher[tuple[UUID, str, str], None] = Batcher(self._touch, indivisible=is_down)
 
-    async def authenticate(self, secret: str, address: str, *, is_guess: bool = False) -> Actor:
-        """The actor whose secret this is, used from `address`. Raises Unauthorized, or what the database raises.
+    async def authenticate(self, secret: str, address: str, *, operation: str = "", is_guess: bool = False) -> Actor:
+        """The actor whose secret this is. Raises Unauthorized, or what the database raises.
 
-        `is_guess`: `address` has sent too many invalid ones; an unknown one then costs no query.
+        `address`, `operation`: from where it is used, and for what; the last ones are kept. `is_guess`: `address` has
+        sent too many invalid ones; an unknown one then costs no query.
         """
         digest = hash_secret(secret)
         fresh, known = self._keys.peek(digest)
@@ -90,7 +91,7 @@ class Keyring:
             if len(self._touched) >= CAPACITY:
                 self._touched.clear()
             self._touched[key_id] = now
-            self._touching.put((key_id, address))
+            self._touching.put((key_id, address, operation))
         return known.actor
 
     async def close(self) -> None:
@@ -111,12 +112,16 @@ class Keyring:
             found = await authenticate_many(conn, digests)
         return {digest: known for digest, known in zip(digests, found, strict=True) if known is not None}
 
-    async def _touch(self, used: list[tuple[UUID, str]]) -> list[None]:
+    async def _touch(self, used: list[tuple[UUID, str, str]]) -> list[None]:
         # In the order of their ids, in which rows are locked; a key is used from one place at a time.
-        places = dict(sorted(used))
+        places = {id: (address, operation) for id, address, operation in sorted(used)}
         async with self._pool.acquire() as conn, conn.transaction():
             rows = await conn.fetch(
-                TOUCH, list(places), list(places.values()), [network_of(address) for address in places.values()]
+                TOUCH,
+                list(places),
+                [address for address, _ in places.values()],
+                [operation for _, operation in places.values()],
+                [network_of(address) for address, _ in places.values()],
             )
             told = [
                 Notice(

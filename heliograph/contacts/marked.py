@@ -72,8 +72,12 @@ WITH gone AS (
        AND contact_tags.contact_id = one.id
 )
 INSERT INTO contact_changes (organization_id, mode, change_id, contact_id, what, name, first_name, last_name, phone,
-                             tags, created_at, updated_at, changed_at)
-SELECT $1, $2, $4, id, 'deleted', name, first_name, last_name, phone, tags, created_at, updated_at, now() FROM gone
+                             tags, notes, created_at, updated_at, changed_at)
+SELECT $1, $2, $4, id, 'deleted', name, first_name, last_name, phone, tags,
+       (SELECT notes FROM contact_notes
+         WHERE organization_id = $1 AND mode = $2 AND contact_id = gone.id LIMIT 1),
+       created_at, updated_at, now()
+  FROM gone
 """
 
 
@@ -127,14 +131,14 @@ async def find(conn: Connection, actor: Actor, *, id: UUID) -> Change | None:
 
 TAKEN = """
 DELETE FROM contact_changes WHERE organization_id = $1 AND mode = $2 AND change_id = $3
-RETURNING contact_id, what, tag, name, first_name, last_name, phone, tags, created_at
+RETURNING contact_id, what, tag, name, first_name, last_name, phone, tags, notes, created_at
 """
 # Whose number has a contact again stays deleted.
 RESTORE = """
 WITH back AS (
     INSERT INTO contacts (organization_id, mode, id, name, first_name, last_name, phone, tags, created_at, updated_at)
     SELECT $1, $2, one.id, one.name, one.first_name, one.last_name, one.phone, string_to_array(one.tags, E'\\x1f'),
-           one.created_at, $10
+           one.created_at, $11
       FROM unnest($3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::timestamptz[])
            AS one (id, name, first_name, last_name, phone, tags, created_at)
         ON CONFLICT DO NOTHING
@@ -142,6 +146,10 @@ WITH back AS (
 ), tagged AS (
     INSERT INTO contact_tags (organization_id, mode, tag, contact_id)
     SELECT $1, $2, tag, id FROM back, unnest(tags) AS tag ON CONFLICT DO NOTHING
+), noted AS (
+    INSERT INTO contact_notes (organization_id, mode, contact_id, notes)
+    SELECT $1, $2, back.id, was.notes FROM back JOIN unnest($3::uuid[], $10::text[]) AS was (id, notes) USING (id)
+     WHERE was.notes <> ''
 )
 SELECT id FROM back
 """
@@ -177,6 +185,7 @@ async def _restore(conn: Connection, actor: Actor, rows: Sequence[asyncpg.Record
         *([row[name] for row in listed] for name in ("contact_id", "name", "first_name", "last_name", "phone")),
         ["\x1f".join(row["tags"]) for row in listed],
         [row["created_at"] for row in listed],
+        [row["notes"] or "" for row in listed],
         clock.now(),
     )
     came = {row["id"] for row in back}

@@ -9,7 +9,7 @@ message opens it again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -143,6 +143,18 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Thread:
     if row is None:
         raise NotFound("There is no such conversation.", resource="conversation", id=str(id))
     return _thread(row)
+
+
+OF_PEERS = f"""
+SELECT {COLUMNS} FROM inbox_threads WHERE organization_id = $1 AND peer = ANY ($2) ORDER BY message_id DESC LIMIT $3
+"""
+
+
+async def of_peers(conn: Connection, actor: Actor, *, peers: Collection[str], limit: int) -> list[Thread]:
+    """The threads of whoever has these names, the one that was written to last first."""
+    if actor.mode != "live":
+        return []
+    return [_thread(row) for row in await conn.fetch(OF_PEERS, actor.organization_id, list(peers), limit)]
 
 
 SEE = """

@@ -85,6 +85,7 @@ CREATE TABLE api_keys (
     revoked_at      timestamptz,
     last_used_at    timestamptz,
     last_used_from  text,
+    last_used_for   text,
     networks        text[] NOT NULL DEFAULT '{}',
     replaced_by     uuid
 );
@@ -95,6 +96,7 @@ CREATE INDEX api_keys_ended ON api_keys (organization_id, coalesce(revoked_at, e
 COMMENT ON TABLE api_keys IS 'control: key hash to organization';
 COMMENT ON COLUMN api_keys.networks IS 'networks that it was used from (IPv4 /24, IPv6 /48), the last 20 that were new';
 COMMENT ON COLUMN api_keys.last_used_from IS 'the client''s address at last_used_at';
+COMMENT ON COLUMN api_keys.last_used_for IS 'the operation at last_used_at: an operationId';
 COMMENT ON COLUMN api_keys.replaced_by IS 'the key created by rotating this one, which works until expires_at';
 
 CREATE UNLOGGED TABLE rate_windows (
@@ -539,6 +541,17 @@ CREATE TABLE contact_tags (
 );
 COMMENT ON TABLE contact_tags IS 'tenant: tag to contacts, written in the transaction that writes contacts.tags';
 
+CREATE TABLE contact_notes (
+    organization_id uuid NOT NULL,
+    mode            text NOT NULL,
+    contact_id      uuid NOT NULL,
+    notes           text NOT NULL CHECK (length(notes) <= 2000),
+    PRIMARY KEY (organization_id, mode, contact_id),
+    CONSTRAINT contact_notes_contact FOREIGN KEY (organization_id, mode, contact_id)
+        REFERENCES contacts ON DELETE CASCADE
+);
+COMMENT ON TABLE contact_notes IS 'tenant: what an organization''s people write down about a contact; in no message and no export. They go with the contact, whoever deletes or erases it';
+
 CREATE TABLE contact_imports (
     organization_id uuid NOT NULL CONSTRAINT contact_imports_organization REFERENCES organizations,
     id              uuid NOT NULL,
@@ -644,6 +657,7 @@ CREATE TABLE contact_changes (
     last_name       text,
     phone           text,
     tags            text[],
+    notes           text,
     created_at      timestamptz,
     updated_at      timestamptz,
     changed_at      timestamptz NOT NULL,
@@ -1437,6 +1451,7 @@ CREATE TABLE inbox_threads (
     closed_at       timestamptz,
     PRIMARY KEY (organization_id, id)
 ) WITH (fillfactor = 70);
+CREATE INDEX inbox_threads_of_peer ON inbox_threads (organization_id, peer);
 CREATE INDEX inbox_threads_newest ON inbox_threads (organization_id, message_id) WHERE message_id IS NOT NULL;
 COMMENT ON TABLE inbox_threads IS 'tenant: conversations of an organization''s lines, ordered by the last message; one row per pair of line and peer';
 COMMENT ON COLUMN inbox_threads.id IS 'id of the WhatsApp conversation, or derived from line and peer';

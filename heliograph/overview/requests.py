@@ -5,6 +5,8 @@ The rule nobody may break: nothing is written twice for this list. A send that w
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from datetime import timedelta
 from uuid import UUID
 
 import msgspec
@@ -14,7 +16,8 @@ from heliograph.base.database import bounded_scan
 from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
-from heliograph.overview import messages
+from heliograph.overview import finding, messages
+from heliograph.overview.finding import Thing
 from heliograph.overview.messages import Message
 from heliograph.requests import Asked, Filters, Found, reading
 
@@ -24,10 +27,11 @@ ACCEPTED = 202
 
 
 class Detail(msgspec.Struct, frozen=True):
-    """A request, and others with the same idempotency key."""
+    """A request, others with the same idempotency key, and what it was about or made, if that is still there."""
 
     request: Asked
     siblings: list[Asked]
+    thing: Thing | None = None
 
 
 async def list_page(
@@ -59,8 +63,9 @@ async def list_page(
     return Found(*bounded_scan.merged(pages, limit=limit))
 
 
-async def get(conn: Connection, actor: Actor, *, id: UUID) -> Detail:
-    """A request by its id, by that of the message it made, or by its `x-request-id`. Raises NotFound."""
+async def get(conn: Connection, actor: Actor, *, id: UUID, kinds: Collection[str] = ()) -> Detail:
+    """A request by its id, or by that of the message it made. `kinds`: the things that may be named, of
+    `finding.KINDS` and "message". Raises NotFound."""
     try:
         found = await reading.get(conn, actor, id=id)
     except NotFound:
@@ -71,7 +76,8 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Detail:
         if message.direction == "inbound":
             raise NotFound("There is no such request.", resource="request", id=str(id)) from None
         return Detail(_of_message(message, actor.mode), [])
-    return Detail(found, await reading.siblings(conn, actor, of=found))
+    thing = await _thing(conn, actor, found, kinds) if kinds else None
+    return Detail(found, await reading.siblings(conn, actor, of=found), thing)
 
 
 async def find(conn: Connection, actor: Actor, *, request_id: str) -> Asked | None:
@@ -81,6 +87,40 @@ async def find(conn: Connection, actor: Actor, *, request_id: str) -> Asked | No
         return logged
     sent = await messages.list_page(conn, actor, filters=messages.Filters(request_id=request_id), limit=1)
     return _of_message(sent.messages[0], actor.mode) if sent.messages else None
+
+
+# What a request made was recorded in its transaction, shortly before it was answered.
+MADE = """
+SELECT object_id FROM audit_log
+ WHERE organization_id = $1 AND id >= $2 AND id < $3 AND request_id = $4 AND action = ANY ($5) ORDER BY id LIMIT 1
+"""
+MADE_BY = ("contact.created", "campaign.created", "webhook.created", "api_key.created", "sender_id.requested")
+#: Statuses from this on are of refusals and failures.
+REFUSED = 400
+#: Characters of an id.
+LENGTH = 36
+#: Between the two, at most, beyond the time that the request took.
+MARGIN = timedelta(seconds=10)
+
+
+async def _thing(conn: Connection, actor: Actor, asked: Asked, kinds: Collection[str]) -> Thing | None:
+    """What a request was about, by the id in its path; else what it made."""
+    ids = [part for part in asked.path.split("/") if len(part) == LENGTH]
+    named = ids[0] if ids else None
+    if named is None and asked.status < REFUSED and asked.request_id:
+        began = asked.at - timedelta(milliseconds=asked.duration_ms or 0) - MARGIN
+        upper, lower = bounded_scan.bounds(None, date_from=began, date_to=asked.at + MARGIN)
+        named = await conn.fetchval(MADE, actor.organization_id, lower, upper, asked.request_id, list(MADE_BY))
+    try:
+        id = UUID(named or "")
+    except ValueError:
+        return None
+    if "message" in kinds:
+        try:
+            return Thing("message", (await messages.get(conn, actor, id=id)).message.id)
+        except NotFound:
+            pass
+    return await finding.by_id(conn, actor, id=id, kinds=[kind for kind in kinds if kind != "message"])
 
 
 def _channel(filters: Filters) -> str | None:

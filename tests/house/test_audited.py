@@ -527,6 +527,7 @@ SUBMITTED = {
     "/campaigns/{id}/export": "campaign.exported",
     "/contacts": "contact.created",
     "/contacts/{id}": "contact.changed",
+    "/contacts/{id}/notes": "contact.changed",
     "/contacts/marked": "contact.deleted",
     "/contacts/undo": "contact.created",
     "/contacts/export": "contacts.exported",

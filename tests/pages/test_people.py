@@ -14,14 +14,18 @@ import pytest
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from heliograph.consent import optouts
 from heliograph.consent.optouts import OptOut
 from heliograph.contacts import marked, records, tags
 from heliograph.contacts.records import Entry
+from heliograph.inbox import threads
+from heliograph.inbox.threads import Heard
 from heliograph.overview.exports import jobs, kinds
 
-from .conftest import Browser, Page, Tenant, make_person, make_tenant
+from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
 from .exported import fetch, write
+from .test_messages import send
 
 
 async def add(pool: Pool, tenant: Tenant, *entries: Entry) -> None:
@@ -302,3 +306,84 @@ async def test_words_for_stop_are_for_those_who_answer_for_the_organization(
     assert (await browser.get("/contacts/opt-outs/words")).status == 403
     form = (await browser.get("/account")).form("/account")
     assert (await browser.post("/contacts/opt-outs/words", form | {"opt_out_words": "HELLO"})).status == 403
+
+
+async def test_notes_go_with_their_contact(pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser) -> None:
+    await add(pool, tenant, *people(1))
+    id = await pool.fetchval("SELECT id FROM contacts")
+    place = f"/contacts/{id}"
+    page = await owner.get(place)
+    page = await owner.submit(page, f"{place}/notes", notes="Calls after six.\r\n<b>Never</b> on Sundays.")
+    assert "Saved." in page.words
+    assert "Calls after six.\n&lt;b&gt;Never&lt;/b&gt; on Sundays." in page.text
+    refused = await owner.submit(page, f"{place}/notes", notes="x" * 2_001)
+    assert (refused.status, "Notes have at most 2,000 characters." in refused.words) == (422, True)
+    assert "x" * 2_001 in refused.text  # what was typed is kept
+    # The log says that they changed, not what they say.
+    entry = await pool.fetchrow("SELECT after FROM audit_log WHERE action = 'contact.changed'")
+    assert entry is not None
+    assert ("(changed)" in entry["after"], "Sundays" in entry["after"]) == (True, False)
+    # Who may not write reads them; nobody of another organization does.
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    await other_browser.sign_in("vera@example.com")
+    seen = await other_browser.get(place)
+    assert ("Calls after six." in seen.words, f"{place}/notes" in seen.text) == (True, False)
+    assert (await other_browser.post(f"{place}/notes", {"notes": "mine"})).status == 403
+    # A deleted contact takes them along, and brings them back.
+    page = await owner.submit(await owner.get(place), "/contacts/marked", do="delete")
+    assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
+    await owner.submit(page, "/contacts/undo")
+    assert "Calls after six." in (await owner.get(place)).words
+
+
+async def test_a_persons_page_leads_to_their_conversations_and_campaigns(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    await add(pool, tenant, *people(2))
+    first, second = (f"/contacts/{row['id']}" for row in await pool.fetch("SELECT id FROM contacts ORDER BY phone"))
+    page = await owner.get(first)
+    assert ("they wrote last" in page.words, "Campaigns that reached out" in page.words) == (False, False)
+    phone = people(1)[0].phone
+    heard = Heard(tenant.id, "sms", uuid.uuid4(), phone, uuid7(), clock.now())
+    async with pool.acquire() as conn:
+        await threads.note(conn, [heard])
+    await send(api, tenant, to=phone)
+    body = {"name": "Spring sale", "content": "Hello", "recipients": [phone]}
+    status, _, made = await api.ask("POST", "/campaigns", json=body, headers=tenant.headers)
+    assert status == 201, made
+    campaign = uuid.UUID(made["campaign"]["id"])
+    await pool.execute("UPDATE messages SET campaign_id = $1", campaign)
+    page = await owner.get(first)
+    assert f'href="/inbox/{threads.id_of(heard.line_id, phone)}"' in page.text
+    assert f'href="/campaigns/{campaign}"' in page.text
+    assert "Spring sale" in page.words
+    other = await owner.get(second)
+    assert ("they wrote last" in other.words, "Spring sale" in other.words) == (False, False)
+
+
+async def test_a_list_becomes_the_audience_of_a_campaign(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await add(pool, tenant, *people(2, "vip"), Entry("+351912345678", "Rui", tags=("vip",)))
+    assert "Write to these" not in (await owner.get("/contacts")).words  # everybody is nobody's choice
+
+    async def followed(query: str) -> Page:
+        (link,) = re.findall(r'href="(/campaigns/new[?]people=[^"]*)"', (await owner.get(f"/contacts?{query}")).text)
+        return await owner.get(link.replace("&amp;", "&"))
+
+    by_tag = await followed("tag=vip&match=all")
+    form = by_tag.form("/campaigns")
+    assert (form["tags"], form["match"]) == ("vip", "all")
+    assert re.search(r'value="tags" checked', by_tag.text)
+    listed = (await followed("tag=vip&country=PT")).text
+    assert re.search(r'value="numbers" checked', listed)
+    assert re.search(r"<textarea[^>]*>\+351912345678</textarea>", listed)
+    # Part of a list would be an audience that nobody chose.
+    for start in range(0, 10_000, 2_500):
+        await add(pool, tenant, *(Entry(f"+25882{2_000_000 + start + n}", "Many") for n in range(2_500)))
+    page = await followed("country=MZ")
+    assert page.path.startswith("/contacts?")
+    assert "More than 10,000 people fit these filters." in page.words
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    await other_browser.sign_in("vera@example.com")
+    assert "Write to these" not in (await other_browser.get("/contacts?tag=vip")).words

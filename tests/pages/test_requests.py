@@ -86,3 +86,30 @@ async def test_who_may_not_develop_sees_no_requests(pool: Pool, tenant: Tenant, 
     page = await browser.get("/requests")
     assert page.status == 403
     assert "Developer" in page.words
+
+
+async def test_a_request_leads_to_what_it_was_about(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    body = {"name": "Ana", "phone": PHONE}
+    status, headers, made = await api.ask("POST", "/contacts", json=body, headers=tenant.headers)
+    assert status < 300, made
+    contact = made["contact"]["id"]
+    body = {"name": "Spring sale", "content": "Hello", "recipients": [PHONE]}
+    status, started, begun = await api.ask("POST", "/campaigns", json=body, headers=tenant.headers)
+    assert status < 300, begun
+    status, changed, _ = await api.ask("PATCH", f"/contacts/{contact}", json={"name": "Eva"}, headers=tenant.headers)
+    assert status == 200
+
+    async def is_written() -> bool:
+        return bool(await pool.fetchval("SELECT count(*) >= 3 FROM requests"))
+
+    await until(is_written)
+    for told, place in (
+        (headers, f"/contacts/{contact}"),
+        (started, f"/campaigns/{begun['campaign']['id']}"),
+        (changed, f"/contacts/{contact}"),
+    ):
+        page = await owner.get(f"/requests?q={told['x-request-id']}")
+        assert f'href="{place}"' in page.text, place
+    await pool.execute("DELETE FROM contacts")
+    for told in (headers, changed):
+        assert "What it was about" not in (await owner.get(f"/requests?q={told['x-request-id']}")).words

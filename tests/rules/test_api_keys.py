@@ -112,7 +112,7 @@ async def test_a_key_of_another_organization_is_not_found(pool: Pool, operator: 
 async def test_the_keyring_knows_an_actor_and_forgets_a_revoked_one(pool: Pool, operator: Actor) -> None:
     key, secret = await issue(pool, operator, profile="full_access")
     keyring = Keyring(pool)
-    actor = await keyring.authenticate(secret, "127.0.0.1")
+    actor = await keyring.authenticate(secret, "127.0.0.1", operation="sendSms")
     assert (actor.organization_id, actor.key_id, actor.scopes) == (operator.organization_id, key.id, frozenset(SCOPES))
     # A key that is just being changed is passed over.
     await keyring.close()
@@ -121,7 +121,7 @@ async def test_the_keyring_knows_an_actor_and_forgets_a_revoked_one(pool: Pool, 
     await asyncio.sleep(MAX_AGE)
     with pytest.raises(Unauthorized):
         await keyring.authenticate(secret, "127.0.0.1")
-    assert await pool.fetchval("SELECT last_used_at IS NOT NULL FROM api_keys")
+    assert await pool.fetchval("SELECT last_used_at IS NOT NULL AND last_used_for = 'sendSms' FROM api_keys")
 
 
 async def test_a_key_works_only_from_its_networks_and_until_its_date(pool: Pool, operator: Actor) -> None:

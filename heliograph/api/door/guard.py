@@ -193,7 +193,7 @@ class Guard:
                 raise Unauthorized
             guessing = limiter.is_locked_out(call.address)
             call.actor = await self._services.keyring.authenticate(
-                key.decode("latin-1"), call.address, is_guess=guessing
+                key.decode("latin-1"), call.address, operation=call.operation.id, is_guess=guessing
             )
         except Unauthorized:
             self._services.failures.note(call.address)

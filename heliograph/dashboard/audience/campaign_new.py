@@ -12,7 +12,7 @@ from heliograph.campaigns import drafts
 from heliograph.campaigns.channels import sms, whatsapp
 from heliograph.campaigns.views import preview
 from heliograph.campaigns.views.preview import Preview
-from heliograph.dashboard.audience import campaign_drafts, campaign_form, campaign_trial, lists
+from heliograph.dashboard.audience import campaign_drafts, campaign_form, campaign_trial, lists, people
 from heliograph.dashboard.audience.campaign_form import Given
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
@@ -25,7 +25,11 @@ MANY = 1_000
 
 async def show(request: Request) -> Answer:
     """The form, as far as the address fills it in."""
-    typed = await campaign_form.prefilled(request)
+    listed = await people.audience_of(request) if request.query.get("people") else {}
+    if listed is None:
+        said = request.text("More than 10,000 people fit these filters. Give them a tag, and write to that.")
+        return Elsewhere(location=request.to("/contacts", **lists.kept(request.query, people.FIELDS)), notice=said)
+    typed = await campaign_form.prefilled(request) | listed
     if (draft := lists.id_of(typed["draft"])) is not None:
         typed |= await campaign_drafts.read(request, draft)
     else:

@@ -9,12 +9,16 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import time_of
+from heliograph.campaigns import record
+from heliograph.campaigns.audience import MAX_RECIPIENTS
 from heliograph.consent import optouts
-from heliograph.contacts import marked, records, search
+from heliograph.consent.people import names as names_of
+from heliograph.contacts import marked, notes, records, search
 from heliograph.contacts.records import Changes, Contact, ContactAlreadyExists, Entry
 from heliograph.contacts.search import Filters
 from heliograph.dashboard import exporting
 from heliograph.dashboard.audience import lists, words
+from heliograph.inbox import threads
 from heliograph.overview import messages
 from heliograph.overview.exports.kinds import Contacts
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
@@ -25,6 +29,10 @@ WRITE = "contacts:write"
 FIELDS = ("q", "tag", "match", "country", "opted")
 #: Messages that a person's page shows, and how many are looked through for them.
 LATEST, LOOK = 10, 5_000
+#: Messages whose campaigns are named.
+CAMPAIGNS = 50
+#: People of one look for an audience.
+LOOKED = 1_000
 TYPED = ("name", "first_name", "last_name", "phone", "tags")
 
 
@@ -35,7 +43,7 @@ async def show_list(request: Request) -> Answer:
     after = lists.id_of(request.query.get("after", ""))
     change_id = lists.id_of(request.query.get("change", ""))
     async with request.reading() as conn:
-        filters, problem = await _filters(conn, request, kept)
+        filters, problem = await filters_of(conn, request, kept)
         found = await search.search(conn, request.actor, filters=filters, after=after, limit=limit)
         change = None if change_id is None else await marked.find(conn, request.actor, id=change_id)
     rows = found.contacts[:limit]
@@ -50,6 +58,7 @@ async def show_list(request: Request) -> Answer:
         "countries": lists.countries(request),
         "may_write": request.may(WRITE),
         "may_export": request.may(WRITE, EXPORT),
+        "writes_to": _campaign(request, kept),
         "change": change,
         "here": request.to("/contacts", **kept, **limited, after=request.query.get("after")),
         "older": None if last is None else request.to("/contacts", **kept, **limited, after=last.hex),
@@ -62,14 +71,46 @@ async def show_list(request: Request) -> Answer:
 
 async def show(request: Request) -> Answer:
     """One person: what is known, whether they may be written to, and what was."""
+    return Shown(template="audience/person.html", values=await _values(request))
+
+
+async def annotate(request: Request) -> Answer:
+    """Other notes on them."""
+    id, written = request.id(), request.form.get("notes", "")
+    try:
+        async with request.writing() as conn:
+            await notes.write(conn, request.actor, id=id, notes=written)
+    except Invalid as refusal:
+        said = Invalid(
+            *((one["field"], one["issue"], words.CONTACT_FORM["notes"]) for one in refusal.details["fields"])
+        )
+        return refused("audience/person.html", said, await _values(request) | {"notes": written})
+    return Elsewhere(location=request.to(f"/contacts/{id}"), notice=request.text("Saved."))
+
+
+async def _values(request: Request) -> dict[str, Any]:
     async with request.reading() as conn:
         contact = await records.get(conn, request.actor, id=request.id())
+        written = await notes.get(conn, request.actor, id=contact.id)
         opt_out = await optouts.find(conn, request.actor, phone=contact.phone) if contact.opted_out else None
         found = await messages.list_page(
-            conn, request.actor, filters=messages.Filters(recipient=contact.phone), limit=LATEST, look=LOOK
+            conn, request.actor, filters=messages.Filters(recipient=contact.phone), limit=CAMPAIGNS, look=LOOK
         )
-    values = {
+        conversations = []
+        if request.may("whatsapp:read"):
+            names = {*await names_of(conn, request.actor.organization_id, contact.phone)}
+            peers = names | set(phones.spellings(contact.phone))
+            conversations = await threads.of_peers(conn, request.actor, peers=peers, limit=LATEST)
+        sent = list(dict.fromkeys(one.campaign_id for one in found.messages if one.campaign_id is not None))
+        sees_campaigns = request.may("campaigns:read")
+        campaigns = await record.names(conn, request.actor, ids=sent) if sees_campaigns and sent else {}
+    return {
         "contact": contact,
+        "notes": written,
+        "longest": notes.LONGEST,
+        "conversations": conversations,
+        "campaigns": campaigns,
+        "most_campaigns": CAMPAIGNS,
         "opt_out": opt_out,
         "may_lift": opt_out is not None and opt_out.source == optouts.ORGANIZATION and _may_opt(request),
         "may_opt": _may_opt(request),
@@ -80,7 +121,6 @@ async def show(request: Request) -> Answer:
         "may_write": request.may(WRITE),
         "sees_log": request.may(permission=AUDIT),
     }
-    return Shown(template="audience/person.html", values=values)
 
 
 async def show_new(request: Request) -> Answer:
@@ -192,9 +232,34 @@ async def export(request: Request) -> Answer:
     kept = lists.kept(request.form, FIELDS)
     form: Literal["csv", "jsonl"] = "jsonl" if lists.as_json(request) else "csv"
     async with request.reading() as conn:
-        filters, _ = await _filters(conn, request, kept)
+        filters, _ = await filters_of(conn, request, kept)
     wanted = Contacts(form=form, delimiter=exporting.separator(request), filters=filters)
     return await exporting.ask(request, request.actor, wanted)
+
+
+def _campaign(request: Request, kept: dict[str, str]) -> str:
+    """Where a campaign to all that fit begins; "" for who makes none, or where nothing is asked for."""
+    asked = {name: value for name, value in kept.items() if value}
+    if not request.may("campaigns:write") or not request.may(WRITE) or not asked.keys() - {"match"}:
+        return ""
+    return request.to("/campaigns/new", people="1", **asked)
+
+
+async def audience_of(request: Request) -> dict[str, str] | None:
+    """What of a campaign's form the filters of the address fill in: tags alone as tags, so that whoever gets one until
+    the start is written to, and else the numbers of all who fit now. None: they are more than can be listed, and part
+    of a list would be an audience that nobody chose."""
+    kept = lists.kept(request.query, FIELDS)
+    if kept["tag"] and not (kept["q"] or kept["country"] or kept["opted"]):
+        return {"to": "tags", "tags": kept["tag"], "match": kept["match"]}
+    async with request.reading() as conn:
+        filters, _ = await filters_of(conn, request, kept)
+    found: list[str] = []
+    async for page in search.pages(request.reading_in_turn, request.actor, filters=filters, size=LOOKED):
+        found += [one.phone for one in page]
+        if len(found) > MAX_RECIPIENTS:
+            return None
+    return {"to": "numbers", "numbers": "\n".join(found)}
 
 
 def _sees_numbers(request: Request) -> bool:
@@ -214,7 +279,7 @@ def _back(request: Request) -> str:
     return given if is_ours else request.to("/contacts")
 
 
-async def _filters(conn: Connection, request: Request, kept: dict[str, str]) -> tuple[Filters, str]:
+async def filters_of(conn: Connection, request: Request, kept: dict[str, str]) -> tuple[Filters, str]:
     """(what is asked for, what of it could not be understood)"""
     problem = ""
     try:

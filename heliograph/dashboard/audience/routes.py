@@ -58,4 +58,5 @@ ROUTES: tuple[Route, ...] = (
     get("/contacts/{id}", people.show, READ),
     get("/contacts/{id}/edit", people.show_edit, WRITE),
     post("/contacts/{id}", people.change, WRITE),
+    post("/contacts/{id}/notes", people.annotate, WRITE),
 )

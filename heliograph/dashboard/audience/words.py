@@ -12,6 +12,7 @@ CONTACT_FORM: Mapping[str, str] = {
     "phone": "Write the number with + and its country code, or as people in your organization's country do.",
     "tags": "At most 50 tags of 1 to 64 characters, separated by commas.",
     "tag": "A tag has 1 to 64 characters.",
+    "notes": "Notes have at most 2,000 characters.",
     "same": "This is its name already.",
     "ids": "Mark at least one person, and at most 200.",
 }

@@ -14,6 +14,7 @@ from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of
 from heliograph.overview import requests
+from heliograph.overview.finding import Thing
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.pieces import charts, leafing, ranges
 from heliograph.pages.pieces.charts import Chart, Series
@@ -86,15 +87,45 @@ async def show(request: Request) -> Answer:
 
 async def _values(request: Request, id: UUID) -> dict[str, Any]:
     async with request.reading() as conn:
-        found = await requests.get(conn, request.actor, id=id)
+        found = await requests.get(
+            conn, request.actor, id=id, kinds=[kind for kind, scope in THINGS.items() if request.may(scope)]
+        )
         names = await _names(conn, request, [found.request, *found.siblings])
     public = request.services.settings.public_url or f"http://{request.host}"
     return {
         "asked": found.request,
+        "thing": None if found.thing is None else _place(request, found.thing),
         "siblings": found.siblings,
         "names": names,
         "curl": _curl(found.request, public.rstrip("/")),
     }
+
+
+#: What a request may have been about, and who sees that.
+THINGS = {
+    "message": "sms:read",
+    "campaign": "campaigns:read",
+    "contact": "contacts:read",
+    "endpoint": "webhooks:read",
+    "template": "whatsapp:read",
+    "key": "api_keys:read",
+    "sender": "sender_ids:read",
+}
+
+
+def _place(request: Request, thing: Thing) -> tuple[str, str]:
+    """(where it is, what it is called)"""
+    text = request.text
+    path, name = {
+        "message": (f"/messages/{thing.id}", text("The message")),
+        "campaign": (f"/campaigns/{thing.id}", text("The campaign")),
+        "contact": (f"/contacts/{thing.id}", text("The contact")),
+        "endpoint": (f"/webhooks/{thing.id}", text("The endpoint")),
+        "template": (f"/templates/{thing.id}", text("The template")),
+        "key": ("/keys", text("API keys")),
+        "sender": ("/senders", text("Sender IDs")),
+    }[thing.kind]
+    return request.to(path), name
 
 
 def _filters(request: Request, range: Range) -> tuple[Filters, str, str]:

@@ -128,19 +128,19 @@ def _cards(request: Request, picture: Picture) -> list[tuple[str, str, str, str]
             text("Delivered"),
             "–" if rate is None else f"{speech.number(rate, 1)} %",
             change(rate, earlier, 1, " %"),
-            arrived,
+            "" if rate is None else arrived,
         ),
         (
             text("Half within"),
             "–" if now.p50 is None else speech.lasted(now.p50),
             change(now.p50, before.p50, 1, " s"),
-            arrived,
+            "" if now.p50 is None else arrived,
         ),
         (
             text("95 % within"),
             "–" if now.p95 is None else speech.lasted(now.p95),
             change(now.p95, before.p95, 1, " s"),
-            arrived,
+            "" if now.p95 is None else arrived,
         ),
     ]
 
