@@ -550,7 +550,7 @@ CREATE TABLE contact_notes (
     CONSTRAINT contact_notes_contact FOREIGN KEY (organization_id, mode, contact_id)
         REFERENCES contacts ON DELETE CASCADE
 );
-COMMENT ON TABLE contact_notes IS 'tenant: what an organization''s people write down about a contact; in no message and no export. They go with the contact, whoever deletes or erases it';
+COMMENT ON TABLE contact_notes IS 'tenant: what an organization''s people write down about a contact; in no message and no list that is exported. They go with the contact, whoever deletes or erases it';
 
 CREATE TABLE contact_imports (
     organization_id uuid NOT NULL CONSTRAINT contact_imports_organization REFERENCES organizations,

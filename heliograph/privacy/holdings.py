@@ -26,11 +26,14 @@ _FIRST = UUID(int=0)
 #: $1: the organization; $2: the person's names. Each is bounded by how often a person can be in it.
 LISTS = {
     "contact": """
-SELECT id, mode, phone, name, first_name, last_name, tags, created_at, updated_at
-  FROM contacts WHERE organization_id = $1 AND phone = ANY ($2) ORDER BY id
+SELECT c.id, c.mode, c.phone, c.name, c.first_name, c.last_name, c.tags,
+       (SELECT notes FROM contact_notes
+         WHERE organization_id = $1 AND mode = c.mode AND contact_id = c.id LIMIT 1) AS notes,
+       c.created_at, c.updated_at
+  FROM contacts c WHERE c.organization_id = $1 AND c.phone = ANY ($2) ORDER BY c.id
 """,
     "contact_before": """
-SELECT what, tag, phone, name, first_name, last_name, tags, changed_at
+SELECT what, tag, phone, name, first_name, last_name, tags, notes, changed_at
   FROM contact_changes WHERE organization_id = $1 AND phone = ANY ($2) ORDER BY change_id
 """,
     "opt_out": """

@@ -10,7 +10,7 @@ import msgspec
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.consent import optouts, people
-from heliograph.contacts import records
+from heliograph.contacts import notes, records
 from heliograph.contacts.records import Entry
 from heliograph.privacy import erasure, holdings
 from heliograph.queue import timers
@@ -48,7 +48,8 @@ async def test_a_person_is_erased_by_any_of_their_names_and_bills_stay(pool: Poo
         for to in (ANA, ANA_8, BIA):
             assert (await acceptor.accept(send(who, to=to))).status == 202
             async with pool.acquire() as conn:
-                await records.create(conn, who, entry=Entry(to, "Somebody", tags=("vip",)))
+                contact = await records.create(conn, who, entry=Entry(to, "Somebody", tags=("vip",)))
+                await notes.write(conn, who, id=contact.id, notes=f"Calls after six: {to}")
     async with pool.acquire() as conn, conn.transaction():
         await timers.ensure(conn, inbox.TIMER)
         said = [Inbound(by[1:], "258800001234", 0, b"hello", b"raw") for by in (ANA, BIA)]
@@ -60,7 +61,11 @@ async def test_a_person_is_erased_by_any_of_their_names_and_bills_stay(pool: Poo
     await Meta(pool).say(acme, message(acme, "hi", by=None, user_id="BR.1"), message(acme, "hi", by=BIA))
 
     async with pool.acquire() as conn:
-        held = Counter([row["what"] async for row in holdings.held(conn, actor, address=ANA_8)])
+        listed = [row async for row in holdings.held(conn, actor, address=ANA_8)]
+        assert {row["notes"] for row in listed if row["what"] == "contact"} == {
+            f"Calls after six: {one}" for one in (ANA, ANA_8)
+        }
+        held = Counter(row["what"] for row in listed)
         assert held == {
             "contact": 2,
             "opt_out": 1,
@@ -94,6 +99,7 @@ async def test_a_person_is_erased_by_any_of_their_names_and_bills_stay(pool: Poo
     assert not [row for row in logged for name in (ANA, ANA_8) if name in str(tuple(row))]
     left = await pool.fetch("SELECT phone FROM contacts WHERE organization_id = $1", actor.organization_id)
     assert [row[0] for row in left] == [BIA]
+    assert (await rows_of(pool, "contact_notes", actor), await rows_of(pool, "contact_notes", other)) == (1, 3)
     for table, count in (("messages", 3), ("received_messages", 2), ("whatsapp_messages", 2), ("opt_outs", 1)):
         assert (
             await pool.fetchval(f"SELECT count(*) FROM {table} WHERE organization_id = $1", actor.organization_id)
