@@ -101,6 +101,7 @@ ACTIONS = {
     "opt_out.lifted": "Opt-out lifted",
     "opt_outs.exported": "Opt-outs exported",
     "messages.exported": "Messages exported",
+    "message.given_up": "Waiting message given up, by an operator",
     "message.revealed": "Message text and number revealed",
     "conversation.assigned": "Conversation assigned",
     "conversation.closed": "Conversation closed or opened again",

@@ -69,7 +69,7 @@ ACTIONS = (
 )
 
 #: Keys of its own.
-KEYS = (("f", "Full screen, on the page Now"),)
+KEYS = (("f", "Full screen, on the page Now"), ("a x", "Approve and reject, on the page Approvals"))
 
 
 def frame(request: Request) -> dict[str, Any]:

@@ -192,6 +192,43 @@ async def test_a_passkey_of_the_console_is_made_and_opens_it(site: Site) -> None
     assert site.complaints == []
 
 
+@pytest.mark.lasts(25)
+@pytest.mark.parametrize("site", looks(DAY), indirect=True)
+async def test_support_decides_by_keys_and_looks_into_an_organization(site: Site) -> None:
+    """Journey 10, and what stands beside it: approvals by keys, viewing as an organization, both audit logs."""
+    page, says = site.page, site.says
+    await set_up(site)
+    async with site.pool.acquire() as conn:
+        await sender_ids.request(conn, site.made.actor, value="PADARIA")
+        await sender_ids.request(conn, site.made.actor, value="G00GLE")
+    await page.goto(site.base + "/console/approvals")
+    await page.locator("article", has_text="G00GLE").wait_for()
+    await page.keyboard.press("j")
+    await page.keyboard.press("a")
+    await page.get_by_role("button", name=says("Undo")).wait_for()
+    assert await site.pool.fetchval("SELECT status FROM sender_ids WHERE value = 'PADARIA'") == "approved"
+    await page.keyboard.press("x")
+    await page.wait_for_url("**/reject")
+    organization = str(site.made.actor.organization_id)
+    await page.goto(f"{site.base}/console/organizations/{organization}/view")
+    await page.locator("#reason").fill("ticket 815")
+    await page.keyboard.press("Enter")
+    async with page.context.expect_page() as opened:
+        await page.get_by_role("link", name=says("Open its dashboard")).click()
+    theirs = await opened.value
+    await theirs.wait_for_url(site.base + "/")
+    band = theirs.locator("aside.band.warn:not([hidden])")
+    assert "ticket 815" in await band.inner_text()
+    await theirs.goto(site.base + "/audit")
+    assert "ticket 815" in await theirs.locator("main").inner_text()
+    await band.get_by_role("button", name=says("Stop viewing")).click()
+    await theirs.wait_for_url("**/login")
+    # The console is still open, and says the same.
+    await page.goto(site.base + "/console/audit?action=organization.viewed")
+    assert "ticket 815" in await page.locator("main").inner_text()
+    assert site.complaints == []
+
+
 @pytest.mark.lasts(40)
 @pytest.mark.parametrize("site", [DAY, NIGHT] if LONG else [NIGHT], indirect=True)
 async def test_every_page_of_the_console(site: Site) -> None:

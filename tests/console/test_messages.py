@@ -73,3 +73,33 @@ async def test_who_may_not_see_all_of_the_log_sees_their_own(pool: Pool, root: B
     assert "eva@example.com" not in (await other_browser.get("/console/audit?who=Eva")).words
     page = await root.get("/console/audit?who=Eva&action=operator.signed_in")
     assert "Operator signed in to the console" in page.words
+
+
+async def test_a_message_that_waits_is_given_up_for_a_reason(
+    pool: Pool, api: Api, tenant: Tenant, root: Browser
+) -> None:
+    id = await sent(api, tenant)
+    before = await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id)
+    page, here = await root.get(f"/console/messages/{id}"), f"/console/messages/{id}/give-up"
+    wrong = await root.submit(page, here, given_up=" ")
+    assert (wrong.status, "Say why" in wrong.words) == (422, True)
+    page = await root.submit(page, here, given_up="asked for by phone")
+    assert page.path == f"/console/messages/{id}"
+    assert await pool.fetchval("SELECT status FROM messages") == "canceled"
+    assert await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id) == before - 1
+    assert here not in page.text, "what has ended is not ended again"
+    told = await pool.fetchrow("SELECT who, organization_id, reason FROM audit_log WHERE action = 'message.given_up'")
+    assert tuple(told) == ("operator", tenant.id, "asked for by phone")
+    token = page.form(f"/console/messages/{id}/reveal")["_token"]
+    # A second form that was open meanwhile changes and records nothing.
+    again = await root.post(here, {"_token": token, "given_up": "once more"})
+    assert again.status == 200
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'message.given_up'") == 1
+    await pool.execute("UPDATE messages SET status = 'sent'")
+    late = await root.post(here, {"_token": token, "given_up": "too late"})
+    assert (late.status, "can no longer be canceled" in late.words) == (422, True)
+    assert (
+        await root.post(
+            "/console/messages/0199c0de-0000-7000-8000-000000000000/give-up", {"_token": token, "given_up": "x"}
+        )
+    ).status == 404

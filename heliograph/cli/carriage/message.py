@@ -31,12 +31,12 @@ from heliograph.cli.terminal.console import (
     table,
 )
 from heliograph.sending.timeline import Timeline
-from heliograph.sms import messages, timeline
+from heliograph.sms import giving_up, messages, timeline
 from heliograph.whatsapp import messages as whatsapp_messages
 from heliograph.whatsapp import timeline as whatsapp_timeline
 from heliograph.why import words
 
-app = group("List an organization's messages, and show the history of one.")
+app = group("List an organization's messages, show the history of one, and give one up that waits.")
 
 COLUMNS = ("id", "status", "recipient", "sender", "segments", "accepted_at", "failure_code", "client_reference")
 WHATSAPP_COLUMNS = ("id", "direction", "status", "recipient", "template_name", "accepted_at", "failure_code")
@@ -183,6 +183,27 @@ def show_(
     print(table([[one["at"], one["what"], cell(one["detail"])] for one in found["entries"]], ("at", "what", "detail")))
     for one in found["queued"]:
         print(f"\nqueued: {cell(one)}")
+
+
+@app.command("give-up")
+def give_up(
+    id: Annotated[UUID, typer.Argument(metavar="MESSAGE_ID", help="Id of the SMS, as returned by the send.")],
+    reason: Annotated[str, typer.Option(help="Why; the organization reads it in its audit log.")],
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Cancel an SMS that no supplier has yet, and refund it. Refused once it is on its way or has ended.
+
+    \b
+    Example:
+      heliograph message give-up 0199c0de-0000-7000-8000-000000000000 --reason "asked for by phone"
+    """
+
+    async def work(conn: Connection) -> dict[str, object]:
+        ended = await giving_up.give_up(conn, shell(), id=id, reason=reason)
+        return {"id": ended.id, "status": ended.status}
+
+    show(on_database(work, settings_of(data_dir)), json)
 
 
 def _in_units(message: dict[str, Any]) -> dict[str, Any]:

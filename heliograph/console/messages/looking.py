@@ -21,8 +21,10 @@ from heliograph.base.process.logs import NUMBERS, cleaned
 from heliograph.console.acting import acting_for
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import APPROVE
 from heliograph.sending.timeline import Timeline
-from heliograph.sms import messages, timeline
+from heliograph.sms import giving_up, messages, timeline
+from heliograph.sms.messages import MessageNotCancelable
 from heliograph.whatsapp import messages as whatsapp_messages
 from heliograph.whatsapp import timeline as whatsapp_timeline
 
@@ -70,7 +72,7 @@ async def show(request: Request) -> Answer:
     """Everything that happened to it, without text and whole number."""
     async with request.reading() as conn:
         found = await _read(conn, request.id(), None)
-    return Shown(template="messages/message.html", values=_values(found, whole=False))
+    return Shown(template="messages/message.html", values=_values(request, found, whole=False))
 
 
 async def reveal(request: Request) -> Answer:
@@ -81,10 +83,32 @@ async def reveal(request: Request) -> Answer:
         async with request.reading() as conn:
             found = await _read(conn, id, None)
         wrong = Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
-        return refused("messages/message.html", wrong, _values(found, whole=False))
+        return refused("messages/message.html", wrong, _values(request, found, whole=False))
     async with request.writing() as conn:
         found = await _read(conn, id, msgspec.structs.replace(request.who, reason=reason))
-    return Shown(template="messages/message.html", values=_values(found, whole=True))
+    return Shown(template="messages/message.html", values=_values(request, found, whole=True))
+
+
+async def give_up(request: Request) -> Answer:
+    """End it while no supplier has it, for a reason that its organization reads."""
+    id, reason = request.id(), request.form.get("given_up", "")
+    try:
+        async with request.writing() as conn:
+            await giving_up.give_up(conn, request.who, id=id, reason=reason)
+    except (Invalid, MessageNotCancelable) as refusal:
+        code, said = (
+            ("length", refusal.details["fields"][0]["message"])
+            if isinstance(refusal, Invalid)
+            else (
+                refusal.code,
+                refusal.message,
+            )
+        )
+        async with request.reading() as conn:
+            found = await _read(conn, id, None)
+        wrong = Invalid(("given_up", code, said))
+        return refused("messages/message.html", wrong, _values(request, found, whole=False) | {"given_up": reason})
+    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("It is given up: nothing of it goes out."))
 
 
 async def _read(conn: Connection, id: UUID, by: Who | None) -> Timeline:
@@ -99,7 +123,7 @@ async def _read(conn: Connection, id: UUID, by: Who | None) -> Timeline:
     raise NotFound
 
 
-def _values(found: Timeline, *, whole: bool) -> dict[str, Any]:
+def _values(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
     shown = (lambda values: values) if whole else _masked
     return {
         "id": found.message["id"],
@@ -111,6 +135,8 @@ def _values(found: Timeline, *, whole: bool) -> dict[str, Any]:
         "is_whole": whole,
         "text": found.text,
         "reason": "",
+        "given_up": "",
+        "may_end": found.message["status"] == "accepted" and bool(found.queued) and request.may(permission=APPROVE),
     }
 
 

@@ -27,10 +27,24 @@ function mark() {
   return Boolean(box);
 }
 
+// Things that wait for a decision, one below the other: `j` and `k` go through them, `a` and `x` decide.
+const cards = () => [...document.querySelectorAll("[data-decided]")];
+const card = () => cards().find((one) => one.contains(document.activeElement)) || cards()[0];
+
+function leaf(by) {
+  const all = cards(), at = all.findIndex((one) => one.contains(document.activeElement));
+  const to = all[Math.min(Math.max(at + by, 0), all.length - 1)]?.querySelector("[data-approve]");
+  to?.focus();
+  to?.scrollIntoView({ block: "nearest" });
+  return Boolean(to);
+}
+
 const ACTS = {
   "?": () => (help.showModal(), true),
-  j: () => step(1),
-  k: () => step(-1),
+  a: () => follow(card()?.querySelector("[data-approve]")),
+  x: () => follow(card()?.querySelector("[data-reject]")),
+  j: () => step(1) || leaf(1),
+  k: () => step(-1) || leaf(-1),
   " ": mark,
   s: () => follow([...document.querySelectorAll(".rail a")].find((link) => new URL(link.href).pathname === "/send")),
   n: () => follow($(".head a.primary")),
