@@ -61,6 +61,7 @@ check: $(VENV)/dev.stamp ## Formatting, lint, types and import layers
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@$(BIN)/python -m release.audit
 
 format: $(VENV)/dev.stamp ## Format the code and mend what lint can mend
 	$(BIN)/ruff format .

@@ -1,1 +1,4 @@
-"""Builds a release: wheel, source distribution, bill of materials, checksums. `make release` runs it."""
+"""Builds a release: wheel, source distribution, bill of materials, checksums. `make release` runs it.
+
+And compares what is locked with advisories, which `make check` does.
+"""

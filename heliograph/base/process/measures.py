@@ -19,7 +19,8 @@ class Counter:
 
     def __init__(self, name: str, help: str, labels: Sequence[str] = ()) -> None:
         self.name, self.help, self.labels = name, help, tuple(labels)
-        self.values: dict[Labels, float] = {}
+        # What is not there yet is no zero to Prometheus: the first outage would be an increase of nothing.
+        self.values: dict[Labels, float] = {} if labels else {(): 0}
 
     def add(self, *labels: str, by: float = 1) -> None:
         """Count `by` more. Labels in their order."""
