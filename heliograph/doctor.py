@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, timedelta
 
@@ -16,12 +18,13 @@ from heliograph.base.database import clock, migrate, roles
 from heliograph.base.database import url as database_url
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
-from heliograph.base.network import smtp
+from heliograph.base.network import certificates, smtp
 from heliograph.base.network.smtp import Unsent
 from heliograph.base.process.settings import Settings
 from heliograph.mail.work import sender_of
 from heliograph.queue import holds as queue_holds
 from heliograph.sms import checks as sms
+from heliograph.sms.dispatch import routing
 from heliograph.whatsapp import checks as whatsapp
 from heliograph.whatsapp.dispatch import holds
 
@@ -38,6 +41,13 @@ WORKER_SEEN = 15.0
 BACKUP_AGE = timedelta(hours=26)
 #: Without these, an answered message could be lost in a power cut.
 DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
+#: A statement that does nothing takes less, seconds: the database is near, and messages need many of them. The best of
+#: several counts, so that a busy moment is no outage.
+SLOW, TRIES = 0.05, 5
+#: A statement that waits for another one for so long is worth a warning, seconds.
+BLOCKED = 5.0
+#: A certificate that ends within this time is worth a warning.
+ENDING = timedelta(days=21)
 #: The checks of each channel.
 CHANNELS: tuple[Callable[[Connection, Settings], Awaitable[list[Check]]], ...] = (sms.look, whatsapp.look)
 
@@ -55,7 +65,8 @@ async def examine(conn: Connection, settings: Settings, *, far: bool = True) -> 
     else:
         checks.append(Check("migrations", "ok", "none pending"))
     try:
-        for look in (_roles, _partitions, _workers, *CHANNELS, _queue, _backups, *((_mail,) if far else ())):
+        looks = (_speed, disk, _certificates, _roles, _partitions, _workers, *CHANNELS, _queue, _backups)
+        for look in (*looks, *((_mail,) if far else ())):
             checks += await look(conn, settings)
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
         return checks  # the tables are not there yet, and that was said
@@ -117,6 +128,88 @@ async def _mail(conn: Connection, settings: Settings) -> list[Check]:
     finally:
         sender.close()
     return [Check("mail", "ok", f"{where} lets this service in")]
+
+
+BLOCKERS = """
+SELECT count(*), coalesce(extract(epoch FROM max(now() - query_start)), 0)::float8 FROM pg_stat_activity
+ WHERE datname = current_database() AND wait_event_type = 'Lock' AND query_start < now() - make_interval(secs => $1)
+"""
+
+
+async def _speed(conn: Connection, settings: Settings) -> list[Check]:
+    """Whether the database answers at once, and nobody waits for somebody else's transaction."""
+    took = []
+    for _ in range(TRIES):
+        began = time.perf_counter()
+        await conn.execute("SELECT")
+        took.append(time.perf_counter() - began)
+    best = min(took)
+    if best > SLOW:
+        detail = f"a statement that does nothing takes {best * 1000:.0f} ms"
+        remedy = "Look at the database's machine and the network to it: processor, disk, other programs, distance."
+        return [Check("speed of the database", "failed", detail, remedy)]
+    blocked, longest = await conn.fetchrow(BLOCKERS, BLOCKED)  # type: ignore[misc]
+    if blocked:
+        detail = f"{blocked} statements wait for others, the longest for {longest:.0f} s"
+        remedy = "End what they wait for: `SELECT pid, query, pg_blocking_pids(pid) FROM pg_stat_activity` names it."
+        return [Check("speed of the database", "warning", detail, remedy)]
+    return [Check("speed of the database", "ok", f"a statement that does nothing takes {best * 1000:.1f} ms")]
+
+
+# Only some roles may ask where the data is, and a refusal would fill the server's log.
+PLACE = """
+SELECT CASE WHEN pg_has_role(current_user, 'pg_read_all_settings', 'MEMBER') THEN current_setting('data_directory') END
+"""
+
+
+async def disk(conn: Connection, settings: Settings) -> list[Check]:
+    """How much of the database's disk is free, where that is this machine's: by its data directory, else by that of its
+    socket, else by the root of this machine's files."""
+    names = [host.name for host in database_url.parse(settings.database_url).hosts]
+    if not all(database_url.is_local(name) for name in names):
+        return [Check("disk", "ok", "the database's disk is not seen from here")]
+    place = await conn.fetchval(PLACE) or next((name for name in names if name.startswith("/")), "/")
+    try:
+        disk = shutil.disk_usage(place)
+    except OSError as error:
+        return [Check("disk", "warning", f"{place} cannot be looked at: {error.strerror}", "Check its permissions.")]
+    percent = 100 * disk.free / disk.total
+    detail = f"{disk.free / 1e9:,.1f} GB of {disk.total / 1e9:,.1f} GB are free at {place} ({percent:.0f} %)"
+    if percent < settings.disk_free_percent:
+        remedy = (
+            "Make room before it is full, which stops everything: a larger disk, fewer other files, or a shorter "
+            "HELIOGRAPH_TEXT_RETENTION_DAYS."
+        )
+        return [Check("disk", "failed", detail, remedy)]
+    return [Check("disk", "ok", detail)]
+
+
+async def _certificates(conn: Connection, settings: Settings) -> list[Check]:
+    """Whether certificates in files of ours end soon: those of the database's connection, and of suppliers'."""
+    target = database_url.parse(settings.database_url)
+    files = [("the database", path) for name, path in target.files if name in ("sslcert", "sslrootcert")]
+    for one in await routing.load(conn):
+        names = ("tls_certificate_file", "tls_ca_file")
+        files += [(one.name, one.settings[name]) for name in names if one.settings.get(name)]
+    checks = [_certificate(whose, path) for whose, path in files]
+    return checks or [Check("certificates", "ok", "no file of ours holds one")]
+
+
+def _certificate(whose: str, path: str) -> Check:
+    name = f"certificate of {whose}"
+    try:
+        ends = certificates.ends_at(path)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it holds no certificate"
+        return Check(name, "failed", f"{path} cannot be read: {reason}", "Correct the setting, or the file.")
+    left = ends - clock.now()
+    detail = f"{path} is valid until {iso(ends)}"
+    remedy = f"Replace {path} by a new one in time; sessions use it when they connect again."
+    if left <= timedelta(0):
+        return Check(name, "failed", f"{path} ended at {iso(ends)}", remedy)
+    if left < ENDING:
+        return Check(name, "warning", f"{detail}, {left.days} days from now", remedy)
+    return Check(name, "ok", detail)
 
 
 async def _roles(conn: Connection, settings: Settings) -> list[Check]:

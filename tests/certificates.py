@@ -24,18 +24,19 @@ class Authority:
         )
         self.file = self._write("ca", certificate, None)
 
-    def issue(self, name: str) -> str:
-        """A PEM file with a certificate for a host and its key."""
+    def issue(self, name: str, *, days: int = 1) -> str:
+        """A PEM file with a certificate for a host and its key, valid for so many days from now on."""
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.DNSName(name)]
         if name[0].isdigit():
             names = [x509.IPAddress(ipaddress.ip_address(name))]
-        certificate = self._builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key).add_extension(
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = self._builder(subject, key, days).add_extension(
             x509.SubjectAlternativeName(names), critical=False
         )
         return self._write(name, certificate, key)
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, days: int = 1) -> x509.CertificateBuilder:
         now = datetime.now(UTC)
         return (
             x509.CertificateBuilder()
@@ -43,8 +44,8 @@ class Authority:
             .issuer_name(self.name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=1))
-            .not_valid_after(now + timedelta(days=1))
+            .not_valid_before(now - timedelta(days=2))
+            .not_valid_after(now + timedelta(days=days))
         )
 
     def _write(self, name: str, builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey | None) -> str:

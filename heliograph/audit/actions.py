@@ -79,6 +79,7 @@ ACTIONS = {
     "number_rule.removed": "Rule for numbers removed",
     "queue.held": "Work held",
     "queue.released": "Held work released",
+    "queue.hurried": "Work that waited for its next try hurried",
     "queue.withdrawn": "Work withdrawn",
     "guard.released": "Range released by the operator",
     "guard.withdrawn": "Held messages canceled",

@@ -1475,10 +1475,12 @@ CREATE TABLE whatsapp_apps (
     verify_token     bytea NOT NULL,
     verified_at      timestamptz,
     last_callback_at timestamptz,
+    unsigned_at      timestamptz,
     created_at       timestamptz NOT NULL,
     changed_at       timestamptz NOT NULL
 );
 COMMENT ON TABLE whatsapp_apps IS 'reference: Meta apps, each with the secret that signs its callbacks to /in/whatsapp/{id}. Several organizations may share one. secret, old_secret and verify_token are sealed';
+COMMENT ON COLUMN whatsapp_apps.unsigned_at IS 'when a callback last came that was not signed with its secret, to a few seconds; NULL again with the next one that is';
 COMMENT ON COLUMN whatsapp_apps.verified_at IS 'when the callback URL last answered the handshake with the right token';
 
 CREATE TABLE whatsapp_accounts (

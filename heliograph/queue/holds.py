@@ -243,6 +243,52 @@ def _waiting(row: asyncpg.Record) -> Waiting:
     )
 
 
+class Sample(msgspec.Struct, frozen=True):
+    """A row of the queue, for whoever looks into it."""
+
+    id: UUID
+    kind: str
+    organization: str
+    due_at: datetime
+    tries: int
+    #: A worker has it.
+    is_leased: bool
+
+
+SAMPLE = """
+SELECT q.id, q.kind, o.name AS organization, q.due_at, q.tries, coalesce(q.lease_until > now(), false) AS is_leased
+  FROM (SELECT * FROM (SELECT * FROM queue ORDER BY due_at LIMIT 3000) first
+         WHERE kind = ANY ($1) AND (NOT $2 OR tries > 0) ORDER BY due_at LIMIT $3) q
+       LEFT JOIN organizations o ON o.id = q.organization_id
+ ORDER BY q.due_at
+"""
+
+
+async def sample(conn: Connection, *, only_tried: bool = False, limit: int = 20) -> list[Sample]:
+    """Outgoing rows that are due first; `only_tried`: of the first three thousand of the queue, those that wait for
+    another try."""
+    return [Sample(**row) for row in await conn.fetch(SAMPLE, list(OUTGOING), only_tried, limit)]
+
+
+HURRY = """
+UPDATE queue SET due_at = now()
+ WHERE id = $1 AND kind = ANY ($2) AND due_at > now() AND tries > 0 AND (lease_until IS NULL OR lease_until < now())
+RETURNING kind, organization_id
+"""
+
+
+async def hurry(conn: Connection, *, id: UUID, by: Who = SYSTEM) -> bool:
+    """Have a message or an event that waits for its next try go out now; False: it waits for something else, or a
+    worker has it. What is held stays held, and quiet hours stay quiet."""
+    async with conn.transaction():
+        rows = await conn.fetch(HURRY, id, list(OUTGOING))
+        if rows:
+            of = rows[0]["organization_id"]
+            told = {"kinds": sorted({row["kind"] for row in rows})}
+            await audit.record(conn, by, "queue.hurried", object_id=id, organization_id=of, after=told)
+    return bool(rows)
+
+
 # Found by key, page by page: what `withdraw` cannot end stays, and must not be found again.
 FREE = """
 SELECT id, line, organization_id FROM queue

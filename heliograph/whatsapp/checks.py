@@ -6,6 +6,7 @@ from typing import Any
 
 from heliograph.base.checks import LATE, Check
 from heliograph.base.crypto import Key, Unsealable
+from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
 from heliograph.queue import leases
@@ -68,6 +69,10 @@ def _account(one: dict[str, Any], key: Key | None) -> Check:
         return Check(name, "warning", ends, f"Run `{update} --token-file FILE`.")
     if one["subscribed"] is False:
         return Check(name, "warning", "Meta is not subscribed to send its callbacks", f"Run `{update} --subscribe`.")
+    if one["unsigned_at"] is not None:
+        detail = f"callbacks come that are not signed with the app's secret, the last at {iso(one['unsigned_at'])}"
+        remedy = f"If they are Meta's, the secret was changed there: run `{update} --app-secret-file FILE`."
+        return Check(name, "warning", detail, remedy)
     if not one["called_back"]:
         remedy = f"Enter at Meta what `heliograph whatsapp account show {one['waba_id']}` prints."
         return Check(name, "warning", "no callback from Meta has ever arrived", remedy)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from heliograph.base.checks import Check
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import SECRETS, Settings, in_force
@@ -131,3 +133,40 @@ async def test_who_decides_nothing_is_not_told_of_what_waits(pool: Pool, tenant:
     page = await browser.get("/console/notices")
     assert "1 sender ID waits" not in page.words
     assert "workers: none seen" in page.words
+
+
+async def test_work_is_withdrawn_and_hurried(pool: Pool, tenant: Tenant, api: Api, root: Browser) -> None:
+    ids = []
+    for number in range(3):
+        status, _, answer = await api.ask(
+            "POST",
+            "/sms/send",
+            json={"to": f"+25884123456{number}", "message": "Hello"},
+            headers=tenant.headers | {"idempotency-key": f"n{number}"},
+        )
+        assert status == 202
+        ids.append(answer["message"]["id"])
+    await pool.execute("UPDATE queue SET tries = 2, due_at = now() + interval '1 hour' WHERE id = $1", UUID(ids[0]))
+    page = await root.get("/console/queue")
+    assert "Waiting for another try" in page.words
+    page = await root.submit(page, f"/console/queue/{ids[0]}/hurry")
+    assert "It goes out now." in page.words
+    assert await pool.fetchval("SELECT due_at <= now() FROM queue WHERE id = $1", UUID(ids[0]))
+    token = page.form("/console/logout")["_token"]
+    again = await root.post(f"/console/queue/{ids[1]}/hurry", {"_token": token})
+    assert "It does not wait" in again.words
+    page = await root.get("/console/queue/withdraw")
+    for typed, said in (
+        ({"typed": ""}, "Type the word"),
+        ({"typed": "withdraw", "organization": "Nobody"}, "There is no organization"),
+        ({"typed": "withdraw", "kind": "carrier pigeons"}, "no such kind"),
+    ):
+        wrong = await root.submit(page, "/console/queue/withdraw", **typed)
+        assert (wrong.status, said in wrong.words) == (422, True), typed
+    before = await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id)
+    page = await root.submit(page, "/console/queue/withdraw", kind="sms", organization="Acme", typed="withdraw")
+    assert "canceled or dropped" in page.words
+    # What was never tried is canceled, and refunded.
+    assert await pool.fetchval("SELECT count(*) FROM messages WHERE status = 'canceled'") >= 2
+    assert await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id) <= before - 2
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'queue.withdrawn'") == 1

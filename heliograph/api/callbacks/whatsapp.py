@@ -30,6 +30,7 @@ def taker(intake: CallbackIntake, *, max_bytes: int) -> Taker:
         signature = call.headers.get(b"x-hub-signature-256")
         app = await intake.app(app_id, is_guess=call.is_guess or not is_signature(signature))
         if not is_signature(signature):
+            await intake.refused(app)
             raise NotGenuine
         await call.body(lambda body: intake.take(app, body, signature), max_bytes)
         return Answer()

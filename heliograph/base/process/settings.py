@@ -236,6 +236,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     webhook_concurrency: Annotated[int, "Maximum concurrent webhook attempts per worker"] = 256
 
+    disk_free_percent: Annotated[
+        int, "Doctor and console warn when less of the database's disk is free, in percent"
+    ] = 10
     text_retention_days: Annotated[int, "How long message text is kept, in days"] = 30
     metadata_retention_months: Annotated[int, "How long messages are kept, in months"] = 13
     audit_retention_months: Annotated[int, "How long the audit log is kept, in months; at least 13"] = 25

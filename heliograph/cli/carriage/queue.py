@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -26,20 +25,15 @@ from heliograph.cli.terminal.console import (
     shell,
     show,
 )
+from heliograph.overview.installation import withdrawing
 from heliograph.queue import holds
-from heliograph.queue.holds import OUTGOING, Hold, Overtaken, Row, Selection, Waiting, Withdrawn
-from heliograph.sms.accepting import withdrawal as sms_withdrawal
+from heliograph.queue.holds import OUTGOING, Hold, Selection, Waiting, Withdrawn
 from heliograph.sms.dispatch import suppliers
-from heliograph.whatsapp.accepting import withdrawal as whatsapp_withdrawal
 
 app = group("List, hold, release and withdraw queued work.")
 
 COLUMNS = ("kind", "line", "organization", "rows", "held", "leased", "later", "oldest_at")
 HOLD_COLUMNS = ("id", "kind", "supplier", "organization", "before", "reason", "created_at")
-#: Rows taken out in one transaction.
-BATCH = 1_000
-#: Times that a batch is tried again when workers were quicker.
-TRIES = 5
 
 Kind = Annotated[
     Literal["sms", "whatsapp", "webhook"] | None,
@@ -155,6 +149,24 @@ def release(
     show(released, json, HOLD_COLUMNS)
 
 
+@app.command("hurry")
+def hurry(
+    id: Annotated[UUID, typer.Argument(metavar="ID", help="Id of a message, or of a webhook event.")],
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Have a message or event that waits for its next try go out now. What is held stays held.
+
+    \b
+    Example:
+      heliograph queue hurry 0199c0de-0000-7000-8000-000000000000
+    """
+    done = on_database(lambda conn: holds.hurry(conn, id=id, by=shell()), settings_of(data_dir))
+    if json:
+        show({"hurried": done}, json)
+    say("It goes out now." if done else "It does not wait, or a worker has it.")
+
+
 @app.command("withdraw")
 def withdraw(
     tried: Annotated[
@@ -192,38 +204,15 @@ def withdraw(
         typer.confirm(f"Withdraw up to {found:,} rows permanently?", abort=True, err=True)
 
     async def work(conn: Connection) -> dict[str, Withdrawn]:
-        await holds.begin_withdrawal(conn, which, tried=tried, by=shell())
-        return {name: await _withdraw(conn, name, which, tried=tried) for name in which.kinds}
+        return await withdrawing.withdraw(conn, which, tried=tried, by=shell(), on_progress=_told)
 
     done = on_database(work, settings)
     rows = [{"kind": name, **as_plain(counts)} for name, counts in done.items()]
     show(rows, json, ("kind", *Withdrawn.__struct_fields__))
 
 
-async def _withdraw(conn: Connection, kind: str, which: Selection, *, tried: bool) -> Withdrawn:
-    done, after = Withdrawn(), None
-    while rows := await holds.free(conn, kind, which, after=after, limit=BATCH):
-        done += await _batch(conn, kind, rows, tried=tried)
-        after = rows[-1]
-        if len(rows) == BATCH:
-            say(f"{kind}: {done.canceled + done.ended:,} withdrawn so far.")
-    return done
-
-
-async def _batch(conn: Connection, kind: str, rows: list[Row], *, tried: bool) -> Withdrawn:
-    if kind == "webhook":
-        return await holds.drop(conn, kind, rows)
-    rule: Callable[..., Coroutine[Any, Any, Withdrawn]] = {
-        "sms": sms_withdrawal.withdraw_rows,
-        "whatsapp": whatsapp_withdrawal.withdraw_rows,
-    }[kind]
-    for _ in range(TRIES):
-        try:
-            async with conn.transaction():
-                return await rule(conn, rows, tried=tried)
-        except Overtaken:
-            continue
-    return Withdrawn(left=len(rows))
+def _told(kind: str, done: Withdrawn) -> None:
+    say(f"{kind}: {done.canceled + done.ended:,} withdrawn so far.")
 
 
 async def _selection(

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from heliograph.accounts import organizations
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.overview.installation import now
+from heliograph.overview.installation import now, withdrawing
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE_CHANGE
 from heliograph.queue import holds
-from heliograph.queue.holds import OUTGOING, Selection
+from heliograph.queue.holds import OUTGOING, Selection, Waiting, Withdrawn
 from heliograph.sms.dispatch import suppliers
 
 HERE = "/console/queue"
-#: Lines of the queue that are shown, the largest first.
-LINES = 100
+#: Lines of the queue that are shown, the largest first; organizations of which the share is told.
+LINES, ORGANIZATIONS = 100, 10
+#: Batches of a thousand that one form takes out; whoever has more waits for the command line, or sends it again.
+BATCHES = 20
 
 
 async def show(request: Request) -> Answer:
@@ -24,8 +29,53 @@ async def show(request: Request) -> Answer:
     async with request.reading() as conn:
         waiting = await holds.summary(conn, Selection(), limit=LINES)
         seen = {"workers": await now.workers(conn), "holds": await holds.list_all(conn)}
-    values = {"waiting": waiting, "now": seen, "may_change": request.may(permission=CARRIAGE_CHANGE)}
+        retrying = await holds.sample(conn, only_tried=True)
+    values = {
+        "waiting": waiting,
+        "organizations": _by_organization(waiting),
+        "retrying": retrying,
+        "now": seen,
+        "may_change": request.may(permission=CARRIAGE_CHANGE),
+    }
     return Shown(template="engine/queue_live.html" if request.is_fragment else "engine/queue.html", values=values)
+
+
+async def show_withdraw(request: Request) -> Answer:
+    """What a withdrawal would take out, before it does."""
+    return Shown(template="engine/queue_withdraw.html", values=_typed(request, request.query))
+
+
+async def withdraw(request: Request) -> Answer:
+    """Cancel work for good: messages are refunded."""
+    form = request.form
+    try:
+        if form.get("typed", "").strip() != request.text("withdraw"):
+            raise Invalid(("typed", "confirm", "Type the word to confirm: it cannot be undone."))
+        async with request.writing() as conn:
+            which = await _selection(conn, request)
+            done = await withdrawing.withdraw(
+                conn, which, tried=form.get("tried") == "yes", by=request.who, most=BATCHES
+            )
+    except Invalid as refusal:
+        return refused("engine/queue_withdraw.html", refusal, _typed(request, form))
+    except NotFound as missing:
+        return refused("engine/queue_withdraw.html", _missing(missing), _typed(request, form))
+    sums = sum(done.values(), Withdrawn())
+    said = request.text(
+        "%(canceled)s canceled or dropped, %(ended)s ended as unknown, %(left)s left.",
+        canceled=request.speech.number(sums.canceled),
+        ended=request.speech.number(sums.ended),
+        left=request.speech.number(sums.left),
+    )
+    return Elsewhere(location=HERE, notice=said)
+
+
+async def hurry(request: Request) -> Answer:
+    """What waits for its next try goes out now."""
+    async with request.writing() as conn:
+        done = await holds.hurry(conn, id=request.id(), by=request.who)
+    said = request.text("It goes out now.") if done else request.text("It does not wait, or a worker has it.")
+    return Elsewhere(location=HERE, notice=said)
 
 
 async def show_hold(request: Request) -> Answer:
@@ -36,25 +86,17 @@ async def show_hold(request: Request) -> Answer:
 async def hold(request: Request) -> Answer:
     """Hold work until it is released; nothing of it is lost."""
     form = request.form
-    kind, reason = form.get("kind", ""), form.get("reason", "").strip()
+    reason = form.get("reason", "").strip()
     try:
-        if kind not in ("", *OUTGOING):
-            raise Invalid(("kind", "enum", "There is no such kind of work."))
         if not 1 <= len(reason) <= holds.LONGEST_REASON:
             raise Invalid(("reason", "length", "Say why, in at most 500 characters: whoever finds the hold reads it."))
         async with request.writing() as conn:
-            of, line = form.get("organization", "").strip(), form.get("supplier", "").strip()
-            which = Selection(
-                kinds=(kind,) if kind else OUTGOING,
-                organization_id=(await organizations.find(conn, reference=of)).id if of else None,
-                line=await suppliers.id_of(conn, line) if line else None,
-            )
+            which = await _selection(conn, request)
             _, leased = await holds.hold(conn, which, reason=reason, by=request.who)
     except Invalid as refusal:
         return refused("engine/queue_hold.html", refusal, _typed(request, form))
     except NotFound as missing:
-        field = "supplier" if missing.details.get("resource") == "supplier" else "organization"
-        return refused("engine/queue_hold.html", Invalid((field, "unknown", missing.message)), _typed(request, form))
+        return refused("engine/queue_hold.html", _missing(missing), _typed(request, form))
     said = request.text("It is held.")
     if leased:
         said += " " + request.speech.count(
@@ -72,6 +114,34 @@ async def release(request: Request) -> Answer:
     if not ended:
         raise NotFound
     return Elsewhere(location=HERE, notice=request.text("Released: it goes out now."))
+
+
+async def _selection(conn: Connection, request: Request) -> Selection:
+    """What a form means. Raises Invalid, NotFound."""
+    form = request.form
+    kind, of = form.get("kind", ""), form.get("organization", "").strip()
+    line = form.get("supplier", "").strip()
+    if kind not in ("", *OUTGOING):
+        raise Invalid(("kind", "enum", "There is no such kind of work."))
+    return Selection(
+        kinds=(kind,) if kind else OUTGOING,
+        organization_id=(await organizations.find(conn, reference=of)).id if of else None,
+        line=await suppliers.id_of(conn, line) if line else None,
+    )
+
+
+def _missing(refusal: NotFound) -> Invalid:
+    field = "supplier" if refusal.details.get("resource") == "supplier" else "organization"
+    return Invalid((field, "unknown", refusal.message))
+
+
+def _by_organization(waiting: Sequence[Waiting]) -> list[tuple[str, int, datetime]]:
+    """(organization, rows, oldest) of what waits, the largest share first: whether one keeps others waiting."""
+    found: dict[str, tuple[int, datetime]] = {}
+    for one in waiting:
+        rows, oldest = found.get(one.organization, (0, one.oldest_at))
+        found[one.organization] = rows + one.rows, min(oldest, one.oldest_at)
+    return sorted(((name, *sums) for name, sums in found.items()), key=lambda row: -row[1])[:ORGANIZATIONS]
 
 
 def _typed(request: Request, given: dict[str, str]) -> dict[str, Any]:

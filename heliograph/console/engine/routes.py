@@ -15,5 +15,8 @@ ROUTES: tuple[Route, ...] = (
     get("/console/queue", queue.show, permission=CARRIAGE),
     get("/console/queue/hold", queue.show_hold, permission=CARRIAGE_CHANGE),
     post("/console/queue/hold", queue.hold, permission=CARRIAGE_CHANGE),
+    get("/console/queue/withdraw", queue.show_withdraw, permission=CARRIAGE_CHANGE),
+    post("/console/queue/withdraw", queue.withdraw, permission=CARRIAGE_CHANGE),
+    post("/console/queue/{id}/hurry", queue.hurry, permission=CARRIAGE_CHANGE),
     post("/console/queue/holds/{id}/release", queue.release, permission=CARRIAGE_CHANGE),
 )

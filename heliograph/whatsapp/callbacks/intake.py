@@ -9,6 +9,7 @@ with 200 before it is committed.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -33,6 +34,8 @@ KIND = "whatsapp_in"
 NOBODY = UUID(int=0)
 #: Between two updates of when an app was last heard from, on which sends with lost answers rely.
 MARK_EVERY = timedelta(seconds=1)
+#: Between two notes that an app's callbacks are not signed, seconds: whoever sends them decides how many come.
+UNSIGNED_EVERY = 2.0
 #: Bytes of bodies that go to the server in one statement.
 PIECE = 4_000_000
 
@@ -67,6 +70,8 @@ class CallbackIntake:
         self._apps = apps
         self._key = key
         self._batcher: Batcher[Stored, None] = Batcher(self._commit, limit=256, indivisible=is_down)
+        #: When each app's was last noted: apps that exist, so there are few.
+        self._unsigned: dict[UUID, float] = {}
         #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
         self.stored = asyncio.Event()
 
@@ -91,6 +96,7 @@ class CallbackIntake:
     async def take(self, app: App, body: bytes | bytearray, signature: bytes | None) -> None:
         """Store one callback; returns once it is committed. Raises NotGenuine."""
         if not verify_signature(app.secrets, body, signature):
+            await self.refused(app)
             raise NotGenuine
         id = uuid7()
         sealed = crypto.seal(self._key, body, context(id))
@@ -98,6 +104,15 @@ class CallbackIntake:
         items = max(body.count(b'"timestamp"'), 1)
         del body  # while it waits for its commit, the sealed one is enough
         await self._batcher.put(Stored(id, app.id, sealed, items, _is_old(app.last_callback_at)))
+
+    async def refused(self, app: App) -> None:
+        """Note that a callback of an app was not signed, for operators: at most once in UNSIGNED_EVERY seconds."""
+        now = time.monotonic()
+        if now - self._unsigned.get(app.id, -UNSIGNED_EVERY) < UNSIGNED_EVERY:
+            return
+        self._unsigned[app.id] = now
+        async with self._pool.acquire() as conn:
+            await apps.unsigned(conn, app.id)
 
     async def drain(self) -> None:
         """Wait until every batch is committed."""

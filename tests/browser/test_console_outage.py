@@ -1,0 +1,164 @@
+"""The outage drill: what an operator at three in the morning sees on the wall, and that its remedy or button works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from uuid import uuid4
+
+import aiohttp
+import msgspec
+import pytest
+
+from heliograph.base.database.pool import Pool
+from heliograph.simulators.graph.callbacks.webhooks import sign
+from heliograph.sms.dispatch import routing, suppliers
+from heliograph.whatsapp.mirror import accounts, apps
+from tests.certificates import Authority
+from tests.processes import installation
+
+from .conftest import NIGHT, Site, browsing, looks
+from .test_console import set_up
+
+SECRET = "a secret of an app at Meta"
+
+
+@pytest.fixture
+async def site(request: pytest.FixtureRequest, database_url: str, pool: Pool, tmp_path: Path) -> AsyncIterator[Site]:
+    """A site whose worker goes when the test says so (`site.worker`)."""
+    async with (
+        installation(database_url, tmp_path) as made,
+        made.serving(),
+        browsing(made, pool, tmp_path, request.param) as found,
+    ):
+        yield found
+        assert found.complaints == []
+
+
+async def wall(site: Site, *words: str, gone: bool = False) -> None:
+    """Wait until the wall names something with all of these words and says what to do, or names it no more."""
+    trouble = site.page.locator("article.trouble")
+    for word in words:
+        trouble = trouble.filter(has_text=word)
+    if gone:
+        await trouble.first.wait_for(state="detached")
+        return
+    await trouble.first.wait_for()
+    assert site.says("What to do") in await trouble.first.inner_text()
+
+
+async def press(site: Site, path: str, button: str) -> None:
+    """A button on another page, in a tab of its own: the wall stays as it is."""
+    page = await site.context.new_page()
+    site.watch(page)
+    try:
+        await page.goto(site.base + path)
+        await page.get_by_role("button", name=site.says(button)).first.click()
+        await page.locator(".notice").wait_for()
+    finally:
+        await page.close()
+
+
+@pytest.mark.lasts(60)
+@pytest.mark.parametrize("site", looks(NIGHT), indirect=True)
+async def test_each_outage_is_named_on_the_wall_and_mended(site: Site, tmp_path: Path) -> None:
+    made, pool = site.made, site.pool
+    await set_up(site)
+    await site.page.goto(site.base + "/console/now")
+    # No worker: nothing is sent, and the supplier is not connected.
+    await wall(site, "workers")
+    async with AsyncExitStack() as working:
+        await working.enter_async_context(made.working())
+        await wall(site, "workers", gone=True)
+        await wall(site, "supplier main", gone=True)
+        # The supplier dies, and comes back.
+        await made.smsc.stop()
+        await wall(site, "supplier main")
+        await made.smsc.start()
+        await wall(site, "supplier main", gone=True)
+    # The worker goes; what is accepted meanwhile is late.
+    await wall(site, "workers")
+    async with aiohttp.ClientSession() as client:
+        headers = {"Authorization": f"Bearer {made.key}", "Idempotency-Key": str(uuid4())}
+        body = {"to": "+258841234567", "message": "Hello"}
+        async with client.post(made.base_url + "/v1/sms/send", json=body, headers=headers) as answer:
+            assert answer.status == 202, await answer.text()
+    await pool.execute(
+        "UPDATE queue SET due_at = due_at - interval '10 minutes', since = since - interval '10 minutes'"
+    )
+    await wall(site, "queue", "overdue")
+    async with made.working():
+        await wall(site, "queue", "overdue", gone=True)
+        await wall(site, "workers", gone=True)
+        # Statements wait for somebody's transaction.
+        async with pool.acquire() as one, pool.acquire() as other:
+            await one.execute("SELECT pg_advisory_lock(4711)")
+            waiting = asyncio.create_task(other.execute("SELECT pg_advisory_lock(4711)", timeout=300))
+            await wall(site, "speed of the database")
+            await one.execute("SELECT pg_advisory_unlock(4711)")
+            await waiting
+            await other.execute("SELECT pg_advisory_unlock(4711)")
+        await wall(site, "speed of the database", gone=True)
+        # A certificate ends tomorrow, until it is replaced.
+        file = Path(Authority(tmp_path).issue("client"))
+        key = suppliers.seal_key(made.settings)
+        async with pool.acquire() as conn:
+            (before, *_) = await routing.load(conn)
+            settings = {"host": "127.0.0.1", "port": 1, "system_id": "a", "tls_certificate_file": str(file)}
+            await suppliers.add(conn, key, name="shown", kind="smpp", settings=settings, secret="s")
+            await suppliers.set_state(conn, supplier="shown", state="paused")
+        await wall(site, "certificate of shown", str(file))
+        file.write_text(Path(Authority(tmp_path).issue("another", days=400)).read_text())
+        await wall(site, "certificate of shown", gone=True)
+        # Callbacks come that Meta did not sign, and then one that it did.
+        async with pool.acquire() as conn:
+            account = await accounts.add(
+                conn,
+                apps.seal_key(made.settings),
+                organization_id=made.actor.organization_id,
+                app_id="660",
+                app_secret=SECRET,
+                verify_token="v",
+                waba_id="900",
+                token="EAA",
+                currency="EUR",
+                base_url="http://127.0.0.1:1",
+                api_version="v24.0",
+            )
+        envelope = {"object": "whatsapp_business_account", "entry": [{"id": "900", "changes": []}]}
+        for secret, status in (("another", 403), (SECRET, 200)):
+            body_bytes, signed = sign(msgspec.json.encode(envelope), secret)
+            url = f"{made.base_url}/in/whatsapp/{account.app}"
+            async with (
+                aiohttp.ClientSession() as client,
+                client.post(url, data=body_bytes, headers=signed) as answer,
+            ):
+                assert answer.status == status, await answer.text()
+            await wall(site, "whatsapp 900", "not signed", gone=status == 200)
+        # What is held is released where the wall leads to.
+        await press(site, f"/console/suppliers/{before.id}/pause", "Pause")
+        await wall(site, "supplier main")
+        await press(site, f"/console/suppliers/{before.id}", "Resume")
+        await wall(site, "supplier main", gone=True)
+
+
+@pytest.fixture
+async def full(request: pytest.FixtureRequest, database_url: str, pool: Pool, tmp_path: Path) -> AsyncIterator[Site]:
+    """A site that wants more of its disk to be free than there is."""
+    async with (
+        installation(database_url, tmp_path, HELIOGRAPH_DISK_FREE_PERCENT="100") as made,
+        made.serving(),
+        browsing(made, pool, tmp_path, request.param) as found,
+    ):
+        yield found
+        assert found.complaints == []
+
+
+@pytest.mark.lasts(15)
+@pytest.mark.parametrize("full", looks(NIGHT), indirect=True)
+async def test_a_disk_that_is_nearly_full_is_named_on_the_wall(full: Site) -> None:
+    await set_up(full)
+    await full.page.goto(full.base + "/console/now")
+    await wall(full, "disk", "are free", "HELIOGRAPH_TEXT_RETENTION_DAYS")

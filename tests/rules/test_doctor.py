@@ -1,0 +1,94 @@
+"""What doctor and the console's wall see of the machine: a slow database, a full disk, certificates that end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from heliograph import doctor
+from heliograph.base.checks import Check
+from heliograph.base.crypto import derive_key
+from heliograph.base.database.pool import Pool
+from heliograph.base.network import certificates
+from heliograph.base.process.settings import Settings
+from heliograph.sms.dispatch import suppliers
+from tests.certificates import Authority
+from tests.processes import until_true
+
+KEY = derive_key("a secret key of a test installation", "suppliers")
+
+
+async def named(pool: Pool, settings: Settings, name: str) -> Check:
+    async with pool.acquire() as conn:
+        found = [one for one in await doctor.examine(conn, settings, far=False) if one.check == name]
+    assert len(found) == 1, name
+    return found[0]
+
+
+async def test_who_waits_for_somebody_elses_transaction_is_told(pool: Pool, database_url: str) -> None:
+    settings = Settings(database_url=database_url, secret_key="k" * 40)
+    assert (await named(pool, settings, "speed of the database")).state in ("ok", "failed")
+    async with pool.acquire() as one, pool.acquire() as other:
+        await one.execute("SELECT pg_advisory_lock(4711)")
+        waiting = asyncio.create_task(other.execute("SELECT pg_advisory_lock(4711)", timeout=120))
+        try:
+            found = None
+
+            async def is_told() -> bool:
+                nonlocal found
+                found = await named(pool, settings, "speed of the database")
+                return "wait for others" in found.detail
+
+            await until_true(is_told, within=100)
+            assert found is not None
+            assert found.state == "warning"
+            assert "pg_blocking_pids" in found.remedy
+        finally:
+            await one.execute("SELECT pg_advisory_unlock(4711)")
+            await waiting
+            await other.execute("SELECT pg_advisory_unlock(4711)")
+
+
+async def test_a_disk_that_is_nearly_full_is_told(pool: Pool, tmp_path: Path) -> None:
+    # The database of a socket's directory is on this machine; which disk it is does not matter here.
+    settings = Settings(database_url=f"postgresql://x@/x?host={tmp_path}", secret_key="k" * 40)
+    async with pool.acquire() as conn:
+        for percent, state in ((1, "ok"), (100, "failed")):
+            (found,) = await doctor.disk(conn, msgspec.structs.replace(settings, disk_free_percent=percent))
+            assert (found.state, "are free" in found.detail, bool(found.remedy)) == (state, True, state == "failed")
+        gone = msgspec.structs.replace(settings, database_url=f"postgresql://x@/x?host={tmp_path / 'gone'}")
+        (found,) = await doctor.disk(conn, gone)
+        # A role that may ask where the data is needs no socket for it.
+        assert found.state == ("ok" if await conn.fetchval(doctor.PLACE) else "warning")
+        far = msgspec.structs.replace(settings, database_url="postgresql://x@db.example.com/x")
+        assert "not seen from here" in (await doctor.disk(conn, far))[0].detail
+
+
+async def test_certificates_that_end_are_told_until_they_are_replaced(
+    pool: Pool, database_url: str, tmp_path: Path
+) -> None:
+    settings = Settings(database_url=database_url, secret_key="k" * 40)
+    authority = Authority(tmp_path)
+    # It is valid for a day.
+    file = Path(authority.issue("client"))
+    assert abs(certificates.ends_at(str(file)) - datetime.now(UTC) - timedelta(days=1)) < timedelta(minutes=10)
+    async with pool.acquire() as conn:
+        values = {"host": "127.0.0.1", "port": 2775, "system_id": "a", "tls_certificate_file": str(file)}
+        await suppliers.add(conn, KEY, name="main", kind="smpp", settings=values, secret="s")
+    found = await named(pool, settings, "certificate of main")
+    assert (found.state, "0 days from now" in found.detail, str(file) in found.remedy) == ("warning", True, True)
+    # Replaced, it is read anew.
+    file.write_text(Path(authority.issue("other", days=400)).read_text())
+    os.utime(file, (1, 1))
+    assert (await named(pool, settings, "certificate of main")).state == "ok"
+    file.write_text(Path(authority.issue("ended", days=-1)).read_text())
+    assert "ended at" in (await named(pool, settings, "certificate of main")).detail
+    file.write_text("nothing")
+    os.utime(file, (2, 2))
+    assert "holds no certificate" in (await named(pool, settings, "certificate of main")).detail
+    file.unlink()
+    assert "cannot be read" in (await named(pool, settings, "certificate of main")).detail
