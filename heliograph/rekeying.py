@@ -25,6 +25,7 @@ from heliograph.mail import outbox
 from heliograph.people import factors
 from heliograph.sms.callbacks import intake as sms_intake
 from heliograph.sms.dispatch import suppliers
+from heliograph.sms.lookups import accounts as lookups
 from heliograph.sms.management import drafts
 from heliograph.suppliers import kinds
 from heliograph.webhooks import endpoints
@@ -88,6 +89,7 @@ class Rekeyed(msgspec.Struct, frozen=True):
 PLACES = (
     Place("suppliers", "secret", suppliers.seal_key, lambda ids: f"suppliers/{ids[0]}"),
     Place("supplier_drafts", "secret", suppliers.seal_key, lambda ids: drafts.context(ids[0])),
+    Place("lookup_suppliers", "secret", suppliers.seal_key, lambda ids: lookups.context(ids[0])),
     Place("whatsapp_apps", "secret", apps.seal_key, lambda ids: f"whatsapp_apps/{ids[0]}/secret"),
     Place("whatsapp_apps", "old_secret", apps.seal_key, lambda ids: f"whatsapp_apps/{ids[0]}/secret"),
     Place("whatsapp_apps", "verify_token", apps.seal_key, lambda ids: f"whatsapp_apps/{ids[0]}/verify_token"),

@@ -70,6 +70,8 @@ ACTIONS = {
     "supplier.code_explained": "Error code of a supplier explained",
     "callback.dropped": "Callback item from Meta given up",
     "receipt.matched": "Receipt matched by hand",
+    "lookup.added": "Look-up supplier added",
+    "lookup.changed": "Look-up supplier changed, paused, resumed or removed",
     "route.added": "Route added",
     "route.changed": "Route changed, paused or resumed",
     "route.removed": "Route removed",

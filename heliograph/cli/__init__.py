@@ -44,6 +44,7 @@ ROOMS = {
     "prices": "money",
     "route": "carriage",
     "rule": "carriage",
+    "lookup": "money",
     "margin": "money",
     "billing": "money",
     "quota": "organization",

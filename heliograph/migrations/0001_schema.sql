@@ -1128,6 +1128,46 @@ COMMENT ON COLUMN number_networks.number IS 'digits of the number; erased with i
 COMMENT ON COLUMN number_networks.learned_on IS 'the first of the month of learned_at, in UTC';
 COMMENT ON COLUMN number_networks.network IS 'MCC-MNC, such as 643-04';
 
+CREATE TABLE lookup_suppliers (
+    id         uuid PRIMARY KEY,
+    name       text NOT NULL,
+    kind       text NOT NULL,
+    settings   jsonb NOT NULL,
+    secret     bytea NOT NULL,
+    state      text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'paused', 'removed')),
+    created_at timestamptz NOT NULL,
+    changed_at timestamptz NOT NULL
+);
+CREATE UNIQUE INDEX lookup_suppliers_name ON lookup_suppliers (name) WHERE state <> 'removed';
+COMMENT ON TABLE lookup_suppliers IS 'reference: accounts that say to which network a number belongs';
+COMMENT ON COLUMN lookup_suppliers.settings IS 'see suppliers/lookups/kind.py';
+COMMENT ON COLUMN lookup_suppliers.secret IS 'sealed; empty once it was removed';
+
+CREATE TABLE number_lookups (
+    number      bigint NOT NULL,
+    asked_on    date NOT NULL,
+    supplier_id uuid NOT NULL,
+    state       text NOT NULL CHECK (state IN ('asked', 'found', 'unknown', 'failed')),
+    network     text NOT NULL DEFAULT '',
+    detail      text NOT NULL DEFAULT '',
+    times       integer NOT NULL DEFAULT 0,
+    price       bigint NOT NULL DEFAULT 0,
+    currency    text NOT NULL DEFAULT '',
+    asked_at    timestamptz NOT NULL,
+    taken_until timestamptz,
+    answered_at timestamptz,
+    PRIMARY KEY (number, asked_on)
+) PARTITION BY RANGE (asked_on);
+CREATE INDEX number_lookups_open ON number_lookups (supplier_id, asked_at) WHERE state = 'asked';
+CREATE TABLE number_lookups_rest PARTITION OF number_lookups DEFAULT;
+COMMENT ON TABLE number_lookups IS 'control: look-ups of single numbers, with what they cost, for 90 days; those in state asked are a queue';
+COMMENT ON COLUMN number_lookups.number IS 'digits of the number; erased with its person';
+COMMENT ON COLUMN number_lookups.asked_on IS 'the first of the month of asked_at, in UTC';
+COMMENT ON COLUMN number_lookups.supplier_id IS 'of lookup_suppliers';
+COMMENT ON COLUMN number_lookups.times IS 'how often it was answered, and so charged';
+COMMENT ON COLUMN number_lookups.price IS 'of all those times, millionths';
+COMMENT ON COLUMN number_lookups.taken_until IS 'a worker asks until then; NULL: nobody does';
+
 
 -- -- SMS sent ---------------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """Which mobile network a number belongs to, as far as anybody knows.
 
+    look-ups ── asked, by number, and answered ──┐
     receipts, look-ups ── learned, by number, for 90 days ──┐
     numbering plan ── prefixes, with MCC-MNC ───────────────┴──► Directory ── a number's network, in memory
 

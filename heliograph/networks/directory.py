@@ -78,6 +78,10 @@ class Directory:
                 return found
         return elsewhere or Place(plan.country(number), "", "", False)
 
+    def hear(self, one: learned.Known) -> None:
+        """Take up what was learned of a number, before `refresh` would."""
+        self._recent[one.number] = self._kind(one)
+
     def _known(self, number: int) -> int | None:
         kind = self._recent.get(number)
         if kind is not None:

@@ -21,7 +21,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, plan_by_key
 from heliograph.base.ids import time_of, uuid7, uuid7_floor
-from heliograph.networks import learned
+from heliograph.networks import asked, learned
 from heliograph.privacy import naming
 
 #: How many messages one step scans: they have no index by recipient.
@@ -193,7 +193,9 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
     erased["sms_sent"], erased["sms_received"] = sent["gone"], received["gone"]
     erased["parts_as_delivered"], erased["texts_in_events"] = received["parts"], received["told"]
     erased["conversations"] = await conn.fetchval(THREADS, organization_id, names)
-    erased["networks"] = await learned.forget(conn, [one for one in names if one.startswith("+")])
+    numbers = [one for one in names if one.startswith("+")]
+    erased["networks"] = await learned.forget(conn, numbers)
+    await asked.forget(conn, numbers)
     erased["files_exported"] = await conn.fetchval(EXPORTS, organization_id)
     row = await conn.fetchrow(WHATSAPP, organization_id, names)
     assert row is not None

@@ -79,6 +79,12 @@ SELECT number, network, source, learned_at FROM number_networks
    AND number IN (SELECT substr(one, 2)::bigint FROM unnest($2::text[]) AS item (one) WHERE one ~ '^[+][0-9]+$')
  ORDER BY learned_at
 """,
+    "network_lookup": """
+SELECT number, state, network, asked_at, answered_at FROM number_lookups
+ WHERE $1::uuid IS NOT NULL
+   AND number IN (SELECT substr(one, 2)::bigint FROM unnest($2::text[]) AS item (one) WHERE one ~ '^[+][0-9]+$')
+ ORDER BY asked_at
+""",
 }
 #: The same, of messages: $3: the id to begin after, $4: how many to scan. The last row says how far it came.
 SCANS = {

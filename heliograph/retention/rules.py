@@ -129,6 +129,7 @@ SHARED = Rules(
         Table(name="requests", time="at", bound=lambda at: at.now - timedelta(days=requests.DAYS), by="day"),
         Table(name="message_traces", time="at", bound=lambda at: at.now - timedelta(days=contexts.DAYS), by="day"),
         Table(name="number_networks", time="learned_at", bound=lambda at: at.now - NETWORKS),
+        Table(name="number_lookups", time="asked_at", bound=lambda at: at.now - NETWORKS),
         # The audit log takes no deletions.
         Table(name="audit_log", time="at", bound=lambda at: at.audit, keeps_stray=True),
     ),

@@ -14,6 +14,7 @@ from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.process.measures import Gauge
 from heliograph.base.process.settings import Settings
 from heliograph.guard import sharing
+from heliograph.networks import asked
 from heliograph.networks.learned import Notes
 from heliograph.prices import margins
 from heliograph.queue.backlog import Backlog
@@ -28,6 +29,7 @@ from heliograph.sms.charges import Charges
 from heliograph.sms.dispatch import adapting, held, suppliers, test_mode
 from heliograph.sms.dispatch.channel import SmsChannel
 from heliograph.sms.dispatch.supplier_pool import SupplierPool
+from heliograph.sms.lookups.asking import Lookups
 from heliograph.sms.received import inbox, replies
 from heliograph.sms.received.reception import Reception
 from heliograph.sms.reports import diagnosis, parts, silence, waiting
@@ -78,6 +80,7 @@ class SmsWork(Work):
             backlog=backlog,
         )
         self._charges = Charges()
+        self._lookups = Lookups(pool, key, self._charges.directory)
         self._channel = SmsChannel(
             pool,
             self._suppliers.accounts,
@@ -87,6 +90,7 @@ class SmsWork(Work):
             routes=self._suppliers.routes,
             charges=self._charges,
             book=self._suppliers.book,
+            lookups=self._lookups,
         )
         self._callbacks = CallbackProcessing(
             pool,
@@ -121,6 +125,7 @@ class SmsWork(Work):
             Loop("test receipts", self._test_receipts, self._wake_tests),
             Loop("supplier callbacks", self._callbacks.round, self._callbacks.wake),
             Loop("inbox", reception.round, reception.wake, when=inbox.ANY_DUE),
+            Loop("look-ups", self._lookups.round, self._lookups.wake, when=asked.ANY),
             Loop("replies", reception.reply, reception.wake_replies),
         )
 
@@ -159,7 +164,7 @@ class SmsWork(Work):
 
     async def begin(self) -> None:
         await self._refresh()
-        self._charges.routes_by_network = any(route.network is not None for route in self._suppliers.routes())
+        await self._networks_of_routes()
         await self._charges.refresh(self._pool)
 
     async def stop(self, *, grace: float) -> None:
@@ -169,6 +174,9 @@ class SmsWork(Work):
         await self._results.drain()
         await self._reception.drain()
         await self._suppliers.give_back()
+
+    async def close(self) -> None:
+        await self._lookups.close()
 
     async def renew(self) -> None:
         await self._dispatcher.renew()
@@ -216,9 +224,15 @@ class SmsWork(Work):
         async with self._pool.acquire() as conn:
             await self._words.store(conn)
             await self._networks.store(conn)
-        self._charges.routes_by_network = any(route.network is not None for route in self._suppliers.routes())
+        await self._networks_of_routes()
         await self._charges.refresh(self._pool)
         await self._channel.measure(self._pool)
+
+    async def _networks_of_routes(self) -> None:
+        """Networks of numbers, and looking them up, matter where routes name networks."""
+        routes = self._suppliers.routes()
+        self._charges.routes_by_network = any(route.network is not None for route in routes)
+        await self._lookups.refresh(self._pool, routes)
 
     async def _share(self) -> None:
         await self._channel.share(self._pool)

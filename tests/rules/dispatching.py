@@ -19,6 +19,7 @@ from heliograph.sms.dispatch.channel import SmsChannel
 from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.dispatch.supplier_pool import TEST_ACCOUNT, PooledSupplier
+from heliograph.sms.lookups.asking import Lookups
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import Outcome, Receipt, Submission
 from tests.rules.factories import Scripted, supplier
@@ -36,13 +37,15 @@ class Bench:
         claim_limit: int = 500,
         lease_seconds: float = 60.0,
         routes: Sequence[Route] = (),
+        charges: Charges | None = None,
+        lookups: Lookups | None = None,
     ) -> None:
         self.pool = pool
         #: What the circuit breakers take for the time.
         self.now = 1000.0
         self.accounts: dict[UUID, PooledSupplier] = {}
         self.connectors: dict[UUID, Scripted] = {}
-        self.charges = Charges()
+        self.charges = charges or Charges()
         self.book = Book()
         self._make = lambda: SmsChannel(
             pool,
@@ -52,6 +55,7 @@ class Bench:
             routes=lambda: routes,
             charges=self.charges,
             book=lambda: self.book,
+            lookups=lookups,
         )
         self._claim_limit, self._lease_seconds = claim_limit, lease_seconds
         self.channel = self._make()

@@ -23,6 +23,7 @@ from heliograph.mail import outbox
 from heliograph.people import factors
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import routing, suppliers
+from heliograph.sms.lookups import accounts as lookups
 from heliograph.sms.management import drafts
 from heliograph.webhooks import endpoints
 from heliograph.whatsapp.callbacks import dead_letters
@@ -80,6 +81,8 @@ class Installation:
             settings = {"base_url": "http://127.0.0.1:1", "account_sid": "AC"}
             secret = msgspec.json.encode({"secret": "t"}).decode()
             self.caller = await suppliers.add(conn, key, name="http", kind="twilio", settings=settings, secret=secret)
+            priced = {"base_url": "http://127.0.0.1:1", "price": "0.003", "currency": "EUR"}
+            await lookups.add(conn, key, name="mnp", kind="infobip", values=priced, secrets={"secret": "look"})
             app = await apps.get_app(conn, apps.seal_key(OLD), self.who.app)
             await apps.change_app(conn, apps.seal_key(OLD), app_id=app.app_id, app_secret="the next secret")
             endpoint, self.first = await endpoints.create(
@@ -123,6 +126,8 @@ class Installation:
             assert opened.items() >= {f"s{number}": f"password {number}" for number in range(5)}.items()
             (draft,) = await drafts.list_all(conn)
             assert drafts.open_secret(key, draft) == "password of a draft"
+            (lookup,) = await lookups.load(conn)
+            assert lookups.open_secret(key, lookup) == '{"secret":"look"}'
             app = await apps.get_app(conn, apps.seal_key(settings), self.who.app)
             assert app.secret == b"the next secret"
             assert len(app.secrets) == 2

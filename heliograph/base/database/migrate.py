@@ -86,6 +86,7 @@ PARTITIONED |= dict.fromkeys(
     ("webhook_successes", "received_messages", "whatsapp_messages", "wallet_movements"), "uuid"
 )
 PARTITIONED |= dict.fromkeys(("sms_parts", "receipts", "reconciliation", "whatsapp_wamids", "number_networks"), "date")
+PARTITIONED["number_lookups"] = "date"
 #: Those whose partitions are a day each, what they are partitioned by, and how many days ahead are made.
 DAILY = dict.fromkeys(("send_keys", "receipt_bytes", "webhook_attempt_evidence"), "date")
 DAILY |= dict.fromkeys(("requests", "message_traces"), "uuid")

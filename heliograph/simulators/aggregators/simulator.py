@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from heliograph.base.network.addresses import parse_networks
 from heliograph.http.answers import Answer
 from heliograph.http.client import ClientRules, HttpClient
 from heliograph.http.heads import RequestHead
+from heliograph.simulators.aggregators.lookups import LOOKUPS
 from heliograph.simulators.aggregators.profiles import PROFILES, Asked, Post, Profile
 from heliograph.simulators.http import Coming, HttpSimulator, Reply
 
@@ -62,6 +63,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     #: Seconds until a callback that was not answered with 2xx is made again, and how often.
     redeliver_after: float = 0.2
     redeliveries: int = 50
+    #: Networks of numbers (digits) that it is asked about: "64304"; those of others it does not know.
+    networks: Mapping[str, str] = {}
     #: Everything fails in this way, whatever the number: a value of FATES.
     always: str = ""
 
@@ -84,6 +87,8 @@ class Aggregator:
         self.answered: Counter[str] = Counter()
         self.called: Counter[int] = Counter()
         self.port = 0
+        #: Numbers that it was asked about, in their order.
+        self.looked_up: list[str] = []
         #: Requests to send something.
         self.requests = 0
         self._server = HttpSimulator(self._answer, body_bytes=LARGEST)
@@ -120,6 +125,11 @@ class Aggregator:
         return await self._post(self.profile.sign(post, secret or self.options.secret))
 
     def _answer(self, head: RequestHead, body: bytes) -> Coming:
+        lookup = LOOKUPS.get(self.profile.name)
+        numbers = None if lookup is None else lookup.read(head, body, self.options.secret)
+        if lookup is not None and numbers is not None:
+            self.looked_up += numbers
+            return self._delayed(lookup.answer({one: self.options.networks.get(one, "") for one in numbers}))
         if self.profile.read_several is None:
             one = self.profile.read(head, body, self.options.secret)
             some = [] if one is None else [one]

@@ -34,6 +34,7 @@ from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.dispatch.outcomes import deadline
 from heliograph.sms.dispatch.selection import NEW, REROUTE, Selection
 from heliograph.sms.dispatch.supplier_pool import PooledSupplier
+from heliograph.sms.lookups.asking import Lookups
 from heliograph.sms.reports import receipts
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.sms.status import Move, move_many
@@ -66,11 +67,13 @@ class SmsChannel:
         routes: Callable[[], Sequence[Route]] = tuple,
         charges: Charges | None = None,
         book: Callable[[], Book] = Book,
+        lookups: Lookups | None = None,
     ) -> None:
         """`accounts`: the suppliers of this worker now. `grace`: seconds an unknown outcome waits for its receipt.
         `patience`: seconds that a message waits for a supplier that is slow before the next one is asked. `backlog`:
         the worker's; None: its own. `routes`: those in force. `charges`: what suppliers charge.
-        `book`: their rules for senders and numbers."""
+        `book`: their rules for senders and numbers. `lookups`: who says which network a number is in; None: nobody."""
+        self._lookups = lookups
         self._backlog = backlog or Backlog(cycle=0.0)
         self.grace = grace
         self.is_full = False
@@ -152,12 +155,16 @@ class SmsChannel:
         steps: list[Step] = []
         held = await self._suspicious(conn, messages)
         waiting: list[tuple[UUID, UUID, datetime]] = []
+        unknown: Mapping[UUID, float] = {}
+        if self._lookups is not None and self._lookups.is_used:
+            fresh = [one for one in messages if one.attempt == 0 and one.may_leave and one.lease.id not in held]
+            unknown = await self._lookups.before(conn, fresh)
         for message in messages:
             if message.lease.id in held:
                 # It waits for an operator, out of everybody's way.
                 steps.append(Postponed(message.lease, PARKED.total_seconds(), GUARDED, counts=False))
                 continue
-            step = self._decide(message)
+            step = self._decide(message, unknown.get(message.lease.id))
             if isinstance(step, datetime):
                 lease = message.lease
                 waiting.append((lease.organization_id, lease.id, step))
@@ -216,9 +223,9 @@ class SmsChannel:
             self.passed_on.set()
         return True
 
-    def _decide(self, message: ClaimedMessage) -> Step | datetime:
+    def _decide(self, message: ClaimedMessage, unknown: float | None) -> Step | datetime:
         """What to do with one message whose earlier attempts, if any, are known to have ended; a time: it is quiet
-        where its recipient is until then."""
+        where its recipient is until then. `unknown`: seconds for which it waits for its number's network."""
         lease = message.lease
         id = (lease.organization_id, lease.id)
         if not message.is_unsent:
@@ -235,6 +242,8 @@ class SmsChannel:
             return Postponed(lease, SUSPENDED_PAUSE, lease.line, counts=False)
         # Simulators wake nobody.
         opens = None if self._selection.is_simulated else self._daytime.opens(message)
+        if opens is None and unknown is not None:
+            return Postponed(lease, unknown, lease.line, counts=False)
         return opens or self._selection.route(message)
 
     # -- what comes back -----------------------------------------------------------------------------------------------

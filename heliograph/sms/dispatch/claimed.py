@@ -63,6 +63,17 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
         return self.status == UNSENT
 
     @property
+    def may_leave(self) -> bool:
+        """Nothing that stands with it keeps it from a supplier."""
+        return (
+            self.is_unsent
+            and self.body is not None
+            and not self.opted_out
+            and self.sender_status == "approved"
+            and self.organization_state not in ("suspended", "closed")
+        )
+
+    @property
     def in_doubt(self) -> tuple[int, ...]:
         """Segments of a long message that the supplier may or may not have."""
         have = set(self.taken or ())

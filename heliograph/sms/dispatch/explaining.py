@@ -5,6 +5,7 @@ The rule nobody may break: what is said comes from the look-up that workers use,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -16,8 +17,9 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.classes.kinds import CLASSES
 from heliograph.classes.quiet import QuietHours
-from heliograph.networks import learned
+from heliograph.networks import asked, learned
 from heliograph.networks.directory import Directory
+from heliograph.networks.learned import LOOKUP
 from heliograph.prices.book import Book
 from heliograph.routes import rules, words
 from heliograph.routes.lookup import Candidates, Route, Table
@@ -29,13 +31,14 @@ from heliograph.sms.circuits.sharing import Avoided
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.adapting import Facts
 from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.lookups import accounts, asking
 
 
 class Explanation(msgspec.Struct, frozen=True):
     """What would be done with a message now."""
 
     decision: str
-    #: The number's network (MCC-MNC) and how it is known; None: it is not.
+    #: The number's network (MCC-MNC) and how it is known, or that it is looked up first; None: neither.
     network: str | None
     #: The route's name; None: the suppliers' own settings decide.
     route: str | None
@@ -51,18 +54,29 @@ class Explanation(msgspec.Struct, frozen=True):
 
 # What workers hold in memory of all numbers (`networks.directory`), of one.
 KNOWN = """
-SELECT network FROM number_networks WHERE number = $1 AND learned_at > now() - $2::interval
+SELECT network, source FROM number_networks WHERE number = $1 AND learned_at > now() - $2::interval
  ORDER BY learned_at DESC LIMIT 1
 """
 
 
-async def _network(conn: Connection, to: str) -> tuple[str | None, bool]:
-    """A number's network and whether that is certain."""
-    learnt: str | None = await conn.fetchval(KNOWN, int(to[1:]), learned.KEPT)
+async def _network(conn: Connection, to: str, routes: Sequence[Route]) -> tuple[str | None, bool, str]:
+    """A number's network, whether that is certain, and how it is known."""
+    learnt = await conn.fetchrow(KNOWN, int(to[1:]), learned.KEPT)
     if learnt is not None:
-        return learnt, True
+        return learnt["network"], True, f"known by a {'look-up' if learnt['source'] == LOOKUP else 'receipt'}"
     place = Directory().place(to)
-    return place.network or None, place.is_exact
+    if place.is_exact:
+        return place.network, True, "known by its range: numbers there cannot be ported"
+    how = "by its range" if place.network else ""
+    if place.country in asking.countries(routes):
+        asker = accounts.serving(await accounts.load(conn), place.country)
+        last = (await asked.states(conn, [int(to[1:])])).get(int(to[1:]))
+        if asker is not None and (last is None or last.is_due or last.state == "asked"):
+            price = f"{asker.settings.price} {asker.settings.currency}"
+            how = ", ".join([*filter(None, [how]), f"looked up first by {asker.name} for {price}"])
+        elif last is not None:
+            how = ", ".join([*filter(None, [how]), "not found" if last.state == "unknown" else "its look-up failed"])
+    return place.network or None, False, how
 
 
 async def explain(
@@ -77,11 +91,12 @@ async def explain(
 ) -> Explanation:
     """What would be done with a message to `to` (E.164). `network`: MCC-MNC, taken for certain; None: as
     workers know it."""
-    is_certain = network is not None
+    active = await rules.active(conn)
+    is_certain, how = network is not None, "as given"
     if network is None:
-        network, is_certain = await _network(conn, to)
+        network, is_certain, how = await _network(conn, to, active)
     known, book = await routing.load(conn), await loading.load(conn)
-    table = Table(routing.serving(known), await rules.active(conn))
+    table = Table(routing.serving(known), active)
     shares = {one.route.id: one.shares for one in await rules.load(conn)}
     found = table.candidates(
         to,
@@ -126,7 +141,7 @@ async def explain(
     ]
     return Explanation(
         said,
-        f"{network} ({'known' if is_certain else 'by its range'})" if network else None,
+        (f"{network} ({how})" if network else how) or None,
         found.route.name if found.route else None,
         [names[id] for id in asked],
         [route.name for _, route in fitting if route != found.route],

@@ -1,0 +1,278 @@
+"""`heliograph lookup`: suppliers that say to which network a number belongs. Workers follow a change within seconds."""
+
+from __future__ import annotations
+
+import sys
+from datetime import date
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+import msgspec
+import typer
+
+from heliograph.base import phones
+from heliograph.base.crypto import Unsealable
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.base.money import decimal
+from heliograph.cli.terminal.console import DataDir, Json, Problem, group, on_database, settings_of, shell, show
+from heliograph.networks import asked
+from heliograph.networks.learned import network_of
+from heliograph.sms.dispatch import suppliers
+from heliograph.sms.lookups import accounts
+from heliograph.sms.lookups.accounts import Account
+from heliograph.suppliers.http.kind import SECRET
+from heliograph.suppliers.lookups import kinds
+from heliograph.suppliers.lookups.kinds import Asker
+
+app = group("Add, list, try, change, pause, resume and remove suppliers of number look-ups, and show what they cost.")
+
+COLUMNS = ("name", "state", "kind", "countries", "price", "currency", "worth_it", "this_month", "cost_this_month")
+Which = Annotated[str, typer.Argument(metavar="LOOKUP", help="Look-up supplier, by name or id.")]
+Pairs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Settings, from `heliograph lookup options`. Empty: the default."),
+]
+Kind = Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(kinds.KINDS)}.")]
+Password = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SECRET",
+        show_default=False,
+        envvar="HELIOGRAPH_SUPPLIER_PASSWORD",
+        help=(
+            "API key of the account. If omitted, it is prompted for or read from stdin; command lines are visible to "
+            "other users of this machine."
+        ),
+    ),
+]
+
+
+@app.command("add")
+def add(
+    name: Annotated[str, typer.Argument(help="Your name for it.")],
+    kind: Kind,
+    pairs: Pairs = None,
+    password: Password = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Add a look-up supplier. It is asked only for numbers of countries where a route names a network, and only while
+    that is worth its price: ported * loss > price / reuses.
+
+    \b
+    Example:
+      heliograph lookup add mnp infobip base_url=https://x1y2z3.api.infobip.com price=0.003 currency=EUR countries=MZ
+    """
+    _demand(kind)
+    settings = settings_of(data_dir, needs_key=True)
+    values = {key: value for key, value in _parsed(kind, pairs).items() if value is not None}
+    secret = password or _password(kinds.KINDS[kind].secrets[SECRET])
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        key = suppliers.seal_key(settings)
+        await accounts.add(conn, key, name=name, kind=kind, values=values, secrets={SECRET: secret}, by=shell())
+        return await _find(conn, name)
+
+    show(on_database(work, settings), json)
+
+
+@app.command("list")
+def list_(json: Json = False, data_dir: DataDir = None) -> None:
+    """List look-up suppliers, how many numbers each was asked for this month, and what that cost.
+
+    \b
+    Example:
+      heliograph lookup list
+    """
+    show(on_database(_all, settings_of(data_dir)), json, COLUMNS)
+
+
+@app.command("options")
+def options(kind: Kind, json: Json = False) -> None:
+    """List every setting of a kind of look-up supplier, with its default and meaning.
+
+    \b
+    Example:
+      heliograph lookup options infobip
+    """
+    _demand(kind)
+    struct = kinds.KINDS[kind].settings
+    hints = get_type_hints(struct, include_extras=True)
+    rows = [
+        {
+            "setting": one.name,
+            "default": "" if one.default is msgspec.NODEFAULT else _written(one.default),
+            "meaning": get_args(hints[one.name])[1],
+        }
+        for one in msgspec.structs.fields(struct)
+    ]
+    show(rows, json, ("setting", "default", "meaning"))
+
+
+@app.command("set")
+def set_(
+    which: Which,
+    pairs: Pairs = None,
+    ask_password: Annotated[
+        bool, typer.Option("--ask-password", help="Prompt for a new API key, or read it from stdin.")
+    ] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Change a look-up supplier.
+
+    \b
+    Example:
+      heliograph lookup set mnp price=0.002 countries=MZ,ZA
+    """
+    settings = settings_of(data_dir, needs_key=True)
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        before = await accounts.find(conn, which)
+        secret = {SECRET: _password(kinds.KINDS[before.kind].secrets[SECRET])} if ask_password else None
+        values = _parsed(before.kind, pairs)
+        key = suppliers.seal_key(settings)
+        await accounts.change(conn, key, account=which, values=values, secrets=secret, by=shell())
+        return await _find(conn, str(before.id))
+
+    show(on_database(work, settings), json)
+
+
+@app.command("try")
+def try_(
+    which: Which,
+    to: Annotated[str, typer.Argument(metavar="NUMBER", help="Number, with country code: +258841234567.")],
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Look a number up now, and show what was answered. Nothing is stored; the supplier charges it.
+
+    \b
+    Example:
+      heliograph lookup try mnp +258841234567
+    """
+    number = phones.parse(to)
+    if number is None:
+        raise typer.BadParameter("must be a phone number with country code", param_hint="NUMBER")
+    settings = settings_of(data_dir, needs_key=True)
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        one = await accounts.find(conn, which)
+        try:
+            secret = accounts.open_secret(suppliers.seal_key(settings), one)
+        except Unsealable:
+            raise Problem(f"the API key of {one.name} was encrypted with another secret key") from None
+        asker = Asker(one.kind, one.settings, secret)
+        try:
+            answer = await asker.ask([number[1:]])
+        finally:
+            await asker.close()
+        if number[1:] not in answer.told:
+            raise Problem(f"{one.name} did not answer: {answer.error or 'the answer does not name the number'}")
+        return {"number": number, "network": network_of(answer.told[number[1:]]) or None, "lookup": one.name}
+
+    show(on_database(work, settings), json)
+
+
+@app.command("pause")
+def pause(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Pause a look-up supplier: numbers are routed by what is known of them.
+
+    \b
+    Example:
+      heliograph lookup pause mnp
+    """
+    _set_state(which, "paused", json, data_dir)
+
+
+@app.command("resume")
+def resume(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
+    """Resume a paused look-up supplier.
+
+    \b
+    Example:
+      heliograph lookup resume mnp
+    """
+    _set_state(which, "active", json, data_dir)
+
+
+@app.command("remove")
+def remove(
+    which: Which,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Remove a look-up supplier and its API key permanently. What it told is kept for 90 days.
+
+    \b
+    Example:
+      heliograph lookup remove mnp --yes
+    """
+    if not yes:
+        typer.confirm(f"Remove look-up supplier {which}?", abort=True, err=True)
+    _set_state(which, "removed", json, data_dir)
+
+
+def _set_state(which: str, state: Literal["active", "paused", "removed"], json: bool, data_dir: DataDir) -> None:
+    async def work(conn: Connection) -> dict[str, Any]:
+        before = await _find(conn, which)
+        await accounts.set_state(conn, account=which, state=state, by=shell())
+        return before | {"state": state}
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+def _demand(kind: str) -> None:
+    if kind not in kinds.KINDS:
+        raise typer.BadParameter(f"there are {', '.join(kinds.KINDS)}", param_hint="KIND")
+
+
+def _parsed(kind: str, pairs: list[str] | None) -> dict[str, Any]:
+    try:
+        return accounts.parsed(kind, pairs or [])
+    except Invalid as refusal:
+        raise typer.BadParameter(refusal.message) from None
+
+
+async def _all(conn: Connection) -> list[dict[str, Any]]:
+    spent = await asked.spent(conn)
+    now: date = await conn.fetchval("SELECT date_trunc('month', now() AT TIME ZONE 'UTC')::date")
+    month = [one for one in spent if one.month == now]
+    return [_shown(one, month) for one in await accounts.load(conn)]
+
+
+async def _find(conn: Connection, which: str) -> dict[str, Any]:
+    one = await accounts.find(conn, which)
+    return next(row for row in await _all(conn) if row["id"] == str(one.id))
+
+
+def _shown(one: Account, month: list[asked.Spent]) -> dict[str, Any]:
+    own = [line for line in month if line.supplier_id == one.id]
+    paid = [f"{decimal(line.price)} {line.currency}" for line in own if line.price]
+    return {
+        "id": str(one.id),
+        "name": one.name,
+        "state": one.state,
+        "kind": one.kind,
+        **{name: _written(value) for name, value in msgspec.structs.asdict(one.settings).items()},
+        "worth_it": one.settings.is_worth_it,
+        "this_month": sum(line.numbers for line in own),
+        "found_this_month": sum(line.found for line in own),
+        "failed_this_month": sum(line.failed for line in own),
+        "cost_this_month": ", ".join(paid) or None,
+    }
+
+
+def _written(value: Any) -> Any:
+    return ",".join(value) if isinstance(value, tuple) else value
+
+
+def _password(called: str) -> str:
+    """Read it from the terminal without echo, or from the first line of stdin."""
+    if sys.stdin.isatty():
+        return str(typer.prompt(called, hide_input=True, err=True))
+    secret = sys.stdin.readline().rstrip("\n")
+    if not secret:
+        raise typer.BadParameter("give --password, or HELIOGRAPH_SUPPLIER_PASSWORD, or a line on stdin")
+    return secret

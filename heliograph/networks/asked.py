@@ -1,0 +1,162 @@
+"""What was asked of look-up suppliers, by number: the line of those to be asked, what was answered, and what it cost.
+
+A number's row stands in the month in which it was asked for, and is deleted after 90 days with its partition. Whoever
+is to send to a number writes `ask`, in the transaction that makes its message wait; any worker takes it up from there.
+The rule nobody may break: a number is asked for once at a time, and an erased person's numbers are deleted here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database.pool import Connection, Pool
+from heliograph.networks.learned import KEPT
+
+#: A look-up that failed is tried again after this, and one that knew nothing.
+FAILED, UNKNOWN = timedelta(hours=1), timedelta(days=7)
+#: How long a worker has for numbers that it took; then another one asks.
+TAKEN = timedelta(minutes=2)
+#: Numbers that may wait to be asked for; more are sent to by their range.
+MOST_OPEN = 1_000
+#: SQL: some worker should ask.
+ANY = "EXISTS (SELECT FROM number_lookups WHERE state = 'asked' AND coalesce(taken_until, asked_at) <= now())"
+
+
+class State(msgspec.Struct, frozen=True):
+    """The last look-up of a number."""
+
+    #: "asked", "found", "unknown" or "failed".
+    state: str
+    network: str
+    #: Since it was asked for.
+    age: timedelta
+
+    @property
+    def is_due(self) -> bool:
+        """It may be looked up again."""
+        return self.state in ("failed", "unknown") and self.age > (FAILED if self.state == "failed" else UNKNOWN)
+
+
+STATES = """
+SELECT DISTINCT ON (number) number, state, network, now() - asked_at AS age FROM number_lookups
+ WHERE number = ANY ($1) AND asked_on >= date_trunc('month', now() AT TIME ZONE 'UTC' - $2::interval)::date
+   AND asked_at > now() - $2::interval
+ ORDER BY number, asked_at DESC
+"""
+
+
+async def states(conn: Connection, numbers: Sequence[int]) -> dict[int, State]:
+    """The last look-up of each number, of those that had one within 90 days."""
+    rows = await conn.fetch(STATES, numbers, KEPT)
+    return {row["number"]: State(row["state"], row["network"], row["age"]) for row in rows}
+
+
+OPEN = "SELECT count(*)::int FROM (SELECT FROM number_lookups WHERE state = 'asked' LIMIT $1) AS waiting"
+# In the order of the key, so that two workers cannot deadlock.
+ASK = """
+INSERT INTO number_lookups AS known (number, asked_on, supplier_id, state, asked_at)
+SELECT number, date_trunc('month', now() AT TIME ZONE 'UTC')::date, supplier_id, 'asked', now()
+  FROM unnest($1::bigint[], $2::uuid[]) AS item (number, supplier_id) ORDER BY number
+    ON CONFLICT (number, asked_on) DO UPDATE
+   SET supplier_id = excluded.supplier_id, state = 'asked', network = '', detail = '', asked_at = excluded.asked_at,
+       taken_until = NULL
+ WHERE known.state IN ('failed', 'unknown')
+"""
+
+
+async def ask(conn: Connection, some: Mapping[int, UUID]) -> set[int]:
+    """Have numbers looked up, each by a supplier; returns those that are, as far as there is room."""
+    room = MOST_OPEN - await conn.fetchval(OPEN, MOST_OPEN)
+    numbers = sorted(some)[: max(0, room)]
+    if numbers:
+        await conn.execute(ASK, numbers, [some[one] for one in numbers])
+    return set(numbers)
+
+
+TAKE = """
+UPDATE number_lookups l SET taken_until = now() + $3::interval
+  FROM (SELECT number, asked_on FROM number_lookups
+         WHERE supplier_id = $1 AND state = 'asked' AND coalesce(taken_until, asked_at) <= now()
+         ORDER BY asked_at LIMIT $2 FOR UPDATE SKIP LOCKED) AS taken
+ WHERE l.number = taken.number AND l.asked_on = taken.asked_on
+RETURNING l.number
+"""
+
+
+async def take(conn: Connection | Pool, supplier_id: UUID, *, limit: int) -> list[int]:
+    """Numbers to ask a supplier for now."""
+    return [row["number"] for row in await conn.fetch(TAKE, supplier_id, limit, TAKEN)]
+
+
+ANSWERED = """
+WITH held AS (
+    SELECT number, asked_on FROM number_lookups WHERE number = ANY ($1) AND state = 'asked' ORDER BY number FOR UPDATE
+)
+UPDATE number_lookups l
+   SET state = item.state, network = item.network, detail = $4, answered_at = now(), taken_until = NULL,
+       times = l.times + item.times, price = l.price + item.times * $5, currency = $6
+  FROM held JOIN unnest($1::bigint[], $2::text[], $3::text[], $7::int[]) AS item (number, state, network, times)
+       USING (number)
+ WHERE l.number = held.number AND l.asked_on = held.asked_on
+"""
+
+
+async def answered(
+    conn: Connection,
+    numbers: Sequence[int],
+    told: Mapping[int, str],
+    *,
+    error: str,
+    price: int,
+    currency: str,
+) -> None:
+    """Store what was answered: networks by number ("643-04"), empty ones where the supplier knows none. What it did
+    not tell has failed, and cost nothing. `price`: of a number, millionths."""
+    ordered = sorted(numbers)
+    states = ["failed" if one not in told else "found" if told[one] else "unknown" for one in ordered]
+    networks = [told.get(one, "") for one in ordered]
+    paid = [int(one in told) for one in ordered]
+    await conn.execute(ANSWERED, ordered, states, networks, error[:200], price, currency, paid)
+
+
+# By the month of the question, so that nothing is counted in two.
+SPENT = """
+SELECT supplier_id, asked_on AS month, currency, count(*)::int AS numbers, sum(times)::int AS charged,
+       count(*) FILTER (WHERE state = 'found')::int AS found, count(*) FILTER (WHERE state = 'unknown')::int AS unknown,
+       count(*) FILTER (WHERE state = 'failed')::int AS failed, sum(price)::bigint AS price
+  FROM number_lookups GROUP BY 1, 2, 3 ORDER BY 2 DESC, 1, 3
+"""
+
+
+class Spent(msgspec.Struct, frozen=True):
+    """Look-ups of a month."""
+
+    supplier_id: UUID
+    #: Its first day, in UTC.
+    month: date
+    currency: str
+    numbers: int
+    #: How many were answered, and so charged.
+    charged: int
+    found: int
+    unknown: int
+    failed: int
+    #: Millionths.
+    price: int
+
+
+async def spent(conn: Connection) -> list[Spent]:
+    """What look-ups cost, by month and supplier, the latest first; of 90 days."""
+    return [Spent(*row) for row in await conn.fetch(SPENT)]
+
+
+FORGET = "DELETE FROM number_lookups WHERE number = ANY ($1)"
+
+
+async def forget(conn: Connection, numbers: Iterable[str]) -> None:
+    """Forget numbers (E.164)."""
+    await conn.execute(FORGET, [int(one[1:]) for one in numbers])

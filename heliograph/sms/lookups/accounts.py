@@ -1,0 +1,207 @@
+"""The table `lookup_suppliers`: accounts by which numbers are looked up, which operators add, change and remove."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, get_type_hints
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.crypto import Key, seal, unseal
+from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid7
+from heliograph.base.process.settings import SettingsError
+from heliograph.suppliers.lookups import kinds
+from heliograph.suppliers.lookups.kind import LookupSettings
+
+
+class Account(msgspec.Struct, frozen=True):
+    """One account, as its row says. `secret` is still sealed."""
+
+    id: UUID
+    name: str
+    kind: str
+    #: As stored, and with the defaults of the others.
+    values: dict[str, Any]
+    settings: LookupSettings
+    secret: bytes
+    state: str
+    changed_at: datetime
+
+
+LOAD = """
+SELECT id, name, kind, settings::text, secret, state, changed_at FROM lookup_suppliers
+ WHERE state <> 'removed' ORDER BY name
+"""
+
+
+async def load(conn: Connection | Pool) -> list[Account]:
+    """All that were not removed, by name."""
+    return [_account(row) for row in await conn.fetch(LOAD)]
+
+
+def parsed(kind: str, pairs: Sequence[str]) -> dict[str, Any]:
+    """Settings of a kind as `KEY=VALUE`; lists separated by commas, nothing: None, the default. Raises Invalid, which
+    names the setting."""
+    hints = get_type_hints(kinds.KINDS[kind].settings)
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not separator or name not in hints:
+            known = ", ".join(hints)
+            raise Invalid((name, "unknown", f"{pair!r} is not KEY=VALUE with a setting of {kind}: {known}"))
+        if not text:
+            values[name] = None
+        elif hints[name] == tuple[str, ...]:
+            values[name] = [one.strip().upper() for one in text.split(",") if one.strip()]
+        else:
+            try:
+                values[name] = msgspec.convert(text, hints[name], strict=False)
+            except msgspec.ValidationError as error:
+                raise Invalid((name, "format", f"{name}: {error}")) from None
+    return values
+
+
+def serving(accounts: Sequence[Account], country: str) -> Account | None:
+    """Who looks up numbers of a country: the first that names it, else the first that names none; None: nobody, or it
+    is not worth its price."""
+    able = [one for one in accounts if one.state == "active" and country in one.settings.countries]
+    able += [one for one in accounts if one.state == "active" and not one.settings.countries]
+    return able[0] if able and able[0].settings.is_worth_it else None
+
+
+def open_secret(key: Key, account: Account) -> str:
+    """Its secrets as they are sealed together. Raises Unsealable."""
+    return unseal(key, account.secret, context(account.id)).decode()
+
+
+def context(id: UUID) -> str:
+    """What its secrets are sealed for."""
+    return f"lookup_suppliers/{id}"
+
+
+INSERT = """
+INSERT INTO lookup_suppliers (id, name, kind, settings, secret, created_at, changed_at)
+VALUES ($1, $2, $3, $4::text::jsonb, $5, now(), clock_timestamp())
+"""
+
+
+async def add(
+    conn: Connection,
+    key: Key,
+    *,
+    name: str,
+    kind: str,
+    values: Mapping[str, Any],
+    secrets: Mapping[str, str],
+    by: Who = SYSTEM,
+) -> UUID:
+    """Add an account. Raises Invalid, which names the setting."""
+    _check(name, kind, values)
+    id = uuid7()
+    sealed = seal(key, msgspec.json.encode(secrets), context(id))
+    try:
+        async with conn.transaction():
+            await conn.execute(INSERT, id, name, kind, msgspec.json.encode(values).decode(), sealed)
+            told = {"kind": kind, "settings": values}
+            await audit.record(conn, by, "lookup.added", object_id=id, name=name, after=told)
+    except asyncpg.UniqueViolationError:
+        raise _taken(name) from None
+    return id
+
+
+LOCK = "SELECT id FROM lookup_suppliers WHERE (name = $1 OR id::text = $1) AND state <> 'removed' FOR UPDATE"
+CHANGE = """
+UPDATE lookup_suppliers SET settings = $2::text::jsonb, secret = coalesce($3, secret), changed_at = clock_timestamp()
+ WHERE id = $1
+"""
+
+
+async def change(
+    conn: Connection,
+    key: Key,
+    *,
+    account: str,
+    values: Mapping[str, Any],
+    secrets: Mapping[str, str] | None = None,
+    by: Who = SYSTEM,
+) -> Account:
+    """Change settings of the account with this name or id; one that is None returns to its default. `secrets`: new ones
+    in place of all; None: unchanged. Raises NotFound, Invalid."""
+    async with conn.transaction():
+        before = await _locked(conn, account)
+        after = {name: value for name, value in (before.values | dict(values)).items() if value is not None}
+        _check(before.name, before.kind, after)
+        sealed = None if secrets is None else seal(key, msgspec.json.encode(secrets), context(before.id))
+        await conn.execute(CHANGE, before.id, msgspec.json.encode(after).decode(), sealed)
+        told = {"settings": after} | ({} if secrets is None else {"password": "changed"})
+        known = {"settings": before.values}
+        await audit.record(conn, by, "lookup.changed", object_id=before.id, name=before.name, before=known, after=told)
+    return msgspec.structs.replace(before, values=after, settings=kinds.settings_from(before.kind, after))
+
+
+STATE = """
+UPDATE lookup_suppliers SET state = $2, changed_at = clock_timestamp(),
+       secret = CASE $2 WHEN 'removed' THEN '' ELSE secret END
+ WHERE id = $1
+"""
+
+
+async def set_state(
+    conn: Connection, *, account: str, state: Literal["active", "paused", "removed"], by: Who = SYSTEM
+) -> Account:
+    """Pause, resume or remove an account; what it told is kept. A removed one keeps its row without its secrets, since
+    look-ups refer to it. Raises NotFound."""
+    async with conn.transaction():
+        before = await _locked(conn, account)
+        await conn.execute(STATE, before.id, state)
+        known, told = {"state": before.state}, {"state": state}
+        await audit.record(conn, by, "lookup.changed", object_id=before.id, name=before.name, before=known, after=told)
+    return msgspec.structs.replace(before, state=state)
+
+
+async def find(conn: Connection, account: str) -> Account:
+    """The account with this name or id. Raises NotFound."""
+    for one in await load(conn):
+        if account in (one.name, str(one.id)):
+            return one
+    raise _none(account)
+
+
+async def _locked(conn: Connection, account: str) -> Account:
+    id: UUID | None = await conn.fetchval(LOCK, account)
+    if id is None:
+        raise _none(account)
+    return await find(conn, str(id))
+
+
+def _account(row: asyncpg.Record) -> Account:
+    values = msgspec.json.decode(row["settings"])
+    settings = kinds.settings_from(row["kind"], values)
+    return Account(
+        row["id"], row["name"], row["kind"], values, settings, row["secret"], row["state"], row["changed_at"]
+    )
+
+
+def _none(account: str) -> NotFound:
+    return NotFound("There is no such look-up supplier.", lookup=account)
+
+
+def _taken(name: str) -> Invalid:
+    return Invalid(("name", "taken", f"there is already a look-up supplier {name!r}"))
+
+
+def _check(name: str, kind: str, values: Mapping[str, Any]) -> None:
+    if not 1 <= len(name.strip()) <= 64:
+        raise Invalid(("name", "length", "`name` must have 1 to 64 characters"))
+    try:
+        kinds.settings_from(kind, values)
+    except SettingsError as error:
+        text = str(error)
+        raise Invalid((text.split()[0].strip(":`"), "invalid", text)) from None

@@ -1,0 +1,138 @@
+"""What a worker does with look-ups: which messages wait for one, and asking suppliers for what waits.
+
+The rule nobody may break: where no route names a network of the recipient's country, nobody is asked and no message
+waits. Numbers are looked up for their network alone; what the supplier says of a handset is not kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from uuid import UUID
+
+import structlog
+
+from heliograph.base.crypto import Key, Unsealable
+from heliograph.base.database.pool import Connection, Pool
+from heliograph.networks import asked, learned, plan
+from heliograph.networks.directory import Directory
+from heliograph.networks.learned import LOOKUP, Known, network_of
+from heliograph.routes.lookup import Route
+from heliograph.sms.dispatch.claimed import ClaimedMessage
+from heliograph.sms.lookups import accounts
+from heliograph.sms.lookups.accounts import Account
+from heliograph.suppliers.lookups.kinds import Asker
+
+log = structlog.get_logger()
+
+#: Seconds after which a message that waits for a look-up is examined again.
+STEP = 0.25
+
+
+def countries(routes: Collection[Route]) -> set[str]:
+    """ISO regions in which the network of a number decides about its route."""
+    known = plan.networks()
+    return {known[one.network].country for one in routes if one.network in known}
+
+
+class Lookups:
+    """Look-ups within one worker."""
+
+    def __init__(self, pool: Pool, key: Key, directory: Directory) -> None:
+        """`directory`: the worker's, which hears of what is found."""
+        self._pool, self._key, self._directory = pool, key, directory
+        #: Who looks up numbers of a country, of those where it decides anything.
+        self._serving: dict[str, Account] = {}
+        self._accounts: list[Account] = []
+        self._askers: dict[UUID, tuple[Account, Asker]] = {}
+        #: Set when something was asked for here.
+        self.wake = asyncio.Event()
+
+    @property
+    def is_used(self) -> bool:
+        """Numbers of some country are looked up."""
+        return bool(self._serving)
+
+    async def refresh(self, conn: Connection | Pool, routes: Collection[Route]) -> None:
+        """Take up accounts and routes."""
+        where = countries(routes)
+        self._accounts = await accounts.load(conn) if where else []
+        found = {country: accounts.serving(self._accounts, country) for country in where}
+        self._serving = {country: one for country, one in found.items() if one is not None}
+
+    async def before(self, conn: Connection, messages: Sequence[ClaimedMessage]) -> dict[UUID, float]:
+        """Those of live messages that wait for a look-up, and for how many seconds; asks for what nobody asked for.
+        In the caller's transaction, which puts them off."""
+        wanted: dict[int, Account] = {}
+        of: dict[UUID, int] = {}
+        for one in messages:
+            place = self._directory.place(one.recipient)
+            account = None if place.is_exact or one.mode != "live" else self._serving.get(place.country)
+            if account is not None:
+                of[one.lease.id] = number = int(one.recipient[1:])
+                wanted[number] = account
+        if not wanted:
+            return {}
+        known = await asked.states(conn, sorted(wanted))
+        new = {number: one.id for number, one in wanted.items() if number not in known or known[number].is_due}
+        begun = await asked.ask(conn, new) if new else set()
+        if begun:
+            self.wake.set()
+        waiting: dict[UUID, float] = {}
+        for id, number in of.items():
+            state, longest = known.get(number), wanted[number].settings.wait_seconds
+            if number in begun:
+                waiting[id] = min(STEP, longest)
+            elif state is not None and state.state == "found":
+                self._directory.hear(Known(number, state.network, LOOKUP))
+            elif state is not None and state.state == "asked" and (left := longest - state.age.total_seconds()) > 0:
+                waiting[id] = min(STEP, left)
+        return waiting
+
+    async def round(self) -> int:
+        """Ask suppliers for what waits; returns how many numbers were asked for."""
+        done = 0
+        for account in [one for one in self._accounts if one.state == "active"]:
+            asker = await self._asker(account)
+            if asker is None:
+                continue
+            settings = account.settings
+            numbers = await asked.take(self._pool, account.id, limit=asker.most)
+            if not numbers:
+                continue
+            answer = await asker.ask([str(one) for one in numbers])
+            told = {int(number): network_of(network) for number, network in answer.told.items()}
+            async with self._pool.acquire() as conn, conn.transaction():
+                await asked.answered(
+                    conn, numbers, told, error=answer.error, price=settings.cost, currency=settings.currency
+                )
+                found = [Known(number, network, LOOKUP) for number, network in told.items() if network]
+                await learned.learn(conn, found)
+            if answer.error:
+                failed = len(numbers) - len(told)
+                log.warning("look-up failed", supplier=account.name, numbers=failed, error=answer.error)
+            done += len(numbers)
+            await asyncio.sleep(len(numbers) / settings.per_second)
+        return done
+
+    async def _asker(self, account: Account) -> Asker | None:
+        known = self._askers.get(account.id)
+        if known is not None and known[0].changed_at == account.changed_at:
+            return known[1]
+        if known is not None:
+            del self._askers[account.id]
+            await known[1].close()
+        try:
+            secret = accounts.open_secret(self._key, account)
+        except Unsealable:
+            log.error("look-up supplier unusable: another secret key", supplier=account.name)
+            return None
+        asker = Asker(account.kind, account.settings, secret)
+        self._askers[account.id] = account, asker
+        return asker
+
+    async def close(self) -> None:
+        """Close connections to suppliers."""
+        for _, asker in self._askers.values():
+            await asker.close()
+        self._askers.clear()

@@ -1,0 +1,1 @@
+"""One file a supplier of look-ups, with its `KIND`."""

@@ -1,0 +1,50 @@
+"""Infobip Number Lookup (POST /number/1/query): several numbers in a request, answered at once.
+
+A result names the network that a number is in now as `mccMnc`, also of a handset that is off (error group 1). One that
+was rejected or that no route reaches (status groups 4 and 5) was not asked about, and is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from heliograph.suppliers.http.kind import JSON, SECRET, Answer, Request, Secrets, at, listed, text_of
+from heliograph.suppliers.lookups.kind import Answered, LookupKind, LookupSettings
+
+#: Groups of a status: expired, rejected.
+_NOT_ASKED = (4, 5)
+
+
+class Settings(LookupSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An account at Infobip, whose address is its own, such as https://x1y2z3.api.infobip.com."""
+
+
+def request(settings: Settings, secrets: Secrets, numbers: Sequence[str]) -> Request:
+    """All of them."""
+    headers = {"Authorization": f"App {secrets[SECRET]}", "Content-Type": JSON, "Accept": JSON}
+    return Request(f"{settings.base_url}/number/1/query", msgspec.json.encode({"to": numbers}), headers)
+
+
+def answer(settings: Settings, numbers: Sequence[str], answer: Answer) -> Answered:
+    """`results[]`, by their numbers; an error of the request as a whole in `requestError` or by HTTP alone."""
+    said = answer.json
+    if answer.status != 200:
+        words = text_of(at(said, "requestError", "serviceException", "text")) or text_of(at(said, "description"))
+        return Answered({}, f"HTTP {answer.status} {words}".strip())
+    told, error = {}, "" if listed(said, "results") else "no results"
+    for one in listed(said, "results"):
+        number, status = text_of(at(one, "to")), at(one, "status")
+        if number not in numbers:
+            continue
+        if at(status, "groupId") in _NOT_ASKED:
+            error = text_of(at(status, "name")) or "not asked"
+        else:
+            told[number] = text_of(at(one, "mccMnc"))
+    return Answered(told, error)
+
+
+KIND = LookupKind(
+    name="infobip", title="Infobip Number Lookup", settings=Settings, most=100, request=request, answer=answer
+)

@@ -1,0 +1,88 @@
+"""What the file of a look-up supplier says: how numbers are asked for, what the answer means, and when it is worth it.
+Pure.
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from heliograph.base.money import is_currency, micros
+from heliograph.base.phones import REGIONS
+from heliograph.suppliers.http.kind import SECRET, Answer, Request, Secrets
+from heliograph.suppliers.settings import demand
+
+#: The longest that a message may be made to wait, seconds: a third of what one-time codes are patient for.
+LONGEST = 10.0
+#: Numbers of a request at most, whatever the supplier.
+MOST = 1_000
+
+
+class LookupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every look-up supplier has; each adds its own."""
+
+    base_url: Annotated[str, "Where the supplier's API is: scheme, host and port"]
+    price: Annotated[str, "What the look-up of a number costs, such as 0.003"]
+    currency: Annotated[str, "Currency of price and loss (ISO 4217)"]
+    countries: Annotated[tuple[str, ...], "ISO countries whose numbers it looks up; empty: all"] = ()
+    ported: Annotated[float, "Share of numbers there that left the network of their range: 0.06 is 6 %"] = 0.06
+    loss: Annotated[str, "What a message handed to the wrong network costs, in that currency"] = "0.02"
+    reuses: Annotated[float, "Messages that a number gets in 90 days, among which the price is shared"] = 4.0
+    wait_seconds: Annotated[float, "Longest time that a message waits for it; then its number's range decides"] = 2.0
+    response_seconds: Annotated[float, "Time limit for an answer"] = 5.0
+    per_second: Annotated[float, "Maximum numbers per second and worker"] = 50.0
+    batch: Annotated[int, "Maximum numbers per request, where the supplier takes several"] = 50
+
+    def __post_init__(self) -> None:
+        url = urllib.parse.urlsplit(self.base_url)
+        is_url = url.scheme in ("https", "http") and bool(url.hostname) and not url.query and not url.fragment
+        demand(is_url, "base_url", "must be a URL such as https://api.example.net")
+        for field in ("price", "loss"):
+            amount = micros(getattr(self, field))
+            demand(amount is not None and amount >= 0, field, "must be an amount such as 0.003")
+        demand(is_currency(self.currency), "currency", "must be an ISO 4217 code such as USD")
+        demand(all(one in REGIONS.values() for one in self.countries), "countries", "must be ISO codes such as MZ")
+        demand(0 <= self.ported <= 1, "ported", "must be 0 to 1")
+        demand(self.reuses > 0, "reuses", "must be more than 0")
+        demand(0 < self.wait_seconds <= LONGEST, "wait_seconds", f"must be more than 0, up to {LONGEST:g}")
+        demand(0 < self.response_seconds <= 60, "response_seconds", "must be more than 0, up to 60")
+        demand(self.per_second > 0, "per_second", "must be more than 0")
+        demand(1 <= self.batch <= MOST, "batch", f"must be 1 to {MOST}")
+
+    @property
+    def cost(self) -> int:
+        """The price of a number in millionths."""
+        return micros(self.price) or 0
+
+    @property
+    def is_worth_it(self) -> bool:
+        """What a look-up is expected to save is more than its price, shared among the messages that use it."""
+        return self.ported * (micros(self.loss) or 0) > self.cost / self.reuses
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """What became of a request for several numbers."""
+
+    #: By number (digits): its network as the supplier writes it ("64304"); empty: it knows none.
+    told: Mapping[str, str] = {}
+    #: Why the others were not answered; empty: they all were.
+    error: str = ""
+
+
+class LookupKind(msgspec.Struct, frozen=True, kw_only=True):
+    """A look-up supplier. The functions take its settings first."""
+
+    name: str
+    title: str
+    settings: type[LookupSettings]
+    #: Name → meaning; SECRET first.
+    secrets: Mapping[str, str] = msgspec.field(default_factory=lambda: {SECRET: "API key"})
+    #: Numbers of one request.
+    most: int = 1
+    #: (settings, secrets, numbers), digits without +.
+    request: Callable[[Any, Secrets, Sequence[str]], Request]
+    #: (settings, numbers, answer) for any status.
+    answer: Callable[[Any, Sequence[str], Answer], Answered]

@@ -1,0 +1,76 @@
+"""Every kind of look-up supplier there is, and how one is asked.
+
+A kind is there because its file is: each module of `by_name/` is looked into for its `KIND`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from heliograph.base.network.addresses import parse_networks
+from heliograph.http.answers import READ_BYTES, Failure
+from heliograph.http.client import ClientRules, HttpClient
+from heliograph.suppliers.http.kind import Answer, secrets_of
+from heliograph.suppliers.lookups import by_name
+from heliograph.suppliers.lookups.kind import Answered, LookupKind, LookupSettings
+from heliograph.suppliers.settings import checked
+
+log = structlog.get_logger()
+
+#: Suppliers are chosen by operators, and may be on this machine or behind a VPN.
+_ANYWHERE = parse_networks("0.0.0.0/0,::/0")
+
+
+def _found() -> dict[str, LookupKind]:
+    names = [one.name for one in pkgutil.iter_modules(by_name.__path__, f"{by_name.__name__}.")]
+    found: list[LookupKind] = [importlib.import_module(name).KIND for name in names]
+    return {one.name: one for one in found}
+
+
+#: By name.
+KINDS: Mapping[str, LookupKind] = _found()
+
+
+def settings_from(kind: str, values: Mapping[str, Any]) -> LookupSettings:
+    """Settings as stored. Raises SettingsError, which names the field."""
+    return checked(KINDS[kind].settings, values)
+
+
+class Asker:
+    """One account. `ask`, `close`."""
+
+    def __init__(self, kind: str, settings: LookupSettings, secret: str) -> None:
+        """`secret`: its secrets as they are sealed together."""
+        self._kind, self._settings, self._secrets = KINDS[kind], settings, secrets_of(secret)
+        self.most = min(self._kind.most, settings.batch)
+        self._client = HttpClient(
+            ClientRules(
+                seconds=settings.response_seconds,
+                connect_seconds=settings.response_seconds,
+                per_destination=1 << 30,
+                allow_http=True,
+                networks=_ANYWHERE,
+                kept=READ_BYTES,
+            )
+        )
+
+    async def ask(self, numbers: Sequence[str]) -> Answered:
+        """Look numbers up (digits), `most` at most. Whatever goes wrong is an answer of nothing, with the reason."""
+        try:
+            made = self._kind.request(self._settings, self._secrets, numbers)
+            found = await self._client.request(made.method, made.url, made.body, made.headers)
+            if isinstance(found, Failure):
+                return Answered({}, f"{found.kind}: {found.detail}".rstrip(": "))
+            return self._kind.answer(self._settings, numbers, Answer(found.status, found.body, found.retry_after))
+        except Exception as error:  # a supplier's file that stumbles over an answer
+            log.exception("look-up not understood", kind=self._kind.name, error=type(error).__name__)
+            return Answered({}, f"not understood: {type(error).__name__}")
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._client.close()
