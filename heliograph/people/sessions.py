@@ -160,7 +160,7 @@ async def open_for(
 
 
 # A membership that ended, or an organization that closed, leaves the session without one. That of an operator who views
-# as the organization is good once it was taken up, and as long as they may.
+# as the organization is good once it was taken up, as long as they may, and while they are signed in to the console.
 AUTHENTICATE = """
 SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, u.password IS NOT NULL AS has_password,
        u.totp IS NOT NULL AS has_totp, m.organization_id, m.role, o.name AS organization, o.state,
@@ -188,7 +188,9 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
                            WHERE organization_id = s.organization_id AND user_id = s.user_id AND s.reason IS NULL
                           UNION ALL
                           SELECT s.organization_id, $4 FROM operators
-                           WHERE user_id = s.user_id AND role = ANY ($5) AND s.reason IS NOT NULL LIMIT 1) m ON true
+                           WHERE user_id = s.user_id AND role = ANY ($5) AND s.reason IS NOT NULL
+                             AND EXISTS (SELECT FROM operator_sessions open
+                                          WHERE open.user_id = s.user_id AND open.ends_at > now()) LIMIT 1) m ON true
        LEFT JOIN LATERAL (SELECT * FROM organizations WHERE id = m.organization_id LIMIT 1) o ON true
  WHERE s.ends_at > now() AND s.seen_at + s.idle > now() AND (s.reason IS NULL OR s.seen_at > s.created_at)
    AND (o.session_hours IS NULL OR s.seen_at + make_interval(hours => o.session_hours) > now())

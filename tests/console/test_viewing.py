@@ -101,7 +101,13 @@ async def test_a_link_is_good_once_and_no_session_by_itself(
 
 
 @pytest.mark.parametrize(
-    "change", ["UPDATE operators SET role = 'finance'", "DELETE FROM operators", "DELETE FROM sessions"]
+    "change",
+    [
+        "UPDATE operators SET role = 'finance'",
+        "DELETE FROM operators",
+        "DELETE FROM operator_sessions",
+        "DELETE FROM sessions",
+    ],
 )
 async def test_who_may_no_longer_sees_nothing_within_a_second(
     pool: Pool, tenant: Tenant, root: Browser, change: str

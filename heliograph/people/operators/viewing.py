@@ -1,9 +1,9 @@
 """Viewing as an organization: an operator sees its dashboard as its people do, for a reason, and changes nothing.
 
 It is a session of the dashboard of a kind of its own: it has the role `roles.VIEWING`, which reads and sees neither
-texts nor whole numbers; it is good as long as its operator may look into messages; and every form that it sends is
-refused (`pages.application`). The rule nobody may break: its beginning stands in the organization's audit log, with the
-reason, before anything is shown.
+texts nor whole numbers; it is good as long as its operator may look into messages and is signed in to the console; and
+every form that it sends is refused (`pages.application`). The rule nobody may break: its beginning stands in the
+organization's audit log, with the reason, before anything is shown.
 """
 
 from __future__ import annotations
