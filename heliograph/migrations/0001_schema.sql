@@ -1060,7 +1060,7 @@ COMMENT ON TABLE supplier_callbacks IS 'control: callbacks of HTTP suppliers as 
 
 CREATE TABLE receipt_words (
     supplier_id uuid NOT NULL CONSTRAINT receipt_words_supplier REFERENCES suppliers,
-    kind        text NOT NULL CHECK (kind IN ('state', 'error')),
+    kind        text NOT NULL CHECK (kind IN ('state', 'error', 'answer')),
     word        text NOT NULL,
     count       bigint NOT NULL,
     first_at    timestamptz NOT NULL,
@@ -1068,7 +1068,7 @@ CREATE TABLE receipt_words (
     meaning     text NOT NULL DEFAULT '' CHECK (length(meaning) <= 500),
     PRIMARY KEY (supplier_id, kind, word)
 );
-COMMENT ON TABLE receipt_words IS 'control: unknown message states and error codes in receipts, counted for operators; at most a hundred of each per supplier';
+COMMENT ON TABLE receipt_words IS 'control: unknown message states and error codes in receipts, and verdicts with codes of answers that were no yes, counted for operators; at most a hundred of each per supplier';
 COMMENT ON COLUMN receipt_words.meaning IS 'of an error code, in the words of an operator; what a state means is a setting of its supplier';
 
 CREATE TABLE tariffs (

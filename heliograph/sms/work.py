@@ -36,10 +36,13 @@ from heliograph.sms.reports import diagnosis, parts, silence, waiting
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.sms.reports.words import Words
 from heliograph.suppliers import kinds
-from heliograph.suppliers.contract import Account, Outcome, Receipt, Submission
+from heliograph.suppliers.contract import Account, Outcome, Receipt, Submission, Verdict
 from heliograph.webhooks.recording.handover import Deliveries
 
 log = structlog.get_logger()
+
+#: Looked up once: the class of an enumeration takes its time for each message.
+_ACCEPTED = Verdict.ACCEPTED
 
 WAITING = "Answers and reports that are not committed yet"
 
@@ -183,6 +186,8 @@ class SmsWork(Work):
 
     def _answered(self, supplier_id: UUID, submission: Submission, outcome: Outcome) -> None:
         self._dispatcher.answered((submission.message_id, submission.attempt), outcome)
+        if outcome.verdict is not _ACCEPTED:
+            self._words.answer(supplier_id, outcome)
         if supplier_id == test_mode.SUPPLIER:
             self._wake_tests.set()
 

@@ -12,7 +12,9 @@ from heliograph.base.process.settings import Settings
 from heliograph.sms.circuits import sharing
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.management import forms
+from heliograph.sms.reports.words import Words, answer_codes
 from heliograph.suppliers import kinds
+from heliograph.suppliers.contract import Outcome, Verdict
 from heliograph.traffic import reconciliation
 
 from .conftest import Browser
@@ -199,7 +201,23 @@ async def test_how_it_goes_is_told_from_what_is_kept(pool: Pool, root: Browser, 
             worker,
         )
         await conn.execute(sharing.OPEN, gone, [id], [0.0])
+        seen = Words()
+        for code, verdict in (
+            ("0x00000058", Verdict.BUSY),
+            ("0x0000000B", Verdict.REFUSED),
+            ("0x00000058", Verdict.BUSY),
+        ):
+            seen.answer(id, Outcome(verdict, code=code))
+        seen.answer(id, Outcome(Verdict.UNKNOWN))  # without a code
+        await seen.store(conn)
+        assert [
+            (one.code, one.verdict, one.kind, one.count) for one in await answer_codes(conn, await row(pool, id))
+        ] == [
+            ("0x00000058", "busy", "T", 2),
+            ("0x0000000B", "refused", "F", 1),
+        ]
     page = await root.get(f"/console/suppliers/{id}")
+    assert "0x00000058 “later” T 2" in page.words
     for said in ("50.0 %", "20.0 %", "75.0 %", "w1", "avoided since", "100 submits, 80 of them accepted."):
         assert said in page.words, said
     file = await root.get(f"/console/suppliers/{id}?csv=submits")

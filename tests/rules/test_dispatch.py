@@ -267,8 +267,9 @@ async def test_messages_expire_in_time_also_while_no_supplier_can_be_used(pool: 
         await ended(pool, id, "expired", "expired")
 
 
-async def test_a_paused_supplier_keeps_what_only_it_can_carry_out_of_the_others_way(pool: Pool) -> None:
-    paused, other = supplier("paused", state="paused", prefixes=("258",)), supplier("other", prefixes=("351",))
+@pytest.mark.parametrize("state", ["paused", "draining"])
+async def test_a_paused_supplier_keeps_what_only_it_can_carry_out_of_the_others_way(pool: Pool, state: str) -> None:
+    paused, other = supplier("paused", state=state, prefixes=("258",)), supplier("other", prefixes=("351",))
     bench = Bench(pool, paused, other)
     actor = await organization(pool)
     stays = [await message(pool, actor) for _ in range(30)]

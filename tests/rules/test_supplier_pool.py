@@ -308,6 +308,17 @@ async def test_fewer_sessions_are_closed_and_a_paused_supplier_has_none(pool: Po
     assert await pool.fetchval("SELECT count(*) FROM supplier_sessions") == 0
 
 
+async def test_a_supplier_that_drains_keeps_its_sessions(pool: Pool) -> None:
+    id = await add(pool, sessions=2)
+    ship = await Ship(pool).sail()
+    await ship.refresh()
+    await set_state(pool, "one", "draining")
+    await ship.refresh()
+    assert ship.connector(id).sessions == 2
+    assert ship.fleet.accounts()[id].supplier.state == "draining"
+    assert await pool.fetchval("SELECT count(*) FROM supplier_sessions WHERE bound_at IS NOT NULL AND bound") == 2
+
+
 async def test_operators_see_how_sessions_are(pool: Pool) -> None:
     id = await add(pool, sessions=3)
     ship = await Ship(pool).sail()
@@ -457,6 +468,21 @@ async def test_a_worker_that_starts_knows_what_is_avoided_and_a_changed_supplier
     for ship in (old, new):
         await ship.refresh()
         assert not ship.fleet.accounts()[id].breaker.open
+
+
+async def test_a_circuit_that_is_reset_closes_also_where_a_worker_keeps_it_to_itself(pool: Pool) -> None:
+    id = await add(pool)
+    ship = await Ship(pool).sail()
+    account = ship.fleet.accounts()[id]
+    account.breaker.trip()
+    account.told.alone_until = float("inf")
+    await ship.refresh()
+    assert account.breaker.open
+    assert await pool.fetchval("SELECT count(*) FROM supplier_health") == 0
+    async with pool.acquire() as conn:
+        await suppliers.reset_circuit(conn, supplier="one")
+    await ship.refresh()
+    assert not account.breaker.open
 
 
 async def test_one_worker_is_told_to_slow_down_and_the_others_do(pool: Pool) -> None:

@@ -236,7 +236,8 @@ def list_(json: Json = False, data_dir: DataDir = None) -> None:
 
 @app.command("show")
 def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Show a supplier with all its settings except the password, and the unknown states in its receipts.
+    """Show a supplier with all its settings except the password, unknown states in its receipts, and the codes of
+    answers that were no yes with what they were taken for.
 
     \b
     Example:
@@ -248,7 +249,12 @@ def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
     async def work(conn: Connection) -> dict[str, Any]:
         found = await _find(conn, which, settings)
         words = (await receipt_words.unknown_states(conn)).get(UUID(found["id"]), [])
-        return found | {"unknown_words": {one.word: one.count for one in words}}
+        known = next(one for one in await routing.load(conn) if str(one.id) == found["id"])
+        codes = await receipt_words.answer_codes(conn, known)
+        return found | {
+            "unknown_words": {one.word: one.count for one in words},
+            "answer_codes": {f"{one.code} {one.verdict} {one.kind}".strip(): one.count for one in codes},
+        }
 
     show(on_database(work, settings), json)
 

@@ -55,6 +55,8 @@ async def show_one(request: Request) -> Answer:
             "range": range,
             "charts": drawn,
             "words": (await words.unknown_states(conn)).get(id, []),
+            "codes": await words.answer_codes(conn, one),
+            "errors": (await words.error_codes(conn)).get(id, []),
             "history": (await audit.list_page(conn, audit.Filter(object=str(id)), limit=HISTORY)).entries,
         }
     if (file := download(request, drawn)) is not None:

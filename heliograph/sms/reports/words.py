@@ -1,4 +1,5 @@
-"""Words in receipts that nobody knows: unknown states, and error codes, counted for operators, who say what they mean.
+"""Words of suppliers, counted for operators, who say what they mean: unknown states and error codes in receipts, and
+the codes of answers that were no yes.
 
 What a state means is a setting of its supplier, and decides about messages from then on. What an error code means is a
 note for people: the state beside it decides. The rule nobody may break: no receipt waits for its words to be counted.
@@ -24,7 +25,8 @@ from heliograph.base.process.settings import SettingsError
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.suppliers import kinds
-from heliograph.suppliers.contract import Receipt, ReceiptState
+from heliograph.suppliers.contract import Outcome, Receipt, ReceiptState
+from heliograph.suppliers.smpp.codec.statuses import STATUSES
 
 log = structlog.get_logger()
 
@@ -71,7 +73,7 @@ class Words:
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[UUID, str, str]] = Counter()
-        self._said: dict[str, set[tuple[UUID, str, str]]] = {"state": set(), "error": set()}
+        self._said: dict[str, set[tuple[UUID, str, str]]] = {"state": set(), "error": set(), "answer": set()}
 
     def add(self, supplier_id: UUID, receipt: Receipt) -> None:
         """Count what of a receipt is not understood, or says why its message did not arrive."""
@@ -79,6 +81,11 @@ class Words:
             self._add((supplier_id, "state", receipt.unknown_word))
         if receipt.error and receipt.state not in _FINE:
             self._add((supplier_id, "error", receipt.error[:LONGEST]))
+
+    def answer(self, supplier_id: UUID, outcome: Outcome) -> None:
+        """Count the code of an answer that is no yes, with what it was taken for."""
+        if outcome.code:
+            self._add((supplier_id, "answer", f"{outcome.verdict.value} {outcome.code}"[:LONGEST]))
 
     def _add(self, key: tuple[UUID, str, str]) -> None:
         said = self._said[key[1]]
@@ -98,7 +105,7 @@ class Words:
         kept: Counter[tuple[UUID, str, str]] = Counter()
         for (supplier_id, kind, word), number in counts.items():
             # Some suppliers write the number into what went wrong.
-            kept[supplier_id, kind, cleaned(storable(word)) if kind == "error" else word] += number
+            kept[supplier_id, kind, word if kind == "state" else cleaned(storable(word))] += number
         try:
             await conn.execute(COUNT, *(list(column) for column in zip(*kept, strict=True)), list(kept.values()))
         except Exception:
@@ -128,6 +135,31 @@ async def error_codes(conn: Connection) -> dict[UUID, list[Word]]:
     found: dict[UUID, list[Word]] = {}
     for id, word in await _listed(conn, "error"):
         found.setdefault(id, []).append(word)
+    return found
+
+
+class Code(msgspec.Struct, frozen=True):
+    """The code of answers that were no yes, of the last seven days."""
+
+    code: str
+    #: What it is to us: a verdict, and of SMPP its class (`codec.statuses`); "": none.
+    verdict: str
+    kind: str
+    count: int
+    last_at: datetime
+
+
+async def answer_codes(conn: Connection, supplier: Supplier) -> list[Code]:
+    """Those of a supplier, most frequent first."""
+    own = supplier.settings.get("statuses", {}) if supplier.kind == kinds.SMPP else {}
+    classes = {code: kind for code, (_, kind) in STATUSES.items()} | {int(code, 16): kind for code, kind in own.items()}
+    found = []
+    for id, word in await _listed(conn, "answer"):
+        if id == supplier.id:
+            verdict, _, code = word.word.partition(" ")
+            is_status = supplier.kind == kinds.SMPP and code.startswith("0x")
+            kind = classes.get(int(code, 16), "R1") if is_status else ""
+            found.append(Code(code, verdict, kind, word.count, word.last_at))
     return found
 
 
