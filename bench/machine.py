@@ -7,6 +7,7 @@ import os
 import platform
 import statistics
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -26,9 +27,15 @@ def facts(place: Path) -> list[tuple[str, str]]:
         ("Machine", f"{_processor()}, {os.cpu_count()} cores, {memory:.0f} GB RAM, Linux {platform.release()}"),
         ("Disk", f"{file_system(place)}, write and fdatasync of 8 kB {fsync_ms(place):.2f} ms (median)"),
         ("Load before", load),
-        ("Python", f"{platform.python_version()}, " + ", ".join(f"{name} {version(name)}" for name in _SHOWN)),
+        ("Python", f"{_python()}, " + ", ".join(f"{name} {version(name)}" for name in _SHOWN)),
         ("Heliograph", f"{getattr(heliograph, '__version__', '')} on {sys.platform}".strip()),
     ]
+
+
+def _python() -> str:
+    """Its version, and whether its build leaves out what the builds of most distributions have."""
+    plain = "--enable-optimizations" not in (sysconfig.get_config_var("CONFIG_ARGS") or "--enable-optimizations")
+    return platform.python_version() + (" built without profile-guided optimization" if plain else "")
 
 
 def fsync_ms(place: Path, *, times: int = 200) -> float:
