@@ -20,6 +20,8 @@ from heliograph.networks.learned import KEPT
 FAILED, UNKNOWN = timedelta(hours=1), timedelta(days=7)
 #: How long a worker has for numbers that it took; then another one asks.
 TAKEN = timedelta(minutes=2)
+#: What nobody has asked for by then has failed: the supplier was paused or removed, or is too slow for so many.
+NOBODY = timedelta(minutes=10)
 #: Numbers that may wait to be asked for; more are sent to by their range.
 MOST_OPEN = 1_000
 #: SQL: some worker should ask.
@@ -90,6 +92,20 @@ RETURNING l.number
 async def take(conn: Connection | Pool, supplier_id: UUID, *, limit: int) -> list[int]:
     """Numbers to ask a supplier for now."""
     return [row["number"] for row in await conn.fetch(TAKE, supplier_id, limit, TAKEN)]
+
+
+# Or a paused supplier's numbers would take the room of another one's.
+GIVE_UP = """
+UPDATE number_lookups l SET state = 'failed', detail = 'nobody asked', taken_until = NULL
+  FROM (SELECT number, asked_on FROM number_lookups WHERE state = 'asked' AND asked_at < now() - $1::interval
+         ORDER BY number LIMIT 1000 FOR UPDATE SKIP LOCKED) AS old
+ WHERE l.number = old.number AND l.asked_on = old.asked_on
+"""
+
+
+async def give_up(conn: Connection | Pool) -> None:
+    """End what has waited too long to be of use to a message."""
+    await conn.execute(GIVE_UP, NOBODY)
 
 
 ANSWERED = """

@@ -128,7 +128,7 @@ class SmsWork(Work):
             Loop("test receipts", self._test_receipts, self._wake_tests),
             Loop("supplier callbacks", self._callbacks.round, self._callbacks.wake),
             Loop("inbox", reception.round, reception.wake, when=inbox.ANY_DUE),
-            Loop("look-ups", self._lookups.round, self._lookups.wake, when=asked.ANY),
+            Loop("look-ups", self._lookups.round, self._lookups.wake, when=asked.ANY, least=0.2),
             Loop("replies", reception.reply, reception.wake_replies),
         )
 

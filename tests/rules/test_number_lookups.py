@@ -254,6 +254,22 @@ async def test_nobody_is_asked_where_it_would_not_help(looking: Looking, pool: P
         assert await pool.fetchval("SELECT count(*) FROM queue WHERE id = $1 AND due_at > now()", id) == 0
 
 
+async def test_what_a_paused_supplier_was_to_be_asked_makes_room_for_others(looking: Looking, pool: Pool) -> None:
+    await looking.add()
+    await message(pool, await organization(pool), to=PORTED)
+    await looking.bench.round()
+    async with pool.acquire() as conn:
+        await accounts.set_state(conn, account="mnp", state="paused")
+    await looking.refresh()
+    assert await looking.lookups.round() == 0
+    assert [row[1] for row in await looking.rows()] == ["asked"]
+    await pool.execute("UPDATE number_lookups SET asked_at = asked_at - $1::interval", asked.NOBODY)
+    assert await looking.lookups.round() == 0
+    assert [row[1] for row in await looking.rows()] == ["failed"]
+    assert looking.aggregator.looked_up == []
+    assert not await pool.fetchval(f"SELECT {asked.ANY}")
+
+
 async def test_the_account_of_the_country_is_asked_and_a_removed_one_keeps_no_secret(pool: Pool) -> None:
     async with pool.acquire() as conn:
         await conn.execute("DELETE FROM lookup_suppliers")

@@ -92,6 +92,7 @@ class Lookups:
     async def round(self) -> int:
         """Ask suppliers for what waits; returns how many numbers were asked for."""
         done = 0
+        await asked.give_up(self._pool)
         for account in [one for one in self._accounts if one.state == "active"]:
             asker = await self._asker(account)
             if asker is None:
