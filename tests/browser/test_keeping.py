@@ -69,6 +69,14 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     await page.keyboard.press("g")
     await page.keyboard.press("r")
     await page.wait_for_url(site.base + "/requests")
+    # A region that cannot be renewed says so in its place, and is tried again by its button.
+    renewed = page.locator(".renewed")
+    await renewed.get_by_text("Renewed at").wait_for()
+    await site.context.set_offline(True)
+    await renewed.get_by_text("This part could not be renewed.").wait_for()
+    await site.context.set_offline(False)
+    await renewed.get_by_role("button", name="Try again").click()
+    await renewed.get_by_role("button", name="Pause").wait_for()
 
     # The network goes away and comes back while a form is open; then the session ends.
     await page.goto(site.base + "/team/invite")

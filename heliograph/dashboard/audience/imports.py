@@ -23,6 +23,7 @@ from heliograph.dashboard import exporting
 from heliograph.dashboard.audience import lists, words
 from heliograph.overview.exports.kinds import Rejects
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces import leafing
 from heliograph.pages.requests import Request
 from heliograph.people import roles
 from heliograph.people.roles import RoleRequired
@@ -49,8 +50,8 @@ async def show_list(request: Request) -> Answer:
     """Imports of the mode, newest first."""
     after = lists.id_of(request.query.get("after", ""))
     async with request.reading() as conn:
-        found = await drafts.list_page(conn, request.actor, after=after, limit=lists.SIZES[0] + 1)
-    rows = found[: lists.SIZES[0]]
+        found = await drafts.list_page(conn, request.actor, after=after, limit=leafing.USUAL + 1)
+    rows = found[: leafing.USUAL]
     values = {
         "rows": rows,
         "may_write": request.may(WRITE),

@@ -1,4 +1,4 @@
-"""What lists of this room have in common: their size, their filters."""
+"""What lists of this room have in common: their filters."""
 
 from __future__ import annotations
 
@@ -7,14 +7,6 @@ from uuid import UUID
 
 from heliograph.base import phones
 from heliograph.pages.requests import Request
-
-#: Rows of a page that may be chosen; the first is the usual one.
-SIZES = (50, 25, 100, 200)
-
-
-def size(request: Request) -> int:
-    """How many rows the address asks for."""
-    return next((one for one in SIZES if str(one) == request.query.get("limit")), SIZES[0])
 
 
 def kept(given: Mapping[str, str], names: tuple[str, ...], longest: int = 200) -> dict[str, str]:

@@ -19,6 +19,7 @@ from heliograph.dashboard import exporting
 from heliograph.dashboard.audience import lists, words
 from heliograph.overview.exports.kinds import OptOuts
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces import leafing
 from heliograph.pages.requests import Request
 from heliograph.people import policy
 from heliograph.people.roles import CONTENT
@@ -157,7 +158,7 @@ def _words(one: Organization, typed: dict[str, str]) -> dict[str, object]:
 
 async def _listed(request: Request, searched: str, typed: dict[str, str]) -> dict[str, object]:
     actor = request.acting("live")
-    limit = lists.size(request)
+    limit = leafing.size(request)
     problem, is_first = "", True
     key = request.services.cursor_key
     more: list[tuple[OptOut, str]] = []

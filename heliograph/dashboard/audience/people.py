@@ -22,6 +22,7 @@ from heliograph.inbox import threads
 from heliograph.overview import messages
 from heliograph.overview.exports.kinds import Contacts
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces import leafing
 from heliograph.pages.requests import Request
 from heliograph.people.roles import AUDIT, CONTENT, EXPORT
 
@@ -39,7 +40,7 @@ TYPED = ("name", "first_name", "last_name", "phone", "tags")
 async def show_list(request: Request) -> Answer:
     """A page of people, newest first, by the filters of the address."""
     kept = lists.kept(request.query, FIELDS)
-    limit = lists.size(request)
+    limit = leafing.size(request)
     after = lists.id_of(request.query.get("after", ""))
     change_id = lists.id_of(request.query.get("change", ""))
     async with request.reading() as conn:

@@ -44,6 +44,7 @@ function options(figures, series, { width, height, top, hasTimes, isFirst, sync,
   const lang = document.documentElement.lang;
   const day = new Intl.DateTimeFormat(lang, { timeZone: figures.zone, day: "numeric", month: "short" });
   const hour = new Intl.DateTimeFormat(lang, { timeZone: figures.zone, hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+  const second = new Intl.DateTimeFormat(lang, { timeZone: figures.zone, hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
   const number = new Intl.NumberFormat(lang, { maximumFractionDigits: figures.digits, notation: top >= 100000 ? "compact" : "standard" });
   const axis = { stroke: colours.text, font: "11px system-ui, sans-serif", ticks: { show: false } };
   return {
@@ -55,7 +56,8 @@ function options(figures, series, { width, height, top, hasTimes, isFirst, sync,
       { ...axis, show: hasTimes, size: AXIS, grid: { show: false }, space: 72, values: (plot, at) => {
         let before = "";
         return at.map((one) => {
-          const date = day.format(new Date(one * 1000)), time = hour.format(new Date(one * 1000));
+          const clock = at.length > 1 && at[1] - at[0] < 60 ? second : hour;
+          const date = day.format(new Date(one * 1000)), time = clock.format(new Date(one * 1000));
           const label = figures.step >= 86400 || (date !== before && time === "00:00") ? date : time;
           before = date;
           return label;

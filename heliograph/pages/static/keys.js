@@ -48,7 +48,7 @@ const ACTS = {
   " ": mark,
   s: () => follow([...document.querySelectorAll(".rail a")].find((link) => new URL(link.href).pathname === "/send")),
   n: () => follow($(".head a.primary")),
-  e: () => follow($("main summary .icon use[href$='#download']")?.closest("summary")),
+  e: () => follow($("main summary .icon use[href$='#download']")?.closest("summary") || $("main form[action*='/export'] button")),
   f: () => { if (!$("[data-wall]")) return false; if (document.fullscreenElement) document.exitFullscreen(); else document.documentElement.requestFullscreen(); return true; },
   r: () => (location.reload(), true),
   y: () => (navigator.clipboard?.writeText(location.href), true),

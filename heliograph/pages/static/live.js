@@ -7,7 +7,7 @@ const FIRST = 2000, MOST = 15000, GROWS = 1.5;
 function live(region) {
   // A region may ask to be looked at more often: `data-live` names the longest pause.
   const most = Number(region.dataset.live) || MOST;
-  let pause = FIRST, tag = "", timer = 0, asking = false, paused = false, over = false;
+  let pause = FIRST, tag = "", timer = 0, asking = false, paused = false, over = false, failed = false, at = new Date();
 
   const foot = document.createElement("p");
   foot.className = "renewed muted small";
@@ -20,10 +20,12 @@ function live(region) {
   const words = document.documentElement.dataset;
   let seen = words.made;
 
+  // What is shown is as old as the last answer, however often it was asked for since.
   function tell() {
-    const time = new Intl.DateTimeFormat(document.documentElement.lang, { timeStyle: "medium" }).format(new Date());
-    said.textContent = over ? "" : `${words.renewed} ${time}`;
-    button.textContent = paused ? words.goOn : words.pause;
+    const time = new Intl.DateTimeFormat(document.documentElement.lang, { timeStyle: "medium" }).format(at);
+    said.textContent = over ? "" : `${failed ? `${words.failed} ` : ""}${words.renewed} ${time}`;
+    foot.classList.toggle("wrong", failed);
+    button.textContent = failed ? words.again : paused ? words.goOn : words.pause;
     foot.hidden = over;
   }
 
@@ -43,6 +45,8 @@ function live(region) {
       if (region.dataset.top) where.searchParams.set("top", region.dataset.top);
       const answer = await fetch(where, { headers, redirect: "error" });
       seen = answer.headers.get("x-made") || seen;
+      failed = !answer.ok && answer.status !== 304 && answer.status !== 401;
+      if (!failed) at = new Date();
       if (answer.status === 401) {
         document.dispatchEvent(new CustomEvent("signed-out"));
         pause = MOST;
@@ -60,6 +64,7 @@ function live(region) {
         pause = MOST;
       }
     } catch {
+      failed = true;
       pause = MOST;
     } finally {
       asking = false;
@@ -69,9 +74,9 @@ function live(region) {
   }
 
   button.addEventListener("click", () => {
-    paused = !paused;
+    if (!failed) paused = !paused;
     tell();
-    if (!paused) ask();
+    if (!paused || failed) ask();
   });
   document.addEventListener("visibilitychange", () => {
     clearTimeout(timer);
