@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from heliograph.suppliers.contract import Account, Connector, ConnectorFactory, OnInbound, OnOutcome, OnReceipts
-from heliograph.suppliers.http import by_name
+from heliograph.suppliers.http import by_name, generic
 from heliograph.suppliers.http import connector as http
 from heliograph.suppliers.http.kind import HttpKind
 from heliograph.suppliers.settings import checked
@@ -22,15 +22,14 @@ from heliograph.suppliers.smpp import connector as smpp
 from heliograph.suppliers.smpp.settings import SmppSettings
 
 SMPP = "smpp"
-#: The kind that is configuration alone: shown last.
-GENERIC = "http"
+GENERIC = generic.KIND.name
 
 
 def _found() -> dict[str, HttpKind]:
-    """The kinds that have a file, by name."""
+    """Those that have a file, by name, and the one that is configuration alone, which is shown last."""
     names = [one.name for one in pkgutil.iter_modules(by_name.__path__, f"{by_name.__name__}.")]
     found: list[HttpKind] = [importlib.import_module(name).KIND for name in names]
-    return {one.name: one for one in sorted(found, key=lambda one: (one.name == GENERIC, one.name))}
+    return {one.name: one for one in [*sorted(found, key=lambda one: one.name), generic.KIND]}
 
 
 #: By name, in the order in which they are shown.

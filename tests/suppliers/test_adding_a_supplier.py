@@ -25,6 +25,7 @@ from heliograph.simulators.http import Reply
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import suppliers
+from heliograph.suppliers.http import by_name
 from tests.house.project import DOCS, ROOT, blocks
 from tests.processes import Program, installation, until_true
 
@@ -110,6 +111,12 @@ async def _run(tree: Path, *arguments: str, environment: dict[str, str], stdin: 
     out, _ = await process.communicate(stdin.encode())
     assert process.returncode is not None
     return process.returncode, out.decode()
+
+
+def test_a_supplier_is_a_short_file() -> None:
+    lines = {one.name: len(one.read_text().splitlines()) for one in Path(by_name.__path__[0]).glob("*.py")}
+    assert len(lines) > 5
+    assert {name: number for name, number in lines.items() if number >= MOST} == {}
 
 
 async def test_the_file_is_short_and_its_test_holds(tree: Path) -> None:

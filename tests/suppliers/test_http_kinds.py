@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from heliograph.base.process.settings import SettingsError
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Receipt, ReceiptState, Scope, Submission, Verdict
-from heliograph.suppliers.http import references, templates
-from heliograph.suppliers.http.by_name import africastalking, generic, infobip, twilio, vonage
+from heliograph.suppliers.http import generic, references, templates
+from heliograph.suppliers.http.by_name import africastalking, infobip, twilio, vonage
 from heliograph.suppliers.http.kind import FORM, JSON, Answer, Callback, Message
 from heliograph.suppliers.http.rulings import Ruling, by_status, outcome
 
@@ -145,7 +145,7 @@ def test_infobip_delivered_to_the_operator_is_not_delivered() -> None:
         {"messageId": "x", "status": {"groupId": 4, "id": 999}}
     ]
     callback = Callback("POST", "https://us.example/", {}, msgspec.json.encode({"results": results}))
-    found = infobip.receipts(settings("infobip"), callback)
+    found = infobip.KIND.receipts(settings("infobip"), callback)
     assert [one.state for one in found] == [ReceiptState.PENDING, ReceiptState.DELIVERED, ReceiptState.EXPIRED]
 
 
@@ -177,7 +177,7 @@ def test_vonage_takes_nothing_unsigned_once_it_signs() -> None:
 def test_parts_that_vonage_does_not_join_say_where_they_belong() -> None:
     body = b"msisdn=258841234567&to=1234&text=a&messageId=1&concat=true&concat-ref=7&concat-total=2&concat-part="
     for part, place in ((b"1", (7, 2, 1)), (b"2", (7, 2, 2)), (b"3", None), (b"x", None)):
-        (one,) = vonage.inbound(settings("vonage"), Callback("POST", "https://us.example/", {}, body + part))
+        (one,) = vonage.KIND.inbound(settings("vonage"), Callback("POST", "https://us.example/", {}, body + part))
         assert one.concatenation == place
 
 

@@ -7,6 +7,8 @@ is tested by giving it the bytes that its supplier documents.
 from __future__ import annotations
 
 import base64
+import functools
+import hmac
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
@@ -48,6 +50,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     inbound_prepend: Annotated[str, "Prefix to add instead, such as 258"] = ""
 
     def __post_init__(self) -> None:
+        for field in _required(type(self)):
+            demand(getattr(self, field) != "", field, "must not be empty")
         demand(self.window >= 1, "window", "must be 1 or more")
         demand(self.requests_per_second >= 0, "requests_per_second", "must not be negative")
         for field in ("connect_seconds", "response_seconds", "queue_seconds"):
@@ -73,6 +77,26 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         # On a socket for both, an IPv4 address comes as ::ffff:192.0.2.1.
         parsed = getattr(parsed, "ipv4_mapped", None) or parsed
         return any(parsed in network for network in networks)
+
+
+@functools.cache
+def _required(settings: type[HttpSettings]) -> tuple[str, ...]:
+    """The fields that have no default."""
+    return tuple(one.name for one in msgspec.structs.fields(settings) if one.required)
+
+
+#: Messages of a request. Few suppliers document a limit; one reports on a hundred in a callback.
+MOST = 100
+
+
+class BatchSettings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of suppliers that take several messages in a request."""
+
+    batch: Annotated[int, "Messages per request; if its answer is lost, all of them are in doubt"] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        demand(1 <= self.batch <= MOST, "batch", f"must be 1 to {MOST}")
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -140,7 +164,10 @@ class Callback(msgspec.Struct, frozen=True):
 
     @property
     def fields(self) -> dict[str, str]:
-        """Of URL and body together, for those who send either."""
+        """Of URL and body together, for those who send either; of a body in JSON what stands at its top."""
+        said = self.json
+        if isinstance(said, dict):
+            return self.query | {name: text_of(value) for name, value in said.items()}
         return self.query | (self.form if self.method == "POST" else {})
 
     @property
@@ -171,6 +198,15 @@ def _genuine(settings: HttpSettings, secrets: Secrets, callback: Callback) -> bo
     return True
 
 
+def by_password(settings: Any, secrets: Secrets, callback: Callback) -> bool:
+    """For suppliers whose callbacks may carry a user name and a password (RFC 7617). The settings have a field
+    `callback_user`, and a secret is `callback_password`."""
+    user = settings.callback_user
+    return not user or is_same(
+        callback.headers.get("authorization", ""), basic(user, secrets.get("callback_password", ""))
+    )
+
+
 def _nothing(settings: HttpSettings) -> Reply:
     """For suppliers that read the status alone."""
     return Reply()
@@ -192,6 +228,11 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     answer: Callable[[Any, Sequence[Message], Answer], list[Outcome]]
     #: Messages go together only if this is equal.
     alike: Callable[[Submission], Any] = _alike
+
+
+def alone(several: Callable[[Any, Secrets, Sequence[Message]], Request]) -> Callable[[Any, Secrets, Message], Request]:
+    """The request for one message, where it is that for several."""
+    return lambda settings, secrets, message: several(settings, secrets, (message,))
 
 
 class HttpKind(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,6 +302,11 @@ def listed(value: Any, *path: str | int) -> list[Any]:
 def basic(name: str, password: str) -> str:
     """The value of Authorization (RFC 7617)."""
     return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
+
+
+def is_same(given: str, wanted: str) -> bool:
+    """Whether two secrets are equal, in the same time wherever they differ."""
+    return hmac.compare_digest(given.encode(), wanted.encode())
 
 
 FORM = "application/x-www-form-urlencoded"

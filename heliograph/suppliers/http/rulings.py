@@ -6,14 +6,14 @@ that too: the supplier may have the message.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
-from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Scope, Verdict
-from heliograph.suppliers.http.kind import Answer
+from heliograph.suppliers.contract import Outcome, Part, Scope, Verdict
+from heliograph.suppliers.http.kind import Answer, Message
 
 #: Characters of a supplier's own words that are kept for operators.
 DETAIL = 200
@@ -95,7 +95,20 @@ def ruled(rulings: Mapping[Any, Ruling], code: Any, answer: Answer, *, id: str =
     return outcome(ruling, id=id, code=str(code), detail=detail, retry_after=answer.retry_after)
 
 
-def state_of(states: Mapping[str, ReceiptState], word: str) -> tuple[ReceiptState, str]:
-    """(what a receipt's word means, the word if nobody knows it)."""
-    state = states.get(word.casefold())
-    return (ReceiptState.UNKNOWN, word[:40]) if state is None else (state, "")
+def each(
+    messages: Sequence[Message],
+    said: Mapping[str, Any],
+    known_by: Callable[[Message], str],
+    meaning: Callable[[Any], Outcome],
+    otherwise: Callable[[Message], Outcome],
+) -> list[Outcome]:
+    """What an answer to several messages says of each, in their order; of one that it does not name nobody knows. One
+    that names none is about them all: `otherwise`."""
+    if not said:
+        return [otherwise(message) for message in messages]
+    return [
+        meaning(said[name])
+        if (name := known_by(message)) in said
+        else outcome(Ruling.UNKNOWN, detail="the answer does not name it")
+        for message in messages
+    ]

@@ -8,29 +8,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import msgspec
-
-from heliograph.suppliers.contract import Inbound, Outcome, Receipt, ReceiptState
+from heliograph.suppliers.contract import Outcome, ReceiptState
 from heliograph.suppliers.http.kind import (
     FORM,
     JSON,
     SECRET,
     Answer,
     Batch,
-    Callback,
+    BatchSettings,
     HttpKind,
-    HttpSettings,
     Message,
     Request,
     Secrets,
+    alone,
     at,
     form,
-    inbound_of,
     listed,
     text_of,
 )
-from heliograph.suppliers.http.rulings import Ruling, by_status, outcome, ruled, state_of
-from heliograph.suppliers.settings import demand
+from heliograph.suppliers.http.reading import MessagePlaces, ReceiptPlaces, form_body, messages_from, receipts_from
+from heliograph.suppliers.http.rulings import Ruling, by_status, each, outcome, ruled
 
 RULINGS = {
     100: Ruling.ACCEPTED,
@@ -57,34 +54,20 @@ STATES = {
     "rejected": ReceiptState.REJECTED,
     "expired": ReceiptState.EXPIRED,
 }
+RECEIPT = ReceiptPlaces(
+    keys=("id",), state="status", recipient="phoneNumber", error="failureReason", network="networkCode"
+)
+MESSAGE = MessagePlaces(sender="from", recipient="to", text="text", key="id")
 
 
-#: Recipients of a request. No limit is documented.
-MOST = 100
-
-
-class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An account at Africa's Talking."""
+class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An account at Africa's Talking. Messages of a request have one text and one sender."""
 
     base_url: Annotated[str, "Where the API is; the sandbox: https://api.sandbox.africastalking.com"] = (
         "https://api.africastalking.com"
     )
     username: Annotated[str, "Name of the application; of the sandbox: sandbox"]
     shared_sender: Annotated[str, "Sender ID for which the account's shared sender is used; empty: none"] = ""
-
-    batch: Annotated[
-        int, "Messages of the same text and sender per request; if its answer is lost, all of them are in doubt"
-    ] = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        demand(1 <= self.batch <= MOST, "batch", f"must be 1 to {MOST}")
-        demand(bool(self.username), "username", "must not be empty")
-
-
-def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
-    """One message."""
-    return request_several(settings, secrets, (message,))
 
 
 def request_several(settings: Settings, secrets: Secrets, messages: Sequence[Message]) -> Request:
@@ -101,78 +84,39 @@ def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
     """By the code of the recipient; without a recipient, by the message above them."""
     said = at(answer.json, "SMSMessageData")
     one = at(said, "Recipients", 0)
-    if one is None:
-        words = text_of(at(said, "Message"))
-        return outcome(Ruling.BAD_SENDER, code=words) if words == "InvalidSenderId" else by_status(answer, detail=words)
-    id = text_of(at(one, "messageId"))
-    return ruled(
-        RULINGS, at(one, "statusCode"), answer, id="" if id == "None" else id, detail=text_of(at(one, "status"))
-    )
+    if one is not None:
+        return _meaning(answer, one)
+    words = text_of(at(said, "Message"))
+    return outcome(Ruling.BAD_SENDER, code=words) if words == "InvalidSenderId" else by_status(answer, detail=words)
 
 
 def answer_several(settings: Settings, messages: Sequence[Message], answer_: Answer) -> list[Outcome]:
     """By the recipients' numbers; without any, what is said of the request is said of each message."""
     recipients = listed(answer_.json, "SMSMessageData", "Recipients")
-    if not recipients:
-        return [answer(settings, message, answer_) for message in messages]
     said = {text_of(at(one, "number")).removeprefix("+"): one for one in recipients}
-    return [
-        answer(settings, message, _alone(answer_, said[message.to]))
-        if message.to in said
-        else outcome(Ruling.UNKNOWN, detail="the answer does not name it")
-        for message in messages
-    ]
+    return each(
+        messages,
+        said,
+        known_by=lambda message: message.to,
+        meaning=lambda one: _meaning(answer_, one),
+        otherwise=lambda message: answer(settings, message, answer_),
+    )
 
 
-def _alone(answer: Answer, one: Any) -> Answer:
-    body = msgspec.json.encode({"SMSMessageData": {"Recipients": [one]}})
-    return Answer(answer.status, body, answer.retry_after)
-
-
-def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
-    """`id`, `status`, `phoneNumber`, `networkCode`, `failureReason`."""
-    fields = callback.form
-    if not fields.get("id"):
-        return []
-    state, unknown = state_of(STATES, fields.get("status", ""))
-    return [
-        Receipt(
-            keys=(fields["id"],),
-            state=state,
-            recipient=fields.get("phoneNumber", "").removeprefix("+"),
-            sender="",
-            raw=callback.body,
-            error=fields.get("failureReason", "")[:64],
-            unknown_word=unknown,
-            network=fields.get("networkCode", ""),
-        )
-    ]
-
-
-def inbound(settings: Settings, callback: Callback) -> list[Inbound]:
-    """`from`, `to`, `text`, `id`."""
-    fields = callback.form
-    if not fields.get("from") or "text" not in fields:
-        return []
-    return [
-        inbound_of(
-            sender=fields["from"],
-            recipient=fields.get("to", ""),
-            text=fields["text"],
-            raw=callback.body,
-            key=fields.get("id", ""),
-        )
-    ]
+def _meaning(answer: Answer, one: Any) -> Outcome:
+    id = text_of(at(one, "messageId"))
+    code, detail = at(one, "statusCode"), text_of(at(one, "status"))
+    return ruled(RULINGS, code, answer, id="" if id == "None" else id, detail=detail)
 
 
 KIND = HttpKind(
     name="africastalking",
     title="Africa's Talking",
     settings=Settings,
-    request=request,
+    request=alone(request_several),
     answer=answer,
-    receipts=receipts,
-    inbound=inbound,
+    receipts=receipts_from(form_body, RECEIPT, STATES),
+    inbound=messages_from(form_body, MESSAGE),
     batch=Batch(
         request=request_several, answer=answer_several, alike=lambda submission: (submission.sender, submission.text)
     ),

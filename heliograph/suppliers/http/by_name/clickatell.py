@@ -10,22 +10,20 @@ from typing import Annotated, Any
 
 import msgspec
 
-from heliograph.suppliers.contract import Inbound, Outcome, Receipt, ReceiptState
+from heliograph.suppliers.contract import Outcome, ReceiptState
 from heliograph.suppliers.http.kind import (
     JSON,
     SECRET,
     Answer,
-    Callback,
     HttpKind,
     HttpSettings,
     Message,
     Request,
     Secrets,
     at,
-    inbound_of,
-    listed,
     text_of,
 )
+from heliograph.suppliers.http.reading import MessagePlaces, ReceiptPlaces, json_list, messages_from, receipts_from
 from heliograph.suppliers.http.rulings import Ruling, outcome, ruled
 
 RULINGS: Mapping[Any, Ruling] = {
@@ -39,13 +37,17 @@ RULINGS: Mapping[Any, Ruling] = {
     **dict.fromkeys((44, 45), Ruling.BAD_SENDER),
 }
 STATES = {
-    **dict.fromkeys((2, 3, 4), ReceiptState.PENDING),
-    5: ReceiptState.DELIVERED,
-    20: ReceiptState.EXPIRED,
-    **dict.fromkeys((21, 22, 25, 26, 27, 28, 29, 100), ReceiptState.REJECTED),
-    23: ReceiptState.UNDELIVERED,
-    1: ReceiptState.UNKNOWN,
+    **dict.fromkeys(("2", "3", "4"), ReceiptState.PENDING),
+    "5": ReceiptState.DELIVERED,
+    "20": ReceiptState.EXPIRED,
+    **dict.fromkeys(("21", "22", "25", "26", "27", "28", "29", "100"), ReceiptState.REJECTED),
+    "23": ReceiptState.UNDELIVERED,
+    "1": ReceiptState.UNKNOWN,
 }
+RECEIPT = ReceiptPlaces(
+    keys=("messageId", "clientMessageId"), state="statusCode", word="status", recipient="to", error="statusCode"
+)
+MESSAGE = MessagePlaces(sender="from", recipient="to", text="content", key="messageId")
 
 
 class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,50 +75,12 @@ def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
     return ruled(RULINGS, at(error, "code"), answer, detail=text_of(at(error, "description")))
 
 
-def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
-    """`event.messageStatusUpdate[]`."""
-    found = []
-    for one in listed(callback.json, "event", "messageStatusUpdate"):
-        keys = tuple(key for key in (text_of(at(one, "messageId")), text_of(at(one, "clientMessageId"))) if key)
-        if not keys:
-            continue
-        code = at(one, "statusCode")
-        state = STATES.get(code)
-        found.append(
-            Receipt(
-                keys=keys,
-                state=state or ReceiptState.UNKNOWN,
-                recipient=text_of(at(one, "to")).removeprefix("+"),
-                sender="",
-                raw=msgspec.json.encode(one),
-                error="" if state in (ReceiptState.DELIVERED, ReceiptState.PENDING) else text_of(code),
-                unknown_word="" if state else text_of(at(one, "status"))[:40],
-            )
-        )
-    return found
-
-
-def inbound(settings: Settings, callback: Callback) -> list[Inbound]:
-    """`event.moText[]`."""
-    return [
-        inbound_of(
-            sender=text_of(at(one, "from")),
-            recipient=text_of(at(one, "to")),
-            text=text_of(at(one, "content")),
-            raw=msgspec.json.encode(one),
-            key=text_of(at(one, "messageId")),
-        )
-        for one in listed(callback.json, "event", "moText")
-        if at(one, "from") and at(one, "content") is not None
-    ]
-
-
 KIND = HttpKind(
     name="clickatell",
     title="Clickatell",
     settings=Settings,
     request=request,
     answer=answer,
-    receipts=receipts,
-    inbound=inbound,
+    receipts=receipts_from(json_list("event", "messageStatusUpdate"), RECEIPT, STATES),
+    inbound=messages_from(json_list("event", "moText"), MESSAGE),
 )

@@ -6,32 +6,30 @@ duplicate. Callbacks may carry a password of HTTP authentication (RFC 7617), whi
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
 
-from heliograph.suppliers.contract import Inbound, Outcome, Receipt, ReceiptState
+from heliograph.suppliers.contract import Outcome, ReceiptState
 from heliograph.suppliers.http.kind import (
     JSON,
     SECRET,
     Answer,
     Batch,
-    Callback,
+    BatchSettings,
     HttpKind,
-    HttpSettings,
     Message,
     Request,
     Secrets,
+    alone,
     at,
-    basic,
-    inbound_of,
+    by_password,
     listed,
     text_of,
 )
-from heliograph.suppliers.http.rulings import Ruling, by_status, outcome, ruled
-from heliograph.suppliers.settings import demand
+from heliograph.suppliers.http.reading import MessagePlaces, ReceiptPlaces, json_list, messages_from, receipts_from
+from heliograph.suppliers.http.rulings import Ruling, by_status, each, outcome, ruled
 
 #: By the id of a status.
 RULINGS: Mapping[Any, Ruling] = {
@@ -44,7 +42,10 @@ RULINGS: Mapping[Any, Ruling] = {
     23: Ruling.ACCEPTED,  # it has this id already: of our own attempt, whose answer was lost
 }
 #: By the group where the id is none of these.
-GROUPS: Mapping[Any, Ruling] = {1: Ruling.ACCEPTED, 3: Ruling.ACCEPTED, 2: Ruling.ELSEWHERE, 4: Ruling.ELSEWHERE}
+GROUPS: Mapping[Any, Ruling] = {
+    **dict.fromkeys((1, 3), Ruling.ACCEPTED),
+    **dict.fromkeys((2, 4, 5), Ruling.ELSEWHERE),
+}
 STATES = {2: ReceiptState.PENDING, 5: ReceiptState.DELIVERED, 29: ReceiptState.UNKNOWN}
 GROUP_STATES = {
     1: ReceiptState.PENDING,
@@ -53,28 +54,23 @@ GROUP_STATES = {
     4: ReceiptState.EXPIRED,
     5: ReceiptState.REJECTED,
 }
+RECEIPT = ReceiptPlaces(
+    keys=("messageId",),
+    state=("status", "id"),
+    word=("status", "name"),
+    recipient="to",
+    sender="from",
+    error=("error", "id"),
+    network="mccMnc",
+)
+MESSAGE = MessagePlaces(sender="from", recipient="to", text="text", key="messageId")
 
 
-#: Messages of a request. None is documented; a hundred are as many as a callback reports on.
-MOST = 100
-
-
-class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An account at Infobip."""
 
     base_url: Annotated[str, "The account's own address, such as https://x1y2z3.api.infobip.com"]
     callback_user: Annotated[str, "User name that callbacks carry; empty: they carry none"] = ""
-    batch: Annotated[int, "Messages per request; if its answer is lost, all of them are in doubt"] = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        demand(1 <= self.batch <= MOST, "batch", f"must be 1 to {MOST}")
-        demand(bool(self.base_url), "base_url", "must not be empty")
-
-
-def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
-    """One message."""
-    return request_several(settings, secrets, (message,))
 
 
 def request_several(settings: Settings, secrets: Secrets, messages: Sequence[Message]) -> Request:
@@ -108,72 +104,31 @@ def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
     if answer.status != 200 or one is None:
         words = text_of(at(answer.json, "requestError", "serviceException", "text"))
         return by_status(answer, detail=words or text_of(at(answer.json, "description")))
-    status, id = at(one, "status"), text_of(at(one, "messageId"))
-    number, name = at(status, "id"), text_of(at(status, "name"))
-    if number in RULINGS:
-        return ruled(RULINGS, number, answer, id=id, detail=name)
-    ruling = GROUPS.get(at(status, "groupId"), Ruling.ELSEWHERE if at(status, "groupId") == 5 else Ruling.UNKNOWN)
-    return outcome(ruling, id=id, code=text_of(number), detail=name)
+    return _meaning(answer, one)
 
 
 def answer_several(settings: Settings, messages: Sequence[Message], answer_: Answer) -> list[Outcome]:
     """By the ids, which are ours; an error of the request as a whole is that of each message."""
-    if answer_.status != 200:
-        return [answer(settings, message, answer_) for message in messages]
-    said = {text_of(at(one, "messageId")): one for one in listed(answer_.json, "messages")}
-    return [
-        answer(settings, message, Answer(200, msgspec.json.encode({"messages": [said[message.reference]]})))
-        if message.reference in said
-        else outcome(Ruling.UNKNOWN, detail="the answer does not name it")
-        for message in messages
-    ]
-
-
-def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
-    """`results[]`, up to a hundred of them."""
-    found = []
-    for one in listed(callback.json, "results"):
-        id = text_of(at(one, "messageId"))
-        if not id:
-            continue
-        number, group = at(one, "status", "id"), at(one, "status", "groupId")
-        state = STATES.get(number) or GROUP_STATES.get(group)
-        found.append(
-            Receipt(
-                keys=(id,),
-                state=state or ReceiptState.UNKNOWN,
-                recipient=text_of(at(one, "to")),
-                sender=text_of(at(one, "from")),
-                raw=msgspec.json.encode(one),
-                error=text_of(at(one, "error", "id"))[:64],
-                unknown_word="" if state else text_of(at(one, "status", "name"))[:40],
-                network=text_of(at(one, "mccMnc")),
-            )
-        )
-    return found
-
-
-def inbound(settings: Settings, callback: Callback) -> list[Inbound]:
-    """`results[]` of whole messages."""
-    return [
-        inbound_of(
-            sender=text_of(at(one, "from")),
-            recipient=text_of(at(one, "to")),
-            text=text_of(at(one, "text")),
-            raw=msgspec.json.encode(one),
-            key=text_of(at(one, "messageId")),
-        )
-        for one in listed(callback.json, "results")
-        if at(one, "from") and at(one, "text") is not None
-    ]
-
-
-def is_genuine(settings: Settings, secrets: Secrets, callback: Callback) -> bool:
-    """By user name and password, where they were set."""
-    wanted = basic(settings.callback_user, secrets.get("callback_password", ""))
-    return not settings.callback_user or hmac.compare_digest(
-        callback.headers.get("authorization", "").encode(), wanted.encode()
+    items = listed(answer_.json, "messages") if answer_.status == 200 else []
+    return each(
+        messages,
+        {text_of(at(one, "messageId")): one for one in items},
+        known_by=lambda message: message.reference,
+        meaning=lambda one: _meaning(answer_, one),
+        otherwise=lambda message: answer(settings, message, answer_),
     )
+
+
+def _meaning(answer: Answer, one: Any) -> Outcome:
+    status, id = at(one, "status"), text_of(at(one, "messageId"))
+    number, group, name = at(status, "id"), at(status, "groupId"), text_of(at(status, "name"))
+    if number in RULINGS:
+        return ruled(RULINGS, number, answer, id=id, detail=name)
+    return outcome(GROUPS.get(group, Ruling.UNKNOWN), id=id, code=text_of(number), detail=name)
+
+
+def _state(one: Any) -> ReceiptState | None:
+    return STATES.get(at(one, "status", "id")) or GROUP_STATES.get(at(one, "status", "groupId"))
 
 
 KIND = HttpKind(
@@ -181,10 +136,10 @@ KIND = HttpKind(
     title="Infobip",
     settings=Settings,
     secrets={SECRET: "API key", "callback_password": "Password that callbacks carry"},
-    request=request,
+    request=alone(request_several),
     answer=answer,
-    receipts=receipts,
-    inbound=inbound,
-    is_genuine=is_genuine,
+    receipts=receipts_from(json_list("results"), RECEIPT, _state),
+    inbound=messages_from(json_list("results"), MESSAGE),
+    is_genuine=by_password,
     batch=Batch(request=request_several, answer=answer_several),
 )

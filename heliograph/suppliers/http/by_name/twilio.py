@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from typing import Annotated
 
-from heliograph.suppliers.contract import Inbound, Outcome, Receipt, ReceiptState
+from heliograph.suppliers.contract import Outcome, ReceiptState
 from heliograph.suppliers.http.kind import (
     FORM,
     SECRET,
@@ -25,11 +25,11 @@ from heliograph.suppliers.http.kind import (
     at,
     basic,
     form,
-    inbound_of,
+    is_same,
     text_of,
 )
-from heliograph.suppliers.http.rulings import Ruling, outcome, ruled, state_of
-from heliograph.suppliers.settings import demand
+from heliograph.suppliers.http.reading import MessagePlaces, ReceiptPlaces, form_body, messages_from, receipts_from
+from heliograph.suppliers.http.rulings import Ruling, outcome, ruled
 
 RULINGS = {
     20429: Ruling.THROTTLED,
@@ -59,6 +59,8 @@ STATES = {
     "failed": ReceiptState.FAILED,
     "canceled": ReceiptState.REJECTED,
 }
+RECEIPT = ReceiptPlaces(keys=("MessageSid",), state="MessageStatus", recipient="To", sender="From", error="ErrorCode")
+MESSAGE = MessagePlaces(sender="From", recipient="To", text="Body", key="MessageSid")
 #: Seconds of ValidityPeriod.
 SHORTEST, LONGEST = 1, 36_000
 #: Ports that may stand in the address that was signed, or be left out.
@@ -72,10 +74,6 @@ class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     account_sid: Annotated[str, "Account SID, which also stands in the address"]
     api_key_sid: Annotated[str, "SID of an API key; empty: the secret is the account's auth token"] = ""
     messaging_service_sid: Annotated[str, "Messaging service that chooses the sender; empty: the message's own"] = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        demand(bool(self.account_sid), "account_sid", "must not be empty")
 
 
 def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
@@ -103,52 +101,14 @@ def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
     return ruled(RULINGS, at(said, "code"), answer, detail=text_of(at(said, "message")))
 
 
-def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
-    """`MessageSid`, `MessageStatus`, `ErrorCode`, `To`, `From`."""
-    fields = callback.form
-    if not fields.get("MessageSid"):
-        return []
-    state, unknown = state_of(STATES, fields.get("MessageStatus", ""))
-    return [
-        Receipt(
-            keys=(fields["MessageSid"],),
-            state=state,
-            recipient=fields.get("To", "").removeprefix("+"),
-            sender=fields.get("From", ""),
-            raw=callback.body,
-            error=fields.get("ErrorCode", "")[:64],
-            unknown_word=unknown,
-        )
-    ]
-
-
-def inbound(settings: Settings, callback: Callback) -> list[Inbound]:
-    """`MessageSid`, `From`, `To`, `Body`, whole."""
-    fields = callback.form
-    if not fields.get("From") or "Body" not in fields:
-        return []
-    return [
-        inbound_of(
-            sender=fields["From"],
-            recipient=fields.get("To", ""),
-            text=fields["Body"],
-            raw=callback.body,
-            key=fields.get("MessageSid", ""),
-        )
-    ]
-
-
 def is_genuine(settings: Settings, secrets: Secrets, callback: Callback) -> bool:
     """X-Twilio-Signature: base64 of HMAC-SHA1 over the address and the sorted fields, with the port or without."""
     token = secrets.get("auth_token") or secrets[SECRET]
-    given = callback.headers.get("x-twilio-signature", "").encode()
+    given = callback.headers.get("x-twilio-signature", "")
     fields = "".join(name + value for name, value in sorted(callback.form.items()))
-    return any(
-        hmac.compare_digest(
-            base64.b64encode(hmac.new(token.encode(), (url + fields).encode(), hashlib.sha1).digest()), given
-        )
-        for url in _spellings(callback.url)
-    )
+    texts = ((url + fields).encode() for url in _spellings(callback.url))
+    wanted = (base64.b64encode(hmac.digest(token.encode(), text, hashlib.sha1)).decode() for text in texts)
+    return any(is_same(given, one) for one in wanted)
 
 
 def _spellings(url: str) -> tuple[str, ...]:
@@ -169,8 +129,8 @@ KIND = HttpKind(
     },
     request=request,
     answer=answer,
-    receipts=receipts,
-    inbound=inbound,
+    receipts=receipts_from(form_body, RECEIPT, STATES),
+    inbound=messages_from(form_body, MESSAGE),
     is_genuine=is_genuine,
     reply=lambda settings: Reply(b"<Response/>", "text/xml"),
 )

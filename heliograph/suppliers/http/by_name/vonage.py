@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from typing import Annotated, Literal
 
-from heliograph.suppliers.contract import Inbound, Outcome, Receipt, ReceiptState
+from heliograph.suppliers.contract import Outcome, ReceiptState
 from heliograph.suppliers.http.kind import (
     FORM,
     SECRET,
@@ -23,12 +23,12 @@ from heliograph.suppliers.http.kind import (
     Secrets,
     at,
     form,
-    inbound_of,
+    is_same,
     listed,
     text_of,
 )
-from heliograph.suppliers.http.rulings import Ruling, by_status, outcome, ruled, state_of
-from heliograph.suppliers.settings import demand
+from heliograph.suppliers.http.reading import MessagePlaces, ReceiptPlaces, any_fields, messages_from, receipts_from
+from heliograph.suppliers.http.rulings import Ruling, by_status, outcome, ruled
 
 RULINGS = {
     "0": Ruling.ACCEPTED,
@@ -49,6 +49,17 @@ STATES = {
     "rejected": ReceiptState.REJECTED,
     "unknown": ReceiptState.UNKNOWN,
 }
+RECEIPT = ReceiptPlaces(
+    keys=("messageId",), state="status", recipient="msisdn", sender="to", error="err-code", network="network-code"
+)
+MESSAGE = MessagePlaces(
+    sender="msisdn",
+    recipient="to",
+    text="text",
+    key="messageId",
+    part=("concat-ref", "concat-total", "concat-part"),
+    international=True,
+)
 #: Milliseconds of `ttl`.
 SHORTEST, LONGEST = 20_000, 604_800_000
 Method = Literal["none", "md5", "sha1", "sha256", "sha512"]
@@ -60,10 +71,6 @@ class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     base_url: Annotated[str, "Where the API is"] = "https://rest.nexmo.com"
     api_key: Annotated[str, "API key of the account"]
     signature_method: Annotated[Method, "How callbacks are signed, as HMAC; none: they are not"] = "none"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        demand(bool(self.api_key), "api_key", "must not be empty")
 
 
 def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
@@ -98,77 +105,21 @@ def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
     return ruled(RULINGS, status[0], answer, detail=words)
 
 
-def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
-    """`messageId`, `status`, `err-code`, `msisdn`, `to`; by GET, form or JSON as the account is set."""
-    fields = _fields(callback)
-    if not fields.get("messageId"):
-        return []
-    state, unknown = state_of(STATES, fields.get("status", ""))
-    code = fields.get("err-code", "")
-    return [
-        Receipt(
-            keys=(fields["messageId"],),
-            state=state,
-            recipient=fields.get("msisdn", ""),
-            sender=fields.get("to", ""),
-            raw=callback.body or callback.url.encode(),
-            error="" if code == "0" else code[:64],
-            unknown_word=unknown,
-            network=fields.get("network-code", ""),
-        )
-    ]
-
-
-def inbound(settings: Settings, callback: Callback) -> list[Inbound]:
-    """`msisdn` wrote to `to`; a part of a long text names its reference, number and total."""
-    fields = _fields(callback)
-    if not fields.get("msisdn") or "text" not in fields:
-        return []
-    return [
-        inbound_of(
-            sender=f"+{fields['msisdn']}",
-            recipient=fields.get("to", ""),
-            text=fields["text"],
-            raw=callback.body or callback.url.encode(),
-            key=fields.get("messageId", ""),
-            concatenation=_place(fields),
-        )
-    ]
-
-
 def is_genuine(settings: Settings, secrets: Secrets, callback: Callback) -> bool:
     """`sig`: HMAC over all other parameters, sorted, each as `&name=value` with `&` and `=` in values as `_`."""
     if settings.signature_method == "none":
         return True
-    fields, key = _fields(callback), secrets.get("signature_secret", "")
+    fields, key = callback.fields, secrets.get("signature_secret", "")
     if not key:
         return False  # signed, and nobody can tell by whom
     given = fields.pop("sig", "").lower()
     fields.pop("ref", None)
     text = "".join(f"&{name}={value.translate(_PLAIN)}" for name, value in sorted(fields.items()))
-    wanted = hmac.new(key.encode(), text.encode(), getattr(hashlib, settings.signature_method))
-    return hmac.compare_digest(wanted.hexdigest().encode(), given.encode())
+    wanted = hmac.digest(key.encode(), text.encode(), getattr(hashlib, settings.signature_method))
+    return is_same(given, wanted.hex())
 
 
 _PLAIN = str.maketrans("&=", "__")
-
-
-def _fields(callback: Callback) -> dict[str, str]:
-    said = callback.json
-    if isinstance(said, dict):
-        return callback.query | {name: text_of(value) for name, value in said.items()}
-    return callback.fields
-
-
-def _place(fields: dict[str, str]) -> tuple[int, int, int] | None:
-    if fields.get("concat") != "true":
-        return None
-    try:
-        total, number = int(fields["concat-total"]), int(fields["concat-part"])
-        reference = int(fields["concat-ref"])
-    except (KeyError, ValueError):
-        return None
-    return (reference & 0xFFFF, total, number) if 1 <= number <= total <= 255 else None
 
 
 KIND = HttpKind(
@@ -178,7 +129,7 @@ KIND = HttpKind(
     secrets={SECRET: "API secret", "signature_secret": "Signature secret, with which callbacks are signed"},
     request=request,
     answer=answer,
-    receipts=receipts,
-    inbound=inbound,
+    receipts=receipts_from(any_fields, RECEIPT, STATES),
+    inbound=messages_from(any_fields, MESSAGE),
     is_genuine=is_genuine,
 )

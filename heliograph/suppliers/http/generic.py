@@ -17,15 +17,18 @@ from heliograph.suppliers.http.kind import (
     SECRET,
     Answer,
     Batch,
+    BatchSettings,
     Callback,
     HttpKind,
-    HttpSettings,
     Message,
     Reply,
     Request,
     Secrets,
+    alone,
     basic,
+    by_password,
     inbound_of,
+    is_same,
 )
 from heliograph.suppliers.http.rulings import Ruling, by_status, outcome
 from heliograph.suppliers.http.templates import Found
@@ -35,15 +38,14 @@ from heliograph.suppliers.settings import demand
 NAMES = frozenset(
     {
         *("to", "to_plus", "to_zeros", "from", "from_plus", "text", "reference", "callback", "secret", "coding"),
+        "priority",
         *("validity_seconds", "validity_minutes", "validity_milliseconds"),
     }
 )
 Place = str
-#: Messages of a request.
-MOST = 100
 
 
-class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An account at a supplier that nobody wrote a file for."""
 
     base_url: Annotated[str, "Where the API is: scheme, host and port"]
@@ -58,7 +60,6 @@ class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     gsm7_coding: Annotated[str, "What {{coding}} is for a text in GSM-7"] = "0"
     ucs2_coding: Annotated[str, "What {{coding}} is for any other"] = "2"
     max_characters: Annotated[int, "Longest text the supplier takes; 0: no limit"] = 0
-    batch: Annotated[int, "Messages per request; if its answer is lost, all of them are in doubt"] = 1
     item: Annotated[
         str, 'One message of the {{items}} in the body: {"to":"{{to_plus}}","text":"{{text}}"}; empty: there are none'
     ] = ""
@@ -99,7 +100,6 @@ class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        demand(bool(self.base_url), "base_url", "must not be empty")
         demand(self.path.startswith("/"), "path", "must begin with /")
         known = {"body": NAMES | {"items"} if self.item else NAMES}
         all_of = (("path", self.path), ("body", self.body), ("item", self.item), *self.headers.items())
@@ -118,19 +118,13 @@ class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             demand("items" in templates.names_in(self.body), "body", "must hold {{items}} where there is an item")
             demand(bool(self.items_at), "items_at", "must not be empty where there is an item")
             demand(elsewhere <= {"secret"}, "item", "is where a message stands; nothing else may name one")
-        demand(1 <= self.batch <= MOST, "batch", f"must be 1 to {MOST}")
         demand(self.batch == 1 or bool(self.item), "batch", "of more than 1 wants an item")
         breaks = any("\n" in text or "\r" in text for pair in self.headers.items() for text in pair)
         demand(not breaks, "headers", "must not hold line breaks")
 
 
-def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
-    """Path, headers and body with their values in them."""
-    return request_several(settings, secrets, (message,))
-
-
 def request_several(settings: Settings, secrets: Secrets, messages: Sequence[Message]) -> Request:
-    """The same, with an item in the body for each message."""
+    """Path, headers and body with their values in them, and an item in the body for each message."""
     each = [_values(settings, secrets, message) for message in messages]
     values = each[0]
     headers = {name: templates.fill_header(value, values) for name, value in settings.headers.items()}
@@ -247,21 +241,18 @@ def inbound(settings: Settings, callback: Callback) -> list[Inbound]:
 
 def is_genuine(settings: Settings, secrets: Secrets, callback: Callback) -> bool:
     """By password and signature, as far as they are set."""
-    if settings.callback_user:
-        wanted = basic(settings.callback_user, secrets.get("callback_password", "")).encode()
-        if not hmac.compare_digest(callback.headers.get("authorization", "").encode(), wanted):
-            return False
+    if not by_password(settings, secrets, callback):
+        return False
     if settings.signature_header:
         key = secrets.get("signature_secret", "")
         if not key:
             return False  # signed, and nobody can tell by whom
-        method = getattr(hashlib, settings.signature_method)
-        digest = hmac.new(key.encode(), callback.body, method).digest()
-        wanted = digest.hex().encode() if settings.signature_encoding == "hex" else base64.b64encode(digest)
+        digest = hmac.digest(key.encode(), callback.body, getattr(hashlib, settings.signature_method))
+        wanted = digest.hex() if settings.signature_encoding == "hex" else base64.b64encode(digest).decode()
         given = callback.headers.get(settings.signature_header.lower(), "")
         # Some write the algorithm before it: sha256=5f3e…
         given = given.removeprefix(f"{settings.signature_method}=")
-        return hmac.compare_digest(given.encode(), wanted)
+        return is_same(given, wanted)
     return True
 
 
@@ -283,7 +274,7 @@ KIND = HttpKind(
         "callback_password": "Password that callbacks carry",
         "signature_secret": "Key of the HMAC in callbacks",
     },
-    request=request,
+    request=alone(request_several),
     answer=answer,
     receipts=receipts,
     inbound=inbound,
