@@ -207,12 +207,14 @@ CREATE TABLE users (
     totp_step    bigint NOT NULL DEFAULT 0,
     language     text,
     time_zone    text,
+    columns      jsonb NOT NULL DEFAULT '{}',
     created_at   timestamptz NOT NULL,
     signed_in_at timestamptz
 );
 COMMENT ON TABLE users IS 'control: the people who use the dashboard';
 COMMENT ON COLUMN users.password IS 'argon2id, in PHC format; NULL: none chosen yet, sign-in is by link only';
 COMMENT ON COLUMN users.totp IS 'sealed secret of the authenticator app; NULL: none';
+COMMENT ON COLUMN users.columns IS 'names of the columns that the person wants to see, by list and in order; the lists that are not in it are as usual';
 COMMENT ON COLUMN users.totp_step IS 'time step (RFC 6238) of the last code used: each is accepted once';
 
 CREATE TABLE recovery_codes (

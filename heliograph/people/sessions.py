@@ -43,6 +43,8 @@ class Known(msgspec.Struct, frozen=True):
     name: str
     language: str | None
     time_zone: str | None
+    #: Columns that they chose, by list: JSON.
+    columns: str
     has_password: bool
     has_totp: bool
     #: The current one; None: the person belongs to none.
@@ -162,7 +164,8 @@ async def open_for(
 # A membership that ended, or an organization that closed, leaves the session without one. That of an operator who views
 # as the organization is good once it was taken up, as long as they may, and while they are signed in to the console.
 AUTHENTICATE = """
-SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, u.password IS NOT NULL AS has_password,
+SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, u.columns,
+       u.password IS NOT NULL AS has_password,
        u.totp IS NOT NULL AS has_totp, m.organization_id, m.role, o.name AS organization, o.state,
        coalesce(o.smart_encoding, false) AS smart_encoding, coalesce(o.replace_accents, false) AS replace_accents,
        coalesce(o.guarantee, 'at_least_once') AS guarantee, o.validity_seconds,

@@ -7,6 +7,7 @@ ends every other session of its person, in the same transaction.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -149,6 +150,20 @@ async def change(
                 conn, by, "user.changed", object_id=id, name=user.email, before=_told(before), after=_told(user)
             )
     return user
+
+
+# No list has more columns than fit a screen, so what is kept stays small.
+CHOOSE_COLUMNS = """
+UPDATE users SET columns = CASE WHEN cardinality($3::text[]) = 0 THEN columns - $2::text
+                                ELSE columns || jsonb_build_object($2::text, to_jsonb($3::text[])) END
+ WHERE id = $1
+"""
+
+
+async def choose_columns(conn: Connection, *, id: UUID, list: str, columns: Sequence[str]) -> None:
+    """Remember which columns of a list a person wants to see, in this order; none: the usual ones. Both are names that
+    the caller knows."""
+    await conn.execute(CHOOSE_COLUMNS, id, list, columns)
 
 
 SET_PASSWORD = "UPDATE users SET password = $2 WHERE id = $1"  # noqa: S105

@@ -13,7 +13,7 @@ from heliograph.accounts.api_keys import SCOPES
 from heliograph.audit.actions import ACTIONS
 from heliograph.console import places as console_places
 from heliograph.console.carriage import charts, editing, wizard
-from heliograph.dashboard import places
+from heliograph.dashboard import listing, places
 from heliograph.dashboard.audience import words as audience
 from heliograph.pages import words
 from heliograph.pages.pieces.places import KEYS
@@ -75,6 +75,7 @@ def texts() -> set[str]:
     found |= {heading for _, heading in editing.GROUPS} | {label for _, label, _ in (*charts.ANSWERS, *charts.REPORTS)}
     found |= {*SCOPES.values(), *ACTIONS.values(), *SUMMARIES.values()}
     found |= {one.label for one in (*places.ACTIONS, *console_places.ACTIONS)}
+    found |= {column.label for offered in listing.COLUMNS.values() for column in offered}
     found |= {what for _, what in (*KEYS, *places.KEYS, *console_places.KEYS)}
     for heading, group in places.GROUPS:
         found |= {heading, *(place.label for place in group)}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from heliograph.dashboard import listing
 from heliograph.dashboard.door import account, invitation, sign_in, viewing
+from heliograph.pages.lists import columns
 from heliograph.pages.pieces import own_passkeys
 from heliograph.pages.pieces.door import signed_out, tell_session
 from heliograph.pages.pieces.preferences import set_preferences
@@ -21,6 +23,7 @@ ROUTES: tuple[Route, ...] = (
     public("POST", "/view", viewing.take_up, is_harmless=True),
     public("GET", "/session", tell_session),
     public("POST", "/preferences", set_preferences, is_harmless=True),
+    own("POST", "/columns/{list}", columns.keeper(listing.COLUMNS)),
     own("POST", "/logout", signed_out, is_harmless=True),
     own("POST", "/prove", sign_in.prove, is_proved=True),
     own("GET", "/account", account.show),

@@ -10,13 +10,14 @@ from heliograph.accounts import api_keys
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import time_of
-from heliograph.dashboard import exporting, seeing
+from heliograph.dashboard import exporting, listing, seeing
 from heliograph.dashboard.messaging import finding, message
 from heliograph.dashboard.messaging.finding import REASONS, Wanted
 from heliograph.overview import messages
 from heliograph.overview.exports.kinds import Messages
 from heliograph.overview.messages import Found, Message
 from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.lists import columns
 from heliograph.pages.pieces import leafing
 from heliograph.pages.requests import Request
 from heliograph.sms import messages as sms
@@ -63,6 +64,7 @@ async def show_list(request: Request) -> Answer:
         "people": people,
         "person_names": dict(people) | {request.person.user_id: request.person.name},
         "newer": newer,
+        "columns": columns.read(request, "messages", listing.COLUMNS["messages"]),
         "pages": leafing.pages(request, last),
         "is_first": after is None,
         "looked_until": None if found.seen is None else time_of(found.seen),

@@ -48,6 +48,7 @@ def key(request: Request, route: Route, query: bytes) -> Hashable:
     return (
         person.organization_id,
         person.state,
+        person.columns,
         who,
         request.path,
         query,
