@@ -150,7 +150,7 @@ def _under_way(
 ) -> tuple[Answered, ReceivedReceipt]:
     """What a supplier says of a message that was handed over: the answer, and the receipt."""
     lease = Lease("sms", token, UNROUTED, 0, row["organization_id"], row["id"], 0, False, row["due_at"])
-    submission = Submission(row["id"], 1, recipient[1:], "BENCH", (TEXT.encode(),), "gsm7", 1)
+    submission = Submission(row["id"], 1, recipient[1:], "BENCH", TEXT, "gsm7", 1)
     at = row["begun_at"]
     message = ClaimedMessage(
         lease, "accepted", "live", recipient, "BENCH", "gsm7", "transactional", "at_least_once", at, None, TEXT,

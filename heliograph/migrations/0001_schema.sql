@@ -1410,9 +1410,7 @@ CREATE TABLE inbound_messages (
     sender_ton      smallint NOT NULL DEFAULT 0,
     recipient       text NOT NULL,
     recipient_ton   smallint NOT NULL DEFAULT 0,
-    data_coding     smallint NOT NULL,
-    locking_shift   smallint NOT NULL DEFAULT 0,
-    single_shift    smallint NOT NULL DEFAULT 0,
+    form            text NOT NULL DEFAULT '',
     concatenation   integer[],
     body            bytea NOT NULL,
     raw             bytea NOT NULL,
@@ -1436,8 +1434,7 @@ CREATE INDEX inbound_messages_parts ON inbound_messages (sender, recipient, (con
     WHERE concatenation IS NOT NULL;
 COMMENT ON TABLE inbound_messages IS 'control: messages from handsets as received, stored before they are acknowledged. Then parts are joined, the organization is found and words such as STOP are acted on';
 COMMENT ON COLUMN inbound_messages.sender_ton IS 'type of number (SMPP 3.4 5.2.5): 0 unknown, 1 international, 2 national';
-COMMENT ON COLUMN inbound_messages.locking_shift IS 'language identifier (3GPP 23.038 annex A) of the table in place of the alphabet; 0: none';
-COMMENT ON COLUMN inbound_messages.single_shift IS 'language identifier of the table behind an escape; 0: none';
+COMMENT ON COLUMN inbound_messages.form IS 'by which the supplier''s kind reads body once all parts are there; empty: body is text in UTF-8';
 COMMENT ON COLUMN inbound_messages.acknowledged IS 'our acknowledgement was written to the connection, so a repetition is another message';
 COMMENT ON COLUMN inbound_messages.key IS 'the supplier''s id of the message, if it gives one: a repetition is not stored';
 COMMENT ON COLUMN inbound_messages.state IS 'waiting: for its other parts; unassigned: to a number of no organization, or of several';

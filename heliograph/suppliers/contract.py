@@ -16,6 +16,8 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.suppliers.alphabets import segments
+
 
 class Submission(msgspec.Struct, frozen=True, gc=False):
     """One attempt to hand one message to a supplier. Its attempt row is committed before it gets here."""
@@ -25,14 +27,12 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
     #: Recipient as digits without `+`.
     to: str
     sender: str
-    #: User data of each segment, already encoded: unpacked GSM-7 septets or UTF-16BE, without any header.
-    segments: tuple[bytes, ...]
+    #: What it says, with everything replaced that is to be.
+    text: str
     #: "gsm7" or "ucs2".
     encoding: str
-    #: 16-bit reference: user_message_reference, and the base of the concatenation reference.
+    #: Of 16 bits: for suppliers that repeat it in receipts, and for handsets that join segments by it.
     reference: int
-    #: What it says: for suppliers that encode and cut it themselves.
-    text: str = ""
     #: Seconds that the message is still worth delivering, or None for the supplier's default.
     validity_seconds: int | None = None
     #: Numbers of the segments that the supplier has from an earlier attempt, under the same reference: not sent again.
@@ -44,6 +44,17 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
     sender_numbering: tuple[int, int] | None = None
     #: 0: as usual; 1: it is in a hurry.
     priority: int = 0
+    #: Its segments, once somebody has asked for them.
+    cut: tuple[bytes, ...] = ()
+
+    @property
+    def segments(self) -> tuple[bytes, ...]:
+        """User data of each segment: unpacked GSM-7 septets or UTF-16BE, without any header. Cut when a kind of
+        supplier first asks, since most of them cut it themselves. Raises ValueError for a text that its encoding lacks
+        a character of."""
+        if not self.cut:
+            msgspec.structs.force_setattr(self, "cut", segments.of(self.text, self.encoding))
+        return self.cut
 
 
 class Part(msgspec.Struct, frozen=True, gc=False):
@@ -122,7 +133,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     sender: str
     raw: bytes
     error: str = ""
-    #: user_message_reference, when the supplier echoes it.
+    #: That of the submission, when the supplier repeats it.
     reference: int | None = None
     #: `sub` and `dlvrd` of the text, when present.
     submitted: int | None = None
@@ -138,18 +149,18 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
 
     sender: str
     recipient: str
-    data_coding: int
-    #: User data without its header.
-    body: bytes
+    #: What it says, or a part of it says; None: no text, or not known until its parts are joined.
+    text: str | None
     raw: bytes
     #: (reference, total, number) of a concatenated message.
     concatenation: tuple[int, int, int] | None = None
     #: Types of number (SMPP 3.4 §5.2.5): 0 unknown, 1 international, 2 national, 5 alphanumeric …
     sender_ton: int = 0
     recipient_ton: int = 0
-    #: National tables that its header names: in place of the alphabet, and behind an escape; 0: none.
-    locking_shift: int = 0
-    single_shift: int = 0
+    #: Where `text` is None: octets as they came, and their form, by which their kind of supplier reads them once all
+    #: parts are there (`kinds.read`). Nobody else knows what a form means.
+    body: bytes = b""
+    form: str = ""
     #: The supplier's id of it, where it gives one: the same again is the same message, however much later.
     key: str = ""
 

@@ -19,6 +19,7 @@ from heliograph.suppliers.http import connector as http
 from heliograph.suppliers.http.kind import HttpKind
 from heliograph.suppliers.settings import checked
 from heliograph.suppliers.smpp import connector as smpp
+from heliograph.suppliers.smpp.codec import texts
 from heliograph.suppliers.smpp.settings import SmppSettings
 
 SMPP = "smpp"
@@ -48,6 +49,14 @@ def settings_from(kind: str, values: Mapping[str, Any]) -> Any:
 def factories(*, late: float) -> dict[str, ConnectorFactory]:
     """How each kind is connected to. `late`: seconds that the answer to an SMPP submit counts after it was given up."""
     return {SMPP: partial(smpp.connect, late=late)} | {name: partial(_http, kind) for name, kind in HTTP.items()}
+
+
+def read(kind: str, settings: Mapping[str, Any], body: bytes, form: str) -> str | None:
+    """The text of a handset's message whose parts are joined; None if it is none. `settings`: as stored with its
+    supplier. Over HTTP messages come as text, which has no form."""
+    if not form:
+        return body.decode("utf-8", "replace").replace("\0", "\ufffd")
+    return texts.read(body, form, texts.alphabet_of(settings)) if kind == SMPP else None
 
 
 def _http(

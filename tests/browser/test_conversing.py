@@ -22,7 +22,7 @@ async def hear(pool: Pool, site: Site, text: str) -> None:
         asked = await sender_ids.request(conn, site.made.actor, value="90210")
         await sender_ids.review(conn, site.made.actor, id=asked.id, status="approved")
         supplier = await conn.fetchval("SELECT id FROM suppliers LIMIT 1")
-        await inbound.store(conn, supplier, [Inbound(ANA[1:], "90210", 0, text.encode(), b"")])
+        await inbound.store(conn, supplier, [Inbound(ANA[1:], "90210", text, b"")])
         while not await conn.fetchval("SELECT count(*) FROM inbox_threads"):
             await inbox.work_through(conn)
 

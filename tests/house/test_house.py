@@ -82,6 +82,20 @@ def test_files_of_pages_take_turns() -> None:
     assert [name_of(path) for path in pages if re.search(r"request\.reading\b(?!\()", path.read_text())] == []
 
 
+def test_the_words_of_smpp_stay_in_its_rooms() -> None:
+    """What a supplier is told and tells is text (decision 186); how SMPP writes it is its own affair."""
+    theirs = tuple(f"heliograph/{room}/" for room in ("suppliers/smpp", "suppliers/alphabets", "simulators/smsc"))
+    words = re.compile(r"data_coding|locking_shift|single_shift|default_alphabet|esm_class|user_message_reference")
+    found = [
+        f"{name}: {match[0]}"
+        for path in MODULES
+        if (name := name_of(path)).startswith("heliograph/") and not name.startswith(theirs)
+        for match in words.finditer(path.read_text())
+    ]
+    # The wizard asks for options of an account by their names.
+    assert {one.partition(":")[0] for one in found} == {"heliograph/console/carriage/wizard.py"}
+
+
 def test_every_crash_point_is_one_place() -> None:
     points = Counter(
         name

@@ -43,7 +43,7 @@ def command(database_url: str) -> Command:
 async def hear(pool: Pool, *texts: str, to: str = NUMBER) -> None:
     async with pool.acquire() as conn:
         await timers.ensure(conn, inbox.TIMER)
-        some = [Inbound(TO[1:], to, 0, text.encode(), b"raw") for text in texts]
+        some = [Inbound(TO[1:], to, text, b"raw") for text in texts]
         await inbound.acknowledged(conn, await inbound.store(conn, UUID(int=5), some))
         await inbox.work_through(conn)
 
@@ -108,7 +108,7 @@ async def test_a_number_of_nobody_is_given_to_an_organization(pool: Pool, comman
     actor = await organization(pool)
     async with pool.acquire() as conn:
         await timers.ensure(conn, inbox.TIMER)
-        await inbound.store(conn, UUID(int=101), [Inbound(TO[1:], "258899999999", 0, b"hello", b"raw")])
+        await inbound.store(conn, UUID(int=101), [Inbound(TO[1:], "258899999999", "hello", b"raw")])
         await inbox.work_through(conn)
     (found,) = await command("inbound", "numbers", "--json")
     assert (found["recipient"], found["count"], found["why"], found["organizations"]) == (

@@ -52,7 +52,7 @@ async def test_a_person_is_erased_by_any_of_their_names_and_bills_stay(pool: Poo
                 await notes.write(conn, who, id=contact.id, notes=f"Calls after six: {to}")
     async with pool.acquire() as conn, conn.transaction():
         await timers.ensure(conn, inbox.TIMER)
-        said = [Inbound(by[1:], "258800001234", 0, b"hello", b"raw") for by in (ANA, BIA)]
+        said = [Inbound(by[1:], "258800001234", "hello", b"raw") for by in (ANA, BIA)]
         await inbound.store(conn, UUID(int=1), said)
         await optouts.add(conn, actor, phone=ANA_8)
     async with pool.acquire() as conn:

@@ -25,6 +25,7 @@ from heliograph.retention import forgetting
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.received import inbound, inbox, replies
 from heliograph.suppliers.contract import Inbound
+from heliograph.suppliers.smpp.codec import texts as forms
 from tests.rules.dispatching import Bench
 from tests.rules.factories import TO, check_books, endpoint, key, organization, send, sender
 
@@ -46,13 +47,25 @@ async def acme(pool: Pool) -> Actor:
     return actor
 
 
-def said(text: str = "hello", *, by: str = TO, to: str = NUMBER, body: bytes | None = None, **values: Any) -> Inbound:
+def said(
+    text: str = "hello",
+    *,
+    by: str = TO,
+    to: str = NUMBER,
+    body: bytes | None = None,
+    data_coding: int = 0,
+    locking: int = 0,
+    single: int = 0,
+    **values: Any,
+) -> Inbound:
+    """As it comes over SMPP before its parts are joined: `body` in a coding, or the text in the default alphabet."""
     return Inbound(
         **{
             "sender": by.removeprefix("+"),
             "recipient": to,
-            "data_coding": 0,
+            "text": None,
             "body": text.encode() if body is None else body,
+            "form": forms.form(data_coding, locking, single),
             "raw": b"raw " + text.encode(),
             **values,
         }
@@ -760,14 +773,14 @@ async def test_a_word_with_another_meaning_stops_after_a_campaign_and_is_asked_a
 
 
 async def test_a_text_in_a_national_alphabet_is_read_as_it_was_written(pool: Pool, acme: Actor) -> None:
-    portuguese = {"single_shift": 3}
+    portuguese = {"single": 3}
     await receive(
         pool,
         said(body=b"Ol\x1b\x0f, S\x1b{o Jo\x1b{o", **portuguese),
         # The pair is cut in two, as some senders do.
         part(1, "", total=2, body=b"Amanh\x1b", **portuguese),
         part(2, "", total=2, body=b"{ \x1b\x09", **portuguese),
-        said(body=b"\x15\x51\x27", locking_shift=6, by="+258841111111"),
+        said(body=b"\x15\x51\x27", locking=6, by="+258841111111"),
     )
     await work(pool)
     found = {row["body"] for row in await pool.fetch("SELECT body FROM received_messages")}

@@ -217,7 +217,7 @@ async def test_what_connectors_say_names_their_supplier(pool: Pool) -> None:
     assert report is not None
     await report([receipt("7")])
     assert [id for id, _ in ship.receipts] == [two]
-    submission = Submission(uuid7(), 1, "258841234567", "X", (b"hi",), "gsm7", 1)
+    submission = Submission(uuid7(), 1, "258841234567", "X", "hi", "gsm7", 1)
     ship.connector(one).submit(submission)
     await until(lambda: bool(ship.outcomes))
     assert ship.outcomes[0][:2] == (one, submission)

@@ -120,7 +120,7 @@ async def test_a_submission_has_an_outcome_even_if_its_early_receipt_cannot_be_s
         raise OSError
 
     connector = test_mode.Connector(lambda submission, outcome: outcomes.append(outcome), gone)
-    connector.submit(Submission(UUID(int=9), 1, "258841230007", "X", (b"hi",), "gsm7", 1))
+    connector.submit(Submission(UUID(int=9), 1, "258841230007", "X", "hi", "gsm7", 1))
     await until(lambda: bool(outcomes))
     assert outcomes[0].verdict is Verdict.UNREACHABLE
     await asyncio.wait_for(connector.stop(grace=1), 2)

@@ -146,10 +146,13 @@ def submission(**changed: Any) -> Submission:
         "attempt": 1,
         "to": "258841234567",
         "sender": "ACME",
-        "segments": (b"Hello",),
+        "text": "Hello",
         "encoding": "gsm7",
         "reference": 0x1234,
     }
+    # Segments that a test chooses stand for a text that is cut there.
+    if "segments" in changed:
+        changed["cut"] = changed.pop("segments")
     return Submission(**(fields | changed))
 
 

@@ -12,15 +12,22 @@ import pytest
 from heliograph.simulators.aggregators.simulator import Aggregator, Options
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Account, Outcome, Submission, Verdict
+from heliograph.suppliers.http import connector as http
 from heliograph.suppliers.http.connector import HttpConnector, connect
 from tests.ports import held_port
 from tests.rules.factories import until
 
+#: What an account of a kind must say.
+ACCOUNTS = {
+    "africastalking": {"username": "acme"},
+    "twilio": {"account_sid": "AC1"},
+    "vonage": {"api_key": "k"},
+}
 SECRET = msgspec.json.encode({"secret": "s"}).decode()
 
 
 def submission(to: str = "258841230106") -> Submission:
-    return Submission(uuid4(), 1, to, "ACME", (b"hi",), "gsm7", 1, "hi")
+    return Submission(uuid4(), 1, to, "ACME", "hi", "gsm7", 1)
 
 
 class Line:
@@ -49,6 +56,17 @@ async def supplier() -> Any:
     await made.start()
     yield made
     await made.stop()
+
+
+def test_no_supplier_over_http_has_a_text_cut() -> None:
+    one = submission()
+    for kind in kinds.HTTP.values():
+        account = Account(uuid4(), {"base_url": "http://127.0.0.1:1", **ACCOUNTS.get(kind.name, {})}, SECRET)
+        made = connect(kind, account, lambda *_: None)
+        assert made.parts(one) == 1
+        kind.request(kinds.settings_from(kind.name, account.settings), {"secret": "s"}, http._message(one, ""))
+    assert one.cut == ()
+    assert (one.segments, one.cut) == ((b"hi",), (b"hi",))
 
 
 async def test_no_more_requests_are_open_than_the_window_and_each_has_its_outcome(supplier: Aggregator) -> None:

@@ -264,7 +264,7 @@ SIGNED = "406e4b43f87095aa86ca6299d25e875921fefa180f02043bb29bec5681c0c2d0"
 
 
 def test_a_reference_says_all_that_a_receipt_is_matched_by() -> None:
-    submission = Submission(UUID(int=7), 3, "258841234567", "ACME", (b"hi",), "gsm7", 0xBEEF)
+    submission = Submission(UUID(int=7), 3, "258841234567", "ACME", "hi", "gsm7", 0xBEEF)
     told = references.written(submission)
     empty = Receipt((told,), ReceiptState.DELIVERED, "", "", b"")
     found = references.completed(empty)

@@ -16,6 +16,7 @@ from heliograph.sms.accepting import encoding
 from heliograph.suppliers.alphabets import gsm7
 from heliograph.suppliers.bucket import Bucket
 from heliograph.suppliers.contract import Account, Inbound
+from heliograph.suppliers.smpp.codec import texts
 from heliograph.suppliers.smpp.codec.pdu import DeliverSm, SubmitSm
 from heliograph.suppliers.smpp.connector import connect
 from heliograph.suppliers.smpp.receipts import ReceiptRules, parse
@@ -232,9 +233,10 @@ def handset(pdu: SubmitSm) -> Inbound:
 def shown(pdus: list[SubmitSm]) -> str:
     """The text of all parts, by the tables that their headers name."""
     read = [handset(pdu) for pdu in pdus]
-    (writing,) = {(one.data_coding, one.locking_shift, one.single_shift) for one in read}
-    whole = b"".join(one.body for one in read)
-    return encoding.decode(whole, writing[0], locking=writing[1], single=writing[2]) or ""
+    if read[0].text is not None:
+        return "".join(one.text or "" for one in read)
+    (form,) = {one.form for one in read}
+    return texts.read(b"".join(one.body for one in read), form) or ""
 
 
 PORTUGUESE = "Olá, João! Amanhã há pão às 9. "

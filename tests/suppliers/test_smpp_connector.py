@@ -148,7 +148,7 @@ async def test_a_receipt_may_come_on_another_session(peer: Peer) -> None:
 async def test_a_message_from_a_handset(peer: Peer, account: PeerAccount) -> None:
     peer.lines[0].send(p.DeliverSm(3, source_addr="+258841234567", destination_addr="12345", short_message=b"STOP"))
     await until(lambda: peer.got(p.DeliverSmResp))
-    assert [(one.sender, one.body) for one in account.inbound] == [("258841234567", b"STOP")]
+    assert [(one.sender, one.text) for one in account.inbound] == [("258841234567", "STOP")]
     assert not account.receipts
 
 

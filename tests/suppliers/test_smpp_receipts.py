@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.suppliers.contract import Inbound, Receipt, ReceiptState
+from heliograph.suppliers.smpp.codec import texts
 from heliograph.suppliers.smpp.codec.pdu import DataSm, DeliverSm, Tag, decode
 from heliograph.suppliers.smpp.receipts import STATE_OF_TEXT, ReceiptRules, id_key, parse, scan, split_udh
 
@@ -241,13 +242,13 @@ def test_every_spelling_has_a_state(stat: str) -> None:
 
 def test_what_a_handset_types_is_a_message() -> None:
     read = inbound(deliver(b"Your parcel id:5 is here", esm_class=0))
-    assert (read.body, read.sender, read.recipient) == (b"Your parcel id:5 is here", "258841234567", "ACME")
-    assert inbound(deliver(CLASSIC, esm_class=0)).body == CLASSIC
+    assert (read.text, read.sender, read.recipient) == ("Your parcel id:5 is here", "258841234567", "ACME")
+    assert inbound(deliver(CLASSIC, esm_class=0)).text == CLASSIC.decode()
 
 
 def test_sniffing_takes_only_a_whole_receipt() -> None:
     assert receipt(deliver(CLASSIC, esm_class=0), sniff=True).keys == ("1526758174",)
-    assert inbound(deliver(b"id:5 stat:DELIVRD", esm_class=0), sniff=True).body == b"id:5 stat:DELIVRD"
+    assert inbound(deliver(b"id:5 stat:DELIVRD", esm_class=0), sniff=True).text == "id:5 stat:DELIVRD"
 
 
 def test_tlvs_that_only_an_smsc_writes_make_a_receipt() -> None:
@@ -276,7 +277,8 @@ def test_acknowledgements_by_a_handset_are_messages(esm_class: int) -> None:
 )
 def test_parts_of_a_message(pdu: DeliverSm, body: bytes, concatenation: tuple[int, int, int] | None) -> None:
     read = inbound(pdu)
-    assert (read.body, read.concatenation) == (body, concatenation)
+    whole = read.text.encode() if read.text is not None else read.body
+    assert (whole, read.concatenation, read.text is None) == (body, concatenation, concatenation is not None)
 
 
 # -- ids ---------------------------------------------------------------------------------------------------------------
@@ -360,5 +362,15 @@ def test_national_tables_stand_in_the_header(
     header: str, shifts: tuple[int, int], concatenation: tuple[int, int, int] | None
 ) -> None:
     read = inbound(deliver(bytes.fromhex(header) + b"Amanh\x1b{", esm_class=0x40))
-    assert (read.locking_shift, read.single_shift) == shifts
-    assert (read.concatenation, read.body) == (concatenation, b"Amanh\x1b{")
+    assert read.concatenation == concatenation
+    if concatenation is None:
+        assert read.text == texts.decode(b"Amanh\x1b{", 0, locking=shifts[0], single=shifts[1])
+    else:
+        # A part is read with the others: a character may be torn between two.
+        assert (read.text, read.body, read.form) == (None, b"Amanh\x1b{", texts.form(0, *shifts))
+
+
+def test_what_is_no_text_stays_as_octets() -> None:
+    read = inbound(deliver(b"\x01\x02", esm_class=0, data_coding=4))
+    assert (read.text, read.body, read.form) == (None, b"\x01\x02", "4/0/0")
+    assert inbound(deliver(b"a\xe7\xe3o", esm_class=0), alphabet="latin1").text == "ação"

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heliograph.sms.accepting import encoding
-from heliograph.sms.accepting.encoding import count, decode, encode
+from heliograph.sms.accepting.encoding import count, encode
+from heliograph.suppliers.alphabets import segments
 from heliograph.suppliers.alphabets.gsm7 import BASIC, EXTENSION
+from heliograph.suppliers.smpp.codec.texts import decode
 
 QUOTED = "“Hi” — it’s 5…"
 ODD_BASICS = "@£$¥èéùìòÇØøÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ¤¡ÄÖÑÜ§¿äöñüà"
@@ -305,3 +307,19 @@ def test_decoded_text_can_always_be_stored(body: bytes, data_coding: int) -> Non
     if text is not None:
         assert "\0" not in text
         text.encode()
+
+
+@given(text=st.text(max_size=400), smart=st.booleans())
+def test_what_is_cut_later_is_what_was_cut_at_accept(text: str, smart: bool) -> None:
+    try:
+        encoded = encode(text, smart=smart, accents=smart)
+    except UnicodeEncodeError:
+        return
+    assert segments.of(encoded.text, encoded.encoding) == encoded.segments
+    if smart or encoded.encoding == "ucs2":
+        assert encoding.repeated(text, encoded.encoding) == encoded.text
+
+
+def test_a_text_that_its_alphabet_lacks_is_not_cut() -> None:
+    with pytest.raises(ValueError, match="GSM"):
+        segments.of("ж", "gsm7")

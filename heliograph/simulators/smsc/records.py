@@ -18,8 +18,8 @@ import msgspec
 
 from heliograph.simulators.smsc.options import SmscOptions
 from heliograph.simulators.smsc.wire import Submit
-from heliograph.sms.accepting import encoding
 from heliograph.suppliers.smpp.codec import pdu as codec
+from heliograph.suppliers.smpp.codec import texts
 from heliograph.suppliers.smpp.codec.wire import NO_TLVS, PduError
 
 _LEDGER_SECONDS = 0.05
@@ -73,7 +73,7 @@ class SubmittedMessage(msgspec.Struct, frozen=True):
     def text(self) -> str | None:
         """What a handset would show of this part."""
         body = self.body[self.body[0] + 1 :] if self.esm_class & 0x40 else self.body
-        return encoding.decode(body, self.data_coding)
+        return texts.decode(body, self.data_coding)
 
 
 class Records:

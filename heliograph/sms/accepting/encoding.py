@@ -1,4 +1,4 @@
-"""Turning text into segments, and octets from a handset into text: GSM 03.38 (3GPP 23.038) and UCS-2.
+"""Turning text into segments: GSM 03.38 (3GPP 23.038) and UCS-2.
 
 The rule nobody may break: what is counted at accept is what is sent, in the form that every supplier understands.
 `count` and `encode` take the same decisions in the same order: NFC, then GSM-7 if every character allows it, then GSM-7
@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from heliograph.suppliers.alphabets import cutting, gsm7
+from heliograph.suppliers.alphabets import cutting, gsm7, segments
 
 Encoding = Literal["gsm7", "ucs2"]
 
@@ -64,13 +64,14 @@ def encode(text: str, *, smart: bool = False, accents: bool = False, header: int
     coded, text = _gsm7(text, smart, accents)
     if coded is not None:
         septets = gsm7.septets_of(coded)
-        if len(septets) <= 160:
-            return Encoded("gsm7", (septets,), len(septets), text)
-        return Encoded("gsm7", cutting.cut_septets(septets, cutting.septets_in(header)), len(septets), text)
+        return Encoded("gsm7", segments.of_septets(septets, header), len(septets), text)
     units = text.encode("utf-16-be")
-    if len(units) <= 140:
-        return Encoded("ucs2", (units,), len(units) // 2, text)
-    return Encoded("ucs2", cutting.cut_units(units, cutting.units_in(header)), len(units) // 2, text)
+    return Encoded("ucs2", segments.of_units(units, header), len(units) // 2, text)
+
+
+def repeated(text: str, chosen: str) -> str:
+    """A text as it is sent, which was encoded so at accept: nothing is replaced that was not replaced then."""
+    return _gsm7(text, smart=chosen == "gsm7", accents=chosen == "gsm7")[1]
 
 
 def count(text: str, *, smart: bool = False, accents: bool = False) -> tuple[Encoding, int]:
@@ -98,70 +99,9 @@ def count(text: str, *, smart: bool = False, accents: bool = False) -> tuple[Enc
     return "ucs2", cutting.count_units(units, 134)
 
 
-def decode(
-    body: bytes,
-    data_coding: int,
-    *,
-    default_alphabet: Literal["gsm7", "latin1", "ascii"] = "gsm7",
-    locking: int = 0,
-    single: int = 0,
-) -> str | None:
-    """Text of an inbound message, or None when it is binary or in a coding without a codec (then keep the octets).
-
-    `default_alphabet` is what the supplier means by data_coding 0; `locking` and `single` are the national tables that
-    the message names (alphabets/national.py). Octets that are no character become U+FFFD, and so does NUL, which
-    PostgreSQL cannot store. Join the parts of a long message first: others do cut pairs in two.
-    """
-    codec: str | None
-    if data_coding == 0:
-        codec = default_alphabet
-    elif data_coding < 0x10:  # SMPP 3.4 §5.2.19
-        codec = _SMPP_CODECS.get(data_coding)
-    elif data_coding < 0x80:  # 3GPP 23.038 §4, general group; bit 5 is compression, which nobody uses
-        codec = None if data_coding & 0x20 else _GROUP_CODECS.get(data_coding >> 2 & 3)
-    elif 0xC0 <= data_coding <= 0xEF:  # message waiting
-        codec = "utf-16-be" if data_coding >= 0xE0 else "gsm7"
-    elif data_coding >= 0xF0:  # data with a message class
-        codec = None if data_coding & 4 else "gsm7"
-    else:
-        codec = None
-    if codec is None:
-        return None
-    if codec == "gsm7":
-        text = gsm7.decode(body, locking=locking, single=single)
-    elif codec == "ascii":
-        text = _eight_bits(body)
-    else:
-        text = body.decode(codec, "replace")
-    return text.replace("\0", "\ufffd") if "\0" in text else text
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 
 _SMART = str.maketrans({character: plain for many, plain in LOOK_ALIKES.items() for character in many})
-
-_SMPP_CODECS = {
-    0x01: "ascii",  # IA5
-    0x03: "latin-1",
-    0x05: "shift_jis",
-    0x06: "iso8859-5",
-    0x07: "iso8859-8",
-    0x08: "utf-16-be",
-    0x0A: "iso2022_jp",
-    0x0D: "euc_jp",
-    0x0E: "euc_kr",
-}
-_GROUP_CODECS = {0: "gsm7", 2: "utf-16-be"}
-
-
-def _eight_bits(body: bytes) -> str:
-    """What is called ASCII and may not be: some mean UTF-8, which is recognizable, and others Latin-1."""
-    for codec in ("ascii", "utf-8", "cp1252"):
-        try:
-            return body.decode(codec)
-        except UnicodeDecodeError:
-            continue
-    return body.decode("latin-1")
 
 
 def _gsm7(text: str, smart: bool, accents: bool) -> tuple[bytes | None, str]:

@@ -23,6 +23,7 @@ from heliograph.sms.accepting import accept, encoding, sender_ids
 from heliograph.sms.accepting.accept import Acceptor, Send
 from heliograph.sms.accepting.sender_ids import SenderId
 from heliograph.sms.dispatch.outcomes import deadline
+from heliograph.suppliers.alphabets import gsm7
 
 #: Characters that a segment holds: alone, and as one of several (a header of six octets takes the rest).
 HOLDS = {"gsm7": (160, 153), "ucs2": (70, 67)}
@@ -161,11 +162,15 @@ def _strange(encoded: encoding.Encoded) -> list[str]:
 
 
 def _parts(encoded: encoding.Encoded) -> list[Part]:
-    size = 1 if encoded.encoding == "gsm7" else 2
+    is_gsm = encoded.encoding == "gsm7"
     holds = HOLDS[encoded.encoding][len(encoded.segments) > 1]
-    coding = 0 if encoded.encoding == "gsm7" else 8  # SMPP 3.4 §5.2.19
     return [
-        Part(number, len(octets) // size, holds, encoding.decode(octets, coding) or "")
+        Part(
+            number,
+            len(octets) if is_gsm else len(octets) // 2,
+            holds,
+            gsm7.decode(octets) if is_gsm else octets.decode("utf-16-be"),
+        )
         for number, octets in enumerate(encoded.segments, 1)
     ]
 

@@ -330,9 +330,6 @@ class Selection:
         return one if one.changed_at < due.series_at else None
 
     def _out(self, due: ClaimedMessage, account: PooledSupplier, decision: int | None) -> Attempt[ClaimedMessage]:
-        # The encoding chosen at accept is repeated: nothing is replaced that was not replaced then.
-        replaced = due.encoding == "gsm7"
-        encoded = encoding.encode(due.body or "", smart=replaced, accents=replaced)
         attempt = due.lease.attempt + 1
         continues = self._begun_at(due, {account.supplier.id: account.supplier}) is not None
         validity = None
@@ -353,18 +350,19 @@ class Selection:
             numbering=None if address is None else address.numbering,
             sender_numbering=None if address is None else address.sender_numbering,
             priority=CLASSES[due.traffic_class].priority,
-            segments=encoded.segments,
-            encoding=encoded.encoding,
-            reference=due.reference or 0 if continues else self._reference(due, len(encoded.segments)),
-            text=encoded.text,
+            text=encoding.repeated(due.body or "", due.encoding),
+            encoding=due.encoding,
+            reference=due.reference or 0 if continues else due.lease.id.int & 0xFFFF,
             validity_seconds=validity,
             held=tuple(due.taken or ()) if continues else (),
         )
-        account.room -= len(encoded.segments) - len(submission.held)
+        parts = account.connector.parts(submission)
+        if parts > 1 and not continues:
+            submission = msgspec.structs.replace(submission, reference=self._reference(due))
+        account.room -= parts - len(submission.held)
         if account.probe:
             account.probe = False
             account.breaker.begin_probe()
-        parts = account.connector.parts(submission)
         network, cost = "", None
         if due.mode == "live":
             network, cost = self._charges.cost(
@@ -383,11 +381,9 @@ class Selection:
             decision=decision,
         )
 
-    def _reference(self, due: ClaimedMessage, segments: int) -> int:
-        """16 bits. Long messages count up per sender and recipient: a handset reassembles parts by it, so two long
-        messages to one handset must not share one (drawn at random, 8 bits do so once in 256)."""
-        if segments == 1:
-            return due.lease.id.int & 0xFFFF
+    def _reference(self, due: ClaimedMessage) -> int:
+        """Of a long message, 16 bits: they count up per sender and recipient. A handset reassembles parts by it, so two
+        long messages to one handset must not share one (drawn at random, 8 bits do so once in 256)."""
         pair = (due.sender, due.recipient)
         reference = (self._references.pop(pair, due.lease.id.int & 0xFFFF) + 1) & 0xFFFF
         self._references[pair] = reference

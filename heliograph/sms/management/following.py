@@ -69,10 +69,9 @@ def submission(number: str, text: str, sender: str) -> Submission:
         attempt=1,
         to=number[1:],
         sender=sender.removeprefix("+") if sender[1:].isdecimal() else sender,
-        segments=encoded.segments,
+        text=encoded.text,
         encoding=encoded.encoding,
         reference=id.int & 0xFFFF,
-        text=encoded.text,
     )
 
 

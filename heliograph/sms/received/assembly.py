@@ -7,14 +7,11 @@ what arrived is shown, even if the rest never comes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Literal
 from uuid import UUID
 
 import msgspec
-
-from heliograph.sms.accepting import encoding
 
 #: An incomplete message is shown as it is after this; the rest may come until `LATEST`.
 PATIENCE = timedelta(minutes=10)
@@ -24,8 +21,6 @@ AGAIN = timedelta(minutes=10)
 #: Stands in for missing parts.
 GAP = " [...] "
 
-Alphabet = Literal["gsm7", "latin1", "ascii"]
-
 
 class Row(msgspec.Struct, frozen=True, gc=False):
     """What a supplier handed over: a message, or a part of one."""
@@ -34,7 +29,8 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     supplier_id: UUID
     sender: str
     recipient: str
-    data_coding: int
+    #: By which `body` is read; empty: it is text.
+    form: str
     body: bytes
     #: (reference, total, number), or None.
     concatenation: tuple[int, int, int] | None
@@ -44,14 +40,6 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     #: Types of number: see `handsets`.
     sender_ton: int = 0
     recipient_ton: int = 0
-    #: National tables, by the identifiers of their languages; 0: none.
-    locking_shift: int = 0
-    single_shift: int = 0
-
-    @property
-    def writing(self) -> tuple[int, int, int]:
-        """What its octets are decoded by."""
-        return self.data_coding, self.locking_shift, self.single_shift
 
 
 class Group(msgspec.Struct):
@@ -114,19 +102,17 @@ def assemble(known: Sequence[Row], new: Sequence[Row]) -> tuple[list[Group], lis
     return list(groups.values()), repeated
 
 
-def text_of(group: Group, alphabet: Alphabet) -> str | None:
-    """Its text, with gaps where parts are missing; None if it is not text.
+def text_of(group: Group, read: Callable[[bytes, str], str | None]) -> str | None:
+    """Its text, with gaps where parts are missing; None if it is not text. `read`: octets of a form (`kinds.read`).
 
-    Neighbouring parts are joined before they are decoded: some senders cut characters in two.
+    Neighbouring parts are joined before they are read: some senders cut characters in two.
     """
     pieces: list[str] = []
     run: list[Row] = []
     for number in range(1, group.total + 2):
         row = group.parts.get(number)
-        if run and (row is None or row.writing != run[0].writing):
-            coding, locking, single = run[0].writing
-            octets = b"".join(one.body for one in run)
-            piece = encoding.decode(octets, coding, default_alphabet=alphabet, locking=locking, single=single)
+        if run and (row is None or row.form != run[0].form):
+            piece = read(b"".join(one.body for one in run), run[0].form)
             if piece is None:
                 return None
             pieces.append(piece)

@@ -22,16 +22,14 @@ from heliograph.base.ids import uuid7
 from heliograph.suppliers.contract import Inbound
 
 STORE = """
-INSERT INTO inbound_messages (id, supplier_id, sender, recipient, data_coding, body, raw, concatenation, received_at,
-                              sender_ton, recipient_ton, locking_shift, single_shift, key, acknowledged)
-SELECT id, $1, sender, recipient, data_coding, body, raw,
-       CASE WHEN total > 0 THEN ARRAY[reference, total, number] END, $2, sender_ton, recipient_ton, locking_shift,
-       single_shift, nullif(key, ''), key <> ''
-  FROM unnest($3::uuid[], $4::text[], $5::text[], $6::smallint[], $7::bytea[], $8::bytea[], $9::integer[],
-              $10::integer[], $11::integer[], $12::smallint[], $13::smallint[], $14::smallint[], $15::smallint[],
-              $16::text[])
-       AS item (id, sender, recipient, data_coding, body, raw, reference, total, number, sender_ton, recipient_ton,
-                locking_shift, single_shift, key)
+INSERT INTO inbound_messages (id, supplier_id, sender, recipient, form, body, raw, concatenation, received_at,
+                              sender_ton, recipient_ton, key, acknowledged)
+SELECT id, $1, sender, recipient, form, body, raw,
+       CASE WHEN total > 0 THEN ARRAY[reference, total, number] END, $2, sender_ton, recipient_ton,
+       nullif(key, ''), key <> ''
+  FROM unnest($3::uuid[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::bytea[], $9::integer[],
+              $10::integer[], $11::integer[], $12::smallint[], $13::smallint[], $14::text[])
+       AS item (id, sender, recipient, form, body, raw, reference, total, number, sender_ton, recipient_ton, key)
 ON CONFLICT (supplier_id, key) WHERE key IS NOT NULL DO NOTHING
 """
 
@@ -47,16 +45,14 @@ async def store(conn: Connection, supplier_id: UUID, received: Sequence[Inbound]
         ids,
         [storable(one.sender) for one in received],
         [storable(one.recipient) for one in received],
-        [one.data_coding for one in received],
-        [one.body for one in received],
+        [one.form for one in received],
+        [one.body if one.text is None else one.text.encode("utf-8", "replace") for one in received],
         [one.raw for one in received],
         [(one.concatenation or none)[0] for one in received],
         [(one.concatenation or none)[1] for one in received],
         [(one.concatenation or none)[2] for one in received],
         [one.sender_ton for one in received],
         [one.recipient_ton for one in received],
-        [one.locking_shift for one in received],
-        [one.single_shift for one in received],
         [storable(one.key)[:200] for one in received],
     )
     return ids

@@ -11,8 +11,9 @@ It has over 400 lines because they are the steps of one transaction, in their or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -33,9 +34,10 @@ from heliograph.inbox.threads import Heard
 from heliograph.queue import timers
 from heliograph.senders import owners as numbers
 from heliograph.sms.received import handsets, replies
-from heliograph.sms.received.assembly import AGAIN, LATEST, Alphabet, Group, Row, assemble, text_of
+from heliograph.sms.received.assembly import AGAIN, LATEST, Group, Row, assemble, text_of
 from heliograph.sms.received.handsets import Numbering
 from heliograph.sms.received.replies import Wanted
+from heliograph.suppliers import kinds
 from heliograph.webhooks.recording import events
 
 log = structlog.get_logger()
@@ -48,8 +50,6 @@ SHOWN_TEXT = 3000
 REPLY_WITHIN = timedelta(hours=1)
 #: How many parts under one reference are examined: two messages with the maximum number of parts.
 MOST_PARTS = 510
-#: What a supplier's `default_alphabet` is called where octets are decoded.
-ALPHABETS: dict[str, Alphabet] = {"gsm": "gsm7", "latin1": "latin1", "ascii": "ascii"}
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -110,19 +110,19 @@ class _Message(msgspec.Struct, gc=False):
 ANY_DUE = "EXISTS (SELECT FROM inbound_messages WHERE due_at <= now())"
 DUE = """
 WITH due AS MATERIALIZED (SELECT id FROM inbound_messages WHERE due_at <= now() ORDER BY due_at, id LIMIT $1)
-SELECT id, supplier_id, sender, recipient, data_coding, body, concatenation, received_at, state, message_id, sender_ton,
-       recipient_ton, locking_shift, single_shift, now() AS at
+SELECT id, supplier_id, sender, recipient, form, body, concatenation, received_at, state, message_id, sender_ton,
+       recipient_ton, now() AS at
   FROM inbound_messages WHERE id = ANY (ARRAY(SELECT id FROM due)) ORDER BY id FOR UPDATE
 """
 
 # A message that came before and to which our answer may not have got through.
 SAME = """
-SELECT item.id FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::smallint[], $6::bytea[],
+SELECT item.id FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[],
                            $7::timestamptz[], $8::timestamptz[])
-       AS item (id, supplier_id, sender, recipient, data_coding, body, after, until) CROSS JOIN LATERAL (
+       AS item (id, supplier_id, sender, recipient, form, body, after, until) CROSS JOIN LATERAL (
        SELECT FROM inbound_messages
         WHERE sender = item.sender AND recipient = item.recipient AND received_at BETWEEN item.after AND item.until
-          AND id < item.id AND supplier_id = item.supplier_id AND data_coding = item.data_coding AND body = item.body
+          AND id < item.id AND supplier_id = item.supplier_id AND form = item.form AND body = item.body
           AND concatenation IS NULL AND NOT acknowledged LIMIT 1) earlier
 """
 
@@ -130,8 +130,8 @@ SELECT item.id FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::s
 PARTS = """
 SELECT part.* FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::integer[], $6::timestamptz[])
        AS item (supplier_id, sender, recipient, reference, total, after) CROSS JOIN LATERAL (
-       SELECT id, supplier_id, sender, recipient, data_coding, body, concatenation, received_at, state, message_id,
-              sender_ton, recipient_ton, locking_shift, single_shift
+       SELECT id, supplier_id, sender, recipient, form, body, concatenation, received_at, state, message_id,
+              sender_ton, recipient_ton
          FROM inbound_messages
         WHERE sender = item.sender AND recipient = item.recipient AND concatenation[1] = item.reference
           AND received_at > item.after AND supplier_id = item.supplier_id AND concatenation[2] = item.total
@@ -150,7 +150,7 @@ SELECT item.value, owner.* FROM unnest($1::text[]) AS item (value) CROSS JOIN LA
 """
 
 SUPPLIERS = """
-SELECT id, settings->>'default_alphabet' AS alphabet, coalesce((settings->>'handles_stop')::boolean, false) AS answers,
+SELECT id, kind, settings::text AS settings, coalesce((settings->>'handles_stop')::boolean, false) AS answers,
        coalesce(settings->>'country', '') AS country, coalesce(settings->>'inbound_strip', '') AS strip,
        coalesce(settings->>'inbound_prepend', '') AS prepend
   FROM suppliers WHERE id = ANY ($1)
@@ -254,7 +254,7 @@ async def _repeated(conn: Connection, rows: Sequence[Row]) -> set[UUID]:
         [row.supplier_id for row in rows],
         [row.sender for row in rows],
         [row.recipient for row in rows],
-        [row.data_coding for row in rows],
+        [row.form for row in rows],
         [row.body for row in rows],
         [row.received_at - AGAIN for row in rows],
         [row.received_at for row in rows],
@@ -297,12 +297,19 @@ def called(recipient: str, ton: int, supplier: asyncpg.Record | None) -> list[st
     return [_number(recipient), *([whole[1:]] if whole else [])]
 
 
+def reading(supplier: asyncpg.Record | None) -> Callable[[bytes, str], str | None]:
+    """How octets that a supplier (a row of SUPPLIERS) handed over become text. One that is gone spoke SMPP, if any of
+    them have a form."""
+    if supplier is None:
+        return partial(kinds.read, kinds.SMPP, {})
+    return partial(kinds.read, supplier["kind"], msgspec.json.decode(supplier["settings"]))
+
+
 def _message(group: Group, owner: _Owner, supplier: asyncpg.Record | None, *, shared: bool) -> _Message:
-    alphabet = ALPHABETS.get(supplier["alphabet"] if supplier else "", "gsm7")
     message = _Message(
         group,
         owner,
-        text_of(group, alphabet),
+        text_of(group, reading(supplier)),
         handsets.e164(group.first.sender, group.first.sender_ton, _numbering(supplier)),
         quiet=group.shown and group.missing > 0,
         answered=supplier is not None and supplier["answers"],
@@ -442,7 +449,7 @@ def row_of(row: Any) -> Row:
         row["supplier_id"],
         row["sender"],
         row["recipient"],
-        row["data_coding"],
+        row["form"],
         row["body"],
         (parts[0], parts[1], parts[2]) if parts else None,
         row["received_at"],
@@ -450,6 +457,4 @@ def row_of(row: Any) -> Row:
         row["message_id"],
         row["sender_ton"],
         row["recipient_ton"],
-        row["locking_shift"],
-        row["single_shift"],
     )

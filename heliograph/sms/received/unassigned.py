@@ -146,8 +146,8 @@ class Words(msgspec.Struct, frozen=True):
 
 
 LATEST = """
-SELECT id, supplier_id, sender, recipient, data_coding, body, concatenation, received_at, state, message_id,
-       sender_ton, recipient_ton, locking_shift, single_shift
+SELECT id, supplier_id, sender, recipient, form, body, concatenation, received_at, state, message_id,
+       sender_ton, recipient_ton
   FROM inbound_messages WHERE state = 'unassigned' ORDER BY id DESC LIMIT $1
 """
 
@@ -164,9 +164,7 @@ async def words(conn: Connection, *, by: Who = SYSTEM) -> list[Words]:
 
 
 def _text(one: Row, suppliers: dict[UUID, asyncpg.Record]) -> str | None:
-    supplier = suppliers.get(one.supplier_id)
-    alphabet = inbox.ALPHABETS.get(supplier["alphabet"] if supplier else "", "gsm7")
-    return text_of(Group(one.id, one, 1, {1: one}), alphabet)
+    return text_of(Group(one.id, one, 1, {1: one}), inbox.reading(suppliers.get(one.supplier_id)))
 
 
 class Flood(msgspec.Struct, frozen=True):

@@ -20,8 +20,6 @@ from heliograph.base.network.addresses import parse_networks
 from heliograph.suppliers.contract import Inbound, Outcome, Receipt, Submission
 from heliograph.suppliers.settings import demand, demand_numbering
 
-#: data_coding of UTF-16BE (SMPP 3.4 §5.2.19), in which texts that came over HTTP are kept.
-UTF16 = 8
 #: Type of number of what is written with a calling code.
 INTERNATIONAL = 1
 
@@ -269,8 +267,7 @@ def inbound_of(
     return Inbound(
         sender=sender.removeprefix("+"),
         recipient=recipient.removeprefix("+"),
-        data_coding=UTF16,
-        body=text.encode("utf-16-be", "replace"),
+        text=text,
         raw=raw,
         concatenation=concatenation,
         sender_ton=INTERNATIONAL if sender.startswith("+") else 0,

@@ -109,6 +109,7 @@ class SmppConnector:
             tlv_id_base=settings.tlv_id_base,
             final_states=settings.final_states,
             sniff=settings.dlr_sniff,
+            alphabet=settings.default_alphabet,
         )
         self._wanted = sessions
         self._receipts: PduIntake[Receipt] = PduIntake(on_receipts, limit=settings.receipts_queue, name="receipts")

@@ -17,6 +17,7 @@ from typing import Literal
 import msgspec
 
 from heliograph.suppliers.contract import Inbound, Receipt, ReceiptState
+from heliograph.suppliers.smpp.codec import texts
 from heliograph.suppliers.smpp.codec.pdu import DataSm, DeliverSm, Tag
 
 Base = Literal["text", "hex", "dec"]
@@ -82,6 +83,8 @@ class ReceiptRules(msgspec.Struct, frozen=True, kw_only=True):
     final_states: Mapping[str, ReceiptState] = msgspec.field(default_factory=dict)
     #: Read a PDU that is not marked as a receipt as one when its text has all of a receipt's fields.
     sniff: bool = False
+    #: What data_coding 0 means to the supplier.
+    alphabet: texts.Alphabet = "gsm"
 
 
 def parse(pdu: DeliverSm | DataSm, raw: bytes, rules: ReceiptRules) -> Receipt | Inbound:
@@ -91,13 +94,13 @@ def parse(pdu: DeliverSm | DataSm, raw: bytes, rules: ReceiptRules) -> Receipt |
     # 0x04 receipt, 0x20 intermediate notification: bits, not values, because some SMSCs send 0x44.
     marked = esm_class & 0x24 or (Tag.RECEIPTED_MESSAGE_ID in tlvs and Tag.MESSAGE_STATE in tlvs)
     if not marked and not rules.sniff:
-        return _inbound(pdu, elements, body, raw)
+        return _inbound(pdu, elements, body, raw, rules.alphabet)
     text = body.decode("utf-16-be", "replace") if pdu.data_coding == 8 else body.decode("latin-1")
     if "\0" in text:  # in front of it, behind it, or between its fields
         text = text.replace("\0", " ")
     fields = scan(text)
     if not marked and not fields.keys() >= _WHOLE:
-        return _inbound(pdu, elements, body, raw)
+        return _inbound(pdu, elements, body, raw, rules.alphabet)
 
     keys: tuple[str, ...] = ()
     written = fields.get("id")
@@ -213,7 +216,9 @@ def _value(name: str, text: str) -> str:
     return text.strip() if name in ("submitted", "done") else text.strip().partition(" ")[0]
 
 
-def _inbound(pdu: DeliverSm | DataSm, elements: Mapping[int, bytes], body: bytes, raw: bytes) -> Inbound:
+def _inbound(
+    pdu: DeliverSm | DataSm, elements: Mapping[int, bytes], body: bytes, raw: bytes, alphabet: texts.Alphabet
+) -> Inbound:
     concatenation = None
     if len(eight := elements.get(0x00, b"")) == 3:
         concatenation = (eight[0], eight[1], eight[2])
@@ -226,17 +231,18 @@ def _inbound(pdu: DeliverSm | DataSm, elements: Mapping[int, bytes], body: bytes
             concatenation = (reference, total[0], number[0])
     if concatenation is not None and not 1 <= concatenation[2] <= concatenation[1]:
         concatenation = None
+    locking, single = _language(elements.get(_LOCKING_SHIFT)), _language(elements.get(_SINGLE_SHIFT))
+    form = texts.form(pdu.data_coding, locking, single)
+    text = None if concatenation is not None else texts.read(body, form, alphabet)
     return Inbound(
         pdu.source_addr.removeprefix("+"),
         pdu.destination_addr.removeprefix("+"),
-        pdu.data_coding,
-        body,
+        text,
         raw,
         concatenation,
         _ton(pdu.source_addr, pdu.source_addr_ton),
         _ton(pdu.destination_addr, pdu.dest_addr_ton),
-        _language(elements.get(_LOCKING_SHIFT)),
-        _language(elements.get(_SINGLE_SHIFT)),
+        *((body, form) if text is None else ()),
     )
 
 

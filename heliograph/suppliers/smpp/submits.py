@@ -130,11 +130,15 @@ class Builder:
         They are in what this account calls its default alphabet, or UCS-2 when that lacks one of the characters.
         """
         settings = self._settings
+        try:
+            cut = submission.segments
+        except ValueError as error:
+            raise PduError(str(error)) from None
         if submission.encoding == "ucs2":
-            segments = self._fitting(submission.segments, "ucs2")
+            segments = self._fitting(cut, "ucs2")
             shifted = self._shifted(segments) if self._tables else None
             return shifted or (segments, settings.data_coding_ucs2, b"")
-        segments = self._fitting(submission.segments, "gsm7")
+        segments = self._fitting(cut, "gsm7")
         if settings.default_alphabet == "gsm":
             return segments, settings.data_coding_gsm7, b""
         # The SMSC turns each character into its septets, so a segment holds what it held before.

@@ -1,0 +1,101 @@
+"""Octets of a handset's message into text, by what SMPP and its header say of them (SMPP 3.4 §5.2.19, 3GPP 23.038 §4).
+
+The parts of a long message are joined before they are read, since some senders tear characters in two. They may come by
+different sessions, so octets are kept until then with their form: data_coding and national tables as one word, which
+nobody else reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from heliograph.suppliers.alphabets import gsm7
+
+#: What a supplier means by data_coding 0.
+Alphabet = Literal["gsm", "latin1", "ascii"]
+
+
+def form(data_coding: int, locking: int = 0, single: int = 0) -> str:
+    """What octets are read by: data_coding, and national tables by their language's identifier (0: none)."""
+    return f"{data_coding}/{locking}/{single}"
+
+
+def alphabet_of(settings: Mapping[str, Any]) -> Alphabet:
+    """What an account's settings, as stored, say of data_coding 0."""
+    alphabet: Alphabet = settings.get("default_alphabet", "gsm")
+    return alphabet
+
+
+def read(body: bytes, form: str, alphabet: Alphabet = "gsm") -> str | None:
+    """The text of octets of a form; None if it is none."""
+    try:
+        data_coding, locking, single = map(int, form.split("/"))
+    except ValueError:
+        return None
+    return decode(body, data_coding, default_alphabet=alphabet, locking=locking, single=single)
+
+
+def decode(
+    body: bytes,
+    data_coding: int,
+    *,
+    default_alphabet: Alphabet = "gsm",
+    locking: int = 0,
+    single: int = 0,
+) -> str | None:
+    """Text of an inbound message, or None when it is binary or in a coding without a codec (then keep the octets).
+
+    `default_alphabet` is what the supplier means by data_coding 0; `locking` and `single` are the national tables that
+    the message names (alphabets/national.py). Octets that are no character become U+FFFD, and so does NUL, which
+    PostgreSQL cannot store. Join the parts of a long message first: others do cut pairs in two.
+    """
+    codec: str | None
+    if data_coding == 0:
+        codec = _DEFAULTS[default_alphabet]
+    elif data_coding < 0x10:  # SMPP 3.4 §5.2.19
+        codec = _SMPP_CODECS.get(data_coding)
+    elif data_coding < 0x80:  # 3GPP 23.038 §4, general group; bit 5 is compression, which nobody uses
+        codec = None if data_coding & 0x20 else _GROUP_CODECS.get(data_coding >> 2 & 3)
+    elif 0xC0 <= data_coding <= 0xEF:  # message waiting
+        codec = "utf-16-be" if data_coding >= 0xE0 else "gsm7"
+    elif data_coding >= 0xF0:  # data with a message class
+        codec = None if data_coding & 4 else "gsm7"
+    else:
+        codec = None
+    if codec is None:
+        return None
+    if codec == "gsm7":
+        text = gsm7.decode(body, locking=locking, single=single)
+    elif codec == "ascii":
+        text = _eight_bits(body)
+    else:
+        text = body.decode(codec, "replace")
+    return text.replace("\0", "\ufffd") if "\0" in text else text
+
+
+# -- helpers -----------------------------------------------------------------------------------------------------------
+
+_DEFAULTS = {"gsm": "gsm7", "latin1": "latin-1", "ascii": "ascii"}
+_SMPP_CODECS = {
+    0x01: "ascii",  # IA5
+    0x03: "latin-1",
+    0x05: "shift_jis",
+    0x06: "iso8859-5",
+    0x07: "iso8859-8",
+    0x08: "utf-16-be",
+    0x0A: "iso2022_jp",
+    0x0D: "euc_jp",
+    0x0E: "euc_kr",
+}
+_GROUP_CODECS = {0: "gsm7", 2: "utf-16-be"}
+
+
+def _eight_bits(body: bytes) -> str:
+    """What is called ASCII and may not be: some mean UTF-8, which is recognizable, and others Latin-1."""
+    for codec in ("ascii", "utf-8", "cp1252"):
+        try:
+            return body.decode(codec)
+        except UnicodeDecodeError:
+            continue
+    return body.decode("latin-1")
