@@ -30,6 +30,7 @@ GROUPS: Groups = (
         "Carriage",
         (
             Place("/console/suppliers", "Suppliers", "send", permission=roles.CARRIAGE, key="s"),
+            Place("/console/routes", "Routes", "filter", permission=roles.CARRIAGE, key="d"),
             Place("/console/receipts", "Receipts", "check", permission=roles.CARRIAGE, key="r"),
             Place("/console/inbound", "Inbound", "mail", permission=roles.CARRIAGE, key="i"),
             Place("/console/whatsapp", "WhatsApp", "contact", permission=roles.CARRIAGE, key="c"),

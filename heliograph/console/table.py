@@ -13,6 +13,7 @@ from heliograph.console.messages.routes import ROUTES as MESSAGES
 from heliograph.console.money.routes import ROUTES as MONEY
 from heliograph.console.organizations.routes import ROUTES as ORGANIZATIONS
 from heliograph.console.receipts.routes import ROUTES as RECEIPTS
+from heliograph.console.routing.routes import ROUTES as ROUTING
 from heliograph.console.whatsapp.routes import ROUTES as WHATSAPP
 from heliograph.pages.routes import Route, Table, get
 from heliograph.people.operators.roles import NOW
@@ -22,6 +23,7 @@ ROUTES: tuple[Route, ...] = (
     get("/console/go", finding.go, permission=NOW),
     *ENGINE,
     *CARRIAGE,
+    *ROUTING,
     *APPROVALS,
     *ORGANIZATIONS,
     *MESSAGES,

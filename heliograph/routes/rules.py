@@ -28,7 +28,7 @@ from heliograph.routes.lookup import Choice, Route
 CLASSES = kinds.NAMES
 MAX_NAME, MAX_NOTE = 64, 500
 _is_prefix = re.compile(r"[1-9][0-9]{0,14}").fullmatch
-_is_network = re.compile(r"[0-9]{3}-[0-9]{2,3}").fullmatch
+is_network = re.compile(r"[0-9]{3}-[0-9]{2,3}").fullmatch
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -74,10 +74,11 @@ async def load(conn: Connection) -> list[StoredRoute]:
 
 async def active(conn: Connection) -> tuple[Route, ...]:
     """The routes that are in force; in adaptive ones, shares stand for priorities and weights."""
-    return tuple(_adapted(one) for one in await load(conn) if one.state == "active")
+    return tuple(adapted(one) for one in await load(conn) if one.state == "active")
 
 
-def _adapted(one: StoredRoute) -> Route:
+def adapted(one: StoredRoute) -> Route:
+    """As workers take it: in an adaptive one that was evaluated, shares stand for priorities and weights."""
     choices = one.route.choices
     if not one.shares or any(choice.supplier_id not in one.shares for choice in choices):
         return one.route
@@ -222,7 +223,7 @@ async def remove(conn: Connection, before: StoredRoute, *, by: Who = SYSTEM) -> 
     async with conn.transaction():
         await conn.execute(FORGET, before.route.id)
         await conn.execute(REMOVE, before.route.id)
-        told = _told(before.route, before.note)
+        told = _told(before.route, before.note) | {"state": before.state}
         await audit.record(
             conn, by, "route.removed", object_id=before.route.id, name=before.route.name, before=told, after=None
         )
@@ -239,7 +240,7 @@ def check(route: Route, note: str = "") -> None:
         wrong.append(("prefix", "pattern", f"a prefix is 1 to 15 digits without +, not {route.prefix!r}"))
     if route.country is not None and route.country not in phones.REGIONS.values():
         wrong.append(("country", "unknown", f"{route.country!r} is no country with a calling code of its own"))
-    if route.network is not None and not _is_network(route.network):
+    if route.network is not None and not is_network(route.network):
         wrong.append(("network", "pattern", f"a network is MCC-MNC, such as 643-04, not {route.network!r}"))
     if sum(one is not None for one in (route.prefix, route.country, route.network)) > 1:
         wrong.append(("prefix", "several", "a route has one destination: a prefix, a country or a network"))

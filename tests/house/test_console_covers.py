@@ -72,6 +72,14 @@ PAIRS = {
     "supplier drain": "/console/suppliers/{id}/drain",
     "supplier reset-circuit": "/console/suppliers/{id}/reset-circuit",
     "supplier remove": "/console/suppliers/{id}/remove",
+    "route list": "/console/routes",
+    "route show": "/console/routes/{id}",
+    "route explain": "/console/routes/explain",
+    "route add": "/console/routes/new",
+    "route set": "/console/routes/{id}/edit",
+    "route pause": "/console/routes/{id}/pause",
+    "route resume": "/console/routes/{id}/resume",
+    "route remove": "/console/routes/{id}/remove",
     "queue list": "/console/queue",
     "queue hold": "/console/queue/hold",
     "queue hurry": "/console/queue/{id}/hurry",
@@ -116,11 +124,10 @@ DASHBOARD = {
 }
 #: Commands that have no page yet. This list only shrinks.
 MISSING = {
-    *("route add", "route list", "route show", "route set", "route pause", "route resume", "route remove"),
-    *("route explain", "sender register", "sender registrations", "quota refunds", "queue withdraw"),
+    *("sender register", "sender registrations", "quota refunds", "queue withdraw"),
     *("whatsapp account remove", "whatsapp inbound simulate"),
 }
-MOST_MISSING = 14
+MOST_MISSING = 6
 
 
 def test_each_command_has_its_page_or_is_known_to_lack_it() -> None:

@@ -13,6 +13,8 @@ from heliograph.accounts.api_keys import SCOPES
 from heliograph.audit.actions import ACTIONS
 from heliograph.console import places as console_places
 from heliograph.console.carriage import charts, editing, wizard
+from heliograph.console.routing import editing as routing
+from heliograph.console.routing import told
 from heliograph.dashboard import listing, places
 from heliograph.dashboard.audience import words as audience
 from heliograph.pages import words
@@ -73,6 +75,7 @@ def texts() -> set[str]:
         found |= {one.meaning for one in forms.fields(kind)} | {*changing.secrets(kind).values()}
     found |= {*wizard.QUESTIONS.values(), *wizard.PROBED.values()} | {label for _, label in wizard.STEPS}
     found |= {heading for _, heading in editing.GROUPS} | {label for _, label, _ in (*charts.ANSWERS, *charts.REPORTS)}
+    found |= {*told.FIELDS.values(), *told.STATES.values(), *routing.WRONG.values()}
     found |= {*SCOPES.values(), *ACTIONS.values(), *SUMMARIES.values()}
     found |= {one.label for one in (*places.ACTIONS, *console_places.ACTIONS)}
     found |= {column.label for offered in listing.COLUMNS.values() for column in offered}

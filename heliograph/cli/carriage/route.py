@@ -14,13 +14,15 @@ from heliograph.accounts import organizations
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
+from heliograph.base.money import decimal
 from heliograph.cli.terminal.console import DataDir, Json, Org, as_plain, group, on_database, only, settings_of, show
 from heliograph.cli.terminal.console import shell as who
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route
 from heliograph.routes.rules import StoredRoute
 from heliograph.sms.dispatch import explaining, routing
-from heliograph.sms.management import shifts
+from heliograph.sms.management import rerouting
+from heliograph.sms.management.shifts import LookedUp
 
 app = group("Add, list, change, pause, resume and remove routes, which choose suppliers, and explain their choice.")
 
@@ -303,29 +305,28 @@ def _set_state(which: str, state: str, dry_run: bool, json: bool, data_dir: Path
 def _change(
     work: Callable[[Connection], Awaitable[dict[str, Any]]], dry_run: bool, json: bool, data_dir: Path | None
 ) -> None:
-    """Do it in one transaction and show the route; or do it, say what it moves, and take it back."""
+    """Do it in one transaction and show the route; or say what it would move."""
 
     async def done(conn: Connection) -> dict[str, Any]:
-        transaction = conn.transaction()
-        await transaction.start()
-        try:
-            before = await shifts.in_force(conn)
-            shown = await work(conn)
-            if dry_run:
-                found = await shifts.moved(conn, before, await shifts.in_force(conn))
-                shown = {
-                    "dry_run": found.said,
-                    "messages": found.messages,
-                    "least": round(found.least, 4),
-                    "most": round(found.most, 4),
-                }
-        except BaseException:
-            await transaction.rollback()
-            raise
-        await (transaction.rollback() if dry_run else transaction.commit())
-        return shown
+        if not dry_run:
+            async with conn.transaction():
+                return await work(conn)
+        _, found = await rerouting.tried(conn, work)
+        return {
+            "dry_run": found.said,
+            "messages": found.messages,
+            "least": round(found.least, 4),
+            "most": round(found.most, 4),
+            "refused": [f"{one.messages:,} from {one.sender} to {one.country}" for one in found.refused],
+            "lookups": [_asked(one) for one in found.lookups],
+        }
 
     show(on_database(done, settings_of(data_dir)), json)
+
+
+def _asked(one: LookedUp) -> str:
+    cost = f"{one.numbers:,} numbers a day, {decimal(one.cost)} {one.currency}"
+    return f"{one.country} by {one.by}: up to {cost}" if one.begins else f"{one.country} no longer by {one.by}"
 
 
 async def _names(conn: Connection) -> dict[UUID, str]:

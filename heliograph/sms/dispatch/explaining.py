@@ -5,7 +5,7 @@ The rule nobody may break: what is said comes from the look-up that workers use,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -32,6 +32,28 @@ from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.adapting import Facts
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.lookups import accounts, asking
+
+
+class Hindrance(msgspec.Struct, frozen=True):
+    """Why a supplier is not asked now."""
+
+    #: "paused", "draining", "held", "circuit" or "unbound".
+    code: str
+    since: datetime | None = None
+    #: What its last session ended with.
+    error: str = ""
+
+    @property
+    def said(self) -> str:
+        """In a few words."""
+        match self.code:
+            case "held":
+                return "held by an operator"
+            case "circuit":
+                return f"circuit open since {self.since:%H:%M} UTC"
+            case "unbound":
+                return "no session bound" + (f" ({self.error})" if self.error else "")
+        return self.code
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -118,7 +140,7 @@ async def explain(
         is_certain=is_certain,
     )
     held, avoided = await suppliers.sessions(conn), await sharing.avoided(conn)
-    skipped = {one.id: why for one in known if (why := _unusable(one, held, avoided.get(one.id))) is not None}
+    skipped = {id: why.said for id, why in _hindered(known, held, avoided).items()}
     spoken = {
         id: book.spoken(id, to, organization_id=organization_id, sender=sender, network=network or "")
         for id in found.suppliers
@@ -195,12 +217,24 @@ def place(route: Route) -> tuple[int, str, int, int, str]:
     return (level, where, route.priority, -route.conditions, route.name)
 
 
-def _unusable(one: Supplier, held: dict[UUID, tuple[int, int, str]], avoided: Avoided | None) -> str | None:
+async def hindered(conn: Connection, known: Sequence[Supplier]) -> dict[UUID, Hindrance]:
+    """Those of some suppliers that are not asked now, and why."""
+    return _hindered(known, await suppliers.sessions(conn), await sharing.avoided(conn))
+
+
+def _hindered(
+    known: Sequence[Supplier], held: Mapping[UUID, tuple[int, int, str]], avoided: Mapping[UUID, Avoided]
+) -> dict[UUID, Hindrance]:
+    found = {one.id: _hindrance(one, held.get(one.id, (0, 0, "")), avoided.get(one.id)) for one in known}
+    return {id: why for id, why in found.items() if why is not None}
+
+
+def _hindrance(one: Supplier, sessions: tuple[int, int, str], avoided: Avoided | None) -> Hindrance | None:
     if one.state != "active":
-        return one.state
+        return Hindrance(one.state)
     if one.held:
-        return "held by an operator"
+        return Hindrance("held")
     if avoided is not None and avoided.opened_at is not None:
-        return f"circuit open since {avoided.opened_at:%H:%M} UTC"
-    _, bound, error = held.get(one.id, (0, 0, ""))
-    return None if bound else "no session bound" + (f" ({error})" if error else "")
+        return Hindrance("circuit", avoided.opened_at)
+    _, bound, error = sessions
+    return None if bound else Hindrance("unbound", error=error)

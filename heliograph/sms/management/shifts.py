@@ -9,14 +9,20 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
+from heliograph.networks import plan
 from heliograph.routes import rules
 from heliograph.routes.lookup import Candidates, Route, Table
+from heliograph.senders import loading
+from heliograph.senders.book import Book
 from heliograph.sms.dispatch import routing
 from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.lookups import accounts, asking
+from heliograph.sms.lookups.accounts import Account
 
 # Of the installation as a whole: operators ask.
 YESTERDAY = """
@@ -36,6 +42,29 @@ class Flow(msgspec.Struct, frozen=True):
     messages: float
 
 
+class Refused(msgspec.Struct, frozen=True):
+    """Messages from a sender to a country that nobody would send any more: they would be refused before they cost
+    anything."""
+
+    sender: str
+    country: str
+    messages: int
+
+
+class LookedUp(msgspec.Struct, frozen=True):
+    """A country whose numbers would be looked up, or no longer."""
+
+    country: str
+    begins: bool
+    #: Name of the look-up supplier.
+    by: str
+    #: Numbers of a day, at most: each is asked for once in 90 days.
+    numbers: int
+    #: Of so many, millionths.
+    cost: int
+    currency: str
+
+
 class Moved(msgspec.Struct, frozen=True):
     """What a change would do with yesterday's traffic. Counts are of messages by country, so what depends on a number's
     further digits, its network or the class is a range."""
@@ -46,6 +75,8 @@ class Moved(msgspec.Struct, frozen=True):
     most: float
     #: From whom to whom, the most first; of countries whose cases differ, by their calling code alone.
     flows: Sequence[Flow] = ()
+    refused: Sequence[Refused] = ()
+    lookups: Sequence[LookedUp] = ()
 
     @property
     def said(self) -> str:
@@ -68,6 +99,8 @@ class Carriage(msgspec.Struct, frozen=True):
     routes: Sequence[Route]
     #: Suppliers that are not asked; while they are there, simulators are not asked either.
     paused: frozenset[UUID] = frozenset()
+    #: Who looks up numbers before they are sent to, by country.
+    lookups: Mapping[str, Account] = {}
 
     def pausing(self, id: UUID) -> Carriage:
         """Were a supplier paused."""
@@ -79,7 +112,7 @@ class Carriage(msgspec.Struct, frozen=True):
             msgspec.structs.replace(one, choices=tuple(two for two in one.choices if two.supplier_id != id))
             for one in self.routes
         ]
-        return Carriage([one for one in self.suppliers if one.id != id], routes, self.paused)
+        return Carriage([one for one in self.suppliers if one.id != id], routes, self.paused, self.lookups)
 
     @property
     def table(self) -> Table:
@@ -89,7 +122,11 @@ class Carriage(msgspec.Struct, frozen=True):
 
 async def in_force(conn: Connection) -> Carriage:
     """As it is configured now, whoever is paused."""
-    return Carriage(await routing.load(conn), await rules.active(conn))
+    routes = await rules.active(conn)
+    where = asking.countries(routes)
+    known = await accounts.load(conn) if where else []
+    asked = {country: one for country in where if (one := accounts.serving(known, country)) is not None}
+    return Carriage(await routing.load(conn), routes, lookups=asked)
 
 
 async def now(conn: Connection) -> Carriage:
@@ -100,47 +137,53 @@ async def now(conn: Connection) -> Carriage:
 
 async def moved(conn: Connection, before: Carriage, after: Carriage) -> Moved:
     """What would have gone elsewhere of yesterday's messages, from the roll-ups."""
-    old, new = before.table, after.table
+    book = await loading.load(conn)
+    old, new = _Judge(before, book), _Judge(after, book)
     total, least, most = 0, 0.0, 0.0
     flows: dict[tuple[UUID | None, UUID | None], float] = defaultdict(float)
+    refused: dict[tuple[str, str], int] = defaultdict(int)
+    countries: dict[str, int] = defaultdict(int)
+    known: dict[str, list[tuple[str, str, str | None, bool]]] = {}
     for row in await conn.fetch(YESTERDAY):
+        country, messages = row["country"], row["messages"]
+        if country not in known:
+            known[country] = cases(old.table, new.table, country)
         shares = []
-        for place, (number, traffic_class, network) in enumerate(cases(old, new, row["country"])):
-            was, becomes = (
-                _first(
-                    table.candidates(
-                        number,
-                        organization_id=row["organization_id"],
-                        sender=row["sender"],
-                        traffic_class=traffic_class,
-                        network=network,
-                        is_certain=True,
-                    )
-                )
-                for table in (old, new)
-            )
-            shares.append(_share(was, becomes))
+        for place, case in enumerate(known[country]):
+            was, becomes = old.asked(row, case), new.asked(row, case)
+            shares.append(0.0 if was is becomes else _share(was.shares, becomes.shares))
             if not place:
-                for pair, share in _flows(was, becomes).items():
-                    flows[pair] += share * row["messages"]
-        total += row["messages"]
-        least += row["messages"] * min(shares)
-        most += row["messages"] * max(shares)
-    listed = [Flow(*pair, messages) for pair, messages in flows.items()]
-    listed.sort(key=lambda one: -one.messages)
-    return Moved(total, least / total if total else 0.0, most / total if total else 0.0, listed)
+                for pair, share in _flows(was.shares, becomes.shares).items():
+                    flows[pair] += share * messages
+                if becomes.is_refused and not was.is_refused:
+                    refused[row["sender"], country] += messages
+        total += messages
+        countries[country] += messages
+        least += messages * min(shares)
+        most += messages * max(shares)
+    return Moved(
+        total,
+        least / total if total else 0.0,
+        most / total if total else 0.0,
+        sorted((Flow(*pair, messages) for pair, messages in flows.items()), key=lambda one: -one.messages),
+        sorted((Refused(*pair, messages) for pair, messages in refused.items()), key=lambda one: -one.messages),
+        _looked_up(before.lookups, after.lookups, countries),
+    )
 
 
-def cases(old: Table, new: Table, country: str) -> list[tuple[str, str, str | None]]:
-    """Numbers, classes and networks of a country that either table may tell apart, the plainest first."""
+def cases(old: Table, new: Table, country: str) -> list[tuple[str, str, str | None, bool]]:
+    """Numbers, classes and networks of a country that either table may tell apart, and whether the network is certain;
+    the plainest first."""
     codes = [code for code, region in phones.REGIONS.items() if region == country] or ["0"]
     heads = {head for code in codes for head in {code, *old.under(code), *new.under(code)}}
-    networks: set[str | None] = {None, *old.networks, *new.networks}
+    plans = plan.networks()
+    named = [one for one in {*old.networks, *new.networks} if one not in plans or plans[one].country == country]
+    networks = [(None, True), *((one, is_certain) for one in sorted(named) for is_certain in (True, False))]
     return [
-        ("+" + head, traffic_class, network)
+        ("+" + head, traffic_class, network, is_certain)
         for head in sorted(heads)
         for traffic_class in ("transactional", *(one for one in rules.CLASSES if one != "transactional"))
-        for network in sorted(networks, key=lambda one: one or "")
+        for network, is_certain in networks
     ]
 
 
@@ -165,8 +208,58 @@ def _flows(before: Shares, after: Shares) -> dict[tuple[UUID | None, UUID | None
     }
 
 
-def _first(found: Candidates) -> Shares:
-    if not found.groups:
-        return {None: 1.0}
-    group = found.groups[0]
-    return {one.supplier_id: one.weight / group.ends[-1] for one in group.choices}
+class _Asked(msgspec.Struct, frozen=True):
+    """Who is asked first, by share."""
+
+    shares: Shares
+    #: Nobody of those who carry there sends as this sender.
+    is_refused: bool
+
+
+class _Judge:
+    """What one carriage does with messages."""
+
+    def __init__(self, carriage: Carriage, book: Book) -> None:
+        self.table, self._book, self._lookups = carriage.table, book, carriage.lookups
+        #: With the candidates, so that nothing else can have their identity.
+        self._known: dict[int, tuple[Candidates, _Asked]] = {}
+
+    def asked(self, row: asyncpg.Record, case: tuple[str, str, str | None, bool]) -> _Asked:
+        """Who is asked first for messages of a row of the roll-ups."""
+        number, traffic_class, network, is_certain = case
+        of = {"organization_id": row["organization_id"], "sender": row["sender"]}
+        # What is looked up before it is sent is certain.
+        is_certain = is_certain or row["country"] in self._lookups
+        found = self.table.candidates(number, **of, traffic_class=traffic_class, network=network, is_certain=is_certain)
+        if owners := self._book.owners(row["sender"]):
+            found = self.table.owned(found, number, owners)
+        if not self._book.judges:
+            known = self._known.get(id(found))
+            if known is None:
+                known = self._known[id(found)] = found, _Asked(_first(found, frozenset()), False)
+            return known[1]
+        silent = frozenset(
+            one for one in found.suppliers if self._book.spoken(one, number, **of, network=network or "") is None
+        )
+        is_refused = bool(found.suppliers) and silent == set(found.suppliers)
+        return _Asked(_first(found, frozenset() if is_refused else silent), is_refused)
+
+
+def _first(found: Candidates, silent: frozenset[UUID]) -> Shares:
+    for group in found.groups:
+        speaking = [one for one in group.choices if one.supplier_id not in silent]
+        if speaking:
+            total = sum(one.weight for one in speaking)
+            return {one.supplier_id: one.weight / total for one in speaking}
+    return {None: 1.0}
+
+
+def _looked_up(
+    before: Mapping[str, Account], after: Mapping[str, Account], messages: Mapping[str, int]
+) -> list[LookedUp]:
+    found = []
+    for country in sorted(before.keys() ^ after.keys()):
+        one, numbers = after.get(country) or before[country], messages.get(country, 0)
+        cost = numbers * one.settings.cost
+        found.append(LookedUp(country, country in after, one.name, numbers, cost, one.settings.currency))
+    return found

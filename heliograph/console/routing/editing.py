@@ -1,0 +1,220 @@
+"""O6 A route's form, with the fields that `heliograph route add` and `set` take: what it would move of yesterday's
+traffic is shown before it is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.accounts import organizations
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.console.routing.changing import previewed
+from heliograph.console.routing.listing import HERE
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.routes import rules
+from heliograph.routes.lookup import Choice, Route
+from heliograph.routes.rules import StoredRoute
+from heliograph.sms.dispatch import routing
+from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.management import rerouting
+
+#: Fields of the form besides those of suppliers, by their options of the command.
+FIELDS: Mapping[str, str] = {
+    "name": "name",
+    "prefix": "prefix",
+    "country": "country",
+    "network": "network",
+    "org": "organization",
+    "sender": "sender",
+    "traffic_class": "class",
+    "priority": "priority",
+    "adaptive": "adaptive",
+    "note": "note",
+}
+EMPTY: dict[str, str] = dict.fromkeys(FIELDS.values(), "") | {"priority": "10", "adaptive": "no"}
+#: Before a supplier's id: where it stands (empty: it is not in the route), and with what weight.
+PLACE, WEIGHT = "place-", "weight-"
+#: What the rules refuse, as the form says it: by field and issue.
+WRONG: Mapping[tuple[str, str], str] = {
+    ("name", "length"): "A name has 1 to 64 characters.",
+    ("name", "taken"): "There is already a route with this name.",
+    ("note", "length"): "A note has at most 500 characters.",
+    ("prefix", "pattern"): "A prefix is 1 to 15 digits without +, such as 25884.",
+    ("prefix", "several"): "A route has one destination: a prefix, a country or a network.",
+    ("country", "unknown"): "Write a country by its two letters, such as MZ.",
+    ("network", "pattern"): "A network is written MCC-MNC, such as 643-04.",
+    ("class", "enum"): "Choose one of those that are offered.",
+    ("supplier", "required"): "A route needs a supplier: give one of them a priority.",
+    ("priority", "range"): "A priority is a whole number from 0 to 1000.",
+    ("weight", "range"): "A weight is a whole number from 1 to 1000.",
+}
+
+Given = Mapping[str, str]
+
+
+async def show_new(request: Request) -> Answer:
+    """An empty form, or one for a destination that the address names."""
+    async with request.reading() as conn:
+        known = await routing.load(conn)
+    asked = ("prefix", "country", "network", "organization")
+    given = EMPTY | {name: request.query[name] for name in asked if name in request.query}
+    return Shown(template="routing/form.html", values=_values(None, given, known))
+
+
+async def add(request: Request) -> Answer:
+    """Show what it would move first; then, by its button, add it."""
+    return await _submit(request, None)
+
+
+async def show(request: Request) -> Answer:
+    """The form, as the route is."""
+    async with request.reading() as conn:
+        one = await rules.find(conn, route=str(request.id()))
+        known = await routing.load(conn)
+    return Shown(template="routing/form.html", values=_values(one, _shown(one), known))
+
+
+async def change(request: Request) -> Answer:
+    """Show the difference and what it would move first; then, by its button, save it."""
+    async with request.reading() as conn:
+        one = await rules.find(conn, route=str(request.id()))
+    return await _submit(request, one)
+
+
+async def _submit(request: Request, one: StoredRoute | None) -> Answer:
+    form = request.form
+    async with request.writing() as conn:
+        known = await routing.load(conn)
+        names = [*FIELDS.values(), *(part + str(two.id) for two in known for part in (PLACE, WEIGHT))]
+        given = (_shown(one) if one else EMPTY) | {name: form[name].strip() for name in names if name in form}
+        values = _values(one, given, known)
+        if form.get("do") == "again":
+            return Shown(template="routing/form.html", values=values)
+        try:
+            wanted = await _read(conn, one, given, known)
+
+            async def work(conn: Connection) -> UUID:
+                return await _write(conn, request, one, wanted, given.get("note", ""))
+
+            if form.get("do") == "save":
+                async with conn.transaction():
+                    if one is not None:
+                        rerouting.check_mark(await rules.lock(conn, route=str(one.route.id)), form.get("seen", ""))
+                    id = await work(conn)
+                return await _saved(request, conn, one, id)
+            values |= await previewed(request, conn, work, one)
+        except Invalid as refusal:
+            return refused("routing/form.html", _worded(refusal), values)
+    if one is not None and not values["differences"]:
+        return Elsewhere(location=f"{HERE}/{one.route.id}", notice=request.text("Nothing was changed."))
+    return Shown(template="routing/preview.html", values=values)
+
+
+async def _saved(request: Request, conn: Connection, one: StoredRoute | None, id: UUID) -> Answer:
+    if one is None:
+        said = request.text("The route is added: workers follow within a second.")
+        return Elsewhere(location=f"{HERE}/{id}", notice=said)
+    (entry,) = await rerouting.history(conn, route_id=id, limit=1)
+    said = request.text("Saved: workers follow within a second.")
+    return Elsewhere(location=f"{HERE}/{id}", notice=said, undo=f"{HERE}/{id}/undo/{entry.id}" if entry.before else "")
+
+
+async def _write(conn: Connection, request: Request, one: StoredRoute | None, wanted: Route, note: str) -> UUID:
+    if one is None:
+        return (await rules.add(conn, wanted, note=note, by=request.who)).id
+    await rules.change(conn, await rules.lock(conn, route=str(wanted.id)), wanted, note=note, by=request.who)
+    return wanted.id
+
+
+async def _read(conn: Connection, one: StoredRoute | None, given: Given, known: Sequence[Supplier]) -> Route:
+    """The route as typed. Raises Invalid with all that is wrong of what the rules do not see."""
+    wrong: list[tuple[str, str, str]] = []
+    choices = []
+    for two in known:
+        place, weight = (given.get(part + str(two.id), "") for part in (PLACE, WEIGHT))
+        if not place:
+            continue
+        at, share = _number(place, 0), _number(weight or "1", 1)
+        if at is None:
+            wrong.append((PLACE + str(two.id), "range", WRONG["priority", "range"]))
+        if share is None:
+            wrong.append((WEIGHT + str(two.id), "range", WRONG["weight", "range"]))
+        if at is not None and share is not None:
+            choices.append(Choice(two.id, at, share))
+    priority = _number(given.get("priority", ""), 0)
+    if priority is None:
+        wrong.append(("priority", "range", WRONG["priority", "range"]))
+    organization_id = None
+    if given.get("organization"):
+        try:
+            organization_id = (await organizations.find(conn, reference=given["organization"])).id
+        except (NotFound, Invalid):
+            wrong.append(("organization", "unknown", "There is no organization with this name or id."))
+    if wrong:
+        raise Invalid(*wrong)
+    route = Route(
+        id=one.route.id if one else UUID(int=0),
+        name=given.get("name", ""),
+        prefix=given.get("prefix", "").removeprefix("+") or None,
+        country=given.get("country", "").upper() or None,
+        network=given.get("network") or None,
+        organization_id=organization_id,
+        sender=given.get("sender") or None,
+        traffic_class=given.get("class") or None,
+        priority=priority if priority is not None else 10,
+        adaptive=given.get("adaptive") == "yes",
+        choices=tuple(sorted(choices, key=lambda choice: choice.supplier_id)),
+    )
+    if one is not None and set(route.choices) == set(one.route.choices):
+        route = msgspec.structs.replace(route, choices=one.route.choices)
+    return route
+
+
+def _number(text: str, least: int) -> int | None:
+    """A whole number up to 1000; None: it is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 5 and least <= int(text) <= 1000 else None
+
+
+def _worded(refusal: Invalid) -> Invalid:
+    """As the form says it, at the form's fields."""
+    listed = refusal.details["fields"]
+    return Invalid(
+        *((one["field"], one["issue"], WRONG.get((one["field"], one["issue"]), one["message"])) for one in listed)
+    )
+
+
+def _shown(one: StoredRoute) -> dict[str, str]:
+    """Every field as it is."""
+    route = one.route
+    shown = {
+        "name": route.name,
+        "prefix": route.prefix or "",
+        "country": route.country or "",
+        "network": route.network or "",
+        "organization": one.organization or "",
+        "sender": route.sender or "",
+        "class": route.traffic_class or "",
+        "priority": str(route.priority),
+        "adaptive": "yes" if route.adaptive else "no",
+        "note": one.note,
+    }
+    for choice in route.choices:
+        shown[PLACE + str(choice.supplier_id)] = str(choice.priority)
+        shown[WEIGHT + str(choice.supplier_id)] = str(choice.weight)
+    return shown
+
+
+def _values(one: StoredRoute | None, given: Given, known: Sequence[Supplier]) -> dict[str, Any]:
+    return {
+        "one": one,
+        "given": given,
+        "suppliers": known,
+        "classes": rules.CLASSES,
+        "action": f"{HERE}/{one.route.id}/edit" if one else f"{HERE}/new",
+        "back": f"{HERE}/{one.route.id}" if one else HERE,
+    }

@@ -1,0 +1,53 @@
+"""O6 Where would this go? What would be done with a message now, in the words of `heliograph route explain`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.accounts import organizations
+from heliograph.base import phones
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.pages.answers import Answer, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.routes import rules
+from heliograph.sms.dispatch import explaining
+
+#: What people put between the digits of a number.
+_SPACING = str.maketrans("", "", " \u00a0().-/")
+#: The class that is meant where none is chosen.
+USUAL = "transactional"
+
+
+async def show(request: Request) -> Answer:
+    """The form, and the decision for what it says."""
+    typed = {name: request.query.get(name, "").strip() for name in ("to", "organization", "sender", "class", "network")}
+    typed["class"] = typed["class"] if typed["class"] in rules.CLASSES else USUAL
+    values: dict[str, Any] = {"typed": typed, "classes": rules.CLASSES, "found": None}
+    if not typed["to"]:
+        return Shown(template="routing/explain.html", values=values)
+    wrong: list[tuple[str, str, str]] = []
+    number = phones.parse(typed["to"].translate(_SPACING))
+    if number is None:
+        wrong.append(("to", "format", "Write a phone number with its country code, such as +258841234567."))
+    network = typed["network"]
+    if network and not rules.is_network(network):
+        wrong.append(("network", "pattern", "A network is written MCC-MNC, such as 643-04."))
+    async with request.reading() as conn:
+        try:
+            one = await organizations.find(conn, reference=typed["organization"] or None)
+        except (NotFound, Invalid):
+            wrong.append(("organization", "unknown", "Choose an organization, by its name or id."))
+        if wrong or number is None:
+            return refused("routing/explain.html", Invalid(*wrong), values)
+        found = await explaining.explain(
+            conn,
+            number,
+            organization_id=one.id,
+            organization=one.name,
+            sender=typed["sender"],
+            traffic_class=typed["class"],
+            network=network or None,
+        )
+        stored = await rules.find(conn, route=found.route) if found.route else None
+    values |= {"found": found, "number": number, "asked": one, "stored": stored}
+    return Shown(template="routing/explain.html", values=values)

@@ -1,0 +1,118 @@
+"""O6 Routes: all of them with who carries and with what share now, as a list and as a matrix; one with its history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.accounts import organizations
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.console.routing import told
+from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.routes import rules
+from heliograph.routes.rules import StoredRoute
+from heliograph.sms.dispatch import explaining
+from heliograph.sms.management import rerouting, standing
+from heliograph.sms.management.standing import Place, Standings
+
+HERE = "/console/routes"
+#: Routes of a page, entries of a route's history.
+LISTED, HISTORY = 50, 30
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A route with how its suppliers are now."""
+
+    stored: StoredRoute
+    places: Sequence[Place]
+
+    @property
+    def is_dead(self) -> bool:
+        """It would decide, and nobody of it can be asked now."""
+        return self.stored.state == "active" and not any(one.now for one in self.places)
+
+
+async def show(request: Request) -> Answer:
+    """Those that could decide for an organization and a class, the most specific destinations first."""
+    return await _listed(request, "routing/routes.html")
+
+
+async def show_matrix(request: Request) -> Answer:
+    """The same, with a column for each supplier."""
+    return await _listed(request, "routing/matrix.html")
+
+
+async def show_one(request: Request) -> Answer:
+    """All that is known of one, and what was done to it."""
+    id = request.id()
+    async with request.reading() as conn:
+        one = await rules.find(conn, route=str(id))
+        now = await standing.standings(conn)
+        history = await rerouting.history(conn, route_id=id, limit=HISTORY)
+    names = {supplier.id: supplier.name for supplier in now.suppliers}
+    values = {
+        "one": one,
+        "places": now.of(one),
+        "history": [told.entry(request, entry, names) for entry in history],
+        "may_change": request.may(permission=CARRIAGE_CHANGE),
+    }
+    return Shown(template="routing/route.html", values=values)
+
+
+async def _listed(request: Request, template: str) -> Answer:
+    typed = {name: request.query.get(name, "").strip() for name in ("organization", "class")}
+    refusal, organization_id = None, None
+    async with request.reading() as conn:
+        if typed["organization"]:
+            try:
+                organization_id = (await organizations.find(conn, reference=typed["organization"])).id
+            except (NotFound, Invalid):
+                refusal = Invalid(("organization", "unknown", "There is no organization with this name or id."))
+        chosen = typed["class"] if typed["class"] in rules.CLASSES else ""
+        found = _fitting(await _sorted(conn), organization_id, chosen)
+        now = await standing.standings(conn)
+    values = _page(request, found, now) | {
+        "organization": typed["organization"],
+        "chosen": chosen,
+        "classes": rules.CLASSES,
+        "is_filtered": bool(organization_id or chosen),
+        "without": now.without_route,
+        "may_change": request.may(permission=CARRIAGE_CHANGE),
+    }
+    return Shown(template=template, values=values, status=422 if refusal else 200, refusal=refusal)
+
+
+def _page(request: Request, found: Sequence[StoredRoute], now: Standings) -> dict[str, Any]:
+    """A page of routes, from the one of the address on."""
+    ids = [str(one.route.id) for one in found]
+    begin = ids.index(request.query["from"]) if request.query.get("from") in ids else 0
+    rows = [Row(one, now.of(one)) for one in found[begin : begin + LISTED]]
+    used = {place.supplier_id for row in rows for place in row.places}
+    more = ids[begin + LISTED] if len(ids) > begin + LISTED else None
+    return {
+        "rows": rows,
+        "total": len(found),
+        "begin": begin,
+        "first": request.again(**{"from": None}) if begin else "",
+        "more": request.again(**{"from": more}) if more else "",
+        "suppliers": [one for one in now.suppliers if one.id in used or not rows],
+    }
+
+
+async def _sorted(conn: Connection) -> list[StoredRoute]:
+    return sorted(await rules.load(conn), key=lambda one: explaining.place(one.route))
+
+
+def _fitting(found: Sequence[StoredRoute], organization_id: UUID | None, traffic_class: str) -> list[StoredRoute]:
+    return [
+        one
+        for one in found
+        if (organization_id is None or one.route.organization_id in (None, organization_id))
+        and (not traffic_class or one.route.traffic_class in (None, traffic_class))
+    ]

@@ -1,0 +1,27 @@
+"""Addresses of routing."""
+
+from __future__ import annotations
+
+from heliograph.console.routing import changing, editing, explained, listing
+from heliograph.pages.routes import Route, get, post
+from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE
+
+ROUTES: tuple[Route, ...] = (
+    get("/console/routes", listing.show, permission=CARRIAGE),
+    get("/console/routes/matrix", listing.show_matrix, permission=CARRIAGE),
+    get("/console/routes/history", changing.show_history, permission=CARRIAGE),
+    get("/console/routes/explain", explained.show, permission=CARRIAGE),
+    get("/console/routes/new", editing.show_new, permission=CARRIAGE_CHANGE),
+    post("/console/routes/new", editing.add, permission=CARRIAGE_CHANGE),
+    get("/console/routes/{id}", listing.show_one, permission=CARRIAGE),
+    get("/console/routes/{id}/edit", editing.show, permission=CARRIAGE_CHANGE),
+    post("/console/routes/{id}/edit", editing.change, permission=CARRIAGE_CHANGE),
+    get("/console/routes/{id}/pause", changing.show_pause, permission=CARRIAGE_CHANGE),
+    post("/console/routes/{id}/pause", changing.pause, permission=CARRIAGE_CHANGE),
+    get("/console/routes/{id}/resume", changing.show_resume, permission=CARRIAGE_CHANGE),
+    post("/console/routes/{id}/resume", changing.resume, permission=CARRIAGE_CHANGE),
+    get("/console/routes/{id}/remove", changing.show_remove, permission=CARRIAGE_CHANGE),
+    post("/console/routes/{id}/remove", changing.remove, permission=CARRIAGE_CHANGE),
+    get("/console/routes/{id}/undo/{entry}", changing.show_undo, permission=CARRIAGE_CHANGE),
+    post("/console/routes/{id}/undo/{entry}", changing.undo, permission=CARRIAGE_CHANGE),
+)

@@ -1,0 +1,120 @@
+"""A route, a change of one and what it would do, in the reader's language."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit.reading import Recorded
+from heliograph.pages.requests import Request
+from heliograph.routes.rules import StoredRoute
+from heliograph.sms.management import rerouting
+from heliograph.sms.management.shifts import Moved
+
+#: Fields of a route as pages call them.
+FIELDS: Mapping[str, str] = {
+    "name": "Name",
+    "prefix": "Prefix",
+    "country": "Country",
+    "network": "Network",
+    "organization": "Organization",
+    "organization_id": "Organization",
+    "sender": "Sender",
+    "traffic_class": "Class",
+    "class": "Class",
+    "priority": "Priority",
+    "adaptive": "Adaptive",
+    "choices": "Suppliers",
+    "state": "State",
+    "note": "Note",
+}
+STATES: Mapping[str, str] = {"active": "active", "paused": "paused"}
+#: Flows and refusals that are listed.
+MOST = 12
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """A field that becomes different; both sides in words."""
+
+    field: str
+    before: str
+    after: str
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One entry of the history."""
+
+    entry: Recorded
+    changes: Sequence[Changed]
+    #: Its former state can be brought back.
+    is_undoable: bool
+
+
+class Goes(msgspec.Struct, frozen=True):
+    """A part of yesterday's traffic that would go elsewhere; empty names: nobody."""
+
+    giver: str
+    taker: str
+    messages: int
+
+
+def differences(
+    request: Request, before: StoredRoute | None, after: StoredRoute, names: Mapping[UUID, str]
+) -> list[Changed]:
+    """What differs, in words."""
+    return [
+        Changed(request.text(FIELDS[field]), _said(request, field, old, names), _said(request, field, new, names))
+        for field, old, new in rerouting.differences(before, after)
+    ]
+
+
+def entry(request: Request, one: Recorded, names: Mapping[UUID, str]) -> Entry:
+    """An entry of the audit log, in words."""
+    before, after = (msgspec.json.decode(text) if text else {} for text in (one.before, one.after))
+    fields = [field for field in FIELDS if field in before or field in after]
+    changes = [
+        Changed(
+            request.text(FIELDS[field]),
+            _said(request, field, before.get(field), names),
+            _said(request, field, after.get(field), names),
+        )
+        for field in fields
+        if before.get(field) or after.get(field)
+    ]
+    return Entry(one, changes, one.action in rerouting.ACTIONS and bool(one.before))
+
+
+def preview(found: Moved, names: Mapping[UUID, str]) -> dict[str, Any]:
+    """What a change would move, for its page."""
+    goes = [
+        Goes(names.get(one.giver, "") if one.giver else "", names.get(one.taker, "") if one.taker else "", count)
+        for one in found.flows
+        if (count := round(one.messages))
+    ]
+    return {
+        "moved": found,
+        "goes": goes[:MOST],
+        "refused": found.refused[:MOST],
+        "refused_total": sum(one.messages for one in found.refused),
+    }
+
+
+def _said(request: Request, field: str, value: Any, names: Mapping[UUID, str]) -> str:
+    if value is None or value == "" or value == []:
+        return ""
+    if field == "adaptive":
+        return request.text("yes") if value else request.text("no")
+    if field == "state":
+        return request.text(STATES.get(value, value))
+    if field == "country":
+        return f"{request.speech.country(value)} ({value})"
+    if field == "choices":
+        listed = sorted(msgspec.to_builtins(value), key=lambda one: (one["priority"], -one["weight"]))
+        removed = request.text("a removed supplier")
+        return ", ".join(
+            f"{names.get(UUID(one['supplier_id']), removed)}:{one['priority']}:{one['weight']}" for one in listed
+        )
+    return str(value)

@@ -1,0 +1,143 @@
+"""What each supplier of a route gets now, beside what is configured: shares of adaptive routes, circuits, pauses, lost
+sessions and rates counted in.
+
+The rule nobody may break: shares are worked out from the choices that workers compile, never from what was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base import phones
+from heliograph.base.database.pool import Connection
+from heliograph.routes import rules
+from heliograph.routes.lookup import Choice, Route
+from heliograph.routes.rules import StoredRoute
+from heliograph.sms.circuits import sharing
+from heliograph.sms.dispatch import explaining, routing
+from heliograph.sms.dispatch.explaining import Hindrance
+from heliograph.sms.dispatch.routing import Supplier
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """One supplier of a route, or of what no route decides."""
+
+    supplier_id: UUID
+    name: str
+    priority: int
+    weight: int
+    #: Of an adaptive route that was evaluated, of a hundred, and why.
+    points: int | None
+    reason: str
+    #: Shares of messages that are handed to it first, 0 to 1: if everybody could be asked, and now.
+    configured: float
+    now: float
+    #: Why it is not asked now: as `Hindrance`, with "simulator" (others are there), "elsewhere" (it does not carry
+    #: there) and "removed"; None: it is asked.
+    hindrance: Hindrance | None
+    #: It asked for less within the last minute.
+    is_throttled: bool
+    #: Messages a second that it takes at most, over all its sessions; None: no limit is set.
+    limit: float | None
+
+
+class Standings(msgspec.Struct, frozen=True):
+    """How suppliers are now."""
+
+    suppliers: Sequence[Supplier]
+    hindrances: Mapping[UUID, Hindrance]
+    throttled: frozenset[UUID]
+
+    def of(self, one: StoredRoute) -> list[Place]:
+        """The suppliers of a route, first those that are asked first."""
+        known = {two.id: two for two in self.suppliers}
+        why = {choice.supplier_id: self._why(known.get(choice.supplier_id), one.route) for choice in one.route.choices}
+        return self._placed(one.route.choices, rules.adapted(one).choices, why, one)
+
+    @property
+    def without_route(self) -> list[Place]:
+        """The suppliers by their own priorities and weights, as where no route decides."""
+        choices = [Choice(one.id, one.priority, one.weight) for one in self.suppliers]
+        why = {one.id: self._why(one, None) for one in self.suppliers}
+        return self._placed(choices, choices, why, None)
+
+    def _why(self, one: Supplier | None, route: Route | None) -> Hindrance | None:
+        if one is None:
+            return Hindrance("removed")
+        if one not in routing.serving(self.suppliers):
+            return Hindrance("simulator")
+        if route is not None and not _carries(one, route):
+            return Hindrance("elsewhere")
+        return self.hindrances.get(one.id)
+
+    def _placed(
+        self,
+        configured: Sequence[Choice],
+        adapted: Sequence[Choice],
+        why: Mapping[UUID, Hindrance | None],
+        stored: StoredRoute | None,
+    ) -> list[Place]:
+        # Who never carries there is none of the choices of a worker's table.
+        able = {id for id, one in why.items() if one is None or one.code not in ("removed", "simulator", "elsewhere")}
+        rest = shares(one for one in configured if one.supplier_id in able)
+        now = shares(one for one in adapted if why[one.supplier_id] is None)
+        known = {one.id: one for one in self.suppliers}
+        measured = {} if stored is None else stored.shares
+        found = []
+        for one in sorted(configured, key=lambda choice: (choice.priority, -choice.weight)):
+            supplier, share = known.get(one.supplier_id), measured.get(one.supplier_id)
+            found.append(
+                Place(
+                    supplier_id=one.supplier_id,
+                    name="" if supplier is None else supplier.name,
+                    priority=one.priority,
+                    weight=one.weight,
+                    points=None if share is None else share.points,
+                    reason="" if share is None else share.reason,
+                    configured=rest.get(one.supplier_id, 0.0),
+                    now=now.get(one.supplier_id, 0.0),
+                    hindrance=why[one.supplier_id],
+                    is_throttled=one.supplier_id in self.throttled,
+                    limit=None if supplier is None else limit(supplier),
+                )
+            )
+        return found
+
+
+async def standings(conn: Connection) -> Standings:
+    """How all suppliers are now."""
+    known = await routing.load(conn)
+    avoided = await sharing.avoided(conn)
+    throttled = frozenset(id for id, one in avoided.items() if one.throttled_at is not None)
+    return Standings(known, await explaining.hindered(conn, known), throttled)
+
+
+def shares(choices: Iterable[Choice]) -> dict[UUID, float]:
+    """Of those that are asked first, each one's share by weight."""
+    listed = list(choices)
+    first = min((one.priority for one in listed), default=0)
+    group = [one for one in listed if one.priority == first]
+    total = sum(one.weight for one in group)
+    return {one.supplier_id: one.weight / total for one in group}
+
+
+def limit(one: Supplier) -> float | None:
+    """Messages a second that a supplier takes at most."""
+    each = one.settings.get("submits_per_second") or one.settings.get("requests_per_second")
+    return None if not each else float(each) * one.sessions
+
+
+def _carries(one: Supplier, route: Route) -> bool:
+    """Whether its own prefixes leave anything of where the route leads."""
+    if not one.prefixes:
+        return True
+    if route.prefix is not None:
+        heads = [route.prefix]
+    elif route.country is not None:
+        heads = [code for code, region in phones.REGIONS.items() if region == route.country]
+    else:
+        return True
+    return any(head.startswith(mine) or mine.startswith(head) for head in heads for mine in one.prefixes)

@@ -1,0 +1,302 @@
+"""O6 Routes: listed with what each supplier gets now, changed after a look at what that moves, and taken back."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
+from heliograph.cli.carriage import route as command
+from heliograph.console.routing import editing
+from heliograph.routes import rules
+from heliograph.routes.rules import StoredRoute
+from heliograph.sms.circuits import sharing
+from heliograph.sms.dispatch import suppliers
+from tests.api.conftest import Tenant
+
+from .conftest import Browser, signed_in
+from .test_suppliers import add, told
+
+NEW = "/console/routes/new"
+
+
+@pytest.fixture
+async def main(pool: Pool, settings: Settings) -> UUID:
+    return await add(pool, settings, "main")
+
+
+@pytest.fixture
+async def backup(pool: Pool, settings: Settings) -> UUID:
+    return await add(pool, settings, "backup")
+
+
+async def yesterday(pool: Pool, tenant: Tenant, country: str, count: int, sender: str = "ACME") -> None:
+    """What was sent, in the roll-ups."""
+    await pool.execute(
+        "INSERT INTO traffic (organization_id, hour, channel, mode, country, sender, supplier_id, status, count,"
+        " segments, to_sent, to_delivered) VALUES ($1, date_trunc('day', now(), 'UTC') - interval '12 hours', 'sms',"
+        " 'live', $3, $2, $5, 'delivered', $4, $4, '{}', '{}')",
+        tenant.id,
+        sender,
+        country,
+        count,
+        UUID(int=0),
+    )
+
+
+async def stored(pool: Pool, name: str = "moz") -> StoredRoute:
+    async with pool.acquire() as conn:
+        return await rules.find(conn, route=name)
+
+
+def at(supplier: UUID, place: int | str, weight: int | str = 1) -> dict[str, str]:
+    return {f"place-{supplier}": str(place), f"weight-{supplier}": str(weight)}
+
+
+async def added(browser: Browser, **typed: str) -> Any:
+    """A route by its form; its page."""
+    page = await browser.submit(await browser.get(NEW), NEW, **{"name": "moz", "country": "MZ"} | typed)
+    assert "Before it is saved" in page.words, page.words
+    return await browser.submit(page, NEW, do="save")
+
+
+def test_the_form_has_the_fields_of_the_command() -> None:
+    options = {"supplier", "dry_run", "json", "data_dir"}
+    assert {*inspect.signature(command.add).parameters} - options == editing.FIELDS.keys()
+    assert {*inspect.signature(command.set_).parameters} - options - {"which"} == editing.FIELDS.keys()
+
+
+async def test_a_route_is_added_after_a_look_at_what_it_moves(
+    pool: Pool, root: Browser, tenant: Tenant, main: UUID, backup: UUID
+) -> None:
+    await yesterday(pool, tenant, "MZ", 41)
+    await yesterday(pool, tenant, "ZA", 59)
+    page = await root.submit(await root.get(NEW), NEW, name="moz", country="mz", note="as agreed", **at(backup, 10))
+    # Of two suppliers that share, one now carries all of Mozambique.
+    assert "It moves 20.5 % of yesterday's 100 messages." in page.words
+    assert "20 from main to backup" in page.words
+    async with pool.acquire() as conn:
+        assert await rules.load(conn) == [], "nothing is saved yet"
+    page = await root.submit(page, NEW, do="save")
+    assert "The route is added" in page.words
+    one = await stored(pool)
+    assert (one.route.country, one.note, [choice.supplier_id for choice in one.route.choices]) == (
+        "MZ",
+        "as agreed",
+        [backup],
+    )
+    assert [entry[:2] for entry in await told(pool, one.route.id)] == [("route.added", "operator")]
+    for path in ("/console/routes", "/console/routes/matrix", "/console/routes/history"):
+        page = await root.get(path)
+        assert page.status == 200
+        assert "moz" in page.words
+        assert "backup" in page.words
+
+
+async def test_refusals_stand_at_their_fields_with_what_was_typed(
+    pool: Pool, root: Browser, main: UUID, backup: UUID
+) -> None:
+    form = await root.get(NEW)
+    good = {"name": "moz", "country": "MZ"} | at(main, 10)
+    for typed, field in (
+        ({"name": ""}, "name"),
+        ({"prefix": "+abc", "country": ""}, "prefix"),
+        ({"prefix": "258"}, "prefix"),
+        ({"country": "XX"}, "country"),
+        ({"network": "643", "country": ""}, "network"),
+        ({"organization": "Nobody"}, "organization"),
+        ({"priority": "1001"}, "priority"),
+        ({"class": "urgent"}, "class"),
+        (at(main, ""), "supplier"),
+        (at(main, "-1"), f"place-{main}"),
+        (at(main, 1, 0), f"weight-{main}"),
+    ):
+        page = await root.submit(form, NEW, **good | typed)
+        assert page.status == 422, typed
+        assert f'href="#{field}"' in page.text, (typed, page.words)
+        assert f'id="{field}"' in page.text, typed
+    assert (await added(root, **at(main, 10))).status == 200
+    page = await root.submit(form, NEW, **good | {"note": "kept"})
+    assert page.status == 422
+    assert "already a route with this name" in page.words
+    assert 'value="kept"' in page.text
+
+
+async def test_a_change_is_shown_saved_and_undone(pool: Pool, root: Browser, main: UUID, backup: UUID) -> None:
+    await added(root, **at(main, 10))
+    one = await stored(pool)
+    path = f"/console/routes/{one.route.id}"
+    page = await root.submit(await root.get(f"{path}/edit"), f"{path}/edit", note="new", **at(backup, 20, 3))
+    assert "main:10:1, backup:20:3" in page.words
+    again = await root.submit(page, f"{path}/edit", do="again")
+    assert 'value="new"' in again.text
+    page = await root.submit(page, f"{path}/edit", do="save")
+    assert "Saved: workers follow" in page.words
+    assert len((await stored(pool)).route.choices) == 2
+    # By the notice's button, and by the history.
+    entry = await pool.fetchval("SELECT id FROM audit_log WHERE action = 'route.changed'")
+    undo = f"{path}/undo/{entry}"
+    assert f'action="{undo}"' in page.text
+    page = await root.submit(await root.get(undo), undo)
+    assert "as it was before" in page.words
+    assert await stored(pool) == await stored(pool, str(one.route.id))
+    after = await stored(pool)
+    assert (after.route, after.note) == (one.route, one.note)
+    page = await root.get(undo)
+    assert "like that already" in page.words
+    page = await root.submit(await root.get(f"{path}/edit"), f"{path}/edit")
+    assert "Nothing was changed" in page.words
+
+
+async def test_who_was_slower_looks_again(pool: Pool, root: Browser, main: UUID, backup: UUID) -> None:
+    await added(root, **at(main, 10))
+    path = f"/console/routes/{(await stored(pool)).route.id}/edit"
+    page = await root.submit(await root.get(path), path, note="mine")
+    async with pool.acquire() as conn, conn.transaction():
+        await rules.set_state(conn, await rules.lock(conn, route="moz"), "paused")
+    page = await root.submit(page, path, do="save")
+    assert page.status == 422
+    assert "changed this route meanwhile" in page.words
+    assert (await stored(pool)).note == ""
+
+
+async def test_a_route_is_paused_resumed_removed_and_brought_back(
+    pool: Pool, root: Browser, tenant: Tenant, main: UUID, backup: UUID
+) -> None:
+    await yesterday(pool, tenant, "MZ", 100)
+    await added(root, **at(backup, 10), note="keep")
+    id = (await stored(pool)).route.id
+    path = f"/console/routes/{id}"
+    page = await root.get(f"{path}/pause")
+    assert "It moves 50 % of yesterday's 100 messages." in page.words
+    assert (await stored(pool)).state == "active"
+    page = await root.submit(page, f"{path}/pause")
+    assert "It is paused" in page.words
+    page = await root.submit(await root.get(f"{path}/resume"), f"{path}/resume")
+    assert "decides again" in page.words
+    form = await root.get(f"{path}/remove")
+    assert "50 from backup to main" in form.words
+    assert (await root.submit(form, f"{path}/remove", typed="other")).status == 422
+    await root.submit(await root.get(f"{path}/pause"), f"{path}/pause")
+    page = await root.submit(form, f"{path}/remove", typed="moz")
+    assert "moz is removed" in page.words
+    assert (await root.get(path)).status == 404
+    (undo,) = [one for one in page.text.split('"') if one.startswith(f"{path}/undo/")]
+    back = await root.submit(await root.get(undo), undo)
+    assert "as it was before" in back.words
+    one = await stored(pool)
+    assert (one.note, one.state, [choice.supplier_id for choice in one.route.choices]) == ("keep", "paused", [backup])
+    # Twice is refused in words.
+    page = await root.get(undo)
+    assert page.status == 422
+    assert "already a route" in page.words
+    # Nor what names a supplier that is gone.
+    await pool.execute("UPDATE suppliers SET state = 'removed' WHERE id = $1", backup)
+    async with pool.acquire() as conn, conn.transaction():
+        await rules.remove(conn, await rules.lock(conn, route="moz"))
+    page = await root.get(undo)
+    assert "supplier that it had then is removed" in page.words
+
+
+async def test_shares_now_stand_beside_those_configured(
+    pool: Pool, root: Browser, settings: Settings, main: UUID, backup: UUID
+) -> None:
+    await added(root, **at(main, 10, 3), **at(backup, 10, 1))
+    page = await root.get(f"/console/routes/{(await stored(pool)).route.id}")
+    assert "none of its suppliers can be asked now" in page.words, "no worker has a session"
+    await bound(pool, main, backup)
+    page = await root.get("/console/routes")
+    assert "main 75 %" in page.words
+    async with pool.acquire() as conn:
+        await suppliers.set_state(conn, supplier="main", state="paused")
+    page = await root.get("/console/routes")
+    assert "main 0 % configured: 75 % paused" in page.words
+    assert "backup 100 % configured: 25 %" in page.words
+    assert "100 %" in (await root.get("/console/routes/matrix")).words
+    # Shares that were measured, of an adaptive route.
+    async with pool.acquire() as conn:
+        await suppliers.set_state(conn, supplier="main", state="active")
+        async with conn.transaction():
+            before = await rules.lock(conn, route="moz")
+            await rules.change(conn, before, rules.msgspec.structs.replace(before.route, adaptive=True))
+        shares = [rules.Share(main, 40, 0, "97 %"), rules.Share(backup, 60, 0, "99 %")]
+        await rules.store_shares(conn, {before.route.id: shares})
+    page = await root.get("/console/routes")
+    assert "main 40 % configured: 75 %" in page.words
+    assert "99 %" in (await root.get(f"/console/routes/{before.route.id}")).words
+    # A circuit that is open for all.
+    await pool.execute(
+        "INSERT INTO supplier_health (supplier_id, opened_at) VALUES ($1, clock_timestamp() + interval '1 second')",
+        main,
+    )
+    async with pool.acquire() as conn:
+        assert main in await sharing.avoided(conn)
+    assert "main 0 % configured: 75 % avoided since" in (await root.get("/console/routes")).words
+
+
+async def bound(pool: Pool, *ids: UUID) -> None:
+    """A worker holds a session at each of them."""
+    worker = UUID(int=1)
+    await pool.execute(
+        "INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, 'w', now(), now()) ON CONFLICT DO NOTHING",
+        worker,
+    )
+    for n, id in enumerate(ids):
+        await pool.execute(
+            "INSERT INTO supplier_sessions (supplier_id, slot, worker_id, lease_until, bound)"
+            " VALUES ($1, $2, $3, now() + interval '1 hour', true)",
+            id,
+            n,
+            worker,
+        )
+
+
+async def test_lists_are_filtered_and_continued(
+    pool: Pool, root: Browser, tenant: Tenant, settings: Settings, main: UUID
+) -> None:
+    async with pool.acquire() as conn:
+        for n in range(55):
+            route = rules.Route(id=UUID(int=n), name=f"r{n:02}", prefix=f"258{n:02}", choices=(rules.Choice(main, 10),))
+            await rules.add(conn, rules.msgspec.structs.replace(route, traffic_class="otp" if n else None))
+    page = await root.get("/console/routes")
+    assert "Routes 1 to 50 of 55" in page.words
+    (more,) = [one.replace("&amp;", "&") for one in page.text.split('"') if "from=" in one]
+    page = await root.get(more)
+    assert "Routes 51 to 55 of 55" in page.words
+    page = await root.get("/console/routes?class=marketing")
+    assert "r00" in page.words
+    assert "r01" not in page.words
+    page = await root.get("/console/routes?organization=Nobody")
+    assert page.status == 422
+    assert (await root.get(f"/console/routes?organization={tenant.id}")).status == 200
+
+
+async def test_it_says_where_a_message_would_go(
+    pool: Pool, root: Browser, tenant: Tenant, main: UUID, backup: UUID
+) -> None:
+    await added(root, **at(main, 10), **at(backup, 20))
+    await bound(pool, main)
+    path = "/console/routes/explain"
+    page = await root.get(f"{path}?to=%2B258+84+123+4567&sender=ACME&class=otp")
+    assert "country MZ (route moz): main" in page.words
+    assert "backup skipped: no session bound" in page.words
+    page = await root.get(f"{path}?to=%2B27821234567")
+    assert "no route: the suppliers' own" in page.words
+    for query, field in (("to=84", "to"), ("to=%2B258841234567&organization=X", "organization")):
+        page = await root.get(f"{path}?{query}")
+        assert page.status == 422
+        assert f'href="#{field}"' in page.text
+    page = await root.get(f"{path}?to=%2B258841234567&network=x")
+    assert page.status == 422
+
+
+async def test_who_may_look_may_not_change(pool: Pool, browser: Browser, settings: Settings) -> None:
+    await signed_in(pool, browser, "support")
+    page = await browser.get("/console/routes")
+    assert page.status == 200
+    assert NEW not in page.text
+    assert (await browser.get(NEW)).status == 403
