@@ -1359,6 +1359,7 @@ CREATE TABLE receipts (
     keys            text[] NOT NULL,
     state           text NOT NULL,
     error           text NOT NULL,
+    recipients      boolean NOT NULL DEFAULT false,
     recipient       text NOT NULL,
     sender          text NOT NULL,
     reference       integer,
@@ -2283,6 +2284,7 @@ CREATE TABLE reconciliation_deltas (
     supplier_id uuid NOT NULL,
     hour        timestamptz NOT NULL,
     country     text NOT NULL,
+    network     text NOT NULL,
     what        text NOT NULL,
     count       bigint NOT NULL,
     segments    bigint NOT NULL,
@@ -2297,19 +2299,21 @@ CREATE TABLE reconciliation (
     hour        timestamptz NOT NULL,
     supplier_id uuid NOT NULL,
     country     text NOT NULL,
+    network     text NOT NULL,
     what        text NOT NULL CHECK (what IN ('accepted', 'refused', 'busy', 'unknown', 'unreachable', 'delivered',
                                               'undelivered', 'failed', 'expired', 'rejected', 'late', 'never',
-                                              'orphaned')),
+                                              'orphaned', 'recipient')),
     count       bigint NOT NULL,
     segments    bigint NOT NULL,
     to_receipt  bigint[] NOT NULL,
-    PRIMARY KEY (day, hour, supplier_id, country, what)
+    PRIMARY KEY (day, hour, supplier_id, country, network, what)
 ) PARTITION BY RANGE (day);
 CREATE INDEX reconciliation_age ON reconciliation USING brin (hour) WITH (autosummarize = on);
 CREATE TABLE reconciliation_rest PARTITION OF reconciliation DEFAULT;
 COMMENT ON TABLE reconciliation IS 'control: what suppliers were handed, answered and reported, by hour and country, to be compared with their bills. Live SMS only';
 COMMENT ON COLUMN reconciliation.hour IS 'in which the supplier took the message; of other answers, in which they came; of orphans, that of the receipt';
 COMMENT ON COLUMN reconciliation.country IS 'ISO region of the calling code; 001: of no country; of orphans as their number looks, empty: like none';
+COMMENT ON COLUMN reconciliation.network IS 'MCC-MNC of what was taken; empty: not known, or it was not taken';
 COMMENT ON COLUMN reconciliation.what IS 'see traffic/reconciliation.py';
 COMMENT ON COLUMN reconciliation.to_receipt IS 'of what a receipt ended: how long it took after the answer';
 

@@ -34,6 +34,8 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     failure_code: str | None
     #: The contract event of its status.
     kind: str | None
+    #: Its receipt blames the recipient.
+    recipients: bool
     mode: str
     segments: int
     country: str
@@ -93,6 +95,8 @@ def change(one: Arrival) -> traffic.Change:
         sent,
         took,
         is_late,
+        one.network or "",
+        one.recipients,
     )
 
 

@@ -95,6 +95,8 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     receipt: UUID | None = None
     receipt_attempt: int | None = None
     receipt_error: str | None = None
+    #: It did not arrive, for a reason of the recipient's, its receipt says.
+    recipients: bool = False
 
 
 class Moved(NamedTuple):
@@ -221,7 +223,9 @@ async def move_many(
     for n, raises, notes, *row in rows:
         move, event_id = moves[n - 1], event_ids[n - 1]
         kind = STATUSES[move.status].event
-        one = Arrival(move.organization_id, move.message_id, move.status, move.at, move.failure_code, kind, *row)
+        one = Arrival(
+            move.organization_id, move.message_id, move.status, move.at, move.failure_code, kind, move.recipients, *row
+        )
         arrived.append(one)
         moved.add(move.message_id)
         if notes and move.receipt is not None:

@@ -142,6 +142,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     unknown_word: str = ""
     #: The recipient's network (MCC and MNC), as the supplier wrote it, if it named one.
     network: str = ""
+    #: Its error is the recipient's own affair: no such number, a handset that is off, a person who wants nothing more.
+    recipients: bool = False
 
 
 class Inbound(msgspec.Struct, frozen=True, gc=False):

@@ -53,6 +53,9 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     taken_at: datetime | None = None
     receipt: float | None = None
     is_late: bool = False
+    #: The recipient's, MCC-MNC; empty: not known. `recipients`: it did not arrive for a reason of theirs.
+    network: str = ""
+    recipients: bool = False
 
 
 class _Sum(msgspec.Struct, gc=False):
@@ -128,19 +131,25 @@ def _reconcile(sums: Sums, group: _Group, supplier_id: UUID) -> None:
     if change.taken_at is None:
         return
     old, new = change.old_status, change.new_status
-    place = supplier_id, hour_of(change.taken_at), change.country
+    hour = hour_of(change.taken_at)
+
+    def of(what: str) -> Counted:
+        return Counted(supplier_id, hour, change.country, what, change.network)
+
     if change.sent is not None:
-        add(sums, Counted(*place, "accepted"), number, segments)
+        add(sums, of("accepted"), number, segments)
     elif old in ("unknown", "expired") and change.receipt is not None:
         # It was never heard of, or said to have expired, until now.
-        add(sums, Counted(*place, "never" if old == "unknown" else "expired"), -number, -segments)
+        add(sums, of("never" if old == "unknown" else "expired"), -number, -segments)
     if change.receipt is not None:
-        one = add(sums, Counted(*place, new), number, segments)
+        one = add(sums, of(new), number, segments)
         one.to_receipt = _counted(one.to_receipt, group.receipts)
         if change.is_late and old != "expired":
-            add(sums, Counted(*place, "late"), number, segments)
+            add(sums, of("late"), number, segments)
+        if change.recipients:
+            add(sums, of("recipient"), number, segments)
     elif new == "unknown":
-        add(sums, Counted(*place, "never"), number, segments)
+        add(sums, of("never"), number, segments)
 
 
 def _groups(changes: Iterable[Change]) -> Iterable[_Group]:
@@ -162,6 +171,8 @@ def _groups(changes: Iterable[Change]) -> Iterable[_Group]:
             change.new_reason,
             sent is None,
             change.is_late,
+            change.network,
+            change.recipients,
             # The day of the month is enough: nothing that is reported is a month old.
             None if taken is None else taken.day * 24 + taken.hour,
         )

@@ -24,8 +24,9 @@ from heliograph.base.ids import uuid7
 #: How a message that was taken ended, according to receipts.
 STATES = ("delivered", "undelivered", "failed", "expired", "rejected")
 #: Everything that is counted. Answers: accepted, refused, busy, unknown (none came, or none that could be read), and
-#: unreachable (nothing had left). Of what was accepted, also: late receipts, and messages that never got one.
-COUNTED = ("accepted", "refused", "busy", "unknown", "unreachable", *STATES, "late", "never", "orphaned")
+#: unreachable (nothing had left). Of what was accepted, also: late receipts, messages that never got one, and those
+#: that did not arrive for a reason of the recipient's, which is no failure of the supplier's (`recipient`).
+COUNTED = ("accepted", "refused", "busy", "unknown", "unreachable", *STATES, "late", "never", "orphaned", "recipient")
 #: A receipt that comes later after the answer is late, unless the message was to be delivered until earlier.
 LATE = timedelta(hours=24)
 #: Deltas of one step, and steps of one round.
@@ -40,6 +41,8 @@ class Counted(msgspec.Struct, frozen=True, gc=False):
     country: str
     #: One of COUNTED.
     what: str
+    #: MCC-MNC of a message that was taken; empty: not known.
+    network: str = ""
 
 
 class Sum(msgspec.Struct, gc=False):
@@ -53,17 +56,18 @@ class Sum(msgspec.Struct, gc=False):
 Sums = dict[Counted, Sum]
 
 APPEND = """
-INSERT INTO reconciliation_deltas (batch, n, supplier_id, hour, country, what, count, segments, to_receipt)
-SELECT $1, n, supplier_id, hour, country, what, count, segments, to_receipt::bigint[]
-  FROM unnest($2::uuid[], $3::timestamptz[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::text[])
-       WITH ORDINALITY AS item (supplier_id, hour, country, what, count, segments, to_receipt, n)
+INSERT INTO reconciliation_deltas (batch, n, supplier_id, hour, country, what, network, count, segments, to_receipt)
+SELECT $1, n, supplier_id, hour, country, what, network, count, segments, to_receipt::bigint[]
+  FROM unnest($2::uuid[], $3::timestamptz[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
+              $9::text[])
+       WITH ORDINALITY AS item (supplier_id, hour, country, what, network, count, segments, to_receipt, n)
 """
 
 
 async def append(conn: Connection, sums: Mapping[Counted, Sum]) -> None:
     """Append what was counted, in the caller's transaction, which makes it so."""
     rows = [
-        (key.supplier_id, key.hour, key.country, key.what, one.count, one.segments, as_text(one.to_receipt))
+        (*_place(key), one.count, one.segments, as_text(one.to_receipt))
         for key, one in sums.items()
         if one.count or one.to_receipt
     ]
@@ -78,6 +82,10 @@ async def count(conn: Connection, events: Iterable[tuple[UUID, str, str, int]], 
     for supplier_id, country, what, number in events:
         add(sums, Counted(supplier_id, hour, country, what), number)
     await append(conn, sums)
+
+
+def _place(key: Counted) -> tuple[UUID, datetime, str, str, str]:
+    return key.supplier_id, key.hour, key.country, key.what, key.network
 
 
 def add(sums: Sums, key: Counted, number: int, segments: int = 0) -> Sum:
@@ -105,11 +113,11 @@ WITH gone AS (
      WHERE ctid = ANY (ARRAY(SELECT ctid FROM reconciliation_deltas LIMIT $1 FOR UPDATE SKIP LOCKED))
     RETURNING *
 ), added AS (
-    INSERT INTO reconciliation AS known (day, hour, supplier_id, country, what, count, segments, to_receipt)
-    SELECT (hour AT TIME ZONE 'UTC')::date, hour, supplier_id, country, what, sum(count)::bigint,
+    INSERT INTO reconciliation AS known (day, hour, supplier_id, country, network, what, count, segments, to_receipt)
+    SELECT (hour AT TIME ZONE 'UTC')::date, hour, supplier_id, country, network, what, sum(count)::bigint,
            sum(segments)::bigint, histogram_sum(to_receipt)
-      FROM gone GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
-    ON CONFLICT (day, hour, supplier_id, country, what) DO UPDATE
+      FROM gone GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
+    ON CONFLICT (day, hour, supplier_id, country, network, what) DO UPDATE
        SET count = known.count + excluded.count, segments = known.segments + excluded.segments,
            to_receipt = histogram_add(known.to_receipt, excluded.to_receipt)
 )

@@ -35,27 +35,46 @@ async def supplied(pool: Pool, id: UUID, price: str, *, currency: str = "EUR") -
         await tariffs.import_rates(conn, given, kind="cost", name=str(id), supplier_id=id)
 
 
-async def handed(pool: Pool, id: UUID, count: int, delivered: int, *, hours: int = 2, country: str = "MZ") -> None:
-    """So many messages in the full hour that began `hours` or less ago."""
-    for what, number in (("accepted", count), ("delivered", delivered)):
+async def handed(
+    pool: Pool,
+    id: UUID,
+    count: int,
+    delivered: int,
+    *,
+    recipient: int = 0,
+    hours: int = 2,
+    country: str = "MZ",
+    network: str = "",
+) -> None:
+    """So many messages in the full hour that began `hours` or less ago. `recipient`: what failed for reasons of the
+    recipients'."""
+    for what, number in (("accepted", count), ("delivered", delivered), ("recipient", recipient)):
         await pool.execute(
-            "INSERT INTO reconciliation SELECT (at AT TIME ZONE 'UTC')::date, at, $1, $2, $3, $4, $4, '{}'"
-            " FROM (SELECT date_trunc('hour', now() - $5::interval, 'UTC') AS at) one",
-            *(id, country, what, number, timedelta(hours=hours)),
+            "INSERT INTO reconciliation (day, hour, supplier_id, country, network, what, count, segments, to_receipt)"
+            " SELECT (at AT TIME ZONE 'UTC')::date, at, $1, $2, $3, $4, $5, $5, '{}'"
+            " FROM (SELECT date_trunc('hour', now() - $6::interval, 'UTC') AS at) one",
+            *(id, country, network, what, number, timedelta(hours=hours)),
         )
 
 
-async def routed(pool: Pool, *, adaptive: bool = True) -> Route:
+async def routed(pool: Pool, *, adaptive: bool = True, name: str = "moz", network: str | None = None) -> Route:
     route = Route(
         id=uuid7(),
-        name="moz",
-        country="MZ",
+        name=name,
+        country=None if network else "MZ",
+        network=network,
         traffic_class="marketing",
         adaptive=adaptive,
         choices=(Choice(DEAR, 1, 1), Choice(CHEAP, 2, 1)),
     )
     async with pool.acquire() as conn:
         return await rules.add(conn, route)
+
+
+async def step(pool: Pool, times: int) -> None:
+    for _ in range(times):
+        async with pool.acquire() as conn, conn.transaction():
+            await adapting.step(conn)
 
 
 async def evaluated(pool: Pool, times: int = 1) -> list[dict[UUID, int]]:
@@ -92,6 +111,42 @@ async def test_shares_move_gradually_to_the_cheaper_one(pool: Pool) -> None:
         assert "cheaper 3 of 3 times in a row" in stored.shares[CHEAP].reason
         # What an operator changes is what was configured, not the shares.
         assert [one.weight for one in stored.route.choices] == [1, 1]
+
+
+async def test_what_recipients_cause_is_not_held_against_a_supplier(pool: Pool) -> None:
+    await supplied(pool, DEAR, "0.05")
+    await supplied(pool, CHEAP, "0.03")
+    for hours in (1, 2):
+        await handed(pool, DEAR, 500, 480, hours=hours)
+        # Half of its numbers do not exist: of the others it delivers more than the dear one.
+        await handed(pool, CHEAP, 500, 248, recipient=250, hours=hours)
+    await routed(pool)
+    assert [one[CHEAP] for one in await evaluated(pool, 3)] == [5, 5, 15]
+    async with pool.acquire() as conn:
+        stored = await rules.find(conn, route="moz")
+    assert "248 of 250 delivered in the hour" in stored.shares[CHEAP].reason
+
+
+async def test_a_route_to_a_network_is_judged_by_that_network(pool: Pool) -> None:
+    await supplied(pool, DEAR, "0.05")
+    await supplied(pool, CHEAP, "0.03")
+    for hours in (1, 2):
+        for id in (DEAR, CHEAP):
+            await handed(pool, id, 5000, 4900, hours=hours, network="643-01")
+        await handed(pool, DEAR, 500, 480, hours=hours, network="643-04")
+        await handed(pool, CHEAP, 500, 100, hours=hours, network="643-04")
+        await handed(pool, DEAR, 9, 9, hours=hours, network="643-03")
+        await handed(pool, CHEAP, 9, 0, hours=hours, network="643-03")
+    for network in ("643-04", "643-03"):
+        await routed(pool, name=network, network=network)
+    await step(pool, 3)
+    async with pool.acquire() as conn:
+        vodacom, movitel = [await rules.find(conn, route=one) for one in ("643-04", "643-03")]
+    assert "100 of 500 delivered in the hour" in vodacom.shares[CHEAP].reason
+    assert vodacom.shares[CHEAP].points == 5
+    # Too little went to this one to say anything: the country speaks.
+    assert "5000 of 5509 delivered in the hour" in movitel.shares[CHEAP].reason
+    assert movitel.shares[CHEAP].points == 15
 
 
 async def test_messages_are_shared_by_these_points_and_why_is_said(pool: Pool) -> None:

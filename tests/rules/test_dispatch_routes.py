@@ -102,7 +102,7 @@ async def test_what_is_kept_names_price_and_quality_where_they_are_known(pool: P
             for what, number in (("accepted", count), ("delivered", delivered)):
                 histogram = [0] * 12 + [number] if what == "delivered" else []
                 await conn.execute(
-                    "INSERT INTO reconciliation SELECT (at AT TIME ZONE 'UTC')::date, at, $1, 'MZ', $2, $3, $3, $4"
+                    "INSERT INTO reconciliation SELECT (at AT TIME ZONE 'UTC')::date, at, $1, 'MZ', '', $2, $3, $3, $4"
                     " FROM date_trunc('hour', $5::timestamptz, 'UTC') AS at",
                     id,
                     what,

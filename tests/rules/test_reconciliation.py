@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.queue import timers
@@ -70,6 +72,40 @@ async def test_a_line_adds_up(pool: Pool) -> None:
     await bench.receive(bench.only_id, receipt(str(ids[2])))
     assert (await row(pool))["delivered"] == 2
     assert (await row(pool))["expired"] == 0
+
+
+async def test_what_is_the_recipients_own_affair_is_counted_by_network(pool: Pool) -> None:
+    bench = Bench(pool, supplier("main"))
+    actor = await organization(pool)
+    for _ in range(3):
+        await message(pool, actor)
+    bench.only.script = lambda one: accepted(str(one.message_id))
+    await bench.round()
+    first, second, third = [str(one.message_id) for one in bench.only.submitted]
+    lost = receipt(first, state=ReceiptState.UNDELIVERED)
+    await bench.receive(bench.only_id, msgspec.structs.replace(lost, error="001", recipients=True))
+    await bench.receive(bench.only_id, receipt(second, state=ReceiptState.UNDELIVERED))
+    await bench.receive(bench.only_id, receipt(third))
+    assert await counts(pool) == {"accepted": 3, "undelivered": 2, "recipient": 1, "delivered": 1}
+    # Of the report, it is a share of what did not arrive.
+    found = await row(pool)
+    assert (found["matched"], found["owed"], found["recipient"]) == (3, 2, 1)
+    networks = await pool.fetch("SELECT DISTINCT network FROM reconciliation")
+    known = await pool.fetch("SELECT DISTINCT coalesce(network, '') AS network FROM messages")
+    assert [one["network"] for one in networks] == [one["network"] for one in known]
+
+
+async def test_a_receipt_that_came_early_keeps_whose_affair_it_is(pool: Pool) -> None:
+    bench = Bench(pool, supplier("main"))
+    await message(pool, await organization(pool))
+    bench.only.script = lambda one: None
+    await bench.round()
+    (sent,) = bench.only.submitted
+    early = receipt("a", state=ReceiptState.UNDELIVERED)
+    await bench.receive(bench.only_id, msgspec.structs.replace(early, error="001", recipients=True))
+    bench.answer(sent, accepted("a"))
+    await bench.settle()
+    assert await counts(pool) == {"accepted": 1, "undelivered": 1, "recipient": 1}
 
 
 async def test_an_answer_that_comes_late_counts_once(pool: Pool) -> None:

@@ -77,7 +77,7 @@ RECONCILED = """
 SELECT supplier_id, hour, country, what, sum(count)::int, sum(segments)::int
   FROM (SELECT supplier_id, hour, country, what, count, segments FROM reconciliation
         UNION ALL SELECT supplier_id, hour, country, what, count, segments FROM reconciliation_deltas) one
- WHERE what <> 'late' GROUP BY 1, 2, 3, 4 HAVING sum(count) <> 0 OR sum(segments) <> 0
+ WHERE what NOT IN ('late', 'recipient') GROUP BY 1, 2, 3, 4 HAVING sum(count) <> 0 OR sum(segments) <> 0
 """
 TAKEN = """
 SELECT supplier_id, date_trunc('hour', sent_at, 'UTC'), country, what, count(*)::int, sum(segments)::int

@@ -174,6 +174,17 @@ def test_vonage_takes_nothing_unsigned_once_it_signs() -> None:
     assert not vonage.is_genuine(signing, {"secret": "s", "signature_secret": "k"}, callback)
 
 
+def test_whose_affair_an_error_is() -> None:
+    named = {"africastalking": "UserDoesNotExist", "infobip": "27", "twilio": "30005", "vonage": "3"}
+    for name, kind in kinds.HTTP.items():
+        own = settings(name, recipient_errors=["E7"])
+        for error, expected in ((named.get(name, "E7"), True), ("E7", True), ("E8", False), ("", False)):
+            lost = Receipt(("1",), ReceiptState.UNDELIVERED, "258841234567", "", b"", error)
+            assert kind.blamed(own, lost).recipients is expected, (name, error)
+            arrived = msgspec.structs.replace(lost, state=ReceiptState.DELIVERED)
+            assert not kind.blamed(own, arrived).recipients
+
+
 def test_parts_that_vonage_does_not_join_say_where_they_belong() -> None:
     body = b"msisdn=258841234567&to=1234&text=a&messageId=1&concat=true&concat-ref=7&concat-total=2&concat-part="
     for part, place in ((b"1", (7, 2, 1)), (b"2", (7, 2, 2)), (b"3", None), (b"x", None)):

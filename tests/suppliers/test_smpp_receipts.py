@@ -237,6 +237,23 @@ def test_every_spelling_has_a_state(stat: str) -> None:
     assert (state is ReceiptState.UNKNOWN) == (stat == "UNKNOWN")
 
 
+@pytest.mark.parametrize(
+    ("error", "tlv", "own", "is_recipients"),
+    [
+        ("001", None, (), False),  # what 001 means is each supplier's own affair
+        ("001", None, ("001",), True),
+        ("000", b"\x03\x00\x1b", (), True),  # GSM: absent subscriber
+        ("000", b"\x03\x00\x22", (), False),  # GSM: system failure
+        ("000", b"\x02\x00\x1b", (), False),  # IS-95
+    ],
+)
+def test_whose_affair_an_error_is(error: str, tlv: bytes | None, own: tuple[str, ...], is_recipients: bool) -> None:
+    for stat, counts in (("UNDELIV", True), ("DELIVRD", False), ("ENROUTE", False)):
+        text = CLASSIC.replace(b"DELIVRD", stat.encode()).replace(b"err:000", f"err:{error}".encode())
+        tlvs = {} if tlv is None else {Tag.NETWORK_ERROR_CODE: tlv}
+        assert receipt(deliver(text, tlvs), recipient_errors=own).recipients is (is_recipients and counts)
+
+
 # -- what a handset sends ----------------------------------------------------------------------------------------------
 
 

@@ -131,7 +131,7 @@ class CallbackProcessing:
                 if content.what == addresses.RECEIPTS:
                     told = content.callback.query.get("ref", "")
                     found = kind.receipts(settings, content.callback)
-                    read.append(([references.completed(one, told) for one in found], []))
+                    read.append(([kind.blamed(settings, references.completed(one, told)) for one in found], []))
                 else:
                     read.append(([], kind.inbound(settings, content.callback)))
             except Exception as error:

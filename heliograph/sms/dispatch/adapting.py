@@ -7,7 +7,7 @@ rule nobody may break: what is measured is old enough for its receipts, and mess
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from uuid import UUID
@@ -36,14 +36,14 @@ WEEK, HOURS = timedelta(days=7), 3
 #: What is assumed of a message of no class.
 CLASS = "transactional"
 
-# A week by supplier and country, with its last hours one by one.
+# A week by supplier, country and network, with its last hours one by one.
 MEASURED = """
-SELECT supplier_id, country, CASE WHEN hour >= $3 THEN hour END AS hour, what, sum(count)::bigint AS count,
+SELECT supplier_id, country, network, CASE WHEN hour >= $3 THEN hour END AS hour, what, sum(count)::bigint AS count,
        histogram_sum(to_receipt) AS to_receipt
   FROM reconciliation
  WHERE day >= ($2::timestamptz AT TIME ZONE 'UTC')::date AND hour >= $2 AND supplier_id = ANY ($1)
-   AND what IN ('accepted', 'delivered')
- GROUP BY 1, 2, 3, 4
+   AND what IN ('accepted', 'delivered', 'recipient')
+ GROUP BY 1, 2, 3, 4, 5
 """
 
 #: Of how many full hours workers say how a supplier delivered, after so many seconds anew.
@@ -51,12 +51,13 @@ SAID_OF, SAID_EVERY = timedelta(hours=24), 300.0
 
 # The hour before the present one is left out, too: its receipts may be on their way.
 QUALITY = """
-SELECT supplier_id, country, coalesce(sum(count) FILTER (WHERE what = 'accepted'), 0)::bigint AS count,
+SELECT supplier_id, country,
+       coalesce(sum(CASE what WHEN 'accepted' THEN count WHEN 'recipient' THEN -count END), 0)::bigint AS count,
        coalesce(sum(count) FILTER (WHERE what = 'delivered'), 0)::bigint AS delivered,
        histogram_sum(to_receipt) FILTER (WHERE what = 'delivered') AS to_receipt
   FROM reconciliation
  WHERE day >= ($1::timestamptz AT TIME ZONE 'UTC')::date AND hour >= $1 AND hour < $2
-   AND what IN ('accepted', 'delivered')
+   AND what IN ('accepted', 'delivered', 'recipient')
  GROUP BY 1, 2
 """
 
@@ -67,8 +68,9 @@ class _Sum(msgspec.Struct):
     to_receipt: list[int] = []
 
     def add(self, row: asyncpg.Record) -> None:
-        if row["what"] == "accepted":
-            self.count += row["count"]
+        if row["what"] != "delivered":
+            # What failed for a reason of the recipient's says nothing of the supplier.
+            self.count += row["count"] if row["what"] == "accepted" else -row["count"]
             return
         self.delivered += row["count"]
         longest = max(len(self.to_receipt), len(row["to_receipt"]))
@@ -197,13 +199,13 @@ def _evaluated(
     country = country_of(route)
     judged = []
     for id in ids:
-        last, week = _Sum(), _Sum()
-        for row in measured.get(id, ()):
-            if country is None or row["country"] == country:
-                if row["hour"] is None or row["hour"] < hour:
-                    week.add(row)
-                elif row["hour"] == hour:
-                    last.add(row)
+        of_country = [row for row in measured.get(id, ()) if country is None or row["country"] == country]
+        last, week = _sums(of_country, hour)
+        if route.network is not None:
+            # Of the network that the route is for, unless too little went there to say anything of it.
+            there = _sums([row for row in of_country if row["network"] == route.network], hour)
+            if there[0].count >= adaptive.PROVEN:
+                last, week = there
         known = one.shares.get(id)
         judged.append(
             Judged(
@@ -218,6 +220,17 @@ def _evaluated(
         )
     outcome = adaptive.evaluate(judged, bounds)
     return [Share(id, outcome.shares[id], outcome.streaks[id], outcome.reasons[id]) for id in ids]
+
+
+def _sums(rows: Iterable[asyncpg.Record], hour: datetime) -> tuple[_Sum, _Sum]:
+    """The hour that is judged, and the supplier's week before it."""
+    last, week = _Sum(), _Sum()
+    for row in rows:
+        if row["hour"] is None or row["hour"] < hour:
+            week.add(row)
+        elif row["hour"] == hour:
+            last.add(row)
+    return last, week
 
 
 def _prices(route: Route, message_class: str, book: Book, at: datetime) -> dict[UUID, int]:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 import asyncpg
+import msgspec
 
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
@@ -91,6 +92,7 @@ async def apply(
         [part for _, _, part in words],
         list(words.values()),
     )
+    blamed = {row["message_id"] for one, row in several if one.receipt.recipients}
     groups: dict[tuple[UUID, int], list[asyncpg.Record]] = {}
     for row in await conn.fetch(PARTS, list({row["message_id"] for _, row in several})):
         groups.setdefault((row["message_id"], row["attempt"]), []).append(row)
@@ -104,7 +106,8 @@ async def apply(
         taken = len({row["part"] for row in rows})
         status = decide(policies.get(rows[0]["supplier_id"], "all"), rows[0]["parts"], states, taken)
         if status is not None:
-            moves.append(move_to(rows[0]["organization_id"], rows[0]["message_id"], status, at, rows[0]["supplier_id"]))
+            move = move_to(rows[0]["organization_id"], rows[0]["message_id"], status, at, rows[0]["supplier_id"])
+            moves.append(msgspec.structs.replace(move, recipients=move.message_id in blamed))
     return moves
 
 

@@ -206,6 +206,7 @@ def _moves(
             receipt=key if notes else None,
             receipt_attempt=row["attempt"] if notes else None,
             receipt_error=storable(one.receipt.error) if notes else None,
+            recipients=one.receipt.recipients,
         )
     return moves
 
@@ -241,15 +242,15 @@ async def _find(conn: Connection, items: Sequence[ReceivedReceipt], at: datetime
 STORE = """
 INSERT INTO receipts AS known (received_on, supplier_id, fingerprint, keys, state, recipient, sender, reference, error,
                                received_at, organization_id, message_id, attempt, part, next_try_at, submitted,
-                               delivered)
+                               delivered, recipients)
 SELECT received_on, supplier_id, fingerprint, array_remove(ARRAY[key1, key2], NULL), state, recipient, sender,
        reference, error, received_at, organization_id, message_id, attempt, part,
-       CASE WHEN message_id IS NULL THEN $1::timestamptz END, submitted, delivered
+       CASE WHEN message_id IS NULL THEN $1::timestamptz END, submitted, delivered, recipients
   FROM unnest($2::date[], $3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
               $10::integer[], $11::text[], $12::timestamptz[], $13::uuid[], $14::uuid[], $15::smallint[],
-              $16::smallint[], $17::integer[], $18::integer[])
+              $16::smallint[], $17::integer[], $18::integer[], $19::boolean[])
        AS item (received_on, supplier_id, fingerprint, key1, key2, state, recipient, sender, reference, error,
-                received_at, organization_id, message_id, attempt, part, submitted, delivered)
+                received_at, organization_id, message_id, attempt, part, submitted, delivered, recipients)
 ON CONFLICT (received_on, supplier_id, fingerprint) DO UPDATE
    SET organization_id = excluded.organization_id, message_id = excluded.message_id, attempt = excluded.attempt,
        part = excluded.part, next_try_at = NULL
@@ -288,6 +289,7 @@ async def _keep(
         [row["part"] for row in rows],
         [one.receipt.submitted for one in items],
         [one.receipt.delivered for one in items],
+        [one.receipt.recipients for one in items],
     )
     await _keep_bytes(conn, {key: some[key] for (key,) in kept}, at)
 

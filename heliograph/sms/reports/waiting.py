@@ -51,7 +51,7 @@ async def named(conn: Connection, *, supplier_id: UUID, ids: Sequence[str]) -> l
 
 
 COLUMNS = """supplier_id, fingerprint, keys, state, recipient, sender, reference, error, received_at, submitted,
-              delivered"""
+              delivered, recipients"""
 # Receipts of these ids that came before their submit's answer, oldest first. Each of a receipt's two ids has an index
 # of its own: a supplier whose receipts match nothing must not make every answer read all of them.
 EARLY = f"""
@@ -232,5 +232,6 @@ def read(row: asyncpg.Record) -> ReceivedReceipt:
         reference=row["reference"],
         submitted=row["submitted"],
         delivered=row["delivered"],
+        recipients=row["recipients"],
     )
     return ReceivedReceipt(row["supplier_id"], receipt, row["received_at"], row["fingerprint"])

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 
 from heliograph.base.network.addresses import parse_networks
-from heliograph.suppliers.contract import Inbound, Outcome, Receipt, Submission
+from heliograph.suppliers.contract import Inbound, Outcome, Receipt, ReceiptState, Submission
 from heliograph.suppliers.settings import demand, demand_numbering
 
 #: Type of number of what is written with a calling code.
@@ -38,6 +38,10 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     callback_networks: Annotated[
         str, "Networks that receipts and messages may come from, comma-separated CIDRs; empty: any"
     ] = ""
+    recipient_errors: Annotated[
+        tuple[str, ...],
+        "Error codes in receipts for which nobody but the recipient is to blame: no such number, a handset that is off",
+    ] = ()
     handles_stop: Annotated[
         bool, "The supplier replies to STOP, START and HELP itself: act on them, but send no reply"
     ] = False
@@ -251,6 +255,16 @@ class HttpKind(msgspec.Struct, frozen=True, kw_only=True):
     is_genuine: Callable[[Any, Secrets, Callback], bool] = _genuine
     reply: Callable[[Any], Reply] = _nothing
     batch: Batch | None = None
+    #: Errors of receipts that are the recipient's own affair, beside those that an account's settings name.
+    recipient_errors: frozenset[str] = frozenset()
+
+    def blamed(self, settings: HttpSettings, receipt: Receipt) -> Receipt:
+        """A receipt with whose affair its error is."""
+        if not receipt.error or receipt.state in (ReceiptState.DELIVERED, ReceiptState.PENDING):
+            return receipt
+        if receipt.error not in self.recipient_errors and receipt.error not in settings.recipient_errors:
+            return receipt
+        return msgspec.structs.replace(receipt, recipients=True)
 
 
 def inbound_of(

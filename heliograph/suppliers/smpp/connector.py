@@ -110,6 +110,7 @@ class SmppConnector:
             final_states=settings.final_states,
             sniff=settings.dlr_sniff,
             alphabet=settings.default_alphabet,
+            recipient_errors=frozenset(settings.recipient_errors),
         )
         self._wanted = sessions
         self._receipts: PduIntake[Receipt] = PduIntake(on_receipts, limit=settings.receipts_queue, name="receipts")

@@ -11,7 +11,7 @@ SMSC writes, say what a PDU is; its text does so only where the operator switche
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 import msgspec
@@ -85,6 +85,8 @@ class ReceiptRules(msgspec.Struct, frozen=True, kw_only=True):
     sniff: bool = False
     #: What data_coding 0 means to the supplier.
     alphabet: texts.Alphabet = "gsm"
+    #: Error codes that are the recipient's own affair, beside those of GSM where a receipt says that they are GSM's.
+    recipient_errors: Collection[str] = ()
 
 
 def parse(pdu: DeliverSm | DataSm, raw: bytes, rules: ReceiptRules) -> Receipt | Inbound:
@@ -120,17 +122,20 @@ def parse(pdu: DeliverSm | DataSm, raw: bytes, rules: ReceiptRules) -> Receipt |
     recipient, sender = pdu.source_addr.removeprefix("+"), pdu.destination_addr.removeprefix("+")
     if recipient and not recipient.isdigit() and sender.isdigit():
         recipient, sender = sender, recipient  # addresses left as they were in the submit
+    error = _error(tlvs.get(Tag.NETWORK_ERROR_CODE), fields.get("err", ""))
+    is_lost = state not in (ReceiptState.DELIVERED, ReceiptState.PENDING)
     return Receipt(
         keys,
         state,
         recipient,
         sender,
         raw,
-        _error(tlvs.get(Tag.NETWORK_ERROR_CODE), fields.get("err", "")),
+        error,
         _u16(tlvs.get(Tag.USER_MESSAGE_REFERENCE)) if tlvs else None,
         _count(fields.get("sub")),
         _count(fields.get("dlvrd")),
         "" if known else word.upper()[:_LONGEST_WORD] or NO_WORD,
+        recipients=is_lost and (error in rules.recipient_errors or error in GSM_ERRORS),
     )
 
 
@@ -185,6 +190,11 @@ def split_udh(payload: bytes) -> tuple[dict[int, bytes], bytes]:
         return _NO_ELEMENTS, payload
     return elements, payload[end:]
 
+
+#: Errors of a network that are the recipient's own, as `_error` writes network_error_code (SMPP 3.4 §5.3.2.31: type 3
+#: is GSM), by 3GPP 29.002 §17.6.6: unknown, unidentified, absent (6 and 27), illegal subscriber or equipment, no SMS
+#: subscribed to, calls barred, busy with another message.
+GSM_ERRORS = frozenset(f"3:{code}" for code in (1, 5, 6, 9, 11, 12, 13, 27, 31))
 
 # -- helpers -----------------------------------------------------------------------------------------------------------
 

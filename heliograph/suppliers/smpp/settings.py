@@ -115,6 +115,10 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dlr_id_base: Annotated[Base, "Number base of the id in a receipt's text"] = "text"
     tlv_id_base: Annotated[Base | None, "Number base of the id in a receipt's TLV; empty: as in the text"] = None
     final_states: Annotated[dict[str, ReceiptState], "stat (capitals) → its meaning here: ACCEPTD → delivered"] = {}
+    recipient_errors: Annotated[
+        tuple[str, ...],
+        "Error codes in receipts for which nobody but the recipient is to blame: no such number, a handset that is off",
+    ] = ()
     handles_stop: Annotated[
         bool, "The supplier replies to STOP, START and HELP itself: act on them, but send no reply"
     ] = False

@@ -120,4 +120,7 @@ KIND = HttpKind(
     batch=Batch(
         request=request_several, answer=answer_several, alike=lambda submission: (submission.sender, submission.text)
     ),
+    recipient_errors=frozenset(
+        ("AbsentSubscriber", "UserAccountSuspended", "UserDoesNotExist", "UserInBlackList", "UserIsInactive")
+    ),
 )

@@ -142,4 +142,5 @@ KIND = HttpKind(
     inbound=messages_from(json_list("results"), MESSAGE),
     is_genuine=by_password,
     batch=Batch(request=request_several, answer=answer_several),
+    recipient_errors=frozenset(("1", "5", "6", "9", "11", "12", "13", "27", "31")),
 )

@@ -133,4 +133,5 @@ KIND = HttpKind(
     inbound=messages_from(form_body, MESSAGE),
     is_genuine=is_genuine,
     reply=lambda settings: Reply(b"<Response/>", "text/xml"),
+    recipient_errors=frozenset(("30003", "30005", "30006")),
 )

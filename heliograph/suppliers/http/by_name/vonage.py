@@ -132,4 +132,5 @@ KIND = HttpKind(
     receipts=receipts_from(any_fields, RECEIPT, STATES),
     inbound=messages_from(any_fields, MESSAGE),
     is_genuine=is_genuine,
+    recipient_errors=frozenset(("2", "3", "4", "7", "9", "13")),
 )
