@@ -13,9 +13,11 @@ from heliograph.base.actor import SYSTEM
 from heliograph.console.table import ROUTES
 from heliograph.people import links, users
 from heliograph.people.operators import accounts
+from heliograph.routes import rules
+from heliograph.routes.lookup import Choice, Route
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.dispatch import routing
-from heliograph.sms.management import drafts
+from heliograph.sms.management import drafts, rerouting
 from tests.processes import until_true
 
 from .conftest import DAY, LONG, NIGHT, PASSWORD, Look, Site, browsing, looks
@@ -257,6 +259,11 @@ async def test_every_page_of_the_console(site: Site) -> None:
         (supplier, *_) = await routing.load(conn)
         operator = await conn.fetchval("SELECT user_id FROM operators")
         draft = await drafts.begin(conn, name="draft", kind="smpp")
+        way = Route(id=supplier.id, name="moz", country="MZ", choices=(Choice(supplier.id),))
+        way = await rules.add(conn, way)
+        async with conn.transaction():
+            await rules.set_state(conn, await rules.lock(conn, route="moz"), "paused")
+        (entry, *_) = await rerouting.history(conn, route_id=way.id)
     organization = str(site.made.actor.organization_id)
     ids = {
         "organizations": organization,
@@ -264,6 +271,7 @@ async def test_every_page_of_the_console(site: Site) -> None:
         "operators": str(operator),
         "wallets": organization,
         "drafts": str(draft),
+        "routes": str(way.id),
     }
     paths = []
     for route in ROUTES:
@@ -276,6 +284,7 @@ async def test_every_page_of_the_console(site: Site) -> None:
             if "{id}" in route.path and room not in (*ids, "approvals"):
                 continue  # of a thing that is not there
             path = route.path.replace("{organization}", organization).replace("{month}", "2026-01")
+            path = path.replace("{entry}", str(entry.id))
             paths.append(re.sub(r"\{id\}", str(asked.id) if room == "approvals" else ids.get(room, ""), path))
     for path in paths:
         await look(path)

@@ -454,6 +454,7 @@ SUBMITTED = {
     "/console/receipts/words/error": "supplier.code_explained",
     "/console/suppliers/{id}/pause": "supplier.state_changed",
     "/console/suppliers/{id}/resume": "supplier.state_changed",
+    "/console/registrations": "sender_id.registered",
     "/console/routes/new": "route.added",
     "/console/routes/{id}/edit": "route.changed",
     "/console/routes/{id}/pause": "route.changed",

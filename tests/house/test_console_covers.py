@@ -56,6 +56,8 @@ PAIRS = {
     "sender reject": "/console/approvals/{organization}/{id}/reject",
     "sender suspend": f"{ONE}/senders/{{sender}}/suspend",
     "sender default": f"{ONE}/senders/{{sender}}/default",
+    "sender register": "/console/registrations",
+    "sender registrations": "/console/registrations",
     "quota grant": f"{ONE}/quota",
     "quota adjust": f"{ONE}/quota",
     "quota show": ONE,
@@ -124,10 +126,10 @@ DASHBOARD = {
 }
 #: Commands that have no page yet. This list only shrinks.
 MISSING = {
-    *("sender register", "sender registrations", "quota refunds", "queue withdraw"),
+    *("quota refunds", "queue withdraw"),
     *("whatsapp account remove", "whatsapp inbound simulate"),
 }
-MOST_MISSING = 6
+MOST_MISSING = 4
 
 
 def test_each_command_has_its_page_or_is_known_to_lack_it() -> None:

@@ -9,7 +9,6 @@ import typer
 
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import NotFound
 from heliograph.cli.terminal.console import (
     DataDir,
     Json,
@@ -196,7 +195,7 @@ def register(
 
     async def work(conn: Connection) -> list[Registered]:
         actor = await operator(conn, org)
-        one = await _find(conn, actor, which)
+        one = await sender_ids.find(conn, actor, which=which)
         await registrations.put(
             conn,
             organization_id=actor.organization_id,
@@ -244,11 +243,4 @@ def _review(which: str, org: str | None, status: str, reason: str | None, json: 
 
 
 async def _id(conn: Connection, actor: Actor, which: str) -> UUID:
-    return (await _find(conn, actor, which)).id
-
-
-async def _find(conn: Connection, actor: Actor, which: str) -> SenderId:
-    for one in await sender_ids.list_all(conn, actor):
-        if which.lower() in (one.value.lower(), str(one.id)):
-            return one
-    raise NotFound("There is no such sender ID.", sender_id=which)
+    return (await sender_ids.find(conn, actor, which=which)).id

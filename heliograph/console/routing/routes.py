@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.console.routing import changing, editing, explained, listing
+from heliograph.console.routing import changing, editing, explained, listing, registering
 from heliograph.pages.routes import Route, get, post
 from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE
 
@@ -24,4 +24,6 @@ ROUTES: tuple[Route, ...] = (
     post("/console/routes/{id}/remove", changing.remove, permission=CARRIAGE_CHANGE),
     get("/console/routes/{id}/undo/{entry}", changing.show_undo, permission=CARRIAGE_CHANGE),
     post("/console/routes/{id}/undo/{entry}", changing.undo, permission=CARRIAGE_CHANGE),
+    get("/console/registrations", registering.show, permission=CARRIAGE),
+    post("/console/registrations", registering.register, permission=CARRIAGE_CHANGE),
 )

@@ -216,6 +216,14 @@ async def list_all(conn: Connection, actor: Actor) -> list[SenderId]:
     return [SenderId(*row.values()) for row in await conn.fetch(LIST, actor.organization_id, MOST_LISTED)]
 
 
+async def find(conn: Connection, actor: Actor, *, which: str) -> SenderId:
+    """The organization's sender ID with this value (any case) or id. Raises NotFound."""
+    for one in await list_all(conn, actor):
+        if which.lower() in (one.value.lower(), str(one.id)):
+            return one
+    raise NotFound("There is no such sender ID.", sender_id=which)
+
+
 # The row lock comes first: two requests must not both become the last one that may wait.
 LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 STANDING = """

@@ -1,0 +1,109 @@
+"""Where organizations' senders are registered, by country, network and supplier, and saying how far that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from heliograph.accounts import organizations
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.console.acting import acting_for
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.senders import registrations
+from heliograph.senders.book import STATES
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.dispatch import routing
+
+HERE = "/console/registrations"
+#: Registrations that a page shows.
+LISTED = 500
+#: Fields of the form, as `heliograph sender register` takes them.
+FIELDS = ("organization", "sender", "state", "country", "network", "supplier", "note")
+#: What the rules refuse, as the form says it.
+WRONG: Mapping[str, str] = {
+    "country": "Write a country by its two letters, such as MZ.",
+    "state": "Choose one of those that are offered.",
+    "network": "A network is written MCC-MNC, such as 643-04.",
+    "note": "A note has at most 500 characters.",
+}
+
+
+async def show(request: Request) -> Answer:
+    """Those of all organizations, or of one, with the form."""
+    return Shown(template="routing/registrations.html", values=await _values(request, request.query))
+
+
+async def register(request: Request) -> Answer:
+    """Say how far one is; the organization reads it, without the supplier."""
+    form = {name: request.form.get(name, "").strip() for name in FIELDS}
+    try:
+        async with request.writing() as conn, conn.transaction():
+            try:
+                one = await organizations.find(conn, reference=form["organization"] or None)
+            except (NotFound, Invalid):
+                raise Invalid(("organization", "unknown", "Choose an organization, by its name or id.")) from None
+            try:
+                sender = await sender_ids.find(conn, acting_for(request, one), which=form["sender"])
+            except NotFound:
+                raise Invalid(("sender", "unknown", "The organization has no such sender ID.")) from None
+            await registrations.put(
+                conn,
+                organization_id=one.id,
+                sender_id=sender.id,
+                sender=sender.value,
+                country=form["country"].upper(),
+                network=form["network"],
+                supplier_id=await _supplier(request, form["supplier"]),
+                state=form["state"],
+                note=form["note"],
+                by=request.who,
+            )
+    except Invalid as refusal:
+        listed = refusal.details["fields"]
+        worded = Invalid(*((two["field"], two["issue"], WRONG.get(two["field"], two["message"])) for two in listed))
+        return refused("routing/registrations.html", worded, await _values(request, form))
+    state = request.text(words.REGISTRATIONS[form["state"]])
+    said = request.text("Recorded: %(sender)s, %(state)s.", sender=sender.value, state=state)
+    return Elsewhere(location=request.to(HERE, organization=one.name), notice=said)
+
+
+async def _supplier(request: Request, text: str) -> UUID | None:
+    """The supplier that was chosen; None: whichever. Raises Invalid."""
+    if not text:
+        return None
+    async with request.reading() as conn:
+        for one in await routing.load(conn):
+            if str(one.id) == text:
+                return one.id
+    raise Invalid(("supplier", "unknown", "There is no such supplier."))
+
+
+async def _values(request: Request, given: Mapping[str, str]) -> dict[str, Any]:
+    typed = {name: given.get(name, "") for name in FIELDS}
+    typed["state"] = typed["state"] or STATES[0]
+    asked = request.query.get("organization", "").strip()
+    async with request.reading() as conn:
+        organization_id, is_unknown = None, False
+        if asked:
+            try:
+                organization_id = (await organizations.find(conn, reference=asked)).id
+            except (NotFound, Invalid):
+                is_unknown = True
+        found = (
+            [] if is_unknown else await registrations.everywhere(conn, organization_id=organization_id, limit=LISTED)
+        )
+        suppliers = [(str(one.id), one.name) for one in await routing.load(conn)]
+    return {
+        "rows": found,
+        "is_cut": len(found) == LISTED,
+        "asked": asked,
+        "typed": typed,
+        "said": {name: request.text(words.REGISTRATIONS[name]) for name in STATES},
+        "suppliers": suppliers,
+        "ids": {name: id for id, name in suppliers},
+        "may_change": request.may(permission=CARRIAGE_CHANGE),
+    }
