@@ -35,6 +35,8 @@ class Change(msgspec.Struct, frozen=True):
     what: str
     tag: str | None
     count: int
+    #: Who was changed, where that is known.
+    ids: Sequence[UUID] = ()
 
 
 # In the order of numbers, as whoever writes several contacts does.
@@ -86,7 +88,7 @@ async def add_tag(conn: Connection, actor: Actor, *, ids: Sequence[UUID], tag: s
     are. Runs in the caller's transaction. Raises Invalid."""
     held = await _held(conn, actor, ids)
     wanted = [row["id"] for row in held if tag not in row["tags"] and len(row["tags"]) < MAX_TAGS]
-    change = Change(uuid7(), "tagged", tag, len(wanted))
+    change = Change(uuid7(), "tagged", tag, len(wanted), wanted)
     if wanted:
         await conn.execute(ADD, actor.organization_id, actor.mode, wanted, tag, change.id, clock.now())
         await _record(conn, actor, change, held, wanted)
@@ -97,7 +99,7 @@ async def remove_tag(conn: Connection, actor: Actor, *, ids: Sequence[UUID], tag
     """Take a tag from contacts. Runs in the caller's transaction. Raises Invalid."""
     held = await _held(conn, actor, ids)
     wanted = [row["id"] for row in held if tag in row["tags"]]
-    change = Change(uuid7(), "untagged", tag, len(wanted))
+    change = Change(uuid7(), "untagged", tag, len(wanted), wanted)
     if wanted:
         await conn.execute(REMOVE, actor.organization_id, actor.mode, wanted, tag, change.id, clock.now())
         await _record(conn, actor, change, held, wanted)

@@ -2179,7 +2179,7 @@ CREATE TABLE exports (
     organization_id uuid NOT NULL CONSTRAINT exports_organization REFERENCES organizations,
     id              uuid NOT NULL,
     mode            text NOT NULL CHECK (mode IN ('live', 'test')),
-    kind            text NOT NULL CHECK (kind IN ('messages', 'contacts', 'audit', 'usage', 'opt_outs', 'rejects')),
+    kind            text NOT NULL CHECK (kind IN ('messages', 'contacts', 'audit', 'usage', 'opt_outs', 'rejects', 'cancel', 'tag')),
     user_id         uuid NOT NULL,
     author          text NOT NULL,
     wanted          text NOT NULL,
@@ -2197,7 +2197,7 @@ CREATE TABLE exports (
     PRIMARY KEY (organization_id, id)
 );
 CREATE INDEX exports_due ON exports (organization_id, id) WHERE state = 'running';
-COMMENT ON TABLE exports IS 'tenant: files that members asked for, written by workers page by page; forgotten after a week, and at once when a person of the organization is erased';
+COMMENT ON TABLE exports IS 'tenant: files that members asked for, and changes to all that fits a list, done by workers page by page; forgotten after a week, and at once when a person of the organization is erased';
 COMMENT ON COLUMN exports.wanted IS 'JSON: filters, form, and what its reader may see in it';
 COMMENT ON COLUMN exports.place IS 'id of the last row that was looked at; moves in the commit that writes its chunk';
 COMMENT ON COLUMN exports.is_cut IS 'it ended at the most that a file may hold';

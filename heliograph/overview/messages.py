@@ -6,7 +6,7 @@ is returned here is for customers, and a page of the list omits nothing between 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -187,6 +187,13 @@ async def list_page(
 def _fits(wanted: Sequence[str] | None, shown: Sequence[str]) -> bool:
     """Whether messages of a channel that has these statuses can be among those that are wanted."""
     return wanted is None or not set(wanted).isdisjoint(shown)
+
+
+async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> list[Message]:
+    """Those of the messages, of either channel, that are there, newest first."""
+    found = [_of_sms(one) for one in await sms.by_ids(conn, actor, ids=ids)]
+    found += [_of_whatsapp(one) for one in await whatsapp.by_ids(conn, actor, ids=ids)]
+    return sorted(found, key=lambda one: one.id, reverse=True)
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:

@@ -68,6 +68,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "iso": iso,
         "export_kind": _named(words.EXPORT_KINDS),
         "export_state": _named(words.EXPORT_STATES),
+        "change_state": _named({**words.EXPORT_STATES, **words.CHANGE_STATES}),
         "role_name": _named(words.ROLES),
         "work_name": _named(words.WORK),
         "action_name": _named(ACTIONS),

@@ -76,7 +76,10 @@ EXPORT_KINDS: Mapping[str, str] = {
     "usage": "Usage",
     "opt_outs": "Opt-outs",
     "rejects": "Rejected rows",
+    "cancel": "Messages canceled",
+    "tag": "Contacts tagged or untagged",
 }
+CHANGE_STATES: Mapping[str, str] = {"running": "Under way", "finished": "Done"}
 EXPORT_STATES: Mapping[str, str] = {
     "running": "Being written",
     "finished": "Ready",

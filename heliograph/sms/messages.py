@@ -7,7 +7,6 @@ try things out can neither read nor cancel what goes to people.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
@@ -272,19 +271,54 @@ async def waiting(conn: Connection, actor: Actor, *, id: UUID) -> Waiting | None
     return None if row is None else Waiting(*row)
 
 
-async def cancel(conn: Connection, actor: Actor, *, id: UUID) -> Message:
-    """Cancel a message that no supplier has yet, and refund it. Idempotent.
+BY_IDS = f"""
+SELECT {_COLUMNS.format(status=shown_status("m", SENDING))} FROM messages m
+ WHERE organization_id = $1 AND id = ANY ($2) AND mode = ANY ($3)
+"""
 
-    Raises NotFound, and MessageNotCancelable once it is on its way or has ended. Its queue row is deleted first: from
-    then on no worker can claim it; a claim that is being committed is waited for.
+
+async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> list[Message]:
+    """Those of the messages that are there."""
+    rows = await conn.fetch(BY_IDS, actor.organization_id, list(ids), list(actor.modes)) if ids else []
+    return [_message(row) for row in rows]
+
+
+#: How often a batch is tried again of which something else moved a message meanwhile.
+TRIES = 3
+STATES = """
+SELECT id, status, segments FROM messages
+ WHERE organization_id = $1 AND id = ANY ($2) AND mode = ANY ($3) ORDER BY id
+"""
+
+
+async def cancel_many(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict[UUID, bool]:
+    """Cancel those of these messages that no supplier has yet, and refund them; says of each that is there whether it
+    is canceled now. Idempotent.
+
+    Their queue rows are deleted first: from then on no worker can claim them; a claim that is being committed is waited
+    for.
     """
+    for _ in range(TRIES):
+        rows = await conn.fetch(STATES, actor.organization_id, list(ids), list(actor.modes))
+        unsent = [
+            Unsent(actor.organization_id, row["id"], row["segments"]) for row in rows if row["status"] == "accepted"
+        ]
+        taken: set[UUID] = set()
+        if unsent:
+            try:
+                async with conn.transaction():
+                    taken = await withdrawal.withdraw(conn, unsent, at=clock.now(), reason="canceled")
+            except Overtaken:
+                continue
+        return {row["id"]: row["id"] in taken or row["status"] == "canceled" for row in rows}
+    return {row["id"]: row["status"] == "canceled" for row in rows}
+
+
+async def cancel(conn: Connection, actor: Actor, *, id: UUID) -> Message:
+    """Cancel a message that no supplier has yet, and refund it, as `cancel_many`. Raises NotFound, and
+    MessageNotCancelable once it is on its way or has ended."""
+    await cancel_many(conn, actor, ids=[id])
     row = await _row(conn, actor, id)
-    if row["status"] == "accepted":
-        unsent = Unsent(actor.organization_id, id, row["segments"])
-        with contextlib.suppress(Overtaken):
-            async with conn.transaction():
-                await withdrawal.withdraw(conn, [unsent], at=clock.now(), reason="canceled")
-        row = await _row(conn, actor, id)
     if row["status"] != "canceled":
         # One that is still `accepted` is in the hands of a worker.
         raise MessageNotCancelable(status=SENDING if row["status"] == "accepted" else row["status"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Literal
+from uuid import UUID
 
 from heliograph.accounts import organizations
 from heliograph.base import phones
@@ -20,7 +21,7 @@ from heliograph.dashboard import exporting
 from heliograph.dashboard.audience import lists, words
 from heliograph.inbox import threads
 from heliograph.overview import messages
-from heliograph.overview.exports.kinds import Contacts
+from heliograph.overview.exports.kinds import Contacts, Tag
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.pieces import leafing
 from heliograph.pages.requests import Request
@@ -59,6 +60,7 @@ async def show_list(request: Request) -> Answer:
         "countries": lists.countries(request),
         "may_write": request.may(WRITE),
         "may_export": request.may(WRITE, EXPORT),
+        "all_that_fit": request.to("/contacts/all", **kept),
         "writes_to": _campaign(request, kept),
         "change": change,
         "here": request.to("/contacts", **kept, **limited, after=request.query.get("after")),
@@ -184,7 +186,7 @@ async def change_marked(request: Request) -> Answer:
     """Tag, untag or delete the people that were marked; the list that comes after offers to undo it."""
     back = _back(request)
     do = request.form.get("do", "")
-    ids = [id for id in map(lists.id_of, request.form.get("ids", "").split(",")) if id is not None]
+    ids = _marked(request)
 
     async def work(conn: Connection) -> tuple[str, int]:
         actor = request.actor
@@ -229,13 +231,58 @@ async def undo(request: Request) -> Answer:
 
 
 async def export(request: Request) -> Answer:
-    """Have all that fit written to a file."""
+    """Have all that fit, or those that are marked, written to a file."""
     kept = lists.kept(request.form, FIELDS)
     form: Literal["csv", "jsonl"] = "jsonl" if lists.as_json(request) else "csv"
     async with request.reading() as conn:
         filters, _ = await filters_of(conn, request, kept)
-    wanted = Contacts(form=form, delimiter=exporting.separator(request), filters=filters)
+    wanted = Contacts(
+        form=form, delimiter=exporting.separator(request), filters=filters, ids=tuple(_marked(request)[: marked.MOST])
+    )
     return await exporting.ask(request, request.actor, wanted)
+
+
+async def show_all(request: Request) -> Answer:
+    """Before all that fit the filters are tagged: how many they are, as far as a look goes."""
+    return Shown(template="audience/people_all.html", values=await _fitting(request, ""))
+
+
+async def change_all(request: Request) -> Answer:
+    """Have all that fit the filters tagged or untagged, and show how far it is."""
+    typed = request.form.get("tag", "")
+    async with request.reading() as conn:
+        filters, _ = await filters_of(conn, request, lists.kept(request.query, FIELDS))
+    try:
+        value = records.tag(typed, "tag")
+    except Invalid:
+        said = Invalid(("tag", "length", words.CONTACT_FORM["tag"]))
+        return refused("audience/people_all.html", said, await _fitting(request, typed))
+    is_removed = request.form.get("do") == "untag"
+    delimiter = exporting.separator(request)
+    return await exporting.ask(
+        request,
+        request.actor,
+        Tag(form="csv", delimiter=delimiter, filters=filters, value=value, is_removed=is_removed),
+    )
+
+
+async def _fitting(request: Request, typed: str) -> dict[str, Any]:
+    kept = lists.kept(request.query, FIELDS)
+    async with request.reading() as conn:
+        filters, _ = await filters_of(conn, request, kept)
+        found = await search.search(conn, request.actor, filters=filters, limit=LOOKED)
+    return {
+        "typed": typed,
+        "count": min(len(found.contacts), LOOKED),
+        "is_more": len(found.contacts) > LOOKED,
+        "looked_until": None if found.seen is None else time_of(found.seen),
+        "action": request.to("/contacts/all", **kept),
+        "back": request.to("/contacts", **kept),
+    }
+
+
+def _marked(request: Request) -> list[UUID]:
+    return [id for id in map(lists.id_of, request.form.get("ids", "").split(",")) if id is not None]
 
 
 def _campaign(request: Request, kept: dict[str, str]) -> str:

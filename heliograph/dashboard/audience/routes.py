@@ -26,6 +26,8 @@ ROUTES: tuple[Route, ...] = (
     get("/contacts/new", people.show_new, WRITE),
     post("/contacts", people.create, WRITE),
     post("/contacts/marked", people.change_marked, WRITE),
+    get("/contacts/all", people.show_all, WRITE),
+    post("/contacts/all", people.change_all, WRITE),
     post("/contacts/undo", people.undo, WRITE),
     post("/contacts/export", people.export, WRITE, EXPORT, is_proved=True),
     get("/contacts/tags", tags.show_list, READ),

@@ -1,4 +1,4 @@
-"""D3 Messages: one list of both channels, by the filters of the address, exported and canceled as it stands there."""
+"""D3 Messages: one list of both channels, by the filters of the address, exported as it stands there."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from uuid import UUID
 
 from heliograph.accounts import api_keys
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import time_of
 from heliograph.dashboard import exporting, listing, seeing
-from heliograph.dashboard.messaging import finding, message
+from heliograph.dashboard.messaging import finding, marked, message
 from heliograph.dashboard.messaging.finding import REASONS, Wanted
 from heliograph.overview import messages
 from heliograph.overview.exports.kinds import Messages
@@ -21,14 +20,11 @@ from heliograph.pages.lists import columns
 from heliograph.pages.pieces import leafing
 from heliograph.pages.requests import Request
 from heliograph.sms import messages as sms
-from heliograph.sms.messages import MessageNotCancelable
 
 #: Characters of a text that a list shows.
 EXCERPT = 60
 #: Looks that "Look further back" makes at a time, and messages that are counted above a list.
 LOOKS, NEWER = 10, 99
-#: Messages that may be marked at once.
-MARKS = 200
 
 
 async def show_list(request: Request) -> Answer:
@@ -69,7 +65,8 @@ async def show_list(request: Request) -> Answer:
         "is_first": after is None,
         "looked_until": None if found.seen is None else time_of(found.seen),
         "further": request.again(after=None if last is None else _following(request, last), far="1", top=""),
-        "may_mark": request.may("sms:send"),
+        "may_send": request.may("sms:send"),
+        "may_cancel_all": marked.may_cancel(request, wanted),
         "panel": None,
     }
     if (opened := leafing.opened(request)) is not None:
@@ -80,35 +77,18 @@ async def show_list(request: Request) -> Answer:
 
 
 async def export(request: Request) -> Answer:
-    """Have all that fit the filters written to a file."""
+    """Have all that fit the filters, or the marked ones, written to a file."""
     wanted = finding.read(request)
     kind: Literal["csv", "jsonl"] = "jsonl" if request.form.get("format") == "jsonl" else "csv"
     sees: Literal["all", "own", "none"] = seeing.whose(request)
-    filters = Messages(form=kind, delimiter=exporting.separator(request), filters=wanted.filters, sees=sees)
+    filters = Messages(
+        form=kind,
+        delimiter=exporting.separator(request),
+        filters=wanted.filters,
+        sees=sees,
+        ids=tuple(marked.read(request)),
+    )
     return await exporting.ask(request, request.actor, filters)
-
-
-async def cancel_marked(request: Request) -> Answer:
-    """Take back those of the marked messages that nobody has yet."""
-    ids = [one for one in request.form.get("id", "").split(",") if one][:MARKS]
-    done = late = 0
-    for text in ids:
-        try:
-            async with request.writing() as conn:
-                await sms.cancel(conn, request.actor, id=UUID(text))
-            done += 1
-        except (MessageNotCancelable, NotFound):
-            late += 1
-        except ValueError:
-            raise Invalid(("id", "format", "This is no id.")) from None
-    count = request.speech.count
-    said = count("%(num)s message canceled.", "%(num)s messages canceled.", done)
-    if late:
-        said += " " + count("%(num)s can no longer be canceled.", "%(num)s messages can no longer be canceled.", late)
-    if not ids:
-        said = request.text("Mark the messages first.")
-    kept = {name: value for name, value in request.query.items() if name not in ("mode", "after")}
-    return Elsewhere(location=request.to("/messages", **kept), notice=said)
 
 
 async def _look(conn: Connection, request: Request, wanted: Wanted, *, after: UUID | None, size: int) -> Found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard.messaging import finding, home, message, messages
+from heliograph.dashboard.messaging import finding, home, marked, message, messages
 from heliograph.pages.routes import Route, alike, get, own, post, public
 from heliograph.people.roles import REVEAL
 
@@ -11,7 +11,10 @@ ROUTES: tuple[Route, ...] = (
     own("POST", "/checklist/dismiss", home.dismiss),
     alike("/messages", messages.show_list, "sms:read"),
     post("/messages/export", messages.export, "sms:read"),
-    post("/messages/cancel", messages.cancel_marked, "sms:send"),
+    post("/messages/marked", marked.act, "sms:send"),
+    post("/messages/again", marked.send_again, "sms:send"),
+    get("/messages/all", marked.show_all, "sms:send"),
+    post("/messages/all", marked.cancel_all, "sms:send"),
     alike("/messages/{id}", message.show, "sms:read"),
     post("/messages/{id}/cancel", message.cancel, "sms:send"),
     post("/messages/{id}/reveal", message.reveal, "sms:read", REVEAL, is_proved=True),

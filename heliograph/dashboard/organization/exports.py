@@ -21,6 +21,8 @@ NEEDS: dict[str, tuple[str | None, str | None]] = {
     "usage": (None, USAGE),
     "opt_outs": ("contacts:write", EXPORT),
     "rejects": ("contacts:write", None),
+    "cancel": ("sms:send", None),
+    "tag": ("contacts:write", None),
 }
 KINDS = {
     "csv": "text/csv; charset=utf-8",

@@ -15,15 +15,18 @@ from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound, Refusal
-from heliograph.base.ids import uuid7
+from heliograph.base.ids import time_of, uuid7
 from heliograph.consent import exporting as opt_outs
 from heliograph.contacts import exporting as contacts
 from heliograph.overview.exports.kinds import (
     Audit,
+    Cancel,
+    Change,
     Contacts,
     Messages,
     OptOuts,
     Rejects,
+    Tag,
     Usage,
     Wanted,
 )
@@ -52,6 +55,8 @@ class Export(msgspec.Struct, frozen=True):
     wanted: Wanted
     #: "running", "finished", "stopped", "failed" or "erased".
     state: str
+    #: Where the next page begins, in words of its kind.
+    place: str | None
     rows: int
     size: int
     chunks: int
@@ -66,6 +71,19 @@ class Export(msgspec.Struct, frozen=True):
         return self.state != "running"
 
     @property
+    def is_change(self) -> bool:
+        """It changes what it finds."""
+        return isinstance(self.wanted, Change)
+
+    @property
+    def reached(self) -> datetime | None:
+        """Back to when it has come, of what goes by ids."""
+        try:
+            return None if self.place is None else time_of(UUID(self.place))
+        except ValueError:
+            return None
+
+    @property
     def ends_at(self) -> datetime:
         """When it is forgotten."""
         return self.created_at + KEPT
@@ -76,7 +94,7 @@ class Export(msgspec.Struct, frozen=True):
         return f"{self.wanted.name}.{self.wanted.form}"
 
 
-COLUMNS = "id, mode, kind, user_id, author, wanted, state, rows, size, chunks, is_cut, created_at, finished_at"
+COLUMNS = "id, mode, kind, user_id, author, wanted, state, place, rows, size, chunks, is_cut, created_at, finished_at"
 # The row lock comes first: two people must not both begin the last export that there is room for.
 LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 OPEN = "SELECT count(*) FROM exports WHERE organization_id = $1 AND state = 'running'"
@@ -120,6 +138,12 @@ async def _record(conn: Connection, actor: Actor, wanted: Wanted) -> None:
             await audit.record(conn, actor, "contacts.exported", object_id=actor.organization_id, after=after)
         case Contacts():
             await contacts.begin(conn, actor, filters=wanted.filters, as_json=is_json)
+        case Cancel(filters=filters):
+            after = {"from": filters.date_from, "to": filters.date_to, "campaign": filters.campaign_id}
+            await audit.record(conn, actor, "messages.canceling", object_id=actor.organization_id, after=after)
+        case Tag():
+            after = {"tag": wanted.value, "removed": wanted.is_removed, "tags": list(wanted.filters.tags)}
+            await audit.record(conn, actor, "contacts.tagging", object_id=actor.organization_id, after=after)
         case Audit():
             await audit_log.begin(conn, actor, wanted.filters, as_json=is_json)
         case Usage():

@@ -45,6 +45,8 @@ class Messages(_Wanted, frozen=True, kw_only=True, tag="messages"):
     filters: messages.Filters
     #: Whose numbers its reader sees whole: of all, of what they sent themselves, or of none.
     sees: Literal["all", "own", "none"]
+    #: Only these, which somebody marked, whatever the filters say.
+    ids: tuple[UUID, ...] = ()
 
     @property
     def name(self) -> str:
@@ -56,6 +58,8 @@ class Contacts(_Wanted, frozen=True, kw_only=True, tag="contacts"):
     """Contacts of a list's filters."""
 
     filters: search.Filters
+    #: Only these, which somebody marked, whatever the filters say.
+    ids: tuple[UUID, ...] = ()
 
     @property
     def name(self) -> str:
@@ -106,7 +110,35 @@ class Rejects(_Wanted, frozen=True, kw_only=True, tag="rejects"):
         return f"rejects-{str(self.import_id)[-8:]}"
 
 
-Wanted = Messages | Contacts | Audit | Usage | OptOuts | Rejects
+class Cancel(_Wanted, frozen=True, kw_only=True, tag="cancel"):
+    """Messages of a list's filters that no supplier has yet, taken back (`changes`)."""
+
+    filters: messages.Filters
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return "canceled-messages"
+
+
+class Tag(_Wanted, frozen=True, kw_only=True, tag="tag"):
+    """Contacts of a list's filters, given a tag, or rid of it (`changes`)."""
+
+    filters: search.Filters
+    #: In the form of `records.tag`.
+    value: str
+    is_removed: bool = False
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return "untagged-contacts" if self.is_removed else "tagged-contacts"
+
+
+#: What changes all that it finds, and what only writes it down.
+Change = Cancel | Tag
+Written = Messages | Contacts | Audit | Usage | OptOuts | Rejects
+Wanted = Written | Change
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -117,7 +149,7 @@ class Page(msgspec.Struct, frozen=True):
     after: str | None
 
 
-async def page(conn: Connection, actor: Actor, wanted: Wanted, *, after: str | None, is_first: bool) -> Page:
+async def page(conn: Connection, actor: Actor, wanted: Written, *, after: str | None, is_first: bool) -> Page:
     """The next page; the first one of a CSV file begins with its columns. Raises Invalid for filters that no longer
     mean anything, NotFound for an import that is forgotten."""
     match wanted:
@@ -147,13 +179,16 @@ COLUMNS = (
 
 
 async def _messages(conn: Connection, actor: Actor, wanted: Messages, after: str | None, is_first: bool) -> Page:
-    found = await messages.list_page(conn, actor, filters=wanted.filters, after=_id(after), limit=PAGE)
-    listed = found.messages[:PAGE]
-    further = _place(listed[-1].id if len(found.messages) > PAGE else found.seen)
+    if wanted.ids:
+        listed, further = await messages.by_ids(conn, actor, ids=wanted.ids), None
+    else:
+        found = await messages.list_page(conn, actor, filters=wanted.filters, after=place_of(after), limit=PAGE)
+        listed = found.messages[:PAGE]
+        further = _place(listed[-1].id if len(found.messages) > PAGE else found.seen)
     values = [_of_message(one, actor, wanted) for one in listed]
     if wanted.form == "csv":
         rows = [["" if (cell := one[name]) is None else str(cell) for name in COLUMNS] for one in values]
-        return Page(_sheet(wanted, COLUMNS, rows, is_first), len(listed), further)
+        return Page(sheet(wanted, COLUMNS, rows, is_first), len(listed), further)
     return Page(_lines(values), len(listed), further)
 
 
@@ -190,11 +225,14 @@ def _of_message(one: Message, actor: Actor, wanted: Messages) -> dict[str, str |
 
 
 async def _contacts(conn: Connection, actor: Actor, wanted: Contacts, after: str | None, is_first: bool) -> Page:
-    found = await search.search(conn, actor, filters=wanted.filters, after=_id(after), limit=PAGE)
-    listed = found.contacts[:PAGE]
-    further = _place(listed[-1].id if len(found.contacts) > PAGE else found.seen)
+    if wanted.ids:
+        listed, further = await search.by_ids(conn, actor, ids=wanted.ids), None
+    else:
+        found = await search.search(conn, actor, filters=wanted.filters, after=place_of(after), limit=PAGE)
+        listed = found.contacts[:PAGE]
+        further = _place(listed[-1].id if len(found.contacts) > PAGE else found.seen)
     if wanted.form == "csv":
-        text = _sheet(wanted, contacts.COLUMNS, [contacts.cells(one) for one in listed], is_first)
+        text = sheet(wanted, contacts.COLUMNS, [contacts.cells(one) for one in listed], is_first)
     else:
         text = "".join(contacts.line(one) for one in listed)
     return Page(text, len(listed), further)
@@ -214,7 +252,7 @@ async def _opt_outs(conn: Connection, actor: Actor, wanted: OptOuts, after: str 
     values = [opt_outs.values(one) for one, _ in listed]
     if wanted.form == "csv":
         rows = [[one[name] or "" for name in opt_outs.COLUMNS] for one in values]
-        return Page(_sheet(wanted, opt_outs.COLUMNS, rows, is_first), len(rows), further)
+        return Page(sheet(wanted, opt_outs.COLUMNS, rows, is_first), len(rows), further)
     return Page(_lines(values), len(values), further)
 
 
@@ -224,10 +262,11 @@ async def _rejects(conn: Connection, actor: Actor, wanted: Rejects, after: str |
     listed = found[:PAGE]
     rows = [[str(one.row), one.reason, *one.cells] for one in listed]
     further = str(listed[-1].row) if len(found) > PAGE else None
-    return Page(_sheet(wanted, [*REJECT_COLUMNS, *draft.columns], rows, is_first), len(rows), further)
+    return Page(sheet(wanted, [*REJECT_COLUMNS, *draft.columns], rows, is_first), len(rows), further)
 
 
-def _id(after: str | None) -> UUID | None:
+def place_of(after: str | None) -> UUID | None:
+    """The id after which a page begins, of a kind whose places are ids."""
     return None if after is None else UUID(after)
 
 
@@ -236,7 +275,7 @@ def _place(last: UUID | None) -> str | None:
 
 
 async def _audit(conn: Connection, wanted: Audit, after: str | None, is_first: bool) -> Page:
-    looked = await audit.list_page(conn, wanted.filters, after=_id(after), limit=PAGE, is_for_customers=True)
+    looked = await audit.list_page(conn, wanted.filters, after=place_of(after), limit=PAGE, is_for_customers=True)
     columns = audit.Recorded.__struct_fields__
     if wanted.form != "csv":
         return Page(
@@ -248,14 +287,15 @@ async def _audit(conn: Connection, wanted: Audit, after: str | None, is_first: b
         ["" if (cell := iso(one.at) if name == "at" else getattr(one, name)) is None else str(cell) for name in columns]
         for one in looked.entries
     ]
-    return Page(_sheet(wanted, columns, rows, is_first), len(rows), _place(looked.seen))
+    return Page(sheet(wanted, columns, rows, is_first), len(rows), _place(looked.seen))
 
 
 def _lines(values: Sequence[object]) -> str:
     return "".join(msgspec.json.encode(one).decode() + "\n" for one in values)
 
 
-def _sheet(wanted: Wanted, columns: Sequence[str], rows: Sequence[Sequence[str]], is_first: bool) -> str:
+def sheet(wanted: Wanted, columns: Sequence[str], rows: Sequence[Sequence[str]], is_first: bool) -> str:
+    """Rows as CSV, after the columns if they are the first."""
     file = io.StringIO()
     writer = Writer(file, columns, delimiter=wanted.delimiter)
     header = file.tell()

@@ -13,6 +13,7 @@ from datetime import timedelta
 from uuid import UUID
 
 import asyncpg
+import msgspec
 import structlog
 
 from heliograph import notices
@@ -21,8 +22,9 @@ from heliograph.base.database.pool import Connection, Pool, Readers, is_down, pl
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.base.process.crash import crash_point
-from heliograph.overview.exports import jobs, kinds
+from heliograph.overview.exports import changes, jobs, kinds
 from heliograph.overview.exports.jobs import Export
+from heliograph.people.roles import RoleRequired
 from heliograph.queue.work import Loop, Work
 
 log = structlog.get_logger()
@@ -42,7 +44,7 @@ UPDATE exports SET worker = $1, lease_until = now() + $2::interval
  WHERE (organization_id, id) IN (
        SELECT organization_id, id FROM exports WHERE {DUE}
         ORDER BY organization_id <= $3, organization_id, id LIMIT 1 FOR UPDATE SKIP LOCKED)
-RETURNING organization_id, place, {jobs.COLUMNS}
+RETURNING organization_id, {jobs.COLUMNS}
 """
 LET_GO = """
 UPDATE exports SET worker = NULL, lease_until = NULL WHERE organization_id = $1 AND id = $2 AND worker = $3
@@ -105,8 +107,8 @@ class ExportWork(Work):
             except Exception as error:
                 if is_down(error):
                     raise
-                # Filters that no longer mean anything mean nothing the next time, either.
-                tries = 1 if isinstance(error, Invalid | NotFound) else TRIES
+                # Filters that mean nothing any more mean nothing the next time, and who may no longer may not then.
+                tries = 1 if isinstance(error, Invalid | NotFound | RoleRequired) else TRIES
                 log.exception("export failed", export=str(row["id"]), kind=row["kind"])
                 async with conn.transaction():
                     if await conn.fetchval(LATER, *place, FAILED, tries) == "failed":
@@ -123,44 +125,59 @@ class ExportWork(Work):
             state="active",
             by=Who("person", export.user_id, name=export.author),
         )
-        after, rows, size, chunks = row["place"], export.rows, export.size, export.chunks
         for _ in range(STEPS):
-            is_first = chunks == 0
-            async with (
-                self._readers.read(conn) as from_,
-                from_.transaction(isolation="repeatable_read", readonly=True),
-            ):
-                found = await kinds.page(from_, actor, export.wanted, after=after, is_first=is_first)
-            piece = found.text.encode()
-            rows, size, after = rows + found.rows, size + len(piece), found.after
-            is_cut = after is not None and (rows >= MOST_ROWS or size >= MOST_BYTES)
-            ends = after is None or is_cut
-            added = int(bool(piece))
-            async with conn.transaction():
-                if piece:
-                    await conn.execute(CHUNK, actor.organization_id, export.id, chunks, piece)
-                crash_point("export.before_commit")
-                moved = await conn.fetchval(
-                    ADVANCE,
-                    actor.organization_id,
-                    export.id,
-                    self._me,
-                    found.rows,
-                    len(piece),
-                    added,
-                    after,
-                    ends,
-                    self._lease,
-                    is_cut,
-                )
-                if ends:
-                    await notices.record(conn, _ready(actor, export, rows))
-                if moved is None:  # stopped, erased, or another's by now
-                    raise _Gone
+            wanted, after, is_first = export.wanted, export.place, export.chunks == 0
+            if isinstance(wanted, kinds.Change):
+                async with conn.transaction():
+                    found = await changes.step(conn, actor, wanted, after=after, is_first=is_first)
+                    export = await self._keep(conn, actor, export, found)
+            else:
+                async with (
+                    self._readers.read(conn) as from_,
+                    from_.transaction(isolation="repeatable_read", readonly=True),
+                ):
+                    found = await kinds.page(from_, actor, wanted, after=after, is_first=is_first)
+                async with conn.transaction():
+                    export = await self._keep(conn, actor, export, found)
             crash_point("export.after_commit")
-            chunks += added
-            if ends:
+            if export.is_final:
                 return
+
+    async def _keep(self, conn: Connection, actor: Actor, export: Export, found: kinds.Page) -> Export:
+        """Keep a page and how far it came, in the caller's transaction. Returns the export as it is then. Raises
+        _Gone."""
+        piece = found.text.encode()
+        rows, size, added = export.rows + found.rows, export.size + len(piece), int(bool(piece))
+        is_cut = found.after is not None and (rows >= MOST_ROWS or size >= MOST_BYTES)
+        ends = found.after is None or is_cut
+        if piece:
+            await conn.execute(CHUNK, actor.organization_id, export.id, export.chunks, piece)
+        crash_point("export.before_commit")
+        moved = await conn.fetchval(
+            ADVANCE,
+            actor.organization_id,
+            export.id,
+            self._me,
+            found.rows,
+            len(piece),
+            added,
+            found.after,
+            ends,
+            self._lease,
+            is_cut,
+        )
+        if ends:
+            await notices.record(conn, _ready(actor, export, rows))
+        if moved is None:  # stopped, erased, or another's by now
+            raise _Gone
+        return msgspec.structs.replace(
+            export,
+            state="finished" if ends else "running",
+            place=found.after,
+            rows=rows,
+            size=size,
+            chunks=export.chunks + added,
+        )
 
 
 def _ready(actor: Actor, export: Export, rows: int) -> notices.Notice:

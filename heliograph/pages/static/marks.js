@@ -1,7 +1,10 @@
 // Rows that are marked: how many they are is said, all of a page are marked at once, and nothing can be done with none.
+// Rows may come and go: a list may renew itself.
 
 for (const form of document.querySelectorAll("form[data-marks]")) {
-  const boxes = [...document.querySelectorAll(`input[type="checkbox"][form="${form.id}"]`)];
+  // Not `form.id`: a field that is called so hides it.
+  const id = form.getAttribute("id");
+  const boxes = () => [...document.querySelectorAll(`input[type="checkbox"][form="${id}"]`)];
   const said = form.querySelector("[data-marked]");
   const all = document.createElement("button");
   all.type = "button";
@@ -10,18 +13,19 @@ for (const form of document.querySelectorAll("form[data-marks]")) {
   const plain = all.ownerDocument.documentElement.dataset;
 
   function tell() {
-    const count = boxes.filter((box) => box.checked).length;
+    const listed = boxes(), count = listed.filter((box) => box.checked).length;
     said.textContent = count ? `${count} ${said.dataset.some}` : said.dataset.none;
-    all.textContent = count === boxes.length ? plain.unmarkAll : plain.markAll;
+    all.textContent = count === listed.length ? plain.unmarkAll : plain.markAll;
     for (const button of form.querySelectorAll("button[name]")) button.disabled = count === 0;
-    for (const box of boxes) box.closest("tr").classList.toggle("is-marked", box.checked);
+    for (const box of listed) box.closest("tr").classList.toggle("is-marked", box.checked);
   }
 
   all.addEventListener("click", () => {
-    const wanted = boxes.some((box) => !box.checked);
-    for (const box of boxes) box.checked = wanted;
+    const listed = boxes(), wanted = listed.some((box) => !box.checked);
+    for (const box of listed) box.checked = wanted;
     tell();
   });
-  for (const box of boxes) box.addEventListener("change", tell);
+  document.addEventListener("change", (event) => event.target.getAttribute("form") === id && tell());
+  document.addEventListener("renewed", tell);
   tell();
 }

@@ -1,0 +1,152 @@
+"""D3 Messages that somebody marked, or all that fit the filters: canceled, or sent again, never silently."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from heliograph.accounts import idempotency
+from heliograph.base.errors import Invalid, Refusal
+from heliograph.base.ids import time_of
+from heliograph.dashboard import exporting, seeing
+from heliograph.dashboard.messaging import finding
+from heliograph.dashboard.messaging.finding import Wanted
+from heliograph.dashboard.sending import refusals
+from heliograph.overview import messages
+from heliograph.overview.exports.kinds import Cancel
+from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.requests import Request
+from heliograph.sms import messages as sms
+from heliograph.sms.accepting.accept import Send
+from heliograph.sms.messages import Message
+
+#: Messages that may be marked at once.
+MOST = 200
+#: Messages that are counted before all that fit are canceled, and reasons that are told of what was refused.
+COUNTED, TOLD = 1_000, 3
+
+
+class Again(msgspec.Struct, frozen=True):
+    """A marked message that can be sent again as it was."""
+
+    message: Message
+    text: str
+
+
+async def act(request: Request) -> Answer:
+    """What was to be done with the marked messages."""
+    ids = read(request)
+    if not ids:
+        return Elsewhere(location=_back(request), notice=request.text("Mark the messages first."))
+    if request.form.get("do") != "again":
+        return await _cancel(request, ids)
+    if len(ids) == 1:
+        return Elsewhere(location=request.to("/send", again=ids[0]))
+    listed = await _again(request, ids)
+    values = {"listed": listed, "others": len(ids) - len(listed)}
+    return Shown(template="messaging/messages_again.html", values=values)
+
+
+async def send_again(request: Request) -> Answer:
+    """Send the marked messages once more, each with its text, its sender and its reference; once for this form."""
+    listed = await _again(request, read(request))
+    person, once = request.person.user_id, request.form.get("_once", "")
+    if not once or len(once) > idempotency.MAX_LENGTH:
+        raise Invalid(("_once", "required", "This form is not ours. Reload the page."))
+    outcomes = await request.services.sms.accept_many(
+        [
+            Send(
+                actor=request.actor,
+                to=one.message.recipient,
+                text=one.text,
+                sender_name=one.message.sender,
+                client_reference=one.message.client_reference,
+                request_id=request.request_id,
+                key_hash=idempotency.key_hash(request.mode, "PAGE", request.path, f"{person} {once} {one.message.id}"),
+                request_hash=idempotency.request_hash([str(person), str(one.message.id)]),
+                traffic_class=one.message.traffic_class,
+            )
+            for one in listed
+        ]
+    )
+    refused = [one for one in outcomes if isinstance(one, Refusal)]
+    count = request.speech.count
+    said = count("%(num)s message sent again.", "%(num)s messages sent again.", len(outcomes) - len(refused))
+    if refused:
+        why = dict.fromkeys(refusals.in_words(request, one) for one in refused)
+        said += " " + count("%(num)s was refused:", "%(num)s were refused:", len(refused))
+        said += " " + " ".join(list(why)[:TOLD])
+    return Elsewhere(location=request.to("/messages"), notice=said)
+
+
+async def show_all(request: Request) -> Answer:
+    """Before all that fit the filters are canceled: how many they are, as far as a look goes."""
+    wanted = finding.read(request)
+    async with request.reading() as conn:
+        found = await messages.list_page(conn, request.actor, filters=_waiting(wanted), limit=COUNTED)
+    values = {
+        "count": min(len(found.messages), COUNTED),
+        "is_more": len(found.messages) > COUNTED,
+        "looked_until": None if found.seen is None else time_of(found.seen),
+        "action": request.to(request.path, **_kept(request)),
+        "back": _back(request),
+    }
+    return Shown(template="messaging/messages_all.html", values=values)
+
+
+async def cancel_all(request: Request) -> Answer:
+    """Have all that fit the filters canceled, and show how far it is."""
+    return await exporting.ask(
+        request,
+        request.actor,
+        Cancel(form="csv", delimiter=exporting.separator(request), filters=finding.read(request).filters),
+    )
+
+
+def may_cancel(request: Request, wanted: Wanted) -> bool:
+    """Whether there can be messages of these filters that may be canceled."""
+    fits = (not wanted.statuses or "accepted" in wanted.statuses) and wanted.filters.channel in (None, "sms")
+    return fits and request.may("sms:send")
+
+
+def read(request: Request) -> list[UUID]:
+    """The marked messages. Raises Invalid."""
+    try:
+        return [UUID(one) for one in request.form.get("id", "").split(",") if one][:MOST]
+    except ValueError:
+        raise Invalid(("id", "format", "This is no id.")) from None
+
+
+async def _cancel(request: Request, ids: list[UUID]) -> Answer:
+    async with request.writing() as conn:
+        ended = await sms.cancel_many(conn, request.actor, ids=ids)
+    done = sum(ended.values())
+    late = len(ids) - done
+    count = request.speech.count
+    said = count("%(num)s message canceled.", "%(num)s messages canceled.", done)
+    if late:
+        said += " " + count("%(num)s can no longer be canceled.", "%(num)s messages can no longer be canceled.", late)
+    return Elsewhere(location=_back(request), notice=said)
+
+
+async def _again(request: Request, ids: list[UUID]) -> list[Again]:
+    """Those that can be sent again, in the order of the list: SMS whose texts are kept and are the reader's to see."""
+    async with request.reading() as conn:
+        found = {one.id: one for one in await sms.by_ids(conn, request.actor, ids=ids)}
+        own = [one.id for one in found.values() if seeing.is_whole(request, one.person_id)]
+        texts = await sms.texts(conn, request.actor, ids=own)
+    return [Again(found[id], texts[id]) for id in dict.fromkeys(ids) if id in texts]
+
+
+def _waiting(wanted: Wanted) -> messages.Filters:
+    return msgspec.structs.replace(wanted.filters, channel="sms", statuses=["accepted"])
+
+
+def _kept(request: Request) -> dict[str, str]:
+    return {name: value for name, value in request.query.items() if name not in ("mode", "after")}
+
+
+def _back(request: Request) -> str:
+    """The list, with the filters that stood above it."""
+    return request.to("/messages", **_kept(request))

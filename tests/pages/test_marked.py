@@ -1,0 +1,197 @@
+"""Marked rows, and all that fit: canceled, sent again, taken away and tagged, with progress and a stop."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import uuid
+from uuid import UUID
+
+import pytest
+
+from heliograph.base.database.pool import Pool
+from heliograph.contacts import records
+from heliograph.contacts.records import Entry
+from heliograph.overview.exports import changes, jobs, work
+from heliograph.overview.exports.kinds import Cancel
+from heliograph.overview.exports.work import ExportWork
+from heliograph.overview.messages import Filters
+from heliograph.sms import messages as sms
+
+from .conftest import Api, Browser, Page, Tenant, make_person
+from .exported import fetch, write
+from .test_messages import send
+
+
+def boxes(page: Page) -> list[str]:
+    """Ids that can be marked."""
+    return re.findall(r'form="marks" name="id" value="([^"]+)"', page.text)
+
+
+async def marked(browser: Browser, page: Page, ids: list[str], **button: str) -> Page:
+    return await browser.submit(page, "/messages/marked?channel=sms", id=",".join(ids), **button)
+
+
+async def test_the_marked_ones_are_canceled_together(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    ids = [await send(api, tenant) for _ in range(3)]
+    await pool.execute("UPDATE messages SET status = 'sent', sent_at = now() WHERE id = $1", UUID(ids[0]))
+    page = await owner.get("/messages?channel=sms")
+    assert boxes(page) == [*reversed(ids)]
+    used = await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id)
+    page = await marked(owner, page, [*ids, str(uuid.uuid4())], do="cancel")
+    assert page.path == "/messages?channel=sms"
+    assert "2 messages canceled. 2 messages can no longer be canceled." in page.words
+    assert await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id) == used - 2
+    assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'sms'") == 1
+    assert "Mark the messages first." in (await marked(owner, page, [], do="cancel")).words
+    assert (await marked(owner, page, ["x"], do="cancel")).status == 400
+
+
+async def test_one_that_is_canceled_already_stays_so_in_a_batch(pool: Pool, api: Api, tenant: Tenant) -> None:
+    ids = [UUID(await send(api, tenant)) for _ in range(2)]
+    async with pool.acquire() as conn:
+        await sms.cancel(conn, tenant.actor, id=ids[0])
+        for _ in range(2):
+            assert await sms.cancel_many(conn, tenant.actor, ids=[*ids, uuid.uuid4()]) == dict.fromkeys(ids, True)
+        assert await sms.cancel_many(conn, tenant.actor, ids=[]) == {}
+    refunds = await pool.fetchval("SELECT count(*) FROM usage_ledger WHERE reason = 'canceled'")
+    assert refunds == 2
+
+
+async def test_marked_messages_are_sent_again_never_silently(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    ids = [await send(api, tenant, to=f"+25884100000{n}", clientReference=f"order-{n}") for n in range(3)]
+    await pool.execute("UPDATE messages SET body = NULL WHERE id = $1", UUID(ids[2]))
+    page = await owner.get("/messages?channel=sms")
+    assert (await marked(owner, page, ids[:1], do="again")).path == f"/send?again={ids[0]}"
+    page = await marked(owner, page, ids, do="again")
+    assert ("Send 2 messages" in page.words, "1 of the marked messages cannot" in page.words) == (True, True)
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 3
+    listed = await owner.get("/contacts/opt-outs")
+    await owner.submit(listed, "/contacts/opt-outs/add", phone="+258841000001", reason="By telephone")
+    form = page.form("/messages/again") | {"id": ",".join(ids)}
+    for _ in range(2):  # a double click sends once
+        page = await owner.post("/messages/again", form)
+        assert "1 message sent again. 1 was refused: This person opted out" in page.words
+    row = await pool.fetchrow("SELECT * FROM messages ORDER BY id DESC LIMIT 1")
+    assert (row["recipient"], row["client_reference"], row["body"]) == (
+        "+258841000000",
+        "order-0",
+        "Your code is 4711",
+    )
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 4
+    # Who does not see the texts of others sends none of them.
+    await make_person(pool, tenant, "rui@example.com", "sender")
+    await other_browser.sign_in("rui@example.com")
+    page = await other_browser.submit(
+        await other_browser.get("/messages"), "/messages/marked", id=",".join(ids), do="again"
+    )
+    assert ("Your code is 4711" in page.words, "3 of the marked messages cannot" in page.words) == (False, True)
+
+
+async def test_marked_rows_are_taken_away_as_a_file(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    ids = [await send(api, tenant) for _ in range(3)]
+    page = await owner.get("/messages")
+    file = await fetch(pool, owner, page, "/messages/export", format="csv", id=f"{ids[2]},{ids[0]}")
+    assert [row["id"] for row in csv.DictReader(io.StringIO(file.text.lstrip("\ufeff")))] == [ids[2], ids[0]]
+    async with pool.acquire() as conn:
+        await records.create_many(
+            conn, tenant.actor, entries=[Entry(f"+25884000{n:04}", f"Person {n}") for n in range(3)]
+        )
+    one = str(await pool.fetchval("SELECT id FROM contacts ORDER BY id LIMIT 1"))
+    file = await fetch(pool, owner, await owner.get("/contacts"), "/contacts/export", format="csv", ids=one)
+    assert [row["id"] for row in csv.DictReader(io.StringIO(file.text.lstrip("\ufeff")))] == [one]
+
+
+async def test_all_that_fit_are_canceled_step_by_step_and_a_stop_stops(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "STEP", 2)
+    monkeypatch.setattr(work, "STEPS", 1)
+    ids = [await send(api, tenant, clientReference="batch") for _ in range(5)]
+    other = await send(api, tenant)
+    page = await owner.get("/messages?q=batch")
+    assert 'href="/messages/all?q=batch"' in page.text
+    page = await owner.get("/messages/all?q=batch")
+    assert "5 SMS of these filters have not left yet." in page.words
+    page = await owner.submit(page, "/messages/all?q=batch")
+    assert (page.path, "Under way" in page.words) == ("/exports", True)
+    await ExportWork(pool).round()
+    assert await pool.fetchval("SELECT count(*) FROM messages WHERE status = 'canceled'") == 2
+    page = await owner.get("/exports")
+    assert "back to" in page.words
+    stop = re.search(r'action="(/exports/[0-9a-f-]+/stop)"', page.text)
+    assert stop
+    await owner.submit(page, stop[1])
+    assert await ExportWork(pool).round() == 0
+    assert await pool.fetchval("SELECT count(*) FROM messages WHERE status = 'canceled'") == 2
+    # Begun again, it takes the rest; the file says what became of each.
+    file = await fetch(pool, owner, await owner.get("/messages/all?q=batch"), "/messages/all?q=batch")
+    rows = list(csv.DictReader(io.StringIO(file.text.lstrip("\ufeff"))))
+    assert [(row["id"], row["result"]) for row in rows] == [(id, "canceled") for id in reversed(ids[:3])]
+    states = dict(await pool.fetch("SELECT id::text, status FROM messages"))
+    assert states == dict.fromkeys(ids, "canceled") | {other: "accepted"}
+    told = await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'messages.canceling'")
+    assert told == 2
+
+
+async def test_who_no_longer_may_changes_nothing_more(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await send(api, tenant)
+    rui = await make_person(pool, tenant, "rui@example.com", "sender")
+    await other_browser.sign_in("rui@example.com")
+    await other_browser.submit(await other_browser.get("/messages/all"), "/messages/all")
+    await pool.execute("UPDATE memberships SET role = 'viewer' WHERE user_id = $1", rui.id)
+    await write(pool)
+    assert await pool.fetchval("SELECT state FROM exports") == "failed"
+    assert await pool.fetchval("SELECT status FROM messages") == "accepted"
+
+
+async def test_all_contacts_that_fit_are_tagged_and_untagged(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "STEP", 2)
+    async with pool.acquire() as conn:
+        entries = [Entry(f"+25884000{n:04}", f"Person {n}") for n in range(5)]
+        await records.create_many(conn, tenant.actor, entries=[*entries, Entry("+258840009999", "Somebody")])
+    page = await owner.get("/contacts/all?q=Person")
+    assert "5 contacts fit these filters." in page.words
+    action = re.search(r'action="(/contacts/all[^"]*)"', page.text)
+    assert action
+    where = action[1].replace("&amp;", "&")
+    refused_page = await owner.submit(page, where, tag=" ", do="tag")
+    assert (refused_page.status, "A tag has 1 to 64 characters." in refused_page.words) == (422, True)
+    file = await fetch(pool, owner, page, where, tag="Spring", do="tag")
+    rows = list(csv.DictReader(io.StringIO(file.text.lstrip("\ufeff"))))
+    assert [row["result"] for row in rows] == ["changed"] * 5
+    tagged = "SELECT count(*) FROM contacts WHERE tags = '{spring}'"
+    assert await pool.fetchval(tagged) == 5
+    file = await fetch(pool, owner, await owner.get("/contacts/all"), "/contacts/all", tag="spring", do="tag")
+    assert file.text.count("unchanged") == 5
+    await fetch(pool, owner, await owner.get("/contacts/all?q=Person"), where, tag="spring", do="untag")
+    assert await pool.fetchval(tagged) == 1
+
+
+async def test_a_step_and_how_far_it_came_are_one_commit(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped between a step's changes and its commit, nothing of the step is done."""
+    await send(api, tenant)
+    await owner.submit(await owner.get("/messages/all"), "/messages/all")
+    step = changes.step
+
+    async def late(*given: object, **more: object) -> object:
+        found = await step(*given, **more)  # type: ignore[arg-type]
+        await pool.execute("UPDATE exports SET state = 'stopped', lease_until = NULL")
+        return found
+
+    monkeypatch.setattr(changes, "step", late)
+    await ExportWork(pool).round()
+    assert await pool.fetchval("SELECT status FROM messages") == "accepted"
+    assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'sms'") == 1
+    async with pool.acquire() as conn:
+        (listed,) = await jobs.list_all(conn, tenant.actor, of_everybody=True)
+    assert listed.wanted == Cancel(form="csv", filters=Filters())
