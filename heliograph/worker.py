@@ -33,13 +33,16 @@ from heliograph.campaigns import audience
 from heliograph.campaigns.work import CampaignWork
 from heliograph.consent.importing import OptOutImports
 from heliograph.contacts.work import ContactWork
+from heliograph.mail import outbox
 from heliograph.mail.work import MailWork
 from heliograph.metrics import database
 from heliograph.metrics.exporting import Exporter, exported
 from heliograph.notices import standing
 from heliograph.overview.exports import jobs
 from heliograph.overview.exports.work import ExportWork
+from heliograph.pages.noticing import mail
 from heliograph.people.mailing import forgotten
+from heliograph.people.noticing import telling
 from heliograph.queue import timers
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.runner import every, listen, loop, once
@@ -140,6 +143,7 @@ class Worker:
             SharedTimer("forget", self._forget, 3600.0, in_steps=True),
             SharedTimer("plans", self._renew_plans, 30.0, in_steps=True),
             SharedTimer(standing.TIMER, standing.look, standing.EVERY),
+            SharedTimer(telling.TIMER, self._tell, telling.EVERY, when=telling.DUE),
             *(one for part in self._parts for one in part.timers()),
         ]
 
@@ -201,6 +205,9 @@ class Worker:
     async def _renew(self) -> None:
         for part in self._parts:
             await part.renew()
+
+    async def _tell(self, conn: Connection) -> None:
+        await telling.tell(conn, box=outbox.of(self._settings), writes=mail.letter)
 
     async def _renew_plans(self, conn: Connection) -> None:
         await plans.renew(conn)

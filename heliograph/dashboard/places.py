@@ -78,7 +78,9 @@ KEYS = (
 
 def frame(request: Request) -> dict[str, Any]:
     """What the templates of the frame need."""
-    # Of those that are counted, the ones that the reader's role is told of.
-    known = [KINDS[name] for name in (request.person.unread if request.session else ()) if name in KINDS]
+    # Of those that are counted, the ones that the reader's role is told of, and that they want to hear of.
+    person = request.person if request.session else None
+    news = [] if person is None else [name for name in person.unread if name not in person.silent]
+    known = [KINDS[name] for name in news if name in KINDS]
     unread = [one for one in known if request.may(one.scope, one.permission, mode="live")]
     return {"unread": len(unread), **places.frame(request, GROUPS, ACTIONS, KEYS)}

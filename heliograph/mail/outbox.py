@@ -9,6 +9,7 @@ Sending is at-least-once: a worker that is killed after the server took a mail s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from heliograph.base.ids import uuid7
 from heliograph.base.network.smtp import Letter
 from heliograph.base.process.settings import Settings
 
-#: Mails that may wait in an installation, and that an organization may send in a day.
+#: Mails that may wait in an installation, and that an organization may send of one kind in a day.
 MOST_WAITING, MOST_A_DAY = 1000, 200
 #: Taken at once, and for how long; a mail takes at most 40 s.
 TAKEN, LEASE = 4, timedelta(seconds=120)
@@ -62,8 +63,22 @@ INSERT INTO mails (id, kind, organization_id, subject_id, sealed, created_at, du
 SELECT $1, $2, $3, $4, $5, now(), now(), now() + $6::interval
  WHERE (SELECT count(*) FROM (SELECT FROM mails WHERE state = 'waiting' LIMIT $7) w) < $7
    AND ($3::uuid IS NULL OR (SELECT count(*) FROM (
-        SELECT FROM mails WHERE organization_id = $3 AND created_at > now() - interval '1 day' LIMIT $8) o) < $8)
+        SELECT FROM mails WHERE organization_id = $3 AND created_at > now() - interval '1 day' AND kind = $2
+         LIMIT $8) o) < $8)
 RETURNING true
+"""
+# Of each organization, as many as it may still send today.
+PUT_MANY = """
+INSERT INTO mails (id, kind, organization_id, subject_id, sealed, created_at, due_at, deadline)
+SELECT item.id, $1, item.organization_id, item.subject_id, item.sealed, now(), now(), now() + $6::interval
+  FROM (SELECT *, row_number() OVER () AS place, row_number() OVER (PARTITION BY organization_id) AS own
+          FROM unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::bytea[])
+            AS item (id, organization_id, subject_id, sealed)) item
+       CROSS JOIN (SELECT count(*) FROM (SELECT FROM mails WHERE state = 'waiting' LIMIT $7) w) waiting (mails)
+       CROSS JOIN LATERAL (SELECT count(*) FROM (
+            SELECT FROM mails WHERE organization_id = item.organization_id AND created_at > now() - interval '1 day'
+               AND kind = $1 LIMIT $8) o) today (mails)
+ WHERE waiting.mails + item.place <= $7 AND today.mails + item.own <= $8
 """
 
 
@@ -85,6 +100,30 @@ async def put(
     sealed = seal(outbox.key, msgspec.json.encode(content), context(id))
     values = (kind, organization_id, subject_id, sealed, within, MOST_WAITING, MOST_A_DAY)
     return bool(await conn.fetchval(PUT, id, *values))
+
+
+async def put_many(
+    conn: Connection, outbox: Outbox, letters: Sequence[tuple[UUID, UUID, Letter]], *, kind: str, within: timedelta
+) -> int:
+    """Have mails of one kind sent once the caller's transaction commits: (organization, subject, what it says). Returns
+    how many; the others are too many, in the installation or in their organization's day. What waits for the same
+    subjects stays."""
+    ids = [uuid7() for _ in letters]
+    done = await conn.execute(
+        PUT_MANY,
+        kind,
+        ids,
+        [organization_id for organization_id, _, _ in letters],
+        [subject_id for _, subject_id, _ in letters],
+        [
+            seal(outbox.key, msgspec.json.encode(content), context(id))
+            for id, (_, _, content) in zip(ids, letters, strict=True)
+        ],
+        within,
+        MOST_WAITING,
+        MOST_A_DAY,
+    )
+    return int(done.split()[-1])
 
 
 def letter(key: Key, taken: Taken) -> Letter:

@@ -39,6 +39,7 @@ CREATE TABLE organizations (
     guarantee         text NOT NULL DEFAULT 'at_least_once' CHECK (guarantee IN ('at_least_once', 'at_most_once')),
     validity_seconds  integer CHECK (validity_seconds BETWEEN 60 AND 259200),
     text_days         integer CHECK (text_days BETWEEN 1 AND 3650),
+    notice_ways       text NOT NULL DEFAULT '{}',
     quiet_hours       text NOT NULL DEFAULT 'country'
         CHECK (quiet_hours IN ('country', 'off') OR quiet_hours ~ '^[0-2][0-9]:[0-5][0-9]-[0-2][0-9]:[0-5][0-9]$'),
     plan              text,
@@ -62,6 +63,7 @@ COMMENT ON COLUMN organizations.factor_required IS 'members without a second fac
 COMMENT ON COLUMN organizations.session_hours IS 'hours without use after which a session ends; NULL: only the session''s own limit';
 COMMENT ON COLUMN organizations.guarantee IS 'of sends that name none. The same for validity_seconds; NULL: the retry schedule''s';
 COMMENT ON COLUMN organizations.quiet_hours IS 'when marketing waits, by the recipient''s time zone: as its country has it, never (off), or HH:MM-HH:MM. See classes/quiet.py';
+COMMENT ON COLUMN organizations.notice_ways IS 'how its people are told, as JSON: kind of notice -> ways, of those that are not told as heliograph/notices/kinds.py has it';
 COMMENT ON COLUMN organizations.text_days IS 'texts are erased after so many days, if that is before the installation erases them; NULL: with those of all';
 COMMENT ON COLUMN organizations.reveals IS 'members who see no texts and full numbers may reveal those of one message at a time, which is recorded';
 COMMENT ON COLUMN organizations.allowance IS 'quota granted each period; NULL: the plan does not change the quota';
@@ -177,14 +179,17 @@ CREATE TABLE notices (
     name            text NOT NULL,
     facts           text NOT NULL,
     user_id         uuid,
+    is_told         boolean NOT NULL DEFAULT false,
     created_at      timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (organization_id, id)
 );
+CREATE INDEX notices_untold ON notices (created_at) WHERE NOT is_told;
 CREATE INDEX notices_by_object ON notices (organization_id, kind, object, created_at);
 CREATE INDEX notices_age ON notices USING brin (created_at) WITH (autosummarize = on);
 COMMENT ON TABLE notices IS 'tenant: what the bell rang for, told by whatever made it happen, kept for 90 days';
 COMMENT ON COLUMN notices.object IS 'what it is about: an id, or what stands for one where there is one of an organization';
 COMMENT ON COLUMN notices.user_id IS 'whom alone it is for; NULL: everybody who may see what it is about';
+COMMENT ON COLUMN notices.is_told IS 'mails and webhook events of it, if it is to have any, are put in; the bell needs none';
 COMMENT ON COLUMN notices.facts IS 'what is said of it, by its kind, as JSON';
 
 CREATE TABLE notice_reads (
@@ -248,12 +253,14 @@ CREATE TABLE memberships (
     organization_id uuid NOT NULL CONSTRAINT memberships_organization REFERENCES organizations,
     user_id         uuid NOT NULL CONSTRAINT memberships_user REFERENCES users ON DELETE CASCADE,
     role            text NOT NULL,
+    notice_ways     text NOT NULL DEFAULT '{}',
     created_at      timestamptz NOT NULL,
     PRIMARY KEY (organization_id, user_id)
 );
 CREATE INDEX memberships_of_user ON memberships (user_id);
 COMMENT ON TABLE memberships IS 'tenant: members of an organization and their roles';
 COMMENT ON COLUMN memberships.role IS 'a name of heliograph/people/roles.py';
+COMMENT ON COLUMN memberships.notice_ways IS 'as in organizations, of kinds for which the person chose another way';
 
 CREATE TABLE invitations (
     organization_id uuid NOT NULL CONSTRAINT invitations_organization REFERENCES organizations,
@@ -300,7 +307,7 @@ COMMENT ON COLUMN own_numbers.codes IS 'sent within the hour that began at codes
 
 CREATE TABLE mails (
     id              uuid PRIMARY KEY,
-    kind            text NOT NULL CHECK (kind IN ('invitation', 'link', 'forgotten')),
+    kind            text NOT NULL CHECK (kind IN ('invitation', 'link', 'forgotten', 'notices')),
     organization_id uuid,
     subject_id      uuid,
     sealed          bytea CHECK (length(sealed) <= 16384),
@@ -318,7 +325,7 @@ CREATE INDEX mails_of_subject ON mails (subject_id, created_at);
 CREATE INDEX mails_of_organization ON mails (organization_id, created_at);
 CREATE INDEX mails_age ON mails (created_at);
 COMMENT ON TABLE mails IS 'control: mails to people, sent by workers; rows are kept for a week, texts only until sent';
-COMMENT ON COLUMN mails.kind IS 'forgotten: a password reset was requested; a worker looks up the person and creates the link';
+COMMENT ON COLUMN mails.kind IS 'forgotten: a password reset was requested; a worker looks up the person and creates the link. notices: what needs somebody''s eye';
 COMMENT ON COLUMN mails.organization_id IS 'whose limit it counts against; NULL: nobody''s';
 COMMENT ON COLUMN mails.subject_id IS 'the invitation or user it is about; NULL: not known yet';
 COMMENT ON COLUMN mails.sealed IS 'recipient, subject and text, encrypted; erased when sent or given up';

@@ -37,6 +37,32 @@ ROLES_EXPLAINED: Mapping[str, str] = {
     "viewer": "Reads messages without texts and whole numbers.",
     "billing": "Usage and wallet, nothing else.",
 }
+#: Kinds of notices as they are chosen, and ways of telling them.
+NOTICES: Mapping[str, str] = {
+    "campaign.completed": "A campaign is finished",
+    "campaign.paused": "A campaign stands still",
+    "campaign.failed": "A campaign failed",
+    "webhook.failing": "Webhooks to an endpoint fail",
+    "webhook.disabled": "An endpoint was disabled",
+    "import.finished": "An import is finished",
+    "sender.approved": "A sender ID was approved",
+    "sender.rejected": "A sender ID was rejected",
+    "sender.suspended": "A sender ID was suspended",
+    "template.rejected": "A template was rejected",
+    "template.paused": "A template is paused",
+    "template.disabled": "A template was disabled",
+    "number.quality": "The quality of a number has fallen",
+    "quota.used": "80, 95 or 100 % of the quota is used",
+    "usage.day": "A day has more messages than its alert",
+    "key.ending": "A key ends within a week",
+    "key.network": "A key was used from a new network",
+    "sign_in.new": "Somebody signed in as you in a new browser",
+    "member.joined": "Somebody has joined the team",
+    "export.ready": "A file is ready",
+    "export.failed": "A file could not be written",
+    "wallet.low": "The wallet is below its alert",
+}
+NOTICE_WAYS: Mapping[str, str] = {"bell": "Bell", "mail": "Mail", "webhook": "Webhook"}
 #: Why a mail did not go out, by a word of `base/network/smtp.py`.
 MAIL_REASONS: Mapping[str, str] = {
     "address": "Mail cannot be sent to an address of this form.",
@@ -297,6 +323,7 @@ EVENT_GROUPS: Mapping[str, str] = {
     "campaign": "Campaigns",
     "sender_id": "Sender IDs",
     "whatsapp": "WhatsApp",
+    "notice": "Notifications",
     "webhook": "Tests",
 }
 #: What people send by WhatsApp that is no text.

@@ -22,6 +22,7 @@ from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
 from heliograph.notices import Notice
 from heliograph.people import roles
+from heliograph.people.noticing.choices import silent
 from heliograph.people.operators import roles as operator_roles
 
 #: A session ends after this long without a request; "keep me signed in" makes it LONGEST.
@@ -68,6 +69,8 @@ class Known(msgspec.Struct, frozen=True):
     ends_at: datetime
     #: Kinds of the latest notices that the person has not read, at most UNREAD.
     unread: list[str]
+    #: Kinds of which the person, or their organization, wants the bell to say nothing.
+    silent: frozenset[str]
     #: Whether the person authenticated within PROVED, by signing in or since.
     is_proved: bool
     #: Why an operator views as the organization, and changes nothing; None: a member's own session.
@@ -172,6 +175,7 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
        o.allowed_countries, coalesce(o.factor_required, false) AS factor_required, coalesce(o.reveals, true) AS reveals,
        o.time_zone AS organization_zone, s.created_at, s.seen_at, s.ends_at,
        s.proved_at > now() - $2::interval AS is_proved, s.reason,
+       coalesce(o.notice_ways, '{}') AS theirs, coalesce(m.notice_ways, '{}') AS chosen,
        ARRAY(SELECT kind FROM notices
               WHERE organization_id = m.organization_id
                 AND (notices.user_id IS NULL OR notices.user_id = s.user_id)
@@ -187,10 +191,10 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
   FROM unnest($1::bytea[]) AS asked (token_hash)
        CROSS JOIN LATERAL (SELECT * FROM sessions WHERE token_hash = asked.token_hash LIMIT 1) s
        CROSS JOIN LATERAL (SELECT * FROM users WHERE id = s.user_id LIMIT 1) u
-       LEFT JOIN LATERAL (SELECT organization_id, role FROM memberships
+       LEFT JOIN LATERAL (SELECT organization_id, role, notice_ways FROM memberships
                            WHERE organization_id = s.organization_id AND user_id = s.user_id AND s.reason IS NULL
                           UNION ALL
-                          SELECT s.organization_id, $4 FROM operators
+                          SELECT s.organization_id, $4, '{}' FROM operators
                            WHERE user_id = s.user_id AND role = ANY ($5) AND s.reason IS NOT NULL
                              AND EXISTS (SELECT FROM operator_sessions open
                                           WHERE open.user_id = s.user_id AND open.ends_at > now()) LIMIT 1) m ON true
@@ -205,9 +209,9 @@ async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> dict[b
     found = {}
     lookers = operator_roles.holders(operator_roles.LOOK)
     for row in await conn.fetch(AUTHENTICATE, list(hashes), PROVED, UNREAD, roles.VIEWING.name, lookers):
-        values = {name: row[name] for name in Known.__struct_fields__ if name != "organizations"}
+        values = {name: row[name] for name in Known.__struct_fields__ if name not in ("organizations", "silent")}
         own = list(zip(row["ids"], row["names"], strict=True)) if row["reason"] is None else []
-        found[row["token_hash"]] = Known(organizations=own, **values)
+        found[row["token_hash"]] = Known(organizations=own, silent=silent(row["theirs"], row["chosen"]), **values)
     return found
 
 

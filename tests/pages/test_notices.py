@@ -14,7 +14,7 @@ from heliograph.notices.kinds import KINDS
 from heliograph.pages import cookies
 from tests.hooks import until
 
-from .conftest import Browser, Tenant, make_person, make_tenant
+from .conftest import Browser, Page, Tenant, make_person, make_tenant
 
 FACTS: dict[str, dict[str, str | int]] = {
     "campaign.paused": {"reason": "quota_exceeded"},
@@ -164,3 +164,45 @@ async def test_a_sign_in_in_another_browser_is_told_to_that_person_alone(
     other_browser.session.cookie_jar.clear()
     await other_browser.sign_in("rui@example.com")
     assert "signed in as you" not in (await other_browser.get("/notices")).words
+
+
+async def without(owner: Browser, page: Page, *boxes: str) -> Page:
+    """Untick some, and save: a box that is not ticked is not sent."""
+    ticked = set(re.findall(r'type="checkbox" name="([^"]*)" value="1" checked', page.text))
+    assert set(boxes) <= ticked
+    return await owner.submit(page, page.path, **dict.fromkeys(ticked - set(boxes), "1"))
+
+
+async def test_what_the_bell_counts_is_chosen(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    page = await owner.get("/notices/choices")
+    assert (page.status, "The wallet is below its alert" in page.words) == (200, True)
+    assert "webhook.failing webhook" not in page.text
+    kept = await without(owner, page, "campaign.completed bell", "quota.used bell")
+    assert (kept.status, kept.path) == (200, "/notices/choices")
+    await tell(pool, tenant, "campaign.completed", "webhook.disabled")
+    leave(owner)
+    await owner.sign_in("ana@example.com")
+    assert bell((await owner.get("/messages")).text) == "Notifications: 1 new"
+    page = await owner.get("/notices")
+    assert ("is finished" in page.words, "was disabled" in page.words) == (False, True)
+    stored = "SELECT notice_ways FROM memberships"
+    assert await pool.fetchval(stored) == '{"campaign.completed":[],"quota.used":["mail"]}'
+    # The organization's own choice, which has webhooks too.
+    page = await owner.get("/settings/notices")
+    await without(owner, page, "webhook.disabled mail", "import.finished webhook")
+    assert await pool.fetchval("SELECT notice_ways FROM organizations WHERE id = $1", tenant.id) == (
+        '{"import.finished":["bell"],"webhook.disabled":["bell","webhook"]}'
+    )
+    page = await owner.get("/notices/choices")
+    await owner.submit(page, "/notices/choices", usual="1")
+    assert await pool.fetchval(stored) == "{}"
+
+
+async def test_several_of_a_kind_are_one_line(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    async with pool.acquire() as conn:
+        for number in range(3):
+            name = f"https://{number}.example.com"
+            await notices.record(conn, Notice(tenant.id, "webhook.failing", str(number), name))
+    page = await owner.get("/notices")
+    assert "3 endpoints fail. new https://2.example.com, https://1.example.com, https://0.example.com" in page.words
+    assert page.text.count('<li class="new">') == 1

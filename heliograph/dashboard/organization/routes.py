@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard.organization import audit, exports, limits, notices, senders, settings, state, team
+from heliograph.dashboard.organization import (
+    audit,
+    exports,
+    limits,
+    notice_choices,
+    notices,
+    senders,
+    settings,
+    state,
+    team,
+)
 from heliograph.pages.routes import Route, get, own, post, shared
 from heliograph.people.roles import AUDIT, OWNERS, SETTINGS, TEAM, TEAM_CHANGE
 
@@ -27,6 +37,10 @@ ROUTES: tuple[Route, ...] = (
     own("GET", "/state", state.show),
     get("/notices", notices.show, "account:read"),
     post("/notices/read", notices.read, "account:read"),
+    get("/notices/choices", notice_choices.show_own, "account:read"),
+    post("/notices/choices", notice_choices.choose_own, "account:read"),
+    get("/settings/notices", notice_choices.show_all, permission=SETTINGS),
+    post("/settings/notices", notice_choices.choose_all, permission=SETTINGS),
     get("/settings", settings.show, permission=SETTINGS),
     post("/settings/general", settings.change_general, permission=SETTINGS),
     post("/settings/messages", settings.change_messages, permission=SETTINGS),

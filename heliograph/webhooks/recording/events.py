@@ -30,6 +30,7 @@ KINDS = (
     "sender_id.rejected",
     "whatsapp.template.updated",
     "whatsapp.phone_number.updated",
+    "notice.created",
     "webhook.test",
 )
 
@@ -128,6 +129,12 @@ WANTED = """
 SELECT organization_id, mode, array_agg(DISTINCT kind) FROM webhook_endpoints, unnest(subscribed_events) AS kind
  WHERE organization_id = ANY ($1) AND status <> 'disabled' GROUP BY organization_id, mode
 """
+
+
+async def wanted(conn: Connection, organizations: Collection[UUID], kind: str) -> Wanting:
+    """The organizations that subscribe to `kind` now, with the modes of the endpoints that do."""
+    rows = await conn.fetch(WANTED, list(organizations))
+    return frozenset((organization_id, mode) for organization_id, mode, kinds in rows if kind in kinds)
 
 
 class Subscriptions:

@@ -1,0 +1,78 @@
+"""How somebody is told of what needs their eye: a table of kinds and ways, of oneself, and of the organization."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.dashboard.organization.notices import seen_by
+from heliograph.mail import outbox
+from heliograph.notices.kinds import KINDS, OWN_WAYS, WAYS
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.requests import Request
+from heliograph.people.noticing import choices
+
+TEMPLATE = "organization/notice_choices.html"
+OWN, ALL = "/notices/choices", "/settings/notices"
+
+
+async def show_own(request: Request) -> Answer:
+    """What the reader chose; the kinds that their role is told of."""
+    return Shown(template=TEMPLATE, values=await _values(request, own=True))
+
+
+async def choose_own(request: Request) -> Answer:
+    """Choose for oneself, or do again as the organization does."""
+    kinds = seen_by(request)
+    async with request.writing() as conn:
+        known = await choices.get(conn, request.acting("live"))
+        usual = {kind: known.ways(kind) & set(OWN_WAYS) for kind in kinds}
+        given = {kind: {way for way in OWN_WAYS if request.form.get(f"{kind} {way}")} for kind in kinds}
+        as_usual = "usual" in request.form
+        ways = {kind: None if as_usual or given[kind] == usual[kind] else given[kind] for kind in kinds}
+        await choices.choose(conn, request.acting("live"), user_id=request.person.user_id, ways=ways)
+    request.services.sessions.forget(request.token)
+    return Elsewhere(location=OWN, notice=request.text("Saved."))
+
+
+async def show_all(request: Request) -> Answer:
+    """How members are told who chose nothing else, and what the organization's endpoints are sent."""
+    return Shown(template=TEMPLATE, values=await _values(request, own=False))
+
+
+async def choose_all(request: Request) -> Answer:
+    """Choose for the organization."""
+    ways = {
+        kind: None if "usual" in request.form else {way for way in WAYS if request.form.get(f"{kind} {way}")}
+        for kind in KINDS
+    }
+    async with request.writing() as conn:
+        await choices.choose_for_all(conn, request.acting("live"), ways=ways)
+    request.services.sessions.forget(request.token)
+    return Elsewhere(location=ALL, notice=request.text("The settings are saved."))
+
+
+async def _values(request: Request, *, own: bool) -> dict[str, Any]:
+    async with request.reading() as conn:
+        user_id = request.person.user_id if own else None
+        known = await choices.get(conn, request.acting("live"), user_id=user_id)
+    ways = OWN_WAYS if own else WAYS
+    kinds = seen_by(request) if own else list(KINDS)
+    return {
+        "own": own,
+        "action": OWN if own else ALL,
+        "ways": [(way, request.text(words.NOTICE_WAYS[way])) for way in ways],
+        "rows": [
+            (
+                kind,
+                request.text(words.NOTICES[kind]),
+                [
+                    (way, way in known.ways(kind)) if way != "webhook" or not KINDS[kind].is_personal else (way, None)
+                    for way in ways
+                ],
+            )
+            for kind in kinds
+        ],
+        "differs": bool(known.own if own else known.organization),
+        "sends_mail": outbox.of(request.services.settings) is not None,
+    }

@@ -1,0 +1,206 @@
+"""Notices in the reader's words: what happened, what else is to be said of it, and where more is
+seen. Several of a kind, one soon after the other, are one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from heliograph.notices.kinds import KINDS
+from heliograph.notices.reading import Noticed
+from heliograph.pages import words
+from heliograph.pages.languages import Speech
+from heliograph.why.words import Kind, why
+
+#: Notices of a kind are one line if each came within this of the next.
+FOLDED = timedelta(hours=1)
+#: Names that a line of several says.
+NAMED = 3
+#: What the object of these is tells the difference, so each is said.
+_NEVER_FOLDED = frozenset({"quota.used", "usage.day", "wallet.low"})
+
+
+class Line(msgspec.Struct, frozen=True):
+    """What is told at once: the newest notice, what happened, what else is to be said, and where more is seen."""
+
+    newest: Noticed
+    title: str
+    more: str
+    path: str
+    is_new: bool
+
+
+def lines(known: Speech, notices: Sequence[Noticed]) -> list[Line]:
+    """Notices, newest first, as they are told."""
+    groups: list[list[Noticed]] = []
+    for one in notices:
+        last = groups[-1][-1] if groups else None
+        if (
+            last is not None
+            and one.kind not in _NEVER_FOLDED
+            and (one.kind, one.mode) == (last.kind, last.mode)
+            and last.created_at - one.created_at <= FOLDED
+        ):
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    return [_line(known, group) for group in groups]
+
+
+def _line(known: Speech, group: Sequence[Noticed]) -> Line:
+    newest, is_new = group[0], any(one.is_new for one in group)
+    kind = KINDS[newest.kind]
+    if len(group) == 1:
+        return Line(newest, title(known, newest), more(known, newest), kind.path.format(object=newest.object), is_new)
+    names = list(dict.fromkeys(one.name for one in group if one.name))
+    listed = ", ".join(names[:NAMED]) + (" …" if len(names) > NAMED else "")
+    return Line(newest, several(known, newest.kind, len(group)), listed, kind.folded_path, is_new)
+
+
+def title(known: Speech, one: Noticed) -> str:
+    """What happened, in a sentence."""
+    text, number, name = known.text, known.number, one.name
+    match one.kind:
+        case "campaign.completed":
+            return text("The campaign “%(name)s” is finished.", name=name)
+        case "campaign.paused":
+            return text("The campaign “%(name)s” stands still.", name=name)
+        case "campaign.failed":
+            return text("The campaign “%(name)s” failed.", name=name)
+        case "webhook.failing":
+            return text("Webhooks to %(url)s fail, one after the other.", url=name)
+        case "webhook.disabled":
+            return text("The endpoint %(url)s was disabled.", url=name)
+        case "import.finished":
+            return text("The import of “%(name)s” is finished.", name=name)
+        case "sender.approved":
+            return text("The sender ID “%(name)s” was approved.", name=name)
+        case "sender.rejected":
+            return text("The sender ID “%(name)s” was rejected.", name=name)
+        case "sender.suspended":
+            return text("The sender ID “%(name)s” was suspended.", name=name)
+        case "template.rejected":
+            return text("The template “%(name)s” was rejected.", name=name)
+        case "template.paused":
+            return text("The template “%(name)s” is paused: people did not like what it said.", name=name)
+        case "template.disabled":
+            return text("The template “%(name)s” was disabled.", name=name)
+        case "number.quality":
+            return text("The quality of the number %(number)s has fallen.", number=name)
+        case "key.ending":
+            return text("The key “%(name)s” ends soon.", name=name)
+        case "export.ready":
+            return text("The file “%(name)s” is ready.", name=name)
+        case "export.failed":
+            return text("The file “%(name)s” could not be written.", name=name)
+        case "key.network":
+            return text("The key “%(name)s” was used from a network that is new.", name=name)
+        case "sign_in.new":
+            return text("Somebody signed in as you in a browser that is new.")
+        case "member.joined":
+            return text("%(name)s has joined the team.", name=name)
+        case "usage.day":
+            return text("More messages were sent in a day than the alert allows.")
+        case "wallet.low":
+            return text("Less is left in the wallet than its alert asks for.")
+        case _:
+            share = number(int(one.object)) if one.object.isdigit() else "–"
+            return text("%(share)s %% of the quota is used.", share=share)
+
+
+def several(known: Speech, kind: str, number: int) -> str:
+    """What happened several times, in a sentence."""
+    count = known.count
+    match kind:
+        case "campaign.completed":
+            return count("%(num)s campaign is finished.", "%(num)s campaigns are finished.", number)
+        case "campaign.paused":
+            return count("%(num)s campaign stands still.", "%(num)s campaigns stand still.", number)
+        case "campaign.failed":
+            return count("%(num)s campaign failed.", "%(num)s campaigns failed.", number)
+        case "webhook.failing":
+            return count("%(num)s endpoint fails.", "%(num)s endpoints fail.", number)
+        case "webhook.disabled":
+            return count("%(num)s endpoint was disabled.", "%(num)s endpoints were disabled.", number)
+        case "import.finished":
+            return count("%(num)s import is finished.", "%(num)s imports are finished.", number)
+        case "sender.approved":
+            return count("%(num)s sender ID was approved.", "%(num)s sender IDs were approved.", number)
+        case "sender.rejected":
+            return count("%(num)s sender ID was rejected.", "%(num)s sender IDs were rejected.", number)
+        case "sender.suspended":
+            return count("%(num)s sender ID was suspended.", "%(num)s sender IDs were suspended.", number)
+        case "template.rejected":
+            return count("%(num)s template was rejected.", "%(num)s templates were rejected.", number)
+        case "template.paused":
+            return count("%(num)s template is paused.", "%(num)s templates are paused.", number)
+        case "template.disabled":
+            return count("%(num)s template was disabled.", "%(num)s templates were disabled.", number)
+        case "number.quality":
+            return count(
+                "The quality of %(num)s number has fallen.", "The quality of %(num)s numbers has fallen.", number
+            )
+        case "key.ending":
+            return count("%(num)s key ends soon.", "%(num)s keys end soon.", number)
+        case "export.ready":
+            return count("%(num)s file is ready.", "%(num)s files are ready.", number)
+        case "export.failed":
+            return count("%(num)s file could not be written.", "%(num)s files could not be written.", number)
+        case "key.network":
+            return count(
+                "%(num)s key was used from a network that is new.",
+                "%(num)s keys were used from a network that is new.",
+                number,
+            )
+        case "sign_in.new":
+            return count(
+                "Somebody signed in as you in %(num)s browser that is new.",
+                "Somebody signed in as you in %(num)s browsers that are new.",
+                number,
+            )
+        case _:
+            return count("%(num)s person has joined the team.", "%(num)s people have joined the team.", number)
+
+
+def more(known: Speech, one: Noticed) -> str:
+    """What else is to be said of a notice; empty: nothing."""
+    text, number, facts = known.text, known.number, one.facts
+    reason = str(facts.get("reason") or "")
+    if one.kind.startswith("campaign."):
+        return _said(known, "campaign", reason)
+    if one.kind == "webhook.disabled":
+        return _said(known, "endpoint", reason)
+    if one.kind == "import.finished":
+        return text(
+            "%(created)s new, %(updated)s changed, %(rejected)s rejected.",
+            **{name: number(int(facts.get(name, 0))) for name in ("created", "updated", "rejected")},
+        )
+    if one.kind == "export.ready":
+        rows = int(facts.get("rows", 0))
+        return known.count("%(num)s row.", "%(num)s rows.", rows)
+    if one.kind == "quota.used":
+        left, total = (number(int(facts.get(name, 0))) for name in ("left", "total"))
+        return text("%(left)s of %(total)s messages are left.", left=left, total=total)
+    if one.kind == "key.network":
+        network = facts.get("network") or "–"
+        return text("From %(network)s; if it was none of your programs, rotate the key.", network=network)
+    if one.kind == "sign_in.new":
+        return text("From %(address)s; if it was not you, change your password.", address=facts.get("address") or "–")
+    if one.kind == "member.joined":
+        return text(words.ROLES.get(str(facts.get("role")), ""))
+    if one.kind == "usage.day":
+        messages, above = (number(int(facts.get(name, 0))) for name in ("messages", "above"))
+        return text("%(messages)s on %(day)s, more than %(above)s.", messages=messages, day=one.object, above=above)
+    if one.kind == "number.quality":
+        return text("Meta rates it red.") if facts.get("rating") == "red" else text("Meta rates it yellow.")
+    if one.kind == "key.ending":
+        return known.moment(datetime.fromisoformat(str(facts["until"])))
+    return reason
+
+
+def _said(known: Speech, kind: Kind, reason: str) -> str:
+    found = why(kind, reason)
+    return "" if found is None else found.words(known.language).customer

@@ -1,0 +1,33 @@
+"""A mail about notices: plain text, what happened line by line, with where more is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heliograph.base.network.smtp import Letter
+from heliograph.notices.reading import Noticed
+from heliograph.pages.languages import DEFAULT, Speech, speech
+from heliograph.pages.noticing.lines import Line, lines
+from heliograph.people.noticing.telling import Told
+
+
+def letter(to: Told, notices: Sequence[Noticed], base_url: str) -> Letter:
+    """What a mail about notices says. Kinds stand together, in the order of their newest."""
+    known = speech(to.language or DEFAULT, to.zone)
+    kinds = list(dict.fromkeys((one.kind, one.mode) for one in notices))
+    said = lines(known, sorted(notices, key=lambda one: kinds.index((one.kind, one.mode))))
+    title = said[0].title if len(said) == 1 else known.count("%(num)s notice", "%(num)s notices", len(said))
+    parts = [
+        "\n".join(filter(None, (line.title + _in_test(known, line), line.more, _address(base_url, line))))
+        for line in said
+    ]
+    parts.append(known.text("What is mailed to you is your choice:") + f"\n{base_url}/notices/choices")
+    return Letter(to.email, f"{to.organization}: {title}", "\n\n".join(parts) + "\n")
+
+
+def _in_test(known: Speech, line: Line) -> str:
+    return f" ({known.text('Test')})" if line.newest.mode == "test" else ""
+
+
+def _address(base_url: str, line: Line) -> str:
+    return f"{base_url}{line.path}" + ("?mode=test" if line.newest.mode == "test" else "")
