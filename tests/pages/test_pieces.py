@@ -228,3 +228,22 @@ async def test_charts_of_home_lead_to_the_messages_they_are_made_of(
     long = await owner.get("/?from=2020-01-01")
     assert "1 accepted" in long.words
     assert "Nothing happened in this time." in (await owner.get("/?from=2021-01-01&to=2021-01-02")).words
+
+
+def test_a_range_has_neighbours_and_times_that_stay() -> None:
+    made = ranges.read(asked({"from": "2027-01-31", "to": "2027-01-31"}))
+    later = {"from": "2027-02-01T00:00:00.000Z", "to": "2027-02-02T00:00:00.000Z"}
+    assert made.fixed == {"from": "2027-01-31T00:00:00.000Z", "to": "2027-02-01T00:00:00.000Z"}
+    assert made.earlier == {"from": "2027-01-30T00:00:00.000Z", "to": "2027-01-31T00:00:00.000Z"}
+    assert made.later == (later if clock.now() > datetime(2027, 2, 1, tzinfo=UTC) else {})
+    assert ranges.read(asked(made.earlier)).fixed == made.earlier
+    past = ranges.read(asked({"from": "2020-01-30", "to": "2020-01-30"}))
+    assert past.later == {"from": "2020-01-31T00:00:00.000Z", "to": "2020-02-01T00:00:00.000Z"}
+    # A relative one ends now: there is nothing after it. One that is open on a side has no length.
+    relative = ranges.read(asked({"range": "1h"}))
+    assert (set(relative.earlier), relative.later) == ({"from", "to"}, {})
+    for query in ({}, {"from": "2026-01-30"}, {"to": "2026-01-30"}):
+        assert ranges.read(asked(query)).fixed == {}, query
+    oldest = ranges.read(asked({"from": "2000-01-01", "to": "2999-12-31"}))
+    assert oldest.earlier == {}
+    assert ranges.read(asked(past.later)).problems == {}

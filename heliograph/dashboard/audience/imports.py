@@ -48,16 +48,14 @@ class Column(msgspec.Struct, frozen=True):
 
 async def show_list(request: Request) -> Answer:
     """Imports of the mode, newest first."""
-    after = lists.id_of(request.query.get("after", ""))
+    size = leafing.size(request)
     async with request.reading() as conn:
-        found = await drafts.list_page(conn, request.actor, after=after, limit=leafing.USUAL + 1)
-    rows = found[: leafing.USUAL]
+        found = await drafts.list_page(conn, request.actor, after=leafing.after(request), limit=size + 1)
+    rows = found[:size]
     values = {
         "rows": rows,
         "may_write": request.may(WRITE),
-        "older": request.to(HERE, after=rows[-1].id.hex) if len(found) > len(rows) else None,
-        "is_first": after is None,
-        "first": request.to(HERE),
+        "pages": leafing.pages(request, rows[-1].id if len(found) > len(rows) else None),
     }
     return Shown(template="audience/imports.html", values=values)
 

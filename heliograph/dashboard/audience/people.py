@@ -67,6 +67,7 @@ async def show_list(request: Request) -> Answer:
         "older": None if last is None else request.to("/contacts", **kept, **limited, after=last.hex),
         "first": request.to("/contacts", **kept, **limited),
         "is_first": after is None,
+        "size": limit,
         "looked_until": None if found.seen is None else time_of(found.seen),
     }
     return Shown(template="audience/people.html", values=values)

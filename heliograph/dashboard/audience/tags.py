@@ -9,26 +9,25 @@ from heliograph.contacts import records, tags
 from heliograph.contacts.tags import TooManyTagChanges
 from heliograph.dashboard.audience import lists, words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces import leafing
 from heliograph.pages.requests import Request
-
-#: Tags of a page.
-SIZE = 50
 
 
 async def show_list(request: Request) -> Answer:
     """A page of tags, in the order of the alphabet."""
-    after = request.query.get("after", "")[: records.MAX_TAG]
+    after, size = request.query.get("after", "")[: records.MAX_TAG], leafing.size(request)
     async with request.reading() as conn:
-        listed = await tags.list_page(conn, request.actor, after=after, limit=SIZE + 1)
+        listed = await tags.list_page(conn, request.actor, after=after, limit=size + 1)
         open_ = await tags.under_way(conn, request.actor)
-    rows = listed[:SIZE]
+    rows = listed[:size]
     values = {
         "rows": rows,
         "changes": open_,
         "may_write": request.may("contacts:write"),
-        "next": request.to("/contacts/tags", after=rows[-1].name) if len(listed) > SIZE else None,
+        "next": request.to("/contacts/tags", after=rows[-1].name) if len(listed) > size else None,
         "first": request.to("/contacts/tags"),
         "is_first": not after,
+        "size": size,
     }
     template = "audience/tags_rows.html" if request.is_fragment else "audience/tags.html"
     return Shown(template=template, values=values)

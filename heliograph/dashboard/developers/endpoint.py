@@ -24,7 +24,7 @@ from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.replays import REPLAY_DAYS, ReplayRunning
 
 #: Attempts on a page, and replays that are listed.
-PAGE, REPLAYS = 50, 10
+REPLAYS = 10
 #: How far back a replay may be asked to begin.
 SINCE = {
     "1h": timedelta(hours=1),
@@ -264,7 +264,7 @@ async def _replay_values(request: Request) -> dict[str, Any]:
 async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
     """None: the address names a page of the list that is none."""
     organization_id, key = request.actor.organization_id, request.services.cursor_key
-    range = ranges.read(request)
+    range, size = ranges.read(request), leafing.size(request)
     filters = Filters(
         _of(request, "result", (history.FAILED, *history.RESULTS)),
         _of(request, "kind", KINDS),
@@ -287,11 +287,11 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         since, until = endpoint_charts.bounds(range)
         course = await figures.course(conn, request.actor, id=id, since=since, until=until)
         page = await history.attempts(
-            conn, request.actor, endpoint_id=id, filters=filters, before=before, limit=PAGE + 1
+            conn, request.actor, endpoint_id=id, filters=filters, before=before, limit=size + 1
         )
     tried, position, older = page.attempts, page.seen, None
-    if len(tried) > PAGE:
-        last = tried[PAGE - 1]
+    if len(tried) > size:
+        last = tried[size - 1]
         position = (last.started_at, last.event_id, last.attempt)
     if position is not None:
         after = cursor.encode(key, position, organization_id=organization_id, collection=COLLECTION, filters=bound)
@@ -306,8 +306,9 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         "charts": endpoint_charts.drawn(request, course),
         "cells": webhooks.cells(request, health.hours),
         "most_waiting": figures.MOST_WAITING,
-        "attempts": tried[:PAGE],
+        "attempts": tried[:size],
         "older": older,
+        "size": size,
         "is_first": before is None,
         "range": range,
         "filters": filters,

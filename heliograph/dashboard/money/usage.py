@@ -13,20 +13,17 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.dashboard import exporting
-from heliograph.dashboard.money import trails
 from heliograph.overview import usage
 from heliograph.overview.exports.kinds import Usage
 from heliograph.pages import languages, words
 from heliograph.pages.answers import Answer, Elsewhere, Shown
-from heliograph.pages.pieces import charts
+from heliograph.pages.pieces import charts, leafing
 from heliograph.pages.pieces.charts import DAY, Chart, Series
 from heliograph.pages.requests import Request
 from heliograph.people.roles import MONEY
 
 #: Rows of a table beside the chart.
 TOP = 10
-#: Entries of a page.
-SIZE = 50
 #: Tables beside the chart, in their order.
 TABLES = ("sender", "country", "campaign", "key")
 CHANNELS = {"sms": "SMS", "whatsapp": "WhatsApp"}
@@ -89,20 +86,18 @@ async def set_alert(request: Request) -> Answer:
 
 async def show_ledger(request: Request) -> Answer:
     """Every change of the quota, newest first."""
-    trail = trails.read(request.query.get("after", ""))
+    size, actor = leafing.size(request), request.acting("live")
     async with request.reading() as conn:
-        found = await ledger.list_page(conn, request.acting("live"), after=trail[-1] if trail else None, limit=SIZE)
-    entries = found.entries[:SIZE]
-    last = entries[-1].id if len(found.entries) > SIZE else found.seen
-    older = None if last is None else trails.further(trail, last)
+        found = await ledger.list_page(conn, actor, after=leafing.after(request), limit=size)
+    entries = found.entries[:size]
+    last = entries[-1].id if len(found.entries) > size else found.seen
     values = {
         "entries": entries,
         "types": words.USAGE_ENTRIES,
         "sees_messages": request.may("sms:read", mode="live"),
         "sees_campaigns": request.may("campaigns:read", mode="live"),
-        "looked_until": found.seen if found.seen is not None and len(found.entries) <= SIZE else None,
-        "older": None if older is None else request.to("/usage/ledger", after=trails.written(older)),
-        "newer": request.to("/usage/ledger", after=trails.written(trail[:-1])) if trail else None,
+        "looked_until": found.seen if found.seen is not None and len(found.entries) <= size else None,
+        "pages": leafing.pages(request, last),
     }
     return Shown(template="money/ledger.html", values=values)
 

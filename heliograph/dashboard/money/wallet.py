@@ -10,19 +10,15 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.money import UNIT, decimal, micros
-from heliograph.dashboard.money import trails
 from heliograph.overview import usage
 from heliograph.pages import languages, words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces import charts
+from heliograph.pages.pieces import charts, leafing
 from heliograph.pages.pieces.charts import DAY, Chart, Series
 from heliograph.pages.requests import Request
 from heliograph.people.roles import MONEY
 from heliograph.whatsapp.money import rates, wallet
 from heliograph.whatsapp.money.rates import CATEGORIES, ELSEWHERE
-
-#: Movements of a page.
-SIZE = 50
 
 
 async def show(request: Request) -> Answer:
@@ -53,21 +49,18 @@ async def set_alert(request: Request) -> Answer:
 
 async def show_ledger(request: Request) -> Answer:
     """Every movement, newest first."""
-    trail = trails.read(request.query.get("after", ""))
-    actor = request.acting("live")
+    size, actor = leafing.size(request), request.acting("live")
     async with request.reading() as conn:
         balance = await wallet.show(conn, actor)
-        found = await wallet.ledger(conn, actor, limit=SIZE + 1, after=trail[-1] if trail else None)
-    entries = found[:SIZE]
-    older = trails.further(trail, entries[-1].id) if len(found) > SIZE else None
+        found = await wallet.ledger(conn, actor, limit=size + 1, after=leafing.after(request))
+    entries = found[:size]
     values = {
         "wallet": balance,
         "currency": balance.currency or wallet.DEFAULT_CURRENCY,
         "entries": entries,
         "movements": words.MOVEMENTS,
         "sees_messages": request.may("whatsapp:read", mode="live"),
-        "older": None if older is None else request.to("/wallet/ledger", after=trails.written(older)),
-        "newer": request.to("/wallet/ledger", after=trails.written(trail[:-1])) if trail else None,
+        "pages": leafing.pages(request, entries[-1].id if len(found) > size else None),
     }
     return Shown(template="money/movements.html", values=values)
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Literal
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -18,16 +16,13 @@ from heliograph.dashboard import exporting
 from heliograph.overview.exports.kinds import Audit
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Shown
-from heliograph.pages.pieces import leafing
+from heliograph.pages.pieces import leafing, ranges
+from heliograph.pages.pieces.ranges import Range
 from heliograph.pages.requests import Request
 from heliograph.pages.templates import short
 
-#: Entries of a page.
-SIZE = 50
-#: Filters of the address, and the longest that is looked for.
-FIELDS, LONGEST = ("who", "action", "object", "from", "to"), 200
-#: Years that a day may be of.
-YEARS = range(2000, 3000)
+#: Filters of the address beside the range, and the longest that is looked for.
+FIELDS, LONGEST = ("who", "action", "object"), 200
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -54,17 +49,16 @@ class AuditLine(msgspec.Struct, frozen=True):
 async def show(request: Request) -> Answer:
     """A page of entries, newest first."""
     kept = _kept(request.query)
-    wanted, problems = _filter(request, kept)
-    trail = leafing.trail_of(request)
+    range = ranges.read(request)
+    wanted, problems = _filter(request, kept, range)
+    size = leafing.size(request)
     async with request.reading() as conn:
-        found = await reading.list_page(
-            conn, wanted, after=trail[-1] if trail else None, limit=SIZE, is_for_customers=True
-        )
-    older = None if found.seen is None else [*trail, found.seen][-leafing.MOST_BACK :]
+        found = await reading.list_page(conn, wanted, after=leafing.after(request), limit=size, is_for_customers=True)
     values = {
         "kept": kept,
+        "range": range,
         "problems": problems,
-        "is_filtered": any(kept.values()),
+        "is_filtered": any(kept.values()) or bool(range.name),
         "actions": sorted(
             (
                 (name, request.text(label))
@@ -76,20 +70,18 @@ async def show(request: Request) -> Answer:
         "lines": [_line(request, one) for one in found.entries],
         "zone": request.speech.zone,
         # The look ended before the page was full: say how far it got.
-        "looked_until": time_of(found.seen) if found.seen is not None and len(found.entries) < SIZE else None,
-        "older": None if older is None else request.to("/audit", **kept, after=leafing.joined(older)),
-        "newer": request.to("/audit", **kept, after=leafing.joined(trail[:-1])) if trail else None,
-        "newest": request.to("/audit", **kept) if len(trail) > 1 else None,
+        "looked_until": time_of(found.seen) if found.seen is not None and len(found.entries) < size else None,
+        "pages": leafing.pages(request, found.seen),
     }
-    return Shown(template="organization/audit.html", values=values, status=422 if problems else 200)
+    is_wrong = bool(problems or range.problems)
+    return Shown(template="organization/audit.html", values=values, status=422 if is_wrong else 200)
 
 
 async def export(request: Request) -> Answer:
     """Have all that fits written to a file."""
-    kept = _kept(request.form)
-    wanted, problems = _filter(request, kept)
-    if problems:
-        request.query = {**request.query, **kept}
+    range = ranges.read(request)
+    wanted, problems = _filter(request, _kept(request.query), range)
+    if problems or range.problems:
         return await show(request)
     form: Literal["csv", "jsonl"] = "jsonl" if request.form.get("format") == "json" else "csv"
     filters = Audit(form=form, delimiter=exporting.separator(request), filters=wanted)
@@ -100,17 +92,9 @@ def _kept(given: Mapping[str, str]) -> dict[str, str]:
     return {name: given.get(name, "").strip()[:LONGEST] for name in FIELDS}
 
 
-def _filter(request: Request, kept: Mapping[str, str]) -> tuple[Filter, dict[str, str]]:
+def _filter(request: Request, kept: Mapping[str, str], range: Range) -> tuple[Filter, dict[str, str]]:
     """(what is asked for, what of it could not be understood, by its field)."""
     problems = {}
-    days: dict[str, datetime | None] = {}
-    zone = ZoneInfo(request.speech.zone)
-    for name, later in (("from", 0), ("to", 1)):
-        try:
-            days[name] = _midnight(kept[name], zone, later) if kept[name] else None
-        except ValueError:
-            problems[name] = request.text("Write a day as 2027-01-31.")
-            days[name] = None
     if kept["action"] and kept["action"] not in ACTIONS:
         problems["action"] = request.text("Choose one of the actions that are offered.")
     wanted = Filter(
@@ -118,18 +102,10 @@ def _filter(request: Request, kept: Mapping[str, str]) -> tuple[Filter, dict[str
         who=kept["who"] or None,
         action=None if "action" in problems else kept["action"] or None,
         object=kept["object"] or None,
-        date_from=days["from"],
-        date_to=days["to"],
+        date_from=range.since,
+        date_to=range.until,
     )
     return wanted, problems
-
-
-def _midnight(text: str, zone: ZoneInfo, later: int) -> datetime:
-    """When a day begins for the reader, or the one `later` days after it. Raises ValueError."""
-    day = date.fromisoformat(text)
-    if day.year not in YEARS:
-        raise ValueError(text)
-    return datetime.combine(day + timedelta(days=later), time(), zone).astimezone(UTC)
 
 
 def _line(request: Request, one: Recorded) -> AuditLine:

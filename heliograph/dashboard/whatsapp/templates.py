@@ -2,62 +2,42 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
-from heliograph.base.database import cursor
-from heliograph.base.errors import Invalid
 from heliograph.dashboard.sending import code, template
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.pieces import leafing
 from heliograph.pages.requests import Request
 from heliograph.whatsapp import library, reads, standing
 from heliograph.whatsapp.accepting.accept import Send, TemplateSend
 from heliograph.whatsapp.mirror import qualities
 from heliograph.whatsapp.reads import TemplateFilters
 
-COLLECTION = "templates of a page"
-#: Rows of a page.
-SIZE = 50
-
 
 async def show_list(request: Request) -> Answer:
     """Templates, newest first, by status, category and name."""
     query = request.query
     kept = {name: query.get(name, "") for name in ("status", "category", "name")}
-    bound = {name: value for name, value in kept.items() if value}
-    key, organization_id = request.services.cursor_key, request.actor.organization_id
-    after = None
-    if query.get("after"):
-        try:
-            (position,) = cursor.decode(
-                key, query["after"], organization_id=organization_id, collection=COLLECTION, filters=bound
-            )
-            after = UUID(position)
-        except Invalid:
-            return Elsewhere(location=request.to("/templates", **kept))
+    size = leafing.size(request)
     filters = TemplateFilters(
         status=kept["status"] if kept["status"] in words.TEMPLATE_STATUSES else None,
         category=kept["category"] if kept["category"] in words.CATEGORIES else None,
         name=kept["name"].strip()[:512] or None,
     )
     async with request.reading() as conn:
-        found, seen = await reads.templates(conn, request.actor, filters=filters, after=after, limit=SIZE)
+        found, seen = await reads.templates(
+            conn, request.actor, filters=filters, after=leafing.after(request), limit=size
+        )
         uses = await library.uses(conn, request.actor)
-    last = found[SIZE - 1].id if len(found) > SIZE else seen
-    older = None
-    if last is not None:
-        position = cursor.encode(key, [last], organization_id=organization_id, collection=COLLECTION, filters=bound)
-        older = request.to("/templates", **kept, after=position)
+    last = found[size - 1].id if len(found) > size else seen
     return Shown(
         template="whatsapp/templates.html",
         values={
-            "listed": found[:SIZE],
+            "listed": found[:size],
             "uses": uses,
             "look": library.LOOK,
             "kept": kept,
-            "is_filtered": bool(bound),
-            "is_first": after is None,
-            "older": older,
+            "is_filtered": any(kept.values()),
+            "pages": leafing.pages(request, last),
             "statuses": list(words.TEMPLATE_STATUSES),
             "categories": list(words.CATEGORIES),
         },

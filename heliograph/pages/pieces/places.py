@@ -47,6 +47,8 @@ KEYS: tuple[Key, ...] = (
     ("Space", "Mark the row"),
     ("[ ]", "Newer and older"),
     (".", "Load what is new"),
+    ("t ← →", "The time before, and after"),
+    ("t a", "Keep exactly these times"),
     ("n", "New, on this page"),
     ("e", "Export"),
     ("r", "Renew the page"),

@@ -33,8 +33,11 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
     typed_until: str = ""
     #: What of it could not be understood, by field, in the reader's language; that side is left open.
     problems: dict[str, str] = {}
-    #: The same range in times that stay, to be handed on.
+    #: The same range in times that stay, to be handed on, and its neighbours of the same length; nothing of one that is
+    #: open on a side, or that has not begun.
     fixed: dict[str, str] = {}
+    earlier: dict[str, str] = {}
+    later: dict[str, str] = {}
 
     @property
     def query(self) -> dict[str, str]:
@@ -55,7 +58,8 @@ def read(request: Request, *, usual: str = "") -> Range:
             return Range(name="")
         now = clock.now()
         began = now - LENGTHS[name]
-        return Range(name=name, since=began, fixed={"from": clock.iso(began), "to": clock.iso(now)})
+        fixed, earlier, later = _moved(began, now)
+        return Range(name=name, since=began, fixed=fixed, earlier=earlier, later=later)
     zone = ZoneInfo(request.speech.zone)
     ends: dict[str, datetime | None] = {}
     problems = {}
@@ -69,6 +73,7 @@ def read(request: Request, *, usual: str = "") -> Range:
     if since is not None and until is not None and since >= until:
         problems["to"] = request.text("The end must be later than the beginning.")
         until = None
+    fixed, earlier, later = _moved(since, until) if since and until else ({}, {}, {})
     return Range(
         name=CUSTOM,
         since=since,
@@ -76,7 +81,23 @@ def read(request: Request, *, usual: str = "") -> Range:
         typed_since=_local(since, zone) if since else typed["from"],
         typed_until=_local(until, zone) if until else typed["to"],
         problems=problems,
+        fixed=fixed,
+        earlier=earlier,
+        later=later,
     )
+
+
+def _moved(since: datetime, until: datetime) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """`fixed`, `earlier` and `later` of [since, until)."""
+    length = until - since
+    is_first = since.year - length.days // 365 <= YEARS.start + 1
+    earlier = {} if is_first else _query(since - length, since)
+    later = _query(until, until + length) if until < clock.now() else {}
+    return _query(since, until), earlier, later
+
+
+def _query(since: datetime, until: datetime) -> dict[str, str]:
+    return {"from": clock.iso(since), "to": clock.iso(until)}
 
 
 def moment(text: str, zone: ZoneInfo, *, is_end: bool) -> datetime:

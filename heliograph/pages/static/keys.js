@@ -3,7 +3,7 @@
 
 const help = document.getElementById("keys");
 const off = document.body.dataset.keys === "off";
-let waits = 0;
+let waits = 0, moves = 0;
 
 const $ = (selector) => document.querySelector(selector);
 const rows = () => [...document.querySelectorAll("main .table tbody tr")].filter((row) => row.querySelector("a"));
@@ -67,6 +67,13 @@ document.addEventListener("keydown", (event) => {
   if (waits && Date.now() - waits < 1500 && place(event.key)) {
     waits = 0;
     if (follow(place(event.key))) event.preventDefault();
+    return;
+  }
+  // `t`, and then: the time before, the time after, exactly these times.
+  const time = moves && Date.now() - moves < 1500 && { ArrowLeft: "[data-earlier]", ArrowRight: "[data-later]", a: "[data-fixed]" }[event.key];
+  moves = event.key === "t" ? Date.now() : 0;
+  if (time) {
+    if (follow($(time))) event.preventDefault();
     return;
   }
   waits = event.key === "g" ? Date.now() : 0;
