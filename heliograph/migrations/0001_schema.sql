@@ -1065,7 +1065,7 @@ CREATE TABLE supplier_callbacks (
 );
 -- Sealed bytes do not compress: trying would only cost time.
 ALTER TABLE supplier_callbacks ALTER COLUMN body SET STORAGE EXTERNAL;
-COMMENT ON TABLE supplier_callbacks IS 'control: callbacks of HTTP suppliers as received, stored before they are answered and deleted once processed. Sealed';
+COMMENT ON TABLE supplier_callbacks IS 'control: callbacks of HTTP suppliers as received, those of an account that came together in a row; stored before they are answered and deleted once processed. Sealed';
 
 CREATE TABLE receipt_words (
     supplier_id uuid NOT NULL CONSTRAINT receipt_words_supplier REFERENCES suppliers,

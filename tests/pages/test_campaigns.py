@@ -19,6 +19,7 @@ from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.privacy import erasure
 from tests.rules import whatsapp_factories as making
+from tests.rules.factories import quiet_now
 
 from .conftest import Browser, Page, Tenant, make_person, make_tenant
 from .exported import fetch
@@ -76,6 +77,15 @@ async def test_who_gets_it_is_counted_before_it_is_made(pool: Pool, tenant: Tena
     page = await make(owner)
     assert ("The campaign is made." in page.words, page.path.startswith("/campaigns/")) == (True, True)
     assert await pool.fetchval("SELECT who FROM audit_log WHERE action = 'campaign.created'") == "person"
+
+
+async def test_who_waits_for_the_end_of_quiet_hours_is_counted(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await people(pool, tenant, 3)
+    await pool.execute("UPDATE organizations SET quiet_hours = 'off' WHERE id = $1", tenant.id)
+    assert "Quiet where they are" not in (await look(owner)).words
+    await quiet_now(pool, tenant.actor)
+    page = await look(owner)
+    assert "Quiet where they are 3 people get it later: it is quiet there until" in page.words
 
 
 async def test_tags_that_are_left_out_are_counted_and_shown(pool: Pool, tenant: Tenant, owner: Browser) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
@@ -34,6 +35,18 @@ from heliograph.suppliers.contract import (
 #: The default sender of every organization made here.
 SENDER = "HELIOGRAPH"
 TO = "+258841234567"
+
+
+async def quiet_now(pool: Pool, actor: Actor, zone: str = "Africa/Maputo") -> datetime:
+    """Give an organization quiet hours that began an hour ago where its recipients are; returns when they end."""
+    at = (await pool.fetchval("SELECT now()")).astimezone(ZoneInfo(zone)).replace(second=0, microsecond=0)
+    begin, end = at - timedelta(hours=1), at + timedelta(hours=2)
+    await pool.execute(
+        "UPDATE organizations SET quiet_hours = $2 WHERE id = $1",
+        actor.organization_id,
+        f"{begin:%H:%M}-{end:%H:%M}",
+    )
+    return end
 
 
 async def organization(pool: Pool, *, quota: int = 1000, state: str = "active", **actor: Any) -> Actor:

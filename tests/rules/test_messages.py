@@ -36,6 +36,7 @@ from tests.rules.factories import (
     events_of,
     message,
     organization,
+    quiet_now,
     receipt,
     send,
     sender,
@@ -471,6 +472,22 @@ async def test_a_preview_says_what_it_would_cost_and_stores_nothing(pool: Pool) 
     assert await books(pool, actor) == (3, 3)
     for table in ("messages", "queue", "send_keys"):
         assert await pool.fetchval(f"SELECT count(*) FROM {table}") == 0
+
+
+async def test_a_preview_says_until_when_marketing_waits(pool: Pool) -> None:
+    actor = await organization(pool, quota=3)
+    quiet = await quiet_now(pool, actor)
+    found = await previewed(pool, actor, "hello", traffic_class="marketing", validity_seconds=60)
+    assert found.quiet_until is not None
+    assert abs(found.quiet_until - quiet) < timedelta(minutes=1)
+    # Its validity stands still meanwhile.
+    assert found.expires_at == found.quiet_until + timedelta(seconds=60)
+    assert [one.code for one in found.warnings] == ["quiet_hours"]
+    later = await previewed(pool, actor, "hello", traffic_class="marketing", send_at=quiet + timedelta(hours=1))
+    for other in (later, await previewed(pool, actor, "hello")):
+        assert (other.quiet_until, other.warnings) == (None, [])
+    tester = msgspec.structs.replace(actor, mode="test")
+    assert (await previewed(pool, tester, "hello", traffic_class="marketing")).quiet_until is None
 
 
 async def test_a_preview_warns(pool: Pool) -> None:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.accounts import organizations
+from heliograph.accounts import organizations, send_defaults
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -23,6 +23,7 @@ from heliograph.campaigns.audience import Recipient
 from heliograph.campaigns.channels.sms import Wish as SmsWish
 from heliograph.campaigns.channels.whatsapp import Outlook
 from heliograph.campaigns.channels.whatsapp import Wish as WhatsAppWish
+from heliograph.classes.quiet import QuietHours
 from heliograph.consent import optouts
 from heliograph.contacts import search
 from heliograph.contacts.search import Filters
@@ -32,6 +33,7 @@ RECENT = timedelta(hours=24)
 #: People who are looked at; of a larger audience the newest so many.
 MOST = 10_000
 EXAMPLES = 10
+_HOURS = QuietHours()
 
 
 class Example(msgspec.Struct, frozen=True):
@@ -71,11 +73,16 @@ class Preview(msgspec.Struct, frozen=True):
     #: Numbers that are none, or people whose text would be too long.
     invalid: int
     would: int
+    #: Of those who get it, how many would wait for the end of quiet hours where they are, and until when the last.
+    quiet: int
+    quiet_until: datetime | None
     #: Segments to how many people's text has as many, the fewest first.
     segments: list[tuple[int, int]]
     #: WhatsApp: of all of them, in millionths.
     price: int
     examples: list[Example]
+    #: Numbers of those who get it.
+    getting: list[str]
 
 
 class Person(msgspec.Struct, frozen=True):
@@ -121,9 +128,11 @@ async def look(
     without: Sequence[str] = (),
     recipients: Sequence[str] | None = None,
     start: int = 0,
+    waits: datetime | None = None,
 ) -> Preview:
     """Look at an audience: contacts by tag, `without` those that have any of these, or numbers. `start`: where the
-    examples begin, for others each time."""
+    examples begin, for others each time. `waits`: when it begins, of a campaign that waits for the end of quiet hours.
+    """
     if tags is not None:
         found = await search.search(conn, actor, filters=Filters(tags=tuple(tags), match=match), limit=MOST)
         listed = [one for one in found.contacts[:MOST] if not set(without).intersection(one.tags)]
@@ -134,7 +143,12 @@ async def look(
         numbers = await audience.numbers(recipients or [])
         people, is_more, wrong = await _listed(conn, actor, numbers.valid), False, numbers.invalid
         excluded = 0
-    return _counted(actor, say, people, is_more, excluded, wrong, start)
+    seen = _counted(actor, say, people, is_more, excluded, wrong, start)
+    if waits is None or actor.mode != "live":
+        return seen
+    setting = (await send_defaults.get(conn, organization_id=actor.organization_id)).quiet_hours
+    opens = [at for one in seen.getting if (at := _HOURS.until(setting, one, waits)) is not None]
+    return msgspec.structs.replace(seen, quiet=len(opens), quiet_until=max(opens, default=None))
 
 
 KNOWN = """
@@ -180,11 +194,14 @@ def _counted(
         not_allowed=not_allowed,
         invalid=invalid,
         would=len(getting),
+        quiet=0,
+        quiet_until=None,
         segments=sorted(spread.items()),
         price=sum(said.price for _, said in getting),
         examples=[
             Example(one.phone, one.name or "", said.text, said.segments, said.parameters) for one, said in chosen
         ],
+        getting=[one.phone for one, _ in getting],
     )
 
 

@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from heliograph.accounts import quota, spending
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.campaigns import audience, filling, record, template
@@ -23,6 +24,7 @@ from heliograph.campaigns.plan import MAX_PACE, CampaignAudienceEmpty
 from heliograph.campaigns.record import Campaign
 from heliograph.campaigns.views import preview, recipients
 from heliograph.campaigns.views.preview import Preview
+from heliograph.classes.kinds import CLASSES
 from heliograph.contacts import records
 from heliograph.dashboard.audience import lists, words
 from heliograph.pages.requests import Request
@@ -297,7 +299,7 @@ async def _entry(request: Request, conn: Connection, typed: dict[str, str]) -> E
 
 async def look(request: Request, conn: Connection, typed: dict[str, str], given: Given) -> Preview:
     """What would become of it. Raises Invalid for a number or template that cannot be sent."""
-    wish = given.wish
+    wish, waits = given.wish, None
     if isinstance(wish, whatsapp.Wish):
         try:
             say = preview.whatsapp(await whatsapp.outlook(conn, request.actor, wish=wish))
@@ -305,6 +307,8 @@ async def look(request: Request, conn: Connection, typed: dict[str, str], given:
             raise told(refusal) from None
     else:
         say = preview.sms(request.actor, given.text)
+        if CLASSES[wish.traffic_class].waits_for_day:
+            waits = max(clock.now(), wish.scheduled_at or clock.now())
     return await preview.look(
         conn,
         request.actor,
@@ -314,6 +318,7 @@ async def look(request: Request, conn: Connection, typed: dict[str, str], given:
         without=given.without,
         recipients=given.recipients,
         start=int(typed["start"]) if typed["start"].isdecimal() and len(typed["start"]) < 6 else 0,
+        waits=waits,
     )
 
 

@@ -17,6 +17,8 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.clock import iso, now
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
+from heliograph.classes.kinds import CLASSES
+from heliograph.classes.quiet import QuietHours
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.guard import book
 from heliograph.sms.accepting import accept, encoding, sender_ids
@@ -74,6 +76,8 @@ class Preview(msgspec.Struct, frozen=True):
     units: int
     parts: list[Part]
     send_at: datetime | None
+    #: It would wait until then, since it is quiet where its recipient is; None: it would not wait for that.
+    quiet_until: datetime | None
     expires_at: datetime
     #: Messages taken from the quota, and what remains of it before and after.
     cost: int
@@ -84,8 +88,10 @@ class Preview(msgspec.Struct, frozen=True):
 
 STANDING = """
 SELECT (SELECT since FROM opted_out_since($1, $2)) AS since,
-       coalesce((SELECT total - used FROM quotas WHERE organization_id = $1), 0) AS remaining
+       coalesce((SELECT total - used FROM quotas WHERE organization_id = $1), 0) AS remaining,
+       (SELECT quiet_hours FROM organizations WHERE id = $1) AS quiet_hours
 """
+_HOURS = QuietHours()
 
 
 async def preview(conn: Connection, acceptor: Acceptor, send: Send) -> Preview:
@@ -122,6 +128,11 @@ async def preview(conn: Connection, acceptor: Acceptor, send: Send) -> Preview:
         raise QuotaExceeded(remainingQuota=remaining, requested=cost)
     encoded = encoding.encode(send.text, smart=actor.smart_encoding, accents=actor.replace_accents)
     at = now()
+    due = max(at, send.send_at or at)
+    waits = actor.mode == "live" and CLASSES[send.traffic_class].waits_for_day
+    quiet_until = _HOURS.until(standing["quiet_hours"], send.to, due) if waits else None
+    # Its validity stands still meanwhile (`sms.daytime`).
+    expires_at = deadline(at, accept.expiry(at, send)) + ((quiet_until or due) - due)
     return Preview(
         to=send.to,
         sender=sender,
@@ -130,11 +141,12 @@ async def preview(conn: Connection, acceptor: Acceptor, send: Send) -> Preview:
         units=encoded.units,
         parts=_parts(encoded),
         send_at=send.send_at,
-        expires_at=deadline(at, accept.expiry(at, send)),
+        quiet_until=quiet_until,
+        expires_at=expires_at,
         cost=cost,
         remaining=remaining,
         remaining_after=remaining - cost,
-        warnings=_warnings(send, encoded, remaining - cost, held=held),
+        warnings=_warnings(send, encoded, remaining - cost, held=held, quiet_until=quiet_until),
     )
 
 
@@ -175,8 +187,14 @@ def _parts(encoded: encoding.Encoded) -> list[Part]:
     ]
 
 
-def _warnings(send: Send, encoded: encoding.Encoded, remaining: int, *, held: bool) -> list[Warning]:
+def _warnings(
+    send: Send, encoded: encoding.Encoded, remaining: int, *, held: bool, quiet_until: datetime | None
+) -> list[Warning]:
     warnings = []
+    if quiet_until is not None:
+        warnings.append(
+            Warning("quiet_hours", f"It is quiet where the recipient is: it would wait until {iso(quiet_until)}.")
+        )
     if held:
         warnings.append(
             Warning("held", "Unusually many messages go to numbers like this one: it would wait for the operator.")

@@ -1,5 +1,8 @@
 """Callbacks of suppliers as they come: verified, sealed, stored, and only then answered. `processing.py` reads them.
 
+Callbacks of one account that are committed together share a row, and a place in the queue: with a row each, inserting,
+locking and deleting them cost the database as much as everything else that it did for a message.
+
 The rule nobody may break: nothing is answered with 200 that is not committed, and nothing is stored that did not come
 to the account's own address, signed as far as its supplier signs.
 """
@@ -13,8 +16,9 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base import crypto
+from heliograph.base.crypto import Key
 from heliograph.base.database.batching import Batcher
-from heliograph.base.database.pool import Kept, Pool, is_down
+from heliograph.base.database.pool import Connection, Kept, Pool, is_down
 from heliograph.base.errors import CallbackNotGenuine, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.base.loading_cache import LoadingCache
@@ -30,6 +34,8 @@ from heliograph.suppliers.http.kind import Callback, HttpKind, HttpSettings, Rep
 KIND = "sms_in"
 #: It belongs to no organization before it is read.
 NOBODY = UUID(int=0)
+#: Callbacks of a row, and about how many octets of them: what is read together is locked together.
+MOST, OCTETS = 64, 256 * 1024
 
 
 class NotTheSupplier(CallbackNotGenuine):
@@ -45,19 +51,18 @@ class Known(msgspec.Struct, frozen=True):
     secrets: Secrets
 
 
-class Stored(msgspec.Struct, frozen=True, gc=False):
-    """A callback that is to be stored. `body` is sealed."""
-
-    id: UUID
-    supplier_id: UUID
-    body: bytes
-
-
 class Content(msgspec.Struct, frozen=True, array_like=True):
-    """What is sealed."""
+    """A callback, and the last part of the address that it came to."""
 
     what: str
     callback: Callback
+
+
+class Given(msgspec.Struct, frozen=True):
+    """A callback that is to be stored, for whom."""
+
+    supplier_id: UUID
+    content: Content
 
 
 def context(id: UUID) -> str:
@@ -65,15 +70,48 @@ def context(id: UUID) -> str:
     return f"supplier_callbacks/{id}"
 
 
-# One statement, so that a callback and its place in the queue are one commit and one round trip.
+# One statement, so that callbacks and their place in the queue are one commit and one round trip.
 STORE = """
 WITH item AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bytea[]) AS item (id, supplier_id, body)
 ), stored AS (
     INSERT INTO supplier_callbacks (id, supplier_id, body, received_at) SELECT id, supplier_id, body, now() FROM item
 )
-INSERT INTO queue (kind, line, organization_id, due_at, id) SELECT $4, supplier_id, $5, now(), id FROM item
+INSERT INTO queue (kind, line, organization_id, due_at, id)
+SELECT $4, supplier_id, $5, now() + make_interval(secs => $6), id FROM item
 """
+
+
+async def store(
+    conn: Connection, key: Key, rows: Sequence[tuple[UUID, Sequence[Content]]], *, pause: float = 0
+) -> None:
+    """Store callbacks, each row with its account, to be read after `pause` seconds."""
+    ids = [uuid7() for _ in rows]
+    sealed = [
+        crypto.seal(key, msgspec.msgpack.encode(contents), context(id))
+        for id, (_, contents) in zip(ids, rows, strict=True)
+    ]
+    await conn.execute(STORE, ids, [supplier_id for supplier_id, _ in rows], sealed, KIND, NOBODY, pause)
+
+
+def opened(key: Key, id: UUID, body: bytes) -> list[Content]:
+    """The callbacks of a row. Raises crypto.Unsealable, and msgspec.DecodeError."""
+    return msgspec.msgpack.decode(crypto.unseal(key, body, context(id)), type=list[Content])
+
+
+def rows_of(items: Sequence[Given]) -> list[tuple[UUID, list[Content]]]:
+    """Callbacks by account, in their order, as they share rows."""
+    rows: list[tuple[UUID, list[Content]]] = []
+    begun: dict[UUID, tuple[list[Content], int]] = {}
+    for one in items:
+        size = len(one.content.callback.body) + len(one.content.callback.url)
+        row, octets = begun.get(one.supplier_id, ([], 0))
+        if not row or len(row) >= MOST or octets + size > OCTETS:
+            row, octets = [], 0
+            rows.append((one.supplier_id, row))
+        row.append(one.content)
+        begun[one.supplier_id] = row, octets + size
+    return rows
 
 
 class SupplierCallbacks:
@@ -85,7 +123,7 @@ class SupplierCallbacks:
         self._token_key = addresses.token_key(settings)
         self._key = suppliers.seal_key(settings)
         self._known: LoadingCache[UUID, Known] = LoadingCache(self._load, indivisible=is_down)
-        self._batcher: Batcher[Stored, None] = Batcher(self._commit, limit=256, indivisible=is_down)
+        self._batcher: Batcher[Given, None] = Batcher(self._commit, limit=256, indivisible=is_down)
         #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
         self.stored = asyncio.Event()
 
@@ -103,9 +141,7 @@ class SupplierCallbacks:
         """Store one callback; returns its answer once it is committed. Raises NotTheSupplier."""
         if not known.settings.takes_from(address) or not known.kind.is_genuine(known.settings, known.secrets, callback):
             raise NotTheSupplier
-        id = uuid7()
-        content = msgspec.msgpack.encode(Content(what, callback))
-        await self._batcher.put(Stored(id, known.id, crypto.seal(self._key, content, context(id))))
+        await self._batcher.put(Given(known.id, Content(what, callback)))
         return known.kind.reply(known.settings)
 
     async def drain(self) -> None:
@@ -129,17 +165,10 @@ class SupplierCallbacks:
             secrets_of(suppliers.open_secret(self._key, one)),
         )
 
-    async def _commit(self, items: list[Stored]) -> list[None]:
+    async def _commit(self, items: list[Given]) -> list[None]:
         crash_point("supplier_callback.before_commit")
         async with self._kept.use() as conn:
-            await conn.execute(
-                STORE,
-                [one.id for one in items],
-                [one.supplier_id for one in items],
-                [one.body for one in items],
-                KIND,
-                NOBODY,
-            )
+            await store(conn, self._key, rows_of(items))
         crash_point("supplier_callback.after_commit")
         self.stored.set()
         return [None] * len(items)

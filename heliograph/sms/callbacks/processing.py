@@ -3,7 +3,8 @@ from handsets of every supplier go.
 
 A batch is callbacks of one account, locked while it is processed and deleted in the commit that stores what handsets
 wrote. Receipts are committed before that, by the batch writer of answers and receipts: the same one again changes
-nothing. A worker that is killed leaves the callbacks as they were.
+nothing. A worker that is killed leaves the callbacks as they were. One that cannot be read gets a row of its own, so
+that those that came with it are done with.
 """
 
 from __future__ import annotations
@@ -13,10 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 import asyncpg
-import msgspec
 import structlog
 
-from heliograph.base import crypto
 from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.process.crash import crash_point
@@ -33,8 +32,8 @@ from heliograph.suppliers.settings import checked
 
 log = structlog.get_logger()
 
-#: Callbacks of one batch; each may hold a hundred receipts.
-CALLBACKS = 200
+#: Rows of one batch; each may hold `intake.MOST` callbacks, and each of those a hundred receipts.
+ROWS = 32
 #: Seconds until a callback is looked at again that this worker cannot open.
 LATER_SECONDS = 60.0
 
@@ -91,18 +90,19 @@ class CallbackProcessing:
 
     async def _batch(self, conn: Connection, supplier_id: UUID) -> int:
         async with self._backlog.transaction(conn):
-            picked = await self._backlog.pick(conn, intake.KIND, {supplier_id: CALLBACKS})
+            picked = await self._backlog.pick(conn, intake.KIND, {supplier_id: ROWS})
             taken = await conn.fetch(TAKE, [one.id for one in picked]) if picked else []
             if not taken:
                 return 0
-            read, closed = self._read(supplier_id, taken)
-            receipts = [one for found, _ in read for one in found]
-            messages = [one for _, found in read for one in found]
+            receipts, messages, left, closed = self._read(supplier_id, taken)
             if receipts:
                 await self._on_receipts(supplier_id, receipts)
             crash_point("supplier_callbacks.before_commit")
             if messages:
                 await inbound.store(conn, supplier_id, messages)
+            if left:
+                rows = [(supplier_id, [one]) for one in left]
+                await intake.store(conn, self._key, rows, pause=LATER_SECONDS)
             if closed:
                 await conn.execute(LATER, closed, supplier_id, LATER_SECONDS)
             await conn.execute(DONE, [row["id"] for row in taken if row["id"] not in closed], supplier_id)
@@ -113,33 +113,55 @@ class CallbackProcessing:
 
     def _read(
         self, supplier_id: UUID, rows: Sequence[asyncpg.Record]
-    ) -> tuple[list[tuple[list[Receipt], list[Inbound]]], list[UUID]]:
-        """(receipts and messages of each callback, ids of those that are left for another worker or a later time)."""
+    ) -> tuple[list[Receipt], list[Inbound], list[Content], list[UUID]]:
+        """(receipts, messages, callbacks that could not be read, ids of rows that this worker cannot open)."""
         account = self._account(supplier_id)
         kind = None if account is None else kinds.HTTP.get(account.supplier.kind)
         try:
             settings = None if account is None or kind is None else checked(kind.settings, account.supplier.settings)
         except SettingsError:
             settings = None
-        read: list[tuple[list[Receipt], list[Inbound]]] = []
+        receipts: list[Receipt] = []
+        messages: list[Inbound] = []
+        left: list[Content] = []
         closed: list[UUID] = []
+        empty = 0
         for id, body in rows:
             try:
                 if kind is None or settings is None:
                     raise LookupError("no such supplier, or none that is set up rightly")
-                content = msgspec.msgpack.decode(crypto.unseal(self._key, body, intake.context(id)), type=Content)
-                if content.what == addresses.RECEIPTS:
-                    told = content.callback.query.get("ref", "")
-                    found = kind.receipts(settings, content.callback)
-                    read.append(([kind.blamed(settings, references.completed(one, told)) for one in found], []))
-                else:
-                    read.append(([], kind.inbound(settings, content.callback)))
+                contents = intake.opened(self._key, id, body)
             except Exception as error:
-                # Never the error's text: it may quote what somebody wrote. It stays until retention takes it, so that
-                # a mended file or setting reads it after all.
-                log.error("supplier's callback not read", supplier=str(supplier_id), error=type(error).__name__)
+                self._not_read(supplier_id, error)
                 closed.append(id)
-        empty = sum(1 for receipts, messages in read if not receipts and not messages)
+                continue
+            for content in contents:
+                callback = content.callback
+                try:
+                    if content.what == addresses.RECEIPTS:
+                        told = callback.query.get("ref", "")
+                        found = [
+                            kind.blamed(settings, references.completed(one, told))
+                            for one in kind.receipts(settings, callback)
+                        ]
+                        receipts += found
+                        empty += not found
+                    else:
+                        heard = kind.inbound(settings, callback)
+                        messages += heard
+                        empty += not heard
+                except Exception as error:
+                    self._not_read(supplier_id, error)
+                    if len(contents) > 1:
+                        left.append(content)
+                    else:
+                        closed.append(id)
         if empty:
             log.warning("supplier's callbacks held nothing that is known", supplier=str(supplier_id), count=empty)
-        return read, closed
+        return receipts, messages, left, closed
+
+    @staticmethod
+    def _not_read(supplier_id: UUID, error: Exception) -> None:
+        # Never the error's text: it may quote what somebody wrote. It stays until retention takes it, so that a mended
+        # file or setting reads it after all.
+        log.error("supplier's callback not read", supplier=str(supplier_id), error=type(error).__name__)

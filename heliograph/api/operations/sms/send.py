@@ -155,7 +155,7 @@ class PreviewWarning(msgspec.Struct):
         str,
         Meta(
             description="Code of the warning; new codes may be added.",
-            examples=["unicode", "changed", "several_segments", "held", "last_of_quota", "test_key"],
+            examples=["unicode", "changed", "several_segments", "quiet_hours", "held", "last_of_quota", "test_key"],
         ),
     ]
     message: Annotated[str, Meta(description="Explanation for humans.")]
@@ -172,6 +172,10 @@ class Previewed(msgspec.Struct, rename="camel"):
     segments: Annotated[int, Meta(description="Number of segments.")]
     parts: Annotated[list[PreviewedSegment], Meta(description="The segments.")]
     send_at: Annotated[Time | None, Meta(description="Earliest time to send it, if one was requested.")]
+    quiet_until: Annotated[
+        Time | None,
+        Meta(description="If it is marketing and quiet where the recipient is: until when it would wait."),
+    ]
     expires_at: Annotated[Time, Meta(description="It is not sent after this time.")]
     quota: Annotated[PreviewedQuota, Meta(description="The cost.")]
     warnings: Annotated[list[PreviewWarning], Meta(description="Things that may be unintended.")]
@@ -220,6 +224,7 @@ async def preview_sms(call: Call, body: SendSms) -> SmsPreviewed:
             segments=len(found.parts),
             parts=[PreviewedSegment(part.number, part.units, part.holds, part.text) for part in found.parts],
             send_at=None if found.send_at is None else iso(found.send_at),
+            quiet_until=None if found.quiet_until is None else iso(found.quiet_until),
             expires_at=iso(found.expires_at),
             quota=PreviewedQuota(found.cost, found.remaining, found.remaining_after),
             warnings=[PreviewWarning(warning.code, warning.message) for warning in found.warnings],

@@ -1,0 +1,98 @@
+"""Callbacks of suppliers over HTTP in their rows: together as they came, and by themselves where one cannot be read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heliograph.base import crypto
+from heliograph.base.crypto import Key
+from heliograph.base.database.pool import Pool
+from heliograph.queue.backlog import Backlog
+from heliograph.sms.callbacks import intake
+from heliograph.sms.callbacks.intake import MOST, OCTETS, Content, Given
+from heliograph.sms.callbacks.processing import CallbackProcessing
+from heliograph.suppliers.contract import Receipt
+from heliograph.suppliers.http.kind import Callback
+from tests.processes import until_true
+
+ONE, OTHER = UUID(int=1), UUID(int=2)
+
+
+def callback(body: bytes, what: str = "receipts") -> Content:
+    return Content(what, Callback("POST", "https://us.example/in", {}, body))
+
+
+def said(number: int) -> Content:
+    return callback(json.dumps({"results": [{"messageId": f"m-{number}", "status": {"id": 5}}]}).encode())
+
+
+@given(st.lists(st.tuples(st.sampled_from([ONE, OTHER]), st.integers(0, OCTETS)), max_size=200))
+def test_rows_hold_each_callback_once_in_order_and_are_bounded(drawn: list[tuple[UUID, int]]) -> None:
+    items = [Given(id, callback(b"x" * (size % 7) + b"%d" % n)) for n, (id, size) in enumerate(drawn)]
+    rows = intake.rows_of(items)
+    for id in (ONE, OTHER):
+        kept = [one for owner, row in rows if owner == id for one in row]
+        assert kept == [one.content for one in items if one.supplier_id == id]
+    assert all(0 < len(row) <= MOST for _, row in rows)
+
+
+def test_large_callbacks_stand_alone() -> None:
+    large = Given(ONE, callback(b"x" * (OCTETS + 1)))
+    small = Given(ONE, callback(b"x"))
+    assert [len(row) for _, row in intake.rows_of([small, large, small, small])] == [1, 1, 2]
+
+
+class Reader:
+    """A worker that reads the callbacks of one account of a kind."""
+
+    def __init__(self, pool: Pool, key: Key, kind: str = "infobip") -> None:
+        self.heard: list[Receipt] = []
+        settings = {"base_url": "https://x.example"}
+        account: Any = SimpleNamespace(supplier=SimpleNamespace(kind=kind, settings=settings))
+        self.processing = CallbackProcessing(
+            pool,
+            key,
+            lambda id: cast(Any, account),
+            on_receipts=self._take,
+            on_inbound=lambda: None,
+            backlog=Backlog(),
+        )
+
+    async def _take(self, supplier_id: UUID, receipts: Sequence[Receipt]) -> None:
+        self.heard += receipts
+
+
+async def test_one_that_cannot_be_read_waits_alone_and_the_others_are_done_with(pool: Pool) -> None:
+    key = crypto.derive_key("a secret key of tests, long enough", "tests")
+    # A status that is a list is nothing that a table can be asked for.
+    strange = callback(b'{"results":[{"messageId":"m-9","status":{"id":[5]}}]}')
+    async with pool.acquire() as conn:
+        await intake.store(conn, key, [(ONE, [said(1), strange, said(2)]), (OTHER, [said(3)])])
+    assert await pool.fetchval("SELECT count(*) FROM supplier_callbacks") == 2
+    reader = Reader(pool, key)
+
+    async def is_read() -> bool:
+        await reader.processing.round()
+        return {one.keys for one in reader.heard} == {("m-1",), ("m-2",), ("m-3",)}
+
+    await until_true(is_read)
+    ((id, body),) = [tuple(row) for row in await pool.fetch("SELECT id, body FROM supplier_callbacks")]
+    assert intake.opened(key, id, body) == [strange]
+    assert await pool.fetchval("SELECT due_at > now() + interval '30 seconds' FROM queue WHERE id = $1", id)
+    # Read again later, it stays what and where it is.
+    await pool.execute("UPDATE queue SET due_at = now() - interval '1 second'")
+
+    async def is_put_off() -> bool:
+        await reader.processing.round()
+        return bool(await pool.fetchval("SELECT due_at > now() + interval '30 seconds' FROM queue WHERE id = $1", id))
+
+    await until_true(is_put_off)
+    assert await pool.fetchval("SELECT count(*) FROM supplier_callbacks") == 1
+    assert len(reader.heard) == 3
