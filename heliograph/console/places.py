@@ -31,6 +31,7 @@ GROUPS: Groups = (
         (
             Place("/console/suppliers", "Suppliers", "send", permission=roles.CARRIAGE, key="s"),
             Place("/console/routes", "Routes", "filter", permission=roles.CARRIAGE, key="d"),
+            Place("/console/lookups", "Look-ups", "search", permission=roles.CARRIAGE, key="k"),
             Place("/console/receipts", "Receipts", "check", permission=roles.CARRIAGE, key="r"),
             Place("/console/inbound", "Inbound", "mail", permission=roles.CARRIAGE, key="i"),
             Place("/console/whatsapp", "WhatsApp", "contact", permission=roles.CARRIAGE, key="c"),
@@ -65,6 +66,8 @@ GROUPS: Groups = (
 #: What the palette offers beside the places.
 ACTIONS = (
     Action("New organization", "/console/organizations/new", permission=roles.ORGANIZATIONS_CHANGE),
+    Action("Add a route", "/console/routes/new", permission=roles.CARRIAGE_CHANGE),
+    Action("Where would this go?", "/console/routes/explain", permission=roles.CARRIAGE),
     Action("Add an operator", "/console/operators/new", permission=roles.OPERATORS),
     Action("My account", "/console/account"),
 )

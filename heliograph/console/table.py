@@ -9,6 +9,7 @@ from heliograph.console.door.routes import ROUTES as DOOR
 from heliograph.console.engine.routes import ROUTES as ENGINE
 from heliograph.console.house.routes import ROUTES as HOUSE
 from heliograph.console.inbound.routes import ROUTES as INBOUND
+from heliograph.console.lookups.routes import ROUTES as LOOKUPS
 from heliograph.console.messages.routes import ROUTES as MESSAGES
 from heliograph.console.money.routes import ROUTES as MONEY
 from heliograph.console.organizations.routes import ROUTES as ORGANIZATIONS
@@ -24,6 +25,7 @@ ROUTES: tuple[Route, ...] = (
     *ENGINE,
     *CARRIAGE,
     *ROUTING,
+    *LOOKUPS,
     *APPROVALS,
     *ORGANIZATIONS,
     *MESSAGES,

@@ -16,7 +16,8 @@ from heliograph.people.operators import accounts
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route
 from heliograph.sms.accepting import sender_ids
-from heliograph.sms.dispatch import routing
+from heliograph.sms.dispatch import routing, suppliers
+from heliograph.sms.lookups import accounts as lookup_accounts
 from heliograph.sms.management import drafts, rerouting
 from tests.processes import until_true
 
@@ -263,6 +264,11 @@ async def test_every_page_of_the_console(site: Site) -> None:
         way = await rules.add(conn, way)
         async with conn.transaction():
             await rules.set_state(conn, await rules.lock(conn, route="moz"), "paused")
+        priced = {"base_url": "https://x1y2z3.api.infobip.com", "price": "0.01", "currency": "USD"}
+        key = suppliers.seal_key(site.made.settings)
+        looked_up_by = await lookup_accounts.add(
+            conn, key, name="mnp", kind="infobip", values=priced, secrets={"secret": "x"}
+        )
         (entry, *_) = await rerouting.history(conn, route_id=way.id)
     organization = str(site.made.actor.organization_id)
     ids = {
@@ -272,6 +278,7 @@ async def test_every_page_of_the_console(site: Site) -> None:
         "wallets": organization,
         "drafts": str(draft),
         "routes": str(way.id),
+        "lookups": str(looked_up_by),
     }
     paths = []
     for route in ROUTES:

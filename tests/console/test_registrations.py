@@ -13,7 +13,7 @@ from tests.api.conftest import Tenant
 from .conftest import Browser
 from .test_suppliers import add, told
 
-HERE = "/console/registrations"
+HERE = "/console/routes/registrations"
 
 
 async def test_a_registration_is_said_listed_and_changed(

@@ -14,8 +14,11 @@ from heliograph.cli.carriage import route as command
 from heliograph.console.routing import editing
 from heliograph.routes import rules
 from heliograph.routes.rules import StoredRoute
+from heliograph.senders import rules as sender_rules
+from heliograph.senders.book import SenderRule
 from heliograph.sms.circuits import sharing
 from heliograph.sms.dispatch import suppliers
+from heliograph.sms.lookups import accounts
 from tests.api.conftest import Tenant
 
 from .conftest import Browser, signed_in
@@ -300,3 +303,34 @@ async def test_who_may_look_may_not_change(pool: Pool, browser: Browser, setting
     assert page.status == 200
     assert NEW not in page.text
     assert (await browser.get(NEW)).status == 403
+
+
+async def test_a_preview_says_what_would_be_refused_and_looked_up(
+    pool: Pool, root: Browser, tenant: Tenant, settings: Settings, main: UUID, backup: UUID
+) -> None:
+    await yesterday(pool, tenant, "MZ", 80)
+    await yesterday(pool, tenant, "ZA", 20)
+    async with pool.acquire() as conn:
+        rule = SenderRule(id=UUID(int=0), supplier_id=backup, country="MZ", sender="ACME", action="refuse")
+        await sender_rules.put(conn, rule)
+        priced = {"base_url": "https://x1y2z3.api.infobip.com", "price": "0.01", "currency": "USD", "reuses": 100}
+        await accounts.add(
+            conn, suppliers.seal_key(settings), name="mnp", kind="infobip", values=priced, secrets={"secret": "x"}
+        )
+    form = await root.get(NEW)
+    page = await root.submit(form, NEW, name="moz", country="MZ", **at(backup, 10))
+    assert "80 of them would be refused after it" in page.words
+    assert "80 from ACME to Mozambique" in page.words
+    # What the rules make of senders is counted in: one supplier carries all of it already.
+    page = await root.submit(form, NEW, name="moz", country="MZ", **at(main, 10), **at(backup, 20))
+    assert "It moves nothing of yesterday's 100 messages." in page.words
+    assert "No sender would be refused after it" in page.words
+    assert "looked up" not in page.words
+    page = await root.submit(form, NEW, name="movitel", network="643-03", **at(main, 10))
+    said = "Numbers of Mozambique would be looked up by mnp before they are sent to: 80 a day at most, for US$0.80."
+    assert said in page.words, page.words
+    # A network of one country moves nothing of another's.
+    assert "It moves 0 % to 40 %" not in page.words
+    await root.submit(page, NEW, do="save")
+    path = f"/console/routes/{(await stored(pool, 'movitel')).route.id}"
+    assert "Numbers of Mozambique would no longer be looked up." in (await root.get(f"{path}/pause")).words

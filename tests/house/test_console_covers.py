@@ -16,7 +16,7 @@ from tests.house import calls
 from tests.house.test_audited import COMMANDS, READS, SUBMITTED, commands
 
 #: Groups of commands that the console covers.
-GROUPS = ("org", "key", "sender", "supplier", "route", "quota", "whatsapp", "queue")
+GROUPS = ("org", "key", "sender", "supplier", "lookup", "route", "quota", "whatsapp", "queue")
 ONE = "/console/organizations/{id}"
 ACCOUNT = "/console/whatsapp/accounts/{organization}/{id}"
 #: What only a person does, in a browser or not at all.
@@ -56,8 +56,8 @@ PAIRS = {
     "sender reject": "/console/approvals/{organization}/{id}/reject",
     "sender suspend": f"{ONE}/senders/{{sender}}/suspend",
     "sender default": f"{ONE}/senders/{{sender}}/default",
-    "sender register": "/console/registrations",
-    "sender registrations": "/console/registrations",
+    "sender register": "/console/routes/registrations",
+    "sender registrations": "/console/routes/registrations",
     "quota grant": f"{ONE}/quota",
     "quota adjust": f"{ONE}/quota",
     "quota show": ONE,
@@ -74,6 +74,14 @@ PAIRS = {
     "supplier drain": "/console/suppliers/{id}/drain",
     "supplier reset-circuit": "/console/suppliers/{id}/reset-circuit",
     "supplier remove": "/console/suppliers/{id}/remove",
+    "lookup list": "/console/lookups",
+    "lookup options": "/console/lookups/new",
+    "lookup add": "/console/lookups/new",
+    "lookup set": "/console/lookups/{id}/edit",
+    "lookup try": "/console/lookups/{id}/try",
+    "lookup pause": "/console/lookups/{id}/pause",
+    "lookup resume": "/console/lookups/{id}/resume",
+    "lookup remove": "/console/lookups/{id}/remove",
     "route list": "/console/routes",
     "route show": "/console/routes/{id}",
     "route explain": "/console/routes/explain",

@@ -19,8 +19,10 @@ from heliograph.dashboard import listing, places
 from heliograph.dashboard.audience import words as audience
 from heliograph.pages import words
 from heliograph.pages.pieces.places import KEYS
+from heliograph.sms.lookups import forms as lookup_forms
 from heliograph.sms.management import changing, forms
 from heliograph.suppliers import kinds
+from heliograph.suppliers.lookups import kinds as lookups
 from heliograph.webhooks.samples import SUMMARIES
 from tests.house.project import ROOT
 
@@ -75,6 +77,9 @@ def texts() -> set[str]:
         found |= {one.meaning for one in forms.fields(kind)} | {*changing.secrets(kind).values()}
     found |= {*wizard.QUESTIONS.values(), *wizard.PROBED.values()} | {label for _, label in wizard.STEPS}
     found |= {heading for _, heading in editing.GROUPS} | {label for _, label, _ in (*charts.ANSWERS, *charts.REPORTS)}
+    found.add(lookup_forms.REQUIRED)
+    for kind in lookups.KINDS:
+        found |= {one.meaning for one in lookup_forms.fields(kind)} | {*lookups.KINDS[kind].secrets.values()}
     found |= {*told.FIELDS.values(), *told.STATES.values(), *routing.WRONG.values()}
     found |= {*SCOPES.values(), *ACTIONS.values(), *SUMMARIES.values()}
     found |= {one.label for one in (*places.ACTIONS, *console_places.ACTIONS)}

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import sys
 from datetime import date
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
 
 from heliograph.base import phones
-from heliograph.base.crypto import Unsealable
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.money import decimal
 from heliograph.cli.terminal.console import DataDir, Json, Problem, group, on_database, settings_of, shell, show
 from heliograph.networks import asked
-from heliograph.networks.learned import network_of
 from heliograph.sms.dispatch import suppliers
-from heliograph.sms.lookups import accounts
+from heliograph.sms.lookups import accounts, asking, forms
 from heliograph.sms.lookups.accounts import Account
 from heliograph.suppliers.http.kind import SECRET
 from heliograph.suppliers.lookups import kinds
-from heliograph.suppliers.lookups.kinds import Asker
 
 app = group("Add, list, try, change, pause, resume and remove suppliers of number look-ups, and show what they cost.")
 
@@ -96,16 +93,7 @@ def options(kind: Kind, json: Json = False) -> None:
       heliograph lookup options infobip
     """
     _demand(kind)
-    struct = kinds.KINDS[kind].settings
-    hints = get_type_hints(struct, include_extras=True)
-    rows = [
-        {
-            "setting": one.name,
-            "default": "" if one.default is msgspec.NODEFAULT else _written(one.default),
-            "meaning": get_args(hints[one.name])[1],
-        }
-        for one in msgspec.structs.fields(struct)
-    ]
+    rows = [{"setting": one.name, "default": one.default, "meaning": one.meaning} for one in forms.fields(kind)]
     show(rows, json, ("setting", "default", "meaning"))
 
 
@@ -159,17 +147,10 @@ def try_(
     async def work(conn: Connection) -> dict[str, Any]:
         one = await accounts.find(conn, which)
         try:
-            secret = accounts.open_secret(suppliers.seal_key(settings), one)
-        except Unsealable:
-            raise Problem(f"the API key of {one.name} was encrypted with another secret key") from None
-        asker = Asker(one.kind, one.settings, secret)
-        try:
-            answer = await asker.ask([number[1:]])
-        finally:
-            await asker.close()
-        if number[1:] not in answer.told:
-            raise Problem(f"{one.name} did not answer: {answer.error or 'the answer does not name the number'}")
-        return {"number": number, "network": network_of(answer.told[number[1:]]) or None, "lookup": one.name}
+            network = await asking.try_once(suppliers.seal_key(settings), one, number)
+        except Invalid as refusal:
+            raise Problem(refusal.message) from None
+        return {"number": number, "network": network or None, "lookup": one.name}
 
     show(on_database(work, settings), json)
 

@@ -18,7 +18,7 @@ from heliograph.senders.book import STATES
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.dispatch import routing
 
-HERE = "/console/registrations"
+HERE = "/console/routes/registrations"
 #: Registrations that a page shows.
 LISTED = 500
 #: Fields of the form, as `heliograph sender register` takes them.

@@ -13,6 +13,8 @@ ROUTES: tuple[Route, ...] = (
     get("/console/routes/explain", explained.show, permission=CARRIAGE),
     get("/console/routes/new", editing.show_new, permission=CARRIAGE_CHANGE),
     post("/console/routes/new", editing.add, permission=CARRIAGE_CHANGE),
+    get("/console/routes/registrations", registering.show, permission=CARRIAGE),
+    post("/console/routes/registrations", registering.register, permission=CARRIAGE_CHANGE),
     get("/console/routes/{id}", listing.show_one, permission=CARRIAGE),
     get("/console/routes/{id}/edit", editing.show, permission=CARRIAGE_CHANGE),
     post("/console/routes/{id}/edit", editing.change, permission=CARRIAGE_CHANGE),
@@ -24,6 +26,4 @@ ROUTES: tuple[Route, ...] = (
     post("/console/routes/{id}/remove", changing.remove, permission=CARRIAGE_CHANGE),
     get("/console/routes/{id}/undo/{entry}", changing.show_undo, permission=CARRIAGE_CHANGE),
     post("/console/routes/{id}/undo/{entry}", changing.undo, permission=CARRIAGE_CHANGE),
-    get("/console/registrations", registering.show, permission=CARRIAGE),
-    post("/console/registrations", registering.register, permission=CARRIAGE_CHANGE),
 )

@@ -14,6 +14,7 @@ import structlog
 
 from heliograph.base.crypto import Key, Unsealable
 from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.errors import Invalid
 from heliograph.networks import asked, learned, plan
 from heliograph.networks.directory import Directory
 from heliograph.networks.learned import LOOKUP, Known, network_of
@@ -33,6 +34,24 @@ def countries(routes: Collection[Route]) -> set[str]:
     """ISO regions in which the network of a number decides about its route."""
     known = plan.networks()
     return {known[one.network].country for one in routes if one.network in known}
+
+
+async def try_once(key: Key, one: Account, number: str) -> str:
+    """Look a number (E.164) up now, which the supplier charges; returns its network (MCC-MNC), empty if the supplier
+    knows none. Nothing is stored. Raises Invalid (to) if there is no answer."""
+    try:
+        secret = accounts.open_secret(key, one)
+    except Unsealable:
+        raise Invalid(("to", "sealed", f"the API key of {one.name} was encrypted with another secret key")) from None
+    asker = Asker(one.kind, one.settings, secret)
+    try:
+        answer = await asker.ask([number[1:]])
+    finally:
+        await asker.close()
+    if number[1:] not in answer.told:
+        why = answer.error or "the answer does not name the number"
+        raise Invalid(("to", "unanswered", f"{one.name} did not answer: {why}"))
+    return network_of(answer.told[number[1:]])
 
 
 class Lookups:

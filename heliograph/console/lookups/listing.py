@@ -1,0 +1,85 @@
+"""Look-up suppliers with what they were asked and what it cost, where numbers are looked up, and a try of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from heliograph.audit import reading as audit
+from heliograph.base import phones
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.networks import asked
+from heliograph.networks.asked import Spent
+from heliograph.pages.answers import Answer, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.routes import rules
+from heliograph.sms.dispatch import suppliers
+from heliograph.sms.lookups import accounts, asking, forms
+from heliograph.sms.lookups.accounts import Account
+
+HERE = "/console/lookups"
+#: Entries of the audit log that are shown.
+HISTORY = 20
+#: What people put between the digits of a number.
+_SPACING = str.maketrans("", "", " \u00a0().-/")
+
+
+async def show(request: Request) -> Answer:
+    """All of them; and for which countries somebody is asked, because a route names a network there."""
+    async with request.reading() as conn:
+        known = await accounts.load(conn)
+        spent = await asked.spent(conn)
+        where = asking.countries(await rules.active(conn))
+    names = {one.id: one.name for one in known}
+    values = {
+        "accounts": known,
+        "months": [(names.get(one.supplier_id, ""), one) for one in spent],
+        "where": [(country, accounts.serving(known, country)) for country in sorted(where)],
+        "may_change": request.may(permission=CARRIAGE_CHANGE),
+    }
+    return Shown(template="lookups/lookups.html", values=values)
+
+
+async def show_one(request: Request) -> Answer:
+    """One of them, with its settings, its months, and who changed what."""
+    async with request.reading() as conn:
+        one = await known(conn, request.id())
+        return Shown(template="lookups/lookup.html", values=await _values(request, conn, one))
+
+
+async def try_once(request: Request) -> Answer:
+    """Look a number up now; the supplier charges it, and nothing is stored."""
+    typed = request.form.get("to", "").strip()
+    async with request.reading() as conn:
+        one = await known(conn, request.id())
+        values = await _values(request, conn, one) | {"to_try": typed}
+    try:
+        number = phones.parse(typed.translate(_SPACING))
+        if number is None:
+            raise Invalid(("to", "format", "Write a phone number with its country code, such as +258841234567."))
+        network = await asking.try_once(suppliers.seal_key(request.services.settings), one, number)
+    except Invalid as refusal:
+        return refused("lookups/lookup.html", refusal, values)
+    return Shown(template="lookups/lookup.html", values=values | {"tried": (number, network)})
+
+
+async def known(conn: Connection, id: UUID) -> Account:
+    """One that was not removed. Raises NotFound."""
+    return await accounts.find(conn, str(id))
+
+
+async def _values(request: Request, conn: Connection, one: Account) -> dict[str, Any]:
+    spent: Sequence[Spent] = [line for line in await asked.spent(conn) if line.supplier_id == one.id]
+    shown = forms.shown(one)
+    return {
+        "one": one,
+        "settings": [(field, shown[field.name]) for field in forms.fields(one.kind)],
+        "months": [("", line) for line in spent],
+        "history": (await audit.list_page(conn, audit.Filter(object=str(one.id)), limit=HISTORY)).entries,
+        "tried": None,
+        "to_try": "",
+        "may_change": request.may(permission=CARRIAGE_CHANGE),
+    }

@@ -1,0 +1,66 @@
+"""Settings of look-up suppliers as fields of a form, and what was typed as settings.
+
+The rule nobody may break: an API key is no field here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+
+from heliograph.base.errors import Invalid
+from heliograph.sms.lookups import accounts
+from heliograph.sms.lookups.accounts import Account
+from heliograph.sms.management.forms import Field
+from heliograph.suppliers.lookups import kinds
+
+#: What is said of an empty field that has no default.
+REQUIRED = "This is needed: it has no default."
+
+
+def fields(kind: str) -> list[Field]:
+    """All settings of a kind, in the order of its struct."""
+    struct = kinds.KINDS[kind].settings
+    plain, hints = get_type_hints(struct), get_type_hints(struct, include_extras=True)
+    return [
+        Field(
+            name=one.name,
+            meaning=get_args(hints[one.name])[1],
+            control="number" if plain[one.name] in (int, float) else "text",
+            group="connection",
+            default="" if one.default is msgspec.NODEFAULT else written(one.default),
+            is_required=one.default is msgspec.NODEFAULT,
+        )
+        for one in msgspec.structs.fields(struct)
+    ]
+
+
+def shown(one: Account) -> dict[str, str]:
+    """What each field shows: what is in force."""
+    return {name: written(value) for name, value in msgspec.structs.asdict(one.settings).items()}
+
+
+def read(kind: str, before: Mapping[str, str], given: Mapping[str, str]) -> dict[str, Any]:
+    """Settings that become different by what was typed; None: its default. `before`: as fields showed them. Raises
+    Invalid with all that is wrong of single settings."""
+    values: dict[str, Any] = {}
+    wrong: list[tuple[str, str, str]] = []
+    for one in fields(kind):
+        text = given.get(one.name, before.get(one.name, "")).strip()
+        if one.is_required and not text:
+            wrong.append((one.name, "required", REQUIRED))
+        elif text != before.get(one.name, ""):
+            try:
+                values |= accounts.parsed(kind, [f"{one.name}={text}"])
+            except Invalid as refusal:
+                wrong += [(two["field"], two["issue"], two["message"]) for two in refusal.details["fields"]]
+    if wrong:
+        raise Invalid(*wrong)
+    return values
+
+
+def written(value: Any) -> str:
+    """A value as it is typed."""
+    return ",".join(value) if isinstance(value, tuple) else str(value)
