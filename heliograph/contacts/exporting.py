@@ -23,7 +23,19 @@ from heliograph.contacts import search
 from heliograph.contacts.records import Contact
 from heliograph.contacts.search import Filters
 
-COLUMNS = ("name", "first_name", "last_name", "phone", "tags", "opted_out", "created_at", "updated_at", "id")
+COLUMNS = (
+    "name",
+    "first_name",
+    "last_name",
+    "phone",
+    "tags",
+    "opted_out",
+    "created_at",
+    "updated_at",
+    "written_at",
+    "delivered_at",
+    "id",
+)
 #: Of one look: what is made of it, on a page, holds up whatever else the process does.
 PAGE = 1_000
 
@@ -56,6 +68,8 @@ async def begin(conn: Connection, actor: Actor, *, filters: Filters, as_json: bo
     """Record that the actor exports, before the first line is written: an interrupted export discloses, too."""
     told: dict[str, object] = {"tag": ", ".join(filters.tags) or None, "format": "json" if as_json else "csv"}
     told |= {"country": filters.country, "opted_out": filters.opted_out, "searched": bool(filters.text) or None}
+    told |= {"never_written": filters.never_written or None, "unwritten_days": filters.unwritten_days}
+    told |= {"delivered_before": None if filters.delivered_before is None else iso(filters.delivered_before)}
     told = {name: value for name, value in told.items() if value is not None}
     await audit.record(conn, actor, "contacts.exported", object_id=actor.organization_id, after=told)
 
@@ -100,6 +114,8 @@ def cells(contact: Contact) -> tuple[str, ...]:
         "yes" if contact.opted_out else "no",
         iso(contact.created_at),
         iso(contact.updated_at),
+        "" if contact.written_at is None else iso(contact.written_at),
+        "" if contact.delivered_at is None else iso(contact.delivered_at),
         str(contact.id),
     )
 
@@ -107,5 +123,6 @@ def cells(contact: Contact) -> tuple[str, ...]:
 def line(contact: Contact) -> str:
     """A contact as a line of JSON."""
     shown = {name: getattr(contact, name) for name in contact.__struct_fields__}
-    shown |= {"created_at": iso(contact.created_at), "updated_at": iso(contact.updated_at)}
+    moments = ("created_at", "updated_at", "written_at", "delivered_at")
+    shown |= {name: None if shown[name] is None else iso(shown[name]) for name in moments}
     return msgspec.json.encode(shown).decode() + "\n"

@@ -74,11 +74,11 @@ WITH gone AS (
        AND contact_tags.contact_id = one.id
 )
 INSERT INTO contact_changes (organization_id, mode, change_id, contact_id, what, name, first_name, last_name, phone,
-                             tags, notes, created_at, updated_at, changed_at)
+                             tags, notes, created_at, updated_at, written_at, delivered_at, changed_at)
 SELECT $1, $2, $4, id, 'deleted', name, first_name, last_name, phone, tags,
        (SELECT notes FROM contact_notes
          WHERE organization_id = $1 AND mode = $2 AND contact_id = gone.id LIMIT 1),
-       created_at, updated_at, now()
+       created_at, updated_at, written_at, delivered_at, now()
   FROM gone
 """
 
@@ -133,16 +133,18 @@ async def find(conn: Connection, actor: Actor, *, id: UUID) -> Change | None:
 
 TAKEN = """
 DELETE FROM contact_changes WHERE organization_id = $1 AND mode = $2 AND change_id = $3
-RETURNING contact_id, what, tag, name, first_name, last_name, phone, tags, notes, created_at
+RETURNING contact_id, what, tag, name, first_name, last_name, phone, tags, notes, created_at, written_at, delivered_at
 """
 # Whose number has a contact again stays deleted.
 RESTORE = """
 WITH back AS (
-    INSERT INTO contacts (organization_id, mode, id, name, first_name, last_name, phone, tags, created_at, updated_at)
+    INSERT INTO contacts (organization_id, mode, id, name, first_name, last_name, phone, tags, created_at, updated_at,
+                          written_at, delivered_at)
     SELECT $1, $2, one.id, one.name, one.first_name, one.last_name, one.phone, string_to_array(one.tags, E'\\x1f'),
-           one.created_at, $11
-      FROM unnest($3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::timestamptz[])
-           AS one (id, name, first_name, last_name, phone, tags, created_at)
+           one.created_at, $11, one.written_at, one.delivered_at
+      FROM unnest($3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::timestamptz[],
+                  $12::timestamptz[], $13::timestamptz[])
+           AS one (id, name, first_name, last_name, phone, tags, created_at, written_at, delivered_at)
         ON CONFLICT DO NOTHING
     RETURNING id, tags
 ), tagged AS (
@@ -189,6 +191,8 @@ async def _restore(conn: Connection, actor: Actor, rows: Sequence[asyncpg.Record
         [row["created_at"] for row in listed],
         [row["notes"] or "" for row in listed],
         clock.now(),
+        [row["written_at"] for row in listed],
+        [row["delivered_at"] for row in listed],
     )
     came = {row["id"] for row in back}
     await audit.record_many(

@@ -56,6 +56,9 @@ class Contact(msgspec.Struct, frozen=True):
     opted_out: bool
     created_at: datetime
     updated_at: datetime
+    #: When a message last left for them, and last arrived, to the hour: see `recency`. None: never since then.
+    written_at: datetime | None = None
+    delivered_at: datetime | None = None
 
 
 class Entry(msgspec.Struct, gc=False):
@@ -127,7 +130,7 @@ _COLUMNS = """
 c.id, c.name, c.first_name, c.last_name, c.phone, c.tags,
 (SELECT since FROM opted_out_since(c.organization_id, c.phone))
     IS NOT NULL AS opted_out,
-c.created_at, c.updated_at
+c.created_at, c.updated_at, c.written_at, c.delivered_at
 """
 
 BY_PHONE = f"SELECT {_COLUMNS} FROM contacts c WHERE organization_id = $1 AND mode = $2 AND phone = $3"
@@ -303,7 +306,9 @@ SELECT name, first_name, last_name, phone, tags FROM contacts
  WHERE organization_id = $1 AND mode = $2 AND id = $3 FOR UPDATE
 """
 CHANGE = """
-UPDATE contacts SET name = $4, first_name = $5, last_name = $6, phone = $7, tags = $8, updated_at = $9
+UPDATE contacts SET name = $4, first_name = $5, last_name = $6, phone = $7, tags = $8, updated_at = $9,
+                    written_at = CASE WHEN phone = $7 THEN written_at END,
+                    delivered_at = CASE WHEN phone = $7 THEN delivered_at END
  WHERE organization_id = $1 AND mode = $2 AND id = $3
 """
 ADD_TAGS = """

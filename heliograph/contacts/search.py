@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
@@ -16,7 +17,7 @@ import msgspec
 
 from heliograph.base import phones
 from heliograph.base.actor import Actor
-from heliograph.base.database import bounded_scan
+from heliograph.base.database import bounded_scan, clock
 from heliograph.base.database.pool import Connection
 from heliograph.contacts.records import Contact
 
@@ -38,6 +39,11 @@ class Filters(msgspec.Struct, frozen=True):
     #: ISO region that their number belongs to.
     country: str | None = None
     opted_out: bool | None = None
+    #: No message left for them since they are a contact, or within so many days.
+    never_written: bool = False
+    unwritten_days: int | None = None
+    #: The last message that reached them did so before this.
+    delivered_before: datetime | None = None
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -47,11 +53,15 @@ class Found(msgspec.Struct, frozen=True):
     seen: UUID | None
 
 
-_COLUMNS = "organization_id, id, name, first_name, last_name, phone, tags, created_at, updated_at"
+_COLUMNS = (
+    "organization_id, id, name, first_name, last_name, phone, tags, created_at, updated_at, written_at, delivered_at"
+)
 FITS = """
 (($7::text IS NULL OR strpos(lower(name), lower($7)) > 0) AND ($8::text IS NULL OR starts_with(phone, $8))
  AND ($9::text[] IS NULL OR phone = ANY ($9)) AND tags @> $10::text[]
- AND ($11::boolean IS NULL OR $11 = ((SELECT since FROM opted_out_since(organization_id, phone)) IS NOT NULL)))
+ AND ($11::boolean IS NULL OR $11 = ((SELECT since FROM opted_out_since(organization_id, phone)) IS NOT NULL))
+ AND (NOT $12::boolean OR written_at IS NULL) AND ($13::timestamptz IS NULL OR written_at < $13 OR written_at IS NULL)
+ AND ($14::timestamptz IS NULL OR delivered_at < $14))
 """
 _PAGE = """
 SELECT page.*, (SELECT since FROM opted_out_since(page.organization_id, page.phone)) IS NOT NULL AS opted_out
@@ -63,7 +73,7 @@ _TAGGED = f"""
 SELECT * FROM (
     SELECT *, row_number() OVER (ORDER BY id DESC) AS place, {FITS} AS fits
       FROM (SELECT c.* FROM (
-                SELECT DISTINCT contact_id FROM unnest($12::text[]) AS wanted (tag) CROSS JOIN LATERAL (
+                SELECT DISTINCT contact_id FROM unnest($15::text[]) AS wanted (tag) CROSS JOIN LATERAL (
                     SELECT contact_id FROM contact_tags
                      WHERE organization_id = $1 AND mode = $6 AND tag = wanted.tag
                        AND contact_id < $2 AND contact_id >= $3
@@ -96,6 +106,9 @@ async def search(
     prefix = None if filters.country is None else _prefix(filters.country)
     values: list[object] = [actor.organization_id, upper, lower, limit + 1, look, actor.mode, name, prefix, numbers]
     values += [list(filters.tags) if filters.match == "all" else [], filters.opted_out]
+    days = filters.unwritten_days
+    since = None if days is None else clock.now() - timedelta(days=days)
+    values += [filters.never_written, since, filters.delivered_before]
     if numbers is not None:
         if filters.match == "any" and filters.tags:
             found = await conn.fetch(BY_PHONE, *values)

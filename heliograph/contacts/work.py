@@ -1,4 +1,5 @@
-"""What a worker does for contacts: it goes on with uploaded files, and with changes of tags that nobody waited for."""
+"""What a worker does for contacts: it goes on with uploaded files, and with changes of tags that nobody waited
+for, and finds out when contacts were last written to."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ from datetime import timedelta
 
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
-from heliograph.contacts import tags
+from heliograph.contacts import recency, tags
 from heliograph.contacts.imports import running
 from heliograph.contacts.imports.running import Kind, Runner
-from heliograph.queue.work import Loop, Work
+from heliograph.queue.work import Loop, SharedTimer, Work
 
 
 class ContactWork(Work):
@@ -28,6 +29,9 @@ class ContactWork(Work):
             Loop("imports", self._runner.round, self._imports, when=running.ANY),
             Loop("tags", self._change_tags, self._tags, when=tags.ANY),
         )
+
+    def timers(self) -> Sequence[SharedTimer]:
+        return (SharedTimer(recency.TIMER, recency.read, recency.EVERY, in_steps=True),)
 
     async def close(self) -> None:
         await self._runner.close()

@@ -534,12 +534,21 @@ CREATE TABLE contacts (
     tags            text[] NOT NULL DEFAULT '{}' CHECK (cardinality(tags) <= 50),
     created_at      timestamptz NOT NULL,
     updated_at      timestamptz NOT NULL,
+    written_at      timestamptz,
+    delivered_at    timestamptz,
     PRIMARY KEY (organization_id, mode, id)
 );
 -- The phone comes before the mode: a look-up by id must not be able to use this index.
 CREATE UNIQUE INDEX contacts_phone ON contacts (organization_id, phone, mode);
 COMMENT ON TABLE contacts IS 'tenant: people and their numbers, one contact a number and mode. Whether somebody opted out is read from opt_outs, never stored twice';
+COMMENT ON COLUMN contacts.written_at IS 'when a message last left for its number, to the hour, found out behind the messages; NULL: never since it is a contact. delivered_at: when one last arrived';
 COMMENT ON COLUMN contacts.tags IS 'trimmed, lower case, distinct, in the order given; contact_tags is the inverse';
+
+CREATE TABLE contact_readings (
+    lag     interval PRIMARY KEY,
+    read_to timestamptz NOT NULL
+);
+COMMENT ON TABLE contact_readings IS 'control: up to which time of acceptance messages were read for contacts.written_at, by how long after them that is done';
 
 CREATE TABLE contact_tags (
     organization_id uuid NOT NULL,
@@ -669,6 +678,8 @@ CREATE TABLE contact_changes (
     notes           text,
     created_at      timestamptz,
     updated_at      timestamptz,
+    written_at      timestamptz,
+    delivered_at    timestamptz,
     changed_at      timestamptz NOT NULL,
     PRIMARY KEY (organization_id, mode, change_id, contact_id)
 );

@@ -29,7 +29,7 @@ LISTS = {
 SELECT c.id, c.mode, c.phone, c.name, c.first_name, c.last_name, c.tags,
        (SELECT notes FROM contact_notes
          WHERE organization_id = $1 AND mode = c.mode AND contact_id = c.id LIMIT 1) AS notes,
-       c.created_at, c.updated_at
+       c.created_at, c.updated_at, c.written_at, c.delivered_at
   FROM contacts c WHERE c.organization_id = $1 AND c.phone = ANY ($2) ORDER BY c.id
 """,
     "contact_before": """

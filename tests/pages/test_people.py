@@ -63,7 +63,10 @@ async def test_somebody_is_made_changed_and_found(pool: Pool, tenant: Tenant, ow
     assert ("Saved." in page.words, "Ana Souza" in page.words, "maputo" in page.words) == (True, True, False)
     for query in ("q=souza", "q=84+123+4567", "q=%2B258841234567", "tag=vip", "country=MZ", "opted=no", "tag=vip,x"):
         assert "Ana Souza" in (await owner.get(f"/contacts?{query}")).words, query
-    for query in ("q=silva", "q=841234568", "tag=vip,x&match=all", "country=PT", "opted=yes", "tag=maputo"):
+    for query in ("written=never", "written=7", "written=never&tag=vip", "delivered=nonsense"):
+        assert "Ana Souza" in (await owner.get(f"/contacts?{query}")).words, query
+    wrong = ("q=silva", "q=841234568", "tag=vip,x&match=all", "country=PT", "opted=yes", "tag=maputo")
+    for query in (*wrong, "delivered=2026-01-01"):
         assert "Nobody fits" in (await owner.get(f"/contacts?{query}")).words, query
 
 

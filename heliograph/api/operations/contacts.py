@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Literal
 from uuid import UUID
 
 import msgspec
@@ -14,8 +15,9 @@ from heliograph.api.shapes.fields import CreatedAt, HasMore, Items, NextCursor, 
 from heliograph.api.shapes.paging import PageQuery
 from heliograph.base.database.clock import iso
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.contacts import records
+from heliograph.contacts import records, search
 from heliograph.contacts.records import MAX_NAME, MAX_TAG, MAX_TAGS, Changes, ContactAlreadyExists, Entry
+from heliograph.contacts.search import Filters
 
 COLLECTION = "contacts"
 
@@ -87,6 +89,11 @@ class Contact(msgspec.Struct):
     ]
     created_at: CreatedAt
     updated_at: Annotated[Time, Meta(description="When it was last changed.")]
+    last_written_at: Annotated[
+        Time | None,
+        Meta(description="When a message last left for this number, to the hour; null: never since it is a contact."),
+    ]
+    last_delivered_at: Annotated[Time | None, Meta(description="When a message last arrived, to the hour.")]
 
 
 class ContactCreated(msgspec.Struct):
@@ -122,6 +129,18 @@ class ContactQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
     """Filters for contacts."""
 
     tag: Annotated[Tag | None, Meta(description="Only contacts with this tag, case-insensitive.")] = None
+    never_written: Annotated[
+        Literal["true", "false"] | None,
+        Meta(description="`true`: only contacts to whom no message left since they are contacts."),
+    ] = None
+    not_written_days: Annotated[
+        Annotated[int, Meta(ge=1, le=3650)] | None,
+        Meta(description="Only contacts to whom no message left within so many days."),
+    ] = None
+    delivered_before: Annotated[
+        Annotated[datetime, Meta(tz=True)] | None,
+        Meta(description="Only contacts whom a message reached last before this time, ISO 8601."),
+    ] = None
 
 
 class WhichContact(msgspec.Struct, frozen=True):
@@ -138,15 +157,26 @@ class WhichContact(msgspec.Struct, frozen=True):
 
 
 async def list_contacts(call: Call, query: ContactQuery) -> ContactList:
-    """List contacts."""
-    found = await records.list_page(
-        call.conn,
-        call.actor,
-        limit=query.limit + 1,
-        after=paging.after_id(call, COLLECTION),
-        tag=None if query.tag is None else records.tag(query.tag, "tag"),
-    )
-    return ContactList(True, *paging.page(call, COLLECTION, found, position=lambda row: [row.id], shown=_shown))
+    """List contacts.
+
+    Newest first. With filters other than `tag`, a page looks at no more than 20,000 contacts: it can hold fewer than
+    `limit` items, or none, while `hasMore` is true; `nextCursor` continues from there.
+    """
+    tag = None if query.tag is None else records.tag(query.tag, "tag")
+    after, seen = paging.after_id(call, COLLECTION), None
+    if (query.never_written, query.not_written_days, query.delivered_before) == (None, None, None):
+        found = await records.list_page(call.conn, call.actor, limit=query.limit + 1, after=after, tag=tag)
+    else:
+        filters = Filters(
+            tags=() if tag is None else (tag,),
+            never_written=query.never_written == "true",
+            unwritten_days=query.not_written_days,
+            delivered_before=query.delivered_before,
+        )
+        looked = await search.search(call.conn, call.actor, filters=filters, after=after, limit=query.limit)
+        found, seen = looked.contacts, None if looked.seen is None else [looked.seen]
+    items = paging.page(call, COLLECTION, found, position=lambda row: [row.id], shown=_shown, seen=seen)
+    return ContactList(True, *items)
 
 
 async def canonical(body: CreateContact) -> Entry:
@@ -239,4 +269,6 @@ def _shown(contact: records.Contact) -> Contact:
         opted_out=contact.opted_out,
         created_at=iso(contact.created_at),
         updated_at=iso(contact.updated_at),
+        last_written_at=None if contact.written_at is None else iso(contact.written_at),
+        last_delivered_at=None if contact.delivered_at is None else iso(contact.delivered_at),
     )

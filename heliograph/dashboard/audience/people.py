@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime, time
 from typing import Any, Literal
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 from heliograph.accounts import organizations
 from heliograph.base import phones
@@ -28,13 +30,15 @@ from heliograph.pages.requests import Request
 from heliograph.people.roles import AUDIT, CONTENT, EXPORT
 
 WRITE = "contacts:write"
-FIELDS = ("q", "tag", "match", "country", "opted")
+FIELDS = ("q", "tag", "match", "country", "opted", "written", "delivered")
 #: Messages that a person's page shows, and how many are looked through for them.
 LATEST, LOOK = 10, 5_000
 #: Messages whose campaigns are named.
 CAMPAIGNS = 50
 #: People of one look for an audience.
 LOOKED = 1_000
+#: Days without a message that are offered.
+UNWRITTEN = (1, 7, 30, 90, 180, 365)
 TYPED = ("name", "first_name", "last_name", "phone", "tags")
 
 
@@ -58,6 +62,7 @@ async def show_list(request: Request) -> Answer:
         "whole": _sees_numbers(request),
         "is_filtered": any(kept[name] for name in FIELDS if name != "match"),
         "countries": lists.countries(request),
+        "unwritten": [(str(days), request.speech.count("%(num)s day", "%(num)s days", days)) for days in UNWRITTEN],
         "may_write": request.may(WRITE),
         "may_export": request.may(WRITE, EXPORT),
         "all_that_fit": request.to("/contacts/all", **kept),
@@ -299,7 +304,7 @@ async def audience_of(request: Request) -> dict[str, str] | None:
     the start is written to, and else the numbers of all who fit now. None: they are more than can be listed, and part
     of a list would be an audience that nobody chose."""
     kept = lists.kept(request.query, FIELDS)
-    if kept["tag"] and not (kept["q"] or kept["country"] or kept["opted"]):
+    if kept["tag"] and not any(kept[name] for name in FIELDS if name not in ("tag", "match")):
         return {"to": "tags", "tags": kept["tag"], "match": kept["match"]}
     async with request.reading() as conn:
         filters, _ = await filters_of(conn, request, kept)
@@ -346,8 +351,19 @@ async def filters_of(conn: Connection, request: Request, kept: dict[str, str]) -
         home=home,
         country=kept["country"] if kept["country"] in phones.REGIONS.values() else None,
         opted_out={"yes": True, "no": False}.get(kept["opted"]),
+        never_written=kept["written"] == "never",
+        unwritten_days=next((days for days in UNWRITTEN if kept["written"] == str(days)), None),
+        delivered_before=_day(request, kept["delivered"]),
     )
     return wanted, problem
+
+
+def _day(request: Request, text: str) -> datetime | None:
+    """The beginning of a day, as the reader has it; None: it is none."""
+    try:
+        return datetime.combine(date.fromisoformat(text), time(), ZoneInfo(request.speech.zone))
+    except ValueError:
+        return None
 
 
 async def _read(conn: Connection, request: Request, typed: dict[str, str]) -> Changes:

@@ -1,0 +1,108 @@
+"""When contacts were last written to and reached: read behind the messages, once, and searched for."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+from heliograph.base.actor import Actor
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7_floor
+from heliograph.contacts import marked, recency, records, search
+from heliograph.contacts.records import Changes, Contact, Entry
+from heliograph.contacts.search import Filters
+from tests.rules.factories import message, organization
+
+MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
+
+
+async def contact(pool: Pool, actor: Actor, phone: str) -> UUID:
+    async with pool.acquire() as conn:
+        return (await records.create(conn, actor, entry=Entry(phone, "Ana"))).id
+
+
+async def left(
+    pool: Pool, actor: Actor, phone: str, *, age: timedelta, delivered: bool = False, mode: str = "live"
+) -> UUID:
+    """A message that left so long ago."""
+    made = await message(pool, actor, to=phone, age=age, mode=mode, queued=False)
+    at = clock.now() - age
+    id = UUID(int=uuid7_floor(at).int | made.int & (2**62 - 1))
+    await pool.execute(
+        "UPDATE messages SET id = $2, sent_at = $3, delivered_at = CASE WHEN $4 THEN $3::timestamptz END WHERE id = $1",
+        made,
+        id,
+        at,
+        delivered,
+    )
+    return id
+
+
+async def read(pool: Pool, *, back: timedelta | None = None) -> int:
+    """One run; `back`: of this stretch once more."""
+    async with pool.acquire() as conn:
+        await conn.execute(recency.ENSURE, list(recency.LAGS))
+        if back is not None:
+            await conn.execute("UPDATE contact_readings SET read_to = now() - lag - $1::interval", back)
+        return await recency.read(conn)
+
+
+async def found(pool: Pool, actor: Actor, filters: Filters) -> list[str]:
+    async with pool.acquire() as conn:
+        return [one.phone for one in (await search.search(conn, actor, filters=filters)).contacts]
+
+
+async def get(pool: Pool, actor: Actor, id: UUID) -> Contact:
+    async with pool.acquire() as conn:
+        return await records.get(conn, actor, id=id)
+
+
+async def test_contacts_are_known_by_when_they_were_written_to_and_reached(pool: Pool) -> None:
+    actor, other = await organization(pool), await organization(pool)
+    numbers = [f"+25884123456{n}" for n in range(4)]
+    ids = [await contact(pool, actor, number) for number in numbers]
+    theirs = await contact(pool, other, numbers[3])
+    await left(pool, actor, numbers[0], age=40 * DAY, delivered=True)
+    await left(pool, actor, numbers[1], age=5 * MINUTE)
+    await left(pool, actor, numbers[2], age=3 * DAY, delivered=True)
+    await left(pool, actor, numbers[3], age=5 * MINUTE, mode="test")
+    assert await read(pool, back=60 * DAY) == 3
+    assert (await get(pool, other, theirs)).written_at is None
+    assert await found(pool, actor, Filters(never_written=True)) == [numbers[3]]
+    assert await found(pool, actor, Filters(unwritten_days=2)) == [numbers[3], numbers[2], numbers[0]]
+    assert await found(pool, actor, Filters(unwritten_days=30, text="Ana")) == [numbers[3], numbers[0]]
+    assert await found(pool, actor, Filters(delivered_before=clock.now() - 30 * DAY)) == [numbers[0]]
+    assert (await get(pool, actor, ids[1])).delivered_at is None
+    # What was read is not read again, and what is not newer by an hour is not written.
+    assert await read(pool) == 0
+    assert await read(pool, back=DAY) == 0
+
+
+async def test_a_receipt_that_comes_late_is_found_by_a_later_reading(pool: Pool) -> None:
+    actor = await organization(pool)
+    id = await contact(pool, actor, "+258841234560")
+    sent = await left(pool, actor, "+258841234560", age=3 * MINUTE * 60)
+    assert await read(pool, back=4 * 60 * MINUTE) == 1
+    await pool.execute("UPDATE messages SET delivered_at = now() WHERE id = $1", sent)
+    # The reading two hours later is the one that comes now; the one after three days has not.
+    await pool.execute("UPDATE contact_readings SET read_to = now() - interval '4 hours' WHERE lag = '2 hours'")
+    assert await read(pool) == 1
+    known = await get(pool, actor, id)
+    assert known.written_at is not None
+    assert known.delivered_at is not None
+
+
+async def test_a_new_number_was_never_written_to_and_an_undone_deletion_still_was(pool: Pool) -> None:
+    actor = await organization(pool)
+    id = await contact(pool, actor, "+258841234560")
+    await left(pool, actor, "+258841234560", age=5 * MINUTE)
+    assert await read(pool, back=DAY) == 1
+    async with pool.acquire() as conn, conn.transaction():
+        gone = await marked.delete(conn, actor, ids=[id])
+    async with pool.acquire() as conn, conn.transaction():
+        await marked.undo(conn, actor, id=gone.id)
+    assert (await get(pool, actor, id)).written_at is not None
+    async with pool.acquire() as conn:
+        assert (await records.change(conn, actor, id=id, changes=Changes(tags=("vip",)))).written_at is not None
+        assert (await records.change(conn, actor, id=id, changes=Changes(phone="+258841234569"))).written_at is None
