@@ -40,6 +40,8 @@ async def test_create_list_delete(api: Api, tenant: Tenant) -> None:
         "opted_out": False,
         "created_at": contact["created_at"],
         "updated_at": contact["created_at"],
+        "last_written_at": None,
+        "last_delivered_at": None,
     }
     assert UUID(contact["id"]).version == 7
     assert await listed(api, tenant) == {"success": True, "items": [contact], "nextCursor": None, "hasMore": False}
@@ -171,3 +173,25 @@ async def test_scopes(api: Api, pool: Pool) -> None:
     assert (await listed(api, reader))["items"] == []
     status, answer = await create(api, reader, **ANA)
     assert (status, answer["error"]["code"]) == (403, "api_key_scope_required")
+
+
+async def test_contacts_by_when_they_were_written_to(api: Api, tenant: Tenant, pool: Pool) -> None:
+    for n in range(3):
+        await create(api, tenant, name=f"p{n}", phone=f"+25884123456{n}")
+    await pool.execute(
+        "UPDATE contacts SET written_at = now() - interval '10 days', delivered_at = now() - interval '10 days'"
+        " WHERE name = 'p0'"
+    )
+    await pool.execute("UPDATE contacts SET written_at = now() WHERE name = 'p1'")
+    for query, names in (
+        ({"neverWritten": "true"}, ["p2"]),
+        ({"notWrittenDays": "5"}, ["p2", "p0"]),
+        ({"not_written_days": "5", "limit": "1"}, ["p2"]),
+        ({"deliveredBefore": "2099-01-01T00:00:00Z"}, ["p0"]),
+        ({"deliveredBefore": "2020-01-01T00:00:00Z"}, []),
+    ):
+        page = await listed(api, tenant, **query)
+        assert [one["name"] for one in page["items"]] == names, query
+    for query, field in (({"notWrittenDays": "0"}, "notWrittenDays"), ({"deliveredBefore": "x"}, "deliveredBefore")):
+        status, _, body = await api.ask("GET", "/contacts", params=query, headers=tenant.headers)
+        assert (status, body["error"]["details"]["fields"][0]["field"]) == (400, field)

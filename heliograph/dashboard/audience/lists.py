@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date, datetime, time
+from typing import Literal
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
+from heliograph.accounts import organizations
 from heliograph.base import phones
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.contacts import records
+from heliograph.contacts.search import Filters
 from heliograph.pages.requests import Request
+
+#: Days without a message that are offered.
+UNWRITTEN = (1, 7, 30, 90, 180, 365)
 
 
 def kept(given: Mapping[str, str], names: tuple[str, ...], longest: int = 200) -> dict[str, str]:
@@ -31,3 +42,36 @@ def id_of(text: str) -> UUID | None:
 def as_json(request: Request) -> bool:
     """Whether the form asks for JSON lines."""
     return request.form.get("format") == "json"
+
+
+async def filters_of(conn: Connection, request: Request, kept: dict[str, str]) -> tuple[Filters, str]:
+    """(what is asked for, what of it could not be understood)"""
+    problem = ""
+    try:
+        tags = records.tags([one for one in kept["tag"].split(",") if one.strip()], "tag")
+    except Invalid:
+        tags, problem = (), request.text("A tag has 1 to 64 characters. Separate several by commas.")
+    home = None
+    if kept["q"] and any(character.isdigit() for character in kept["q"]):
+        home = (await organizations.get(conn, id=request.actor.organization_id)).country
+    match: Literal["any", "all"] = "all" if kept["match"] == "all" else "any"
+    wanted = Filters(
+        tags=tags,
+        match=match,
+        text=kept["q"],
+        home=home,
+        country=kept["country"] if kept["country"] in phones.REGIONS.values() else None,
+        opted_out={"yes": True, "no": False}.get(kept["opted"]),
+        never_written=kept["written"] == "never",
+        unwritten_days=next((days for days in UNWRITTEN if kept["written"] == str(days)), None),
+        delivered_before=_day(request, kept["delivered"]),
+    )
+    return wanted, problem
+
+
+def _day(request: Request, text: str) -> datetime | None:
+    """The beginning of a day, as the reader has it; None: it is none."""
+    try:
+        return datetime.combine(date.fromisoformat(text), time(), ZoneInfo(request.speech.zone))
+    except ValueError:
+        return None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, time
 from typing import Any, Literal
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 from heliograph.accounts import organizations
 from heliograph.base import phones
@@ -18,7 +16,6 @@ from heliograph.consent import optouts
 from heliograph.consent.people import names as names_of
 from heliograph.contacts import marked, notes, records, search
 from heliograph.contacts.records import Changes, Contact, ContactAlreadyExists, Entry
-from heliograph.contacts.search import Filters
 from heliograph.dashboard import exporting
 from heliograph.dashboard.audience import lists, words
 from heliograph.inbox import threads
@@ -37,8 +34,6 @@ LATEST, LOOK = 10, 5_000
 CAMPAIGNS = 50
 #: People of one look for an audience.
 LOOKED = 1_000
-#: Days without a message that are offered.
-UNWRITTEN = (1, 7, 30, 90, 180, 365)
 TYPED = ("name", "first_name", "last_name", "phone", "tags")
 
 
@@ -49,7 +44,7 @@ async def show_list(request: Request) -> Answer:
     after = lists.id_of(request.query.get("after", ""))
     change_id = lists.id_of(request.query.get("change", ""))
     async with request.reading() as conn:
-        filters, problem = await filters_of(conn, request, kept)
+        filters, problem = await lists.filters_of(conn, request, kept)
         found = await search.search(conn, request.actor, filters=filters, after=after, limit=limit)
         change = None if change_id is None else await marked.find(conn, request.actor, id=change_id)
     rows = found.contacts[:limit]
@@ -62,7 +57,9 @@ async def show_list(request: Request) -> Answer:
         "whole": _sees_numbers(request),
         "is_filtered": any(kept[name] for name in FIELDS if name != "match"),
         "countries": lists.countries(request),
-        "unwritten": [(str(days), request.speech.count("%(num)s day", "%(num)s days", days)) for days in UNWRITTEN],
+        "unwritten": [
+            (str(days), request.speech.count("%(num)s day", "%(num)s days", days)) for days in lists.UNWRITTEN
+        ],
         "may_write": request.may(WRITE),
         "may_export": request.may(WRITE, EXPORT),
         "all_that_fit": request.to("/contacts/all", **kept),
@@ -241,7 +238,7 @@ async def export(request: Request) -> Answer:
     kept = lists.kept(request.form, FIELDS)
     form: Literal["csv", "jsonl"] = "jsonl" if lists.as_json(request) else "csv"
     async with request.reading() as conn:
-        filters, _ = await filters_of(conn, request, kept)
+        filters, _ = await lists.filters_of(conn, request, kept)
     wanted = Contacts(
         form=form, delimiter=exporting.separator(request), filters=filters, ids=tuple(_marked(request)[: marked.MOST])
     )
@@ -257,7 +254,7 @@ async def change_all(request: Request) -> Answer:
     """Have all that fit the filters tagged or untagged, and show how far it is."""
     typed = request.form.get("tag", "")
     async with request.reading() as conn:
-        filters, _ = await filters_of(conn, request, lists.kept(request.query, FIELDS))
+        filters, _ = await lists.filters_of(conn, request, lists.kept(request.query, FIELDS))
     try:
         value = records.tag(typed, "tag")
     except Invalid:
@@ -275,7 +272,7 @@ async def change_all(request: Request) -> Answer:
 async def _fitting(request: Request, typed: str) -> dict[str, Any]:
     kept = lists.kept(request.query, FIELDS)
     async with request.reading() as conn:
-        filters, _ = await filters_of(conn, request, kept)
+        filters, _ = await lists.filters_of(conn, request, kept)
         found = await search.search(conn, request.actor, filters=filters, limit=LOOKED)
     return {
         "typed": typed,
@@ -307,7 +304,7 @@ async def audience_of(request: Request) -> dict[str, str] | None:
     if kept["tag"] and not any(kept[name] for name in FIELDS if name not in ("tag", "match")):
         return {"to": "tags", "tags": kept["tag"], "match": kept["match"]}
     async with request.reading() as conn:
-        filters, _ = await filters_of(conn, request, kept)
+        filters, _ = await lists.filters_of(conn, request, kept)
     found: list[str] = []
     async for page in search.pages(request.reading_in_turn, request.actor, filters=filters, size=LOOKED):
         found += [one.phone for one in page]
@@ -331,39 +328,6 @@ def _back(request: Request) -> str:
     given = request.form.get("back", "")
     is_ours = given.startswith("/contacts?") and given.isprintable() and len(given) < 2_000
     return given if is_ours else request.to("/contacts")
-
-
-async def filters_of(conn: Connection, request: Request, kept: dict[str, str]) -> tuple[Filters, str]:
-    """(what is asked for, what of it could not be understood)"""
-    problem = ""
-    try:
-        tags = records.tags([one for one in kept["tag"].split(",") if one.strip()], "tag")
-    except Invalid:
-        tags, problem = (), request.text("A tag has 1 to 64 characters. Separate several by commas.")
-    home = None
-    if kept["q"] and any(character.isdigit() for character in kept["q"]):
-        home = (await organizations.get(conn, id=request.actor.organization_id)).country
-    match: Literal["any", "all"] = "all" if kept["match"] == "all" else "any"
-    wanted = Filters(
-        tags=tags,
-        match=match,
-        text=kept["q"],
-        home=home,
-        country=kept["country"] if kept["country"] in phones.REGIONS.values() else None,
-        opted_out={"yes": True, "no": False}.get(kept["opted"]),
-        never_written=kept["written"] == "never",
-        unwritten_days=next((days for days in UNWRITTEN if kept["written"] == str(days)), None),
-        delivered_before=_day(request, kept["delivered"]),
-    )
-    return wanted, problem
-
-
-def _day(request: Request, text: str) -> datetime | None:
-    """The beginning of a day, as the reader has it; None: it is none."""
-    try:
-        return datetime.combine(date.fromisoformat(text), time(), ZoneInfo(request.speech.zone))
-    except ValueError:
-        return None
 
 
 async def _read(conn: Connection, request: Request, typed: dict[str, str]) -> Changes:
