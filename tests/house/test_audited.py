@@ -52,7 +52,7 @@ DRAFTED = "a supplier that carries nothing yet; finishing it is recorded"
 NOTHING_YET = "a file of which nothing was imported yet"
 #: Functions that write those tables and record nothing, each with its reason.
 UNRECORDED = {
-    "heliograph.contacts.recency._stretch": "when messages left for a contact: a fact of messages, of which each is a row",
+    "heliograph.contacts.recency._stretch": "when messages left for a contact, which their rows say",
     "heliograph.accounts.keyring.Keyring": "when a key was last used",
     "heliograph.accounts.quota.refund_many": TRAFFIC,
     "heliograph.accounts.quota.reset_many": "its callers record the plan or the period",
