@@ -46,9 +46,11 @@ SAVE = f"""
 INSERT INTO campaign_drafts AS known (organization_id, mode, id, author, fields, numbers, saved_at)
 SELECT $1, $2, $3, $4, $5, $6, now()
  WHERE EXISTS (SELECT FROM campaign_drafts WHERE organization_id = $1 AND mode = $2 AND id = $3)
-    OR (SELECT count(*) FROM campaign_drafts WHERE organization_id = $1 AND mode = $2) < {MOST}
+    OR (SELECT count(*) FROM campaign_drafts
+         WHERE organization_id = $1 AND mode = $2 AND discarded_at IS NULL) < {MOST}
     ON CONFLICT (organization_id, mode, id) DO UPDATE
-   SET author = excluded.author, fields = excluded.fields, numbers = excluded.numbers, saved_at = excluded.saved_at
+   SET author = excluded.author, fields = excluded.fields, numbers = excluded.numbers, saved_at = excluded.saved_at,
+       discarded_at = NULL
 RETURNING true
 """
 
@@ -70,10 +72,23 @@ async def save(conn: Connection, actor: Actor, *, id: UUID, fields: Mapping[str,
 
 
 LIST = f"""
-SELECT {_COLUMNS} FROM campaign_drafts WHERE organization_id = $1 AND mode = $2 ORDER BY saved_at DESC LIMIT {MOST + 10}
+SELECT {_COLUMNS} FROM campaign_drafts
+ WHERE organization_id = $1 AND mode = $2 AND discarded_at IS NULL ORDER BY saved_at DESC LIMIT {MOST + 10}
 """
-GET = f"SELECT {_COLUMNS} FROM campaign_drafts WHERE organization_id = $1 AND mode = $2 AND id = $3"
-DISCARD = "DELETE FROM campaign_drafts WHERE organization_id = $1 AND mode = $2 AND id = $3"
+GET = f"""
+SELECT {_COLUMNS} FROM campaign_drafts
+ WHERE organization_id = $1 AND mode = $2 AND id = $3 AND discarded_at IS NULL
+"""
+# Retention erases it an hour later.
+DISCARD = """
+UPDATE campaign_drafts SET discarded_at = now()
+ WHERE organization_id = $1 AND mode = $2 AND id = $3 AND discarded_at IS NULL
+"""
+RESTORE = """
+UPDATE campaign_drafts SET discarded_at = NULL
+ WHERE organization_id = $1 AND mode = $2 AND id = $3 AND discarded_at IS NOT NULL RETURNING true
+"""
+END = "DELETE FROM campaign_drafts WHERE organization_id = $1 AND mode = $2 AND id = $3"
 
 
 async def list_all(conn: Connection, actor: Actor) -> list[Draft]:
@@ -90,8 +105,19 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Draft:
 
 
 async def discard(conn: Connection, actor: Actor, *, id: UUID) -> None:
-    """Forget a draft; one that is not there, too."""
+    """Put a draft away, which can be undone until it is erased; one that is not there, too."""
     await conn.execute(DISCARD, actor.organization_id, actor.mode, id)
+
+
+async def restore(conn: Connection, actor: Actor, *, id: UUID) -> None:
+    """Undo that a draft was discarded. Raises NotFound once it was, or is erased."""
+    if not await conn.fetchval(RESTORE, actor.organization_id, actor.mode, id):
+        raise NotFound("This can no longer be undone.", resource="campaign_draft", id=str(id))
+
+
+async def end(conn: Connection, actor: Actor, *, id: UUID) -> None:
+    """Forget a draft of which a campaign was made; one that is not there, too."""
+    await conn.execute(END, actor.organization_id, actor.mode, id)
 
 
 def _draft(row: asyncpg.Record) -> Draft:

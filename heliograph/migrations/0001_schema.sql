@@ -895,10 +895,12 @@ CREATE TABLE campaign_drafts (
     fields          text NOT NULL,
     numbers         text[] NOT NULL,
     saved_at        timestamptz NOT NULL,
+    discarded_at    timestamptz,
     PRIMARY KEY (organization_id, mode, id)
 );
 CREATE INDEX campaign_drafts_age ON campaign_drafts (saved_at);
-COMMENT ON TABLE campaign_drafts IS 'tenant: forms for campaigns that are not made yet, as they were typed; erased after 30 days without a change';
+CREATE INDEX campaign_drafts_discarded ON campaign_drafts (discarded_at) WHERE discarded_at IS NOT NULL;
+COMMENT ON TABLE campaign_drafts IS 'tenant: forms for campaigns that are not made yet, as they were typed; erased after 30 days without a change, and an hour after they were discarded';
 COMMENT ON COLUMN campaign_drafts.fields IS 'JSON: what was typed, by field';
 COMMENT ON COLUMN campaign_drafts.numbers IS 'those that were listed: E.164 where they are numbers, else as they were typed';
 

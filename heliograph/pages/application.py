@@ -10,6 +10,7 @@ It has over 400 lines because each request takes these steps, in this order.
 
 from __future__ import annotations
 
+import copy
 import functools
 import time
 import urllib.parse
@@ -390,6 +391,7 @@ class Pages:
             "token": token,
             "once": once,
             "notice": request.notice,
+            "conflict": "",
             "fields": {one["field"]: one["message"] for one in refusal.details["fields"]} if refusal else {},
             **self._frame(request),
             **answer.values,
@@ -417,7 +419,8 @@ class Pages:
         }
         shown = Shown(template="error.html", values=values, status=refusal.status)
         try:
-            status, headers, body = self._page(request, shown)
+            now = await self._now(request, refusal)
+            status, headers, body = now or self._page(request, shown)
         except Exception as again:
             # The page of an error must not fail with the error: without session and frame it is plain.
             self._refusal_of(again, request_id=request.request_id, operation="error page")
@@ -425,6 +428,32 @@ class Pages:
             status, headers, body = self._page(request, shown)
         headers += [(name.encode(), value.encode("latin-1")) for name, value in refusal.headers.items()]
         return status, headers, body, refusal.code
+
+    async def _now(self, request: Request, refusal: Refusal) -> tuple[int, Headers, bytes] | None:
+        """What somebody wanted to change, as it stands now, with what can be done with it: for a form that came too
+        late. None if there is no page of it that the person may see."""
+        if refusal.status != 409 or request.method != "POST" or request.is_fragment or not request.route:
+            return None
+        parts = request.path.split("/")
+        for length in range(len(parts) - 1, 1, -1):
+            path = "/".join(parts[:length])
+            methods, parameters = self.table.find(path)
+            route = methods.get("GET")
+            if route is None or route.is_proved:
+                continue
+            shown = copy.copy(request)
+            shown.method, shown.path, shown.parameters, shown.form = "GET", path, parameters, {}
+            shown.query = {"mode": request.mode}
+            try:
+                self._demand(shown, route)
+                answer = await route.handler(shown)
+            except Refusal:
+                continue
+            if isinstance(answer, Shown) and answer.status == 200:
+                answer.status = refusal.status
+                answer.values = {**answer.values, "conflict": refusal.message}
+                return self._page(shown, answer)
+        return None
 
     async def _whom(self, request: Request, refusal: Refusal) -> list[str]:
         """Names of those in the organization who may what was refused."""

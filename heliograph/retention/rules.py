@@ -111,7 +111,8 @@ DELETE FROM campaign_minutes WHERE ctid IN (SELECT ctid FROM campaign_minutes WH
 """
 DELETE_CAMPAIGN_DRAFTS = """
 DELETE FROM campaign_drafts WHERE (organization_id, mode, id) IN (
-    SELECT organization_id, mode, id FROM campaign_drafts WHERE saved_at < $1 LIMIT $2)
+    SELECT organization_id, mode, id FROM campaign_drafts
+     WHERE saved_at < $1 OR discarded_at < now() - interval '1 hour' LIMIT $2)
 """
 DELETE_REQUEST_COUNTS = """
 DELETE FROM request_counts WHERE ctid IN (SELECT ctid FROM request_counts WHERE hour < $1 LIMIT $2)

@@ -559,6 +559,7 @@ SUBMITTED = {
     "/campaigns/{id}/pace": "campaign.paced",
     "/campaigns/drafts": "a draft is no campaign",
     "/campaigns/drafts/{id}/discard": "a draft is no campaign",
+    "/campaigns/drafts/{id}/restore": "a draft is no campaign",
     "/campaigns/{id}/export": "campaign.exported",
     "/contacts": "contact.created",
     "/contacts/{id}": "contact.changed",

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import counting, drafts
@@ -18,6 +19,7 @@ from heliograph.campaigns.staging import Stager
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.privacy import erasure
+from heliograph.retention import rules
 from tests.rules import whatsapp_factories as making
 from tests.rules.factories import quiet_now
 
@@ -385,6 +387,20 @@ async def test_drafts_are_bounded_discarded_and_nobody_elses(
     assert (await owner.get(f"/campaigns/new?mode=test&draft={id}")).status == 404
     page = await owner.submit(await owner.get("/campaigns"), f"/campaigns/drafts/{id}/discard")
     assert ("The draft is discarded." in page.words, "Drafts" in page.words) == (True, False)
+    assert (await owner.get(f"/campaigns/new?draft={id}")).status == 404
+    # For ten seconds it can be undone, by its own alone and once; an hour later it is erased.
+    undo = f"/campaigns/drafts/{id}/restore"
+    form = page.form(undo)
+    assert "no longer be undone" in (await other_browser.post(undo, token)).words
+    page = await owner.post(undo, form)
+    assert ("The draft is back." in page.words, "Drafts" in page.words) == (True, True)
+    again = (await owner.get("/campaigns")).form(f"/campaigns/drafts/{id}/discard")
+    assert "no longer be undone" in (await owner.post(undo, again)).words
+    await owner.post(f"/campaigns/drafts/{id}/discard", again | {"_once": str(uuid7())})
+    await pool.execute("UPDATE campaign_drafts SET discarded_at = now() - interval '61 minutes'")
+    async with pool.acquire() as conn:
+        await conn.execute(rules.DELETE_CAMPAIGN_DRAFTS, clock.now() - timedelta(days=30), 100)
+    assert await pool.fetchval("SELECT count(*) FROM campaign_drafts") == 0
 
 
 async def test_its_course_is_shown_minute_by_minute_and_its_pace_changed(

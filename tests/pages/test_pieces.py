@@ -18,7 +18,7 @@ from jinja2 import Environment
 from heliograph import traffic
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, Unavailable
 from heliograph.pages import cookies, templates
 from heliograph.pages.application import kit
 from heliograph.pages.languages import speech
@@ -247,3 +247,21 @@ def test_a_range_has_neighbours_and_times_that_stay() -> None:
     oldest = ranges.read(asked({"from": "2000-01-01", "to": "2999-12-31"}))
     assert oldest.earlier == {}
     assert ranges.read(asked(past.later)).problems == {}
+
+
+async def test_a_page_without_its_database_tries_again_by_itself(
+    owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = (await owner.get("/messages")).form("/messages/export")
+
+    async def away(*_: object, **__: object) -> None:
+        raise Unavailable
+
+    monkeypatch.setattr("heliograph.overview.messages.list_page", away)
+    monkeypatch.setattr("heliograph.overview.exports.jobs.ask", away)
+    page = await owner.get("/messages")
+    assert (page.status, "data-until" in page.text, "data-retry" in page.text) == (503, True, False)
+    assert "Nothing was lost that was accepted." in page.words
+    page = await owner.post("/messages/export", form)
+    assert (page.status, "data-until" in page.text) == (503, False)
+    assert "What you typed is still there when you go back" in page.words

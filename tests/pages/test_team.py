@@ -55,6 +55,10 @@ async def test_a_double_click_makes_one_invitation(owner: Browser) -> None:
     assert link_in(first) == link_in(second)
     other = await owner.post("/team/invite", form | {"email": "eva@example.com"})
     assert other.status == 409
+    # What it is about stands there as it is now, with what can be done.
+    for said in ("That has changed meanwhile", "This is how it stands now.", "rui@example.com", "Withdraw"):
+        assert said in other.words, said
+    assert "eva@example.com" not in other.words
 
 
 async def test_an_account_that_is_there_is_not_taken_over(

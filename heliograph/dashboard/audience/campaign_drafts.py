@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, Refusal
+from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.campaigns import drafts
 from heliograph.dashboard.audience import campaign_form, lists
 from heliograph.pages.answers import Answer, Elsewhere, Shown
@@ -48,14 +48,31 @@ async def read(request: Request, id: UUID) -> dict[str, str]:
 
 
 async def discard(request: Request) -> Answer:
-    """Forget one."""
+    """Put one away, with a way back."""
+    id = request.id()
 
     async def work(conn: Connection) -> str:
-        await drafts.discard(conn, request.actor, id=request.id())
+        await drafts.discard(conn, request.actor, id=id)
         return ""
 
     await request.once(work)
-    return Elsewhere(location=request.to(HERE), notice=request.text("The draft is discarded."))
+    undo = request.to(f"{HERE}/drafts/{id}/restore")
+    return Elsewhere(location=request.to(HERE), notice=request.text("The draft is discarded."), undo=undo)
+
+
+async def restore(request: Request) -> Answer:
+    """Undo that one was discarded."""
+    id = request.id()
+
+    async def work(conn: Connection) -> str:
+        await drafts.restore(conn, request.actor, id=id)
+        return ""
+
+    try:
+        await request.once(work)
+    except NotFound as refusal:
+        return Elsewhere(location=request.to(HERE), notice=request.text(refusal.message))
+    return Elsewhere(location=request.to(HERE), notice=request.text("The draft is back."))
 
 
 async def values(request: Request, conn: Connection) -> list[dict[str, Any]]:

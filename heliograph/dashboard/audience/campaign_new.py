@@ -79,7 +79,7 @@ async def _make(request: Request, conn: Connection, given: Given, draft: UUID | 
     else:
         made = await sms.create(conn, request.actor, wish=wish, request_id=request.request_id)
     if draft is not None:
-        await drafts.discard(conn, request.actor, id=draft)
+        await drafts.end(conn, request.actor, id=draft)
     return str(made.id)
 
 

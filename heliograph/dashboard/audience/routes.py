@@ -15,6 +15,7 @@ ROUTES: tuple[Route, ...] = (
     table("/campaigns", campaign_new.create, SEND),
     table("/campaigns/drafts", campaign_drafts.save, SEND),
     post("/campaigns/drafts/{id}/discard", campaign_drafts.discard, SEND),
+    post("/campaigns/drafts/{id}/restore", campaign_drafts.restore, SEND),
     alike("/campaigns/{id}", campaigns.show, SEE),
     post("/campaigns/{id}/pace", campaigns.change_pace, SEND),
     post("/campaigns/{id}/pause", campaigns.pause, SEND),

@@ -72,6 +72,20 @@ for (const line of $("[data-retry]")) {
   }, 1000);
 }
 
+// The database is away: the page is asked for until it is there, less and less often.
+for (const line of $("[data-until]")) {
+  let pause = 1000, tries = 0;
+  const ask = async () => {
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" }).catch(() => null);
+    if (answer && answer.status < 500) return location.reload();
+    tries += 1;
+    line.textContent = line.dataset.said.replace("%", tries);
+    pause = Math.min(pause * 1.5, 15000);
+    setTimeout(ask, pause);
+  };
+  setTimeout(ask, pause);
+}
+
 // A menu closes with Escape, and when something else is clicked.
 document.addEventListener("click", (event) => {
   for (const menu of $("details.who[open], details.more[open]")) if (!menu.contains(event.target)) menu.open = false;

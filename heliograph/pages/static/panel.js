@@ -4,13 +4,23 @@
 const panel = document.querySelector("[data-panel]");
 const inside = panel?.querySelector("[data-inside]");
 const WIDE = matchMedia("(min-width: 1280px)");
-const PAUSE = 3000;
-let opener = null, timer = 0;
+const FIRST = 3000, MOST = 15000, GROWS = 1.5;
+let opener = null, timer = 0, tag = "", pause = FIRST;
 
 async function show(where) {
   clearTimeout(timer);
-  const answer = await fetch(where, { headers: { "HX-Request": "true", Accept: "text/html" }, redirect: "error" });
+  const headers = { "HX-Request": "true", Accept: "text/html" };
+  if (tag) headers["If-None-Match"] = tag;
+  const answer = await fetch(where, { headers, redirect: "error" });
+  // What has not changed costs nothing, and is asked for less often.
+  if (answer.status === 304) {
+    pause = Math.min(pause * GROWS, MOST);
+    return later(where);
+  }
+  if (answer.status === 401) document.dispatchEvent(new CustomEvent("signed-out"));
   if (!answer.ok) throw new Error(answer.status);
+  tag = answer.headers.get("etag") || "";
+  pause = FIRST;
   await window.htmx.swap({ sourceElement: inside, target: inside, text: await answer.text(), swap: "innerMorph" });
   document.dispatchEvent(new CustomEvent("renewed", { detail: inside }));
   later(where);
@@ -22,12 +32,13 @@ function later(where) {
   timer = setTimeout(() => {
     if (panel.hidden || inside.querySelector("#state[data-final]")) return;
     if (document.hidden) later(where);
-    else show(where).catch(() => later(where));
-  }, PAUSE);
+    else show(where).catch(() => ((pause = MOST), later(where)));
+  }, pause);
 }
 
 async function open(link, push) {
   const where = new URL(link.href);
+  tag = "";
   await show(where);
   panel.querySelector("[data-page]").href = where;
   panel.hidden = false;
