@@ -13,6 +13,8 @@ from heliograph.base.actor import SYSTEM
 from heliograph.console.table import ROUTES
 from heliograph.people import links, users
 from heliograph.people.operators import accounts
+from heliograph.prices import tariffs
+from heliograph.prices.tariff import Rate
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route
 from heliograph.sms.accepting import sender_ids
@@ -269,6 +271,9 @@ async def test_every_page_of_the_console(site: Site) -> None:
         looked_up_by = await lookup_accounts.add(
             conn, key, name="mnp", kind="infobip", values=priced, secrets={"secret": "x"}
         )
+        rate = Rate(country="MZ", price=45_000, currency="USD")
+        await tariffs.import_rates(conn, [(1, rate)], kind="price", name="standard")
+        (prices,) = await tariffs.list_tariffs(conn, "price")
         (entry, *_) = await rerouting.history(conn, route_id=way.id)
     organization = str(site.made.actor.organization_id)
     ids = {
@@ -279,13 +284,14 @@ async def test_every_page_of_the_console(site: Site) -> None:
         "drafts": str(draft),
         "routes": str(way.id),
         "lookups": str(looked_up_by),
+        "rates": str(prices.id),
     }
     paths = []
     for route in ROUTES:
         if (
             route.method == "GET"
             and route.path not in (*DOOR, "/console", PASSKEYS)
-            and not route.path.endswith("/{month}/file")
+            and not route.path.endswith(("/{month}/file", "/draft"))
         ):
             room = route.path.split("/")[2]
             if "{id}" in route.path and room not in (*ids, "approvals"):

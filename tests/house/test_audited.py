@@ -455,6 +455,8 @@ SUBMITTED = {
     "/console/receipts/words/error": "supplier.code_explained",
     "/console/suppliers/{id}/pause": "supplier.state_changed",
     "/console/suppliers/{id}/resume": "supplier.state_changed",
+    "/console/rates/import": "tariff.imported",
+    "/console/rates/cards/{id}/assign": "price_list.assigned",
     "/console/lookups/new": "lookup.added",
     "/console/lookups/{id}/edit": "lookup.changed",
     "/console/lookups/{id}/key": "lookup.changed",

@@ -16,7 +16,20 @@ from tests.house import calls
 from tests.house.test_audited import COMMANDS, READS, SUBMITTED, commands
 
 #: Groups of commands that the console covers.
-GROUPS = ("org", "key", "sender", "supplier", "lookup", "route", "quota", "whatsapp", "queue")
+GROUPS = (
+    "org",
+    "key",
+    "sender",
+    "supplier",
+    "lookup",
+    "route",
+    "rates",
+    "prices",
+    "margin",
+    "quota",
+    "whatsapp",
+    "queue",
+)
 ONE = "/console/organizations/{id}"
 ACCOUNT = "/console/whatsapp/accounts/{organization}/{id}"
 #: What only a person does, in a browser or not at all.
@@ -74,6 +87,15 @@ PAIRS = {
     "supplier drain": "/console/suppliers/{id}/drain",
     "supplier reset-circuit": "/console/suppliers/{id}/reset-circuit",
     "supplier remove": "/console/suppliers/{id}/remove",
+    "rates import": "/console/rates/import",
+    "rates list": "/console/rates",
+    "rates show": "/console/rates/cards/{id}",
+    "rates draft": "/console/rates/cards/{id}/draft",
+    "prices import": "/console/rates/import",
+    "prices list": "/console/rates",
+    "prices show": "/console/rates/cards/{id}",
+    "prices assign": "/console/rates/cards/{id}/assign",
+    "margin": "/console/margins",
     "lookup list": "/console/lookups",
     "lookup options": "/console/lookups/new",
     "lookup add": "/console/lookups/new",

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from heliograph.console.money import billing, margins, overview, wallets
+from heliograph.console.money import billing, margins, overview, tariffs, wallets
 from heliograph.pages.routes import Route, get, post
 from heliograph.people.operators.roles import MONEY, MONEY_CHANGE
 
 ROUTES: tuple[Route, ...] = (
     get("/console/plans", overview.show_plans, permission=MONEY),
     get("/console/rates", overview.show_rates, permission=MONEY),
+    get("/console/rates/import", tariffs.show_import, permission=MONEY_CHANGE),
+    Route(
+        method="POST", path="/console/rates/import", handler=tariffs.import_, permission=MONEY_CHANGE, takes_file=True
+    ),
+    get("/console/rates/cards/{id}", tariffs.show, permission=MONEY),
+    get("/console/rates/cards/{id}/draft", tariffs.draft, permission=MONEY),
+    post("/console/rates/cards/{id}/assign", tariffs.assign, permission=MONEY_CHANGE),
     get("/console/margins", margins.show, permission=MONEY),
     get("/console/wallets", wallets.show, permission=MONEY),
     get("/console/wallets/{id}", wallets.show_one, permission=MONEY),

@@ -6,14 +6,12 @@ import io
 from typing import Any
 
 from heliograph.base.errors import Invalid
+from heliograph.console import pasted
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE
 from heliograph.whatsapp.money import rates
 from heliograph.whatsapp.money.rates import Imported, RatesInvalid
-
-#: Bytes of a file, and of the pieces in which it comes.
-LONGEST, PIECE = 2_000_000, 65_536
 
 
 async def show(request: Request) -> Answer:
@@ -25,7 +23,7 @@ async def submit(request: Request) -> Answer:
     """Check a file, or import it."""
     text = ""
     try:
-        text = await _read(request)
+        text = await pasted.text(request)
         found = rates.read_rates(io.StringIO(text, newline=""))
         only_check = request.form.get("do") != "import"
         async with request.writing() as conn:
@@ -44,21 +42,6 @@ async def submit(request: Request) -> Answer:
         unchanged=request.speech.number(done.unchanged),
     )
     return Elsewhere(location="/console/rates", notice=said)
-
-
-async def _read(request: Request) -> str:
-    """The file that was chosen or pasted. Raises Invalid."""
-    raw = b""
-    async for piece in request.upload.chunks(PIECE):
-        raw += piece
-        if len(raw) > LONGEST:
-            raise Invalid(("file", "length", "The file must have at most 2 MB."))
-    if not raw.strip():
-        raise Invalid(("file", "required", "Choose a file, or paste something."))
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise Invalid(("file", "encoding", "The file must be in UTF-8.")) from None
 
 
 def _values(

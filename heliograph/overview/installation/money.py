@@ -160,6 +160,7 @@ async def validity(conn: Connection) -> list[Validity]:
 class Card(msgspec.Struct, frozen=True):
     """A supplier's rate card or a price list for SMS: what holds, comes, and ends."""
 
+    id: UUID
     kind: str
     name: str
     currency: str
@@ -173,7 +174,7 @@ class Card(msgspec.Struct, frozen=True):
 
 
 CARDS = f"""
-SELECT t.kind, t.name, t.currency, t.is_default,
+SELECT t.id, t.kind, t.name, t.currency, t.is_default,
        (SELECT count(*) FROM organizations o WHERE o.price_list_id = t.id) AS organizations,
        r.holding, r.coming, r.next_at, coalesce(r.gaps[:{NAMED}], '{{}}') AS gaps
   FROM tariffs t CROSS JOIN LATERAL (

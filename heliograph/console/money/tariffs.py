@@ -1,0 +1,209 @@
+"""O13 Rate cards of suppliers and price lists of organizations: their rates with dates, imported from a file whose
+differences are shown first, drafted from a card, and assigned."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Literal
+from uuid import UUID
+
+from heliograph.accounts import organizations
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.money import is_currency
+from heliograph.console import pasted
+from heliograph.console.acting import acting_for
+from heliograph.pages.answers import Answer, Download, Elsewhere, Shown, refused
+from heliograph.pages.pieces.charts import MARK
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import MONEY_CHANGE
+from heliograph.prices import drafting, rows, tariffs
+from heliograph.prices.rows import TariffInvalid
+from heliograph.prices.tariff import Rate
+from heliograph.prices.tariffs import Imported, Listed
+from heliograph.sms.dispatch import routing, suppliers
+
+HERE = "/console/rates"
+#: Rates and differences that a page shows; characters of a list's name.
+SHOWN, LONGEST = 500, 64
+#: Fields of the drafting form.
+DRAFTED = ("markup", "margin", "currency", "exchange", "places")
+
+
+async def show(request: Request) -> Answer:
+    """A tariff with its rates, past and future ones included; or as a file that can be imported."""
+    async with request.reading() as conn:
+        one = await _known(conn, request.id())
+        rates = await tariffs.rates_of(conn, one)
+    if "csv" in request.query:
+        return _file(one.name, rates)
+    return Shown(template="money/tariff.html", values=_values(request, one, rates))
+
+
+async def draft(request: Request) -> Answer:
+    """A price list made from a supplier's rates, as a file for the import of prices."""
+    typed = {name: request.query.get(name, "").strip() for name in DRAFTED}
+    async with request.reading() as conn:
+        one = await _known(conn, request.id())
+        rates = await tariffs.rates_of(conn, one)
+    try:
+        numbers = {name: _number(name, typed[name]) for name in ("markup", "margin", "exchange")}
+        by = drafting.factor(markup=numbers["markup"], margin=numbers["margin"])
+        exchange, currency = numbers["exchange"], typed["currency"].upper()
+        if bool(currency) != (exchange is not None):
+            raise Invalid(("exchange", "incomplete", "Currency and rate of exchange go together."))
+        if currency and not is_currency(currency):
+            raise Invalid(("currency", "format", "Write a currency by its three letters, such as EUR."))
+        if exchange is not None and exchange <= 0:
+            raise Invalid(("exchange", "range", "A rate of exchange is more than 0."))
+        places = typed["places"] or "6"
+        if places not in "0123456" or len(places) != 1:
+            raise Invalid(("places", "range", "Choose 0 to 6 decimal places."))
+    except Invalid as refusal:
+        return refused("money/tariff.html", refusal, _values(request, one, rates) | {"typed": typed})
+    made = drafting.draft(rates, by, exchange=exchange or Fraction(1), currency=currency or None, places=int(places))
+    return _file(f"prices-from-{one.name}", made)
+
+
+async def assign(request: Request) -> Answer:
+    """Give a price list to an organization, or to all without one of their own."""
+    reference = request.form.get("organization", "").strip()
+    async with request.writing() as conn:
+        one = await _known(conn, request.id())
+        if one.kind != "price":
+            raise NotFound("There is no such price list.")
+        if request.form.get("for") == "all":
+            await tariffs.make_default(conn, price_list=one.name, by=request.who)
+            said = request.text("%(name)s is the list of all organizations without one of their own.", name=one.name)
+            return Elsewhere(location=f"{HERE}/cards/{one.id}", notice=said)
+        try:
+            theirs = await organizations.find(conn, reference=reference or None)
+        except (NotFound, Invalid):
+            wrong = Invalid(("organization", "unknown", "Choose an organization, by its name or id."))
+            values = _values(request, one, await tariffs.rates_of(conn, one)) | {"organization": reference}
+            return refused("money/tariff.html", wrong, values)
+        wanted = None if request.form.get("for") == "none" else one.name
+        await tariffs.assign(conn, acting_for(request, theirs), price_list=wanted)
+    said = request.text("%(organization)s pays by %(name)s from now on.", organization=theirs.name, name=one.name)
+    if wanted is None:
+        said = request.text("%(organization)s has no price list of its own any more.", organization=theirs.name)
+    return Elsewhere(location=f"{HERE}/cards/{one.id}", notice=said)
+
+
+async def show_import(request: Request) -> Answer:
+    """The form."""
+    return Shown(template="money/tariff_import.html", values=await _import_values(request))
+
+
+async def import_(request: Request) -> Answer:
+    """Check a file and show its differences; or import it."""
+    form, text = request.form, ""
+    is_dry = form.get("do") != "import"
+    try:
+        text = await pasted.text(request)
+        given = rows.read(io.StringIO(text, newline=""), decimal_comma=bool(form.get("decimal_comma")))
+        async with request.writing() as conn, conn.transaction():
+            kind, name, supplier_id = await _target(conn, form.get("target", ""), form.get("name", "").strip())
+            done = await tariffs.import_rates(
+                conn,
+                given,
+                kind=kind,
+                name=name,
+                supplier_id=supplier_id,
+                whole=bool(form.get("whole")),
+                dry_run=is_dry,
+                by=request.who,
+            )
+            card = None if is_dry else await tariffs.find(conn, kind, name=name, supplier_id=supplier_id)
+    except TariffInvalid as refusal:
+        values = await _import_values(request, text=text, errors=refusal.details["errors"])
+        return Shown(template="money/tariff_import.html", values=values, status=422)
+    except Invalid as refusal:
+        return refused("money/tariff_import.html", refusal, await _import_values(request, text=text))
+    if card is None:
+        return Shown(template="money/tariff_import.html", values=await _import_values(request, text=text, checked=done))
+    count = request.speech.number
+    said = request.text(
+        "Imported: %(added)s added, %(changed)s changed, %(removed)s removed, %(unchanged)s as they were.",
+        added=count(done.added),
+        changed=count(done.changed),
+        removed=count(done.removed),
+        unchanged=count(done.unchanged),
+    )
+    return Elsewhere(location=f"{HERE}/cards/{card.id}", notice=said)
+
+
+async def _target(conn: Connection, target: str, name: str) -> tuple[Literal["cost", "price"], str, UUID | None]:
+    """Which tariff a file is for. Raises Invalid."""
+    if target == "list":
+        if not 1 <= len(name) <= LONGEST:
+            raise Invalid(("name", "length", "A price list's name has 1 to 64 characters."))
+        return "price", name, None
+    try:
+        one = await suppliers.lock(conn, supplier=target)
+    except NotFound:
+        raise Invalid(("target", "unknown", "Choose a supplier, or a price list.")) from None
+    return "cost", one.name, one.id
+
+
+async def _known(conn: Connection, id: UUID) -> Listed:
+    """A tariff. Raises NotFound."""
+    for kind in ("cost", "price"):
+        for one in await tariffs.list_tariffs(conn, kind):
+            if one.id == id:
+                return one
+    raise NotFound("There is no such tariff.")
+
+
+def _values(request: Request, one: Listed, rates: Sequence[Rate]) -> dict[str, Any]:
+    now = clock.now()
+    return {
+        "one": one,
+        "rates": [(rate, rate.begins <= now < rate.ends, rate.begins > now) for rate in rates[:SHOWN]],
+        "is_cut": len(rates) > SHOWN,
+        "organization": "",
+        "typed": dict.fromkeys(DRAFTED, ""),
+        "may_change": request.may(permission=MONEY_CHANGE),
+    }
+
+
+async def _import_values(
+    request: Request, *, text: str = "", errors: Sequence[dict[str, Any]] = (), checked: Imported | None = None
+) -> dict[str, Any]:
+    given = request.form or request.query
+    async with request.reading() as conn:
+        known = await routing.load(conn)
+    return {
+        "text": text,
+        "errors": errors,
+        "checked": checked,
+        "differences": checked.differences[:SHOWN] if checked else (),
+        "targets": [(str(one.id), one.name) for one in known],
+        "target": given.get("target", ""),
+        "name": given.get("name", ""),
+        "whole": bool(given.get("whole")),
+        "decimal_comma": bool(given.get("decimal_comma")),
+        "columns": ", ".join(rows.COLUMNS),
+    }
+
+
+def _file(name: str, rates: Sequence[Rate]) -> Download:
+    out = io.StringIO()
+    rows.write(rates, out)
+    called = "".join(one if one.isalnum() else "-" for one in name)
+    return Download(name=f"{called}.csv", kind="text/csv; charset=utf-8", body=(MARK + out.getvalue()).encode())
+
+
+def _number(field: str, text: str) -> Fraction | None:
+    """A percentage or a rate of exchange; None: nothing was typed. Raises Invalid."""
+    if not text:
+        return None
+    try:
+        if len(text) > LONGEST or "/" in text or "e" in text.lower():
+            raise ValueError(text)
+        return Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise Invalid((field, "format", "Write a number such as 12.5.")) from None

@@ -1,0 +1,24 @@
+"""A text file that a form brought, chosen or pasted."""
+
+from __future__ import annotations
+
+from heliograph.base.errors import Invalid
+from heliograph.pages.requests import Request
+
+#: Bytes of a file, and of the pieces in which it comes.
+LONGEST, PIECE = 2_000_000, 65_536
+
+
+async def text(request: Request) -> str:
+    """All of it. Raises Invalid (file)."""
+    raw = b""
+    async for piece in request.upload.chunks(PIECE):
+        raw += piece
+        if len(raw) > LONGEST:
+            raise Invalid(("file", "length", "The file must have at most 2 MB."))
+    if not raw.strip():
+        raise Invalid(("file", "required", "Choose a file, or paste something."))
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise Invalid(("file", "encoding", "The file must be in UTF-8.")) from None

@@ -1,0 +1,112 @@
+"""Rate cards and price lists in the console: imported after a look at the differences, shown with dates, assigned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aiohttp
+
+from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
+from heliograph.prices import tariffs
+from tests.api.conftest import Tenant
+
+from .conftest import Browser, Page
+from .test_suppliers import add
+
+HERE = "/console/rates/import"
+CARD = """country,mcc,mnc,price,currency,effective_from,effective_to
+MZ,,,0.0450,USD,,
+MZ,643,04,0.0380,USD,,2036-07-01
+MZ,643,04,0.0410,USD,2036-07-01,
+"""
+
+
+async def sent(browser: Browser, text: str, **typed: str) -> Page:
+    """The import's form with a text that was pasted."""
+    token = (await browser.get(HERE)).form(HERE)
+    form = aiohttp.FormData(default_to_multipart=True)
+    for name in ("_token", "_once"):
+        form.add_field(name, token[name])
+    for name, value in ({"target": "list", "name": "standard", "do": "check"} | typed).items():
+        form.add_field(name, value)
+    form.add_field("text", text)
+    headers = {"Origin": browser.base_url, "Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
+    async with browser.session.post(browser.base_url + HERE, data=form, headers=headers) as answer:
+        return Page(answer, await answer.text())
+
+
+async def listed(pool: Pool, kind: Any) -> list[tuple[str, int]]:
+    async with pool.acquire() as conn:
+        return [(one.name, one.rates) for one in await tariffs.list_tariffs(conn, kind)]
+
+
+async def test_differences_are_shown_before_a_card_is_imported(pool: Pool, root: Browser, settings: Settings) -> None:
+    main = str(await add(pool, settings, "main"))
+    page = await sent(root, CARD, target=main)
+    assert "It would add 3, change 0, remove 0" in page.words, page.words
+    assert "643-04" in page.words
+    assert await listed(pool, "cost") == [], "nothing is imported yet"
+    page = await sent(root, CARD, target=main, do="import")
+    assert "Imported: 3 added" in page.words
+    assert "US$0.045" in page.words
+    assert "holds now" in page.words
+    assert "to come" in page.words
+    assert await listed(pool, "cost") == [("main", 3)]
+    again = await sent(root, CARD.replace("0.0450", "0.0650"), target=main)
+    assert "change 1, remove 0 and leave 2" in again.words
+    assert "1 price changes by more than 20 %" in again.words
+    assert "+44.4 %" in again.words
+    whole = await sent(root, "\n".join(CARD.split("\n")[:2]), target=main, whole="yes")
+    assert "remove 2 and leave 1" in whole.words
+    assert await listed(pool, "cost") == [("main", 3)]
+    card = page.path
+    file = await root.get(f"{card}?csv=1")
+    assert file.text.lstrip("\ufeff").startswith("country,mcc,mnc,prefix")
+    made = await root.get(f"{card}/draft?markup=100")
+    assert "0.090000,USD" in made.text
+    for query, field in (
+        ("markup=much", "markup"),
+        ("markup=1&margin=1", "margin"),
+        ("currency=MZN", "exchange"),
+        ("exchange=-1&currency=MZN", "exchange"),
+        ("places=9", "places"),
+    ):
+        wrong = await root.get(f"{card}/draft?{query}")
+        assert wrong.status == 422, query
+        assert f'href="#{field}"' in wrong.text, (query, wrong.words)
+
+
+async def test_what_is_wrong_with_a_file_is_said_by_line(pool: Pool, root: Browser) -> None:
+    page = await sent(root, CARD.replace("0.0380", "much"), do="import")
+    assert page.status == 422
+    assert "Line 3" in page.words
+    assert "much" in page.text, "it can be mended where it stands"
+    for typed, text, field in (
+        ({"target": "nobody"}, CARD, "target"),
+        ({"name": ""}, CARD, "name"),
+        ({}, " ", "file"),
+    ):
+        page = await sent(root, text, **typed)
+        assert page.status == 422, typed
+        assert f'href="#{field}"' in page.text, (typed, page.words)
+    assert await listed(pool, "price") == []
+
+
+async def test_a_price_list_is_assigned(pool: Pool, root: Browser, tenant: Tenant) -> None:
+    page = await sent(root, CARD, do="import")
+    path = f"{page.path}/assign"
+    page = await root.submit(page, path, organization=str(tenant.id))
+    assert "pays by standard from now on" in page.words
+    lists = "SELECT t.name FROM organizations o LEFT JOIN tariffs t ON t.id = o.price_list_id WHERE o.id = $1"
+    assert await pool.fetchval(lists, tenant.id) == "standard"
+    page = await root.submit(page, path, organization=str(tenant.id), **{"for": "none"})
+    assert "no price list of its own any more" in page.words
+    assert await pool.fetchval(lists, tenant.id) is None
+    page = await root.submit(page, path, **{"for": "all"})
+    assert "all organizations without one of their own" in page.words
+    assert await pool.fetchval("SELECT is_default FROM tariffs")
+    page = await root.submit(page, path, organization="Nobody")
+    assert page.status == 422
+    assert 'href="#organization"' in page.text
+    assert "standard" in (await root.get("/console/rates")).words
