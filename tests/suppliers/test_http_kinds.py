@@ -278,11 +278,16 @@ def test_a_reference_says_all_that_a_receipt_is_matched_by() -> None:
     submission = Submission(UUID(int=7), 3, "258841234567", "ACME", "hi", "gsm7", 0xBEEF)
     told = references.written(submission)
     empty = Receipt((told,), ReceiptState.DELIVERED, "", "", b"")
-    found = references.completed(empty)
+    address = "https://us.example/in/sms/1/x/receipts"
+    found = references.completed(empty, address)
     assert (found.recipient, found.reference) == ("41234567", 0xBEEF)
     named = Receipt(("id",), ReceiptState.DELIVERED, "258849999999", "", b"")
-    assert references.completed(named, told).recipient == "258849999999"
-    assert references.completed(named, "no reference") == named
+    # Suppliers add what they have to say behind it, or before it.
+    for query in (f"?ref={told}", f"?ref={told}&status=1", f"?status=1&ref={told}"):
+        found = references.completed(named, address + query)
+        assert (found.recipient, found.reference) == ("258849999999", 0xBEEF)
+    for query in ("", "?ref=1", f"?preref={told}", "?ref=", f"?ref=x{told}", f"?ref={told}x"):
+        assert references.completed(named, address + query) == named
 
 
 def test_only_what_the_account_is_told_alarms() -> None:

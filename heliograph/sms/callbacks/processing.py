@@ -139,9 +139,8 @@ class CallbackProcessing:
                 callback = content.callback
                 try:
                     if content.what == addresses.RECEIPTS:
-                        told = callback.query.get("ref", "")
                         found = [
-                            kind.blamed(settings, references.completed(one, told))
+                            kind.blamed(settings, references.completed(one, callback.url))
                             for one in kind.receipts(settings, callback)
                         ]
                         receipts += found

@@ -69,9 +69,9 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def takes_from(self, address: str) -> bool:
         """Whether callbacks may come from an address."""
-        networks = parse_networks(self.callback_networks)
-        if not networks:
+        if not self.callback_networks:
             return True
+        networks = parse_networks(self.callback_networks)
         try:
             parsed = ip_address(address)
         except ValueError:  # not one that anybody could list

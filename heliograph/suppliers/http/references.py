@@ -16,6 +16,8 @@ from heliograph.suppliers.contract import Receipt, Submission
 SUFFIX = 8
 
 _REFERENCE = re.compile(r"[0-9a-f]{32}-[0-9]{1,5}-([0-9a-f]{4})-([0-9]{1,8})")
+#: As `connector` writes it into the address of receipts: none of its characters is escaped there.
+_IN_ADDRESS = re.compile(rf"[?&]ref={_REFERENCE.pattern}(?:[&#]|$)")
 
 
 def written(submission: Submission) -> str:
@@ -24,11 +26,11 @@ def written(submission: Submission) -> str:
     return f"{submission.message_id.hex}-{submission.attempt}-{reference:04x}-{submission.to[-SUFFIX:]}"
 
 
-def completed(receipt: Receipt, *told: str) -> Receipt:
-    """A receipt with what our reference says, where the supplier says nothing of it. `told`: what may be one."""
-    for text in (*receipt.keys, *told):
-        match = _REFERENCE.fullmatch(text)
-        if match is not None:
-            recipient = receipt.recipient or match[2]
-            return msgspec.structs.replace(receipt, recipient=recipient, reference=int(match[1], 16))
-    return receipt
+def completed(receipt: Receipt, url: str) -> Receipt:
+    """A receipt with what our reference says, where the supplier says nothing of it. `url`: the address that it came
+    to, which may hold it."""
+    match = next((found for key in receipt.keys if (found := _REFERENCE.fullmatch(key)) is not None), None)
+    match = match or _IN_ADDRESS.search(url)
+    if match is None:
+        return receipt
+    return msgspec.structs.replace(receipt, recipient=receipt.recipient or match[2], reference=int(match[1], 16))
