@@ -1004,6 +1004,7 @@ CREATE TABLE routes (
     class           text CHECK (class IN ('otp', 'transactional', 'marketing')),
     priority        smallint NOT NULL DEFAULT 10,
     adaptive        boolean NOT NULL DEFAULT false,
+    rated           boolean NOT NULL DEFAULT false,
     note            text NOT NULL DEFAULT '',
     created_at      timestamptz NOT NULL,
     changed_at      timestamptz NOT NULL,
@@ -1013,6 +1014,7 @@ COMMENT ON TABLE routes IS 'reference: which messages go to which suppliers; whe
 COMMENT ON COLUMN routes.prefix IS 'E.164 digits. This, a country (ISO region), a network (MCC-MNC), or none of them: anywhere';
 COMMENT ON COLUMN routes.organization_id IS 'only messages of this organization; sender and class likewise';
 COMMENT ON COLUMN routes.adaptive IS 'measured quality and prices may reorder its suppliers';
+COMMENT ON COLUMN routes.rated IS 'only suppliers whose rate card has a price for the number are asked';
 COMMENT ON COLUMN routes.changed_at IS 'also when its suppliers changed: workers read all again when it does';
 
 CREATE TABLE route_suppliers (
@@ -1023,12 +1025,14 @@ CREATE TABLE route_suppliers (
     points      smallint CHECK (points BETWEEN 1 AND 100),
     streak      smallint NOT NULL DEFAULT 0,
     reason      text NOT NULL DEFAULT '',
+    degraded    boolean NOT NULL DEFAULT false,
     PRIMARY KEY (route_id, supplier_id)
 );
 COMMENT ON TABLE route_suppliers IS 'reference: who carries a route''s messages: by priority, those of equal priority by weight';
 COMMENT ON COLUMN route_suppliers.points IS 'its share of an adaptive route, of a hundred, in place of priority and weight; NULL: not measured yet';
 COMMENT ON COLUMN route_suppliers.streak IS 'evaluations in a row in which it was better than the one with most points';
 COMMENT ON COLUMN route_suppliers.reason IS 'what the last evaluation saw of it, for operators';
+COMMENT ON COLUMN route_suppliers.degraded IS 'at the last evaluation no supplier of the route was within the bounds of its class';
 
 CREATE TABLE route_decisions (
     id      bigint PRIMARY KEY,

@@ -96,6 +96,8 @@ class Outcome(msgspec.Struct, Generic[Id], frozen=True):
     streaks: Mapping[Id, int]
     #: For operators: of each supplier, what was seen of it.
     reasons: Mapping[Id, str]
+    #: None of them is within the bounds of the class.
+    degraded: bool = False
 
 
 def estimate(delivered: int, count: int, prior: float) -> float:
@@ -151,7 +153,7 @@ def evaluate(route: Sequence[Judged[Id]], bounds: Bounds, *, segments: int = 1) 
     if not within:
         best = max(proven, key=lambda one: one.quality)
         said[best.id] += "; degraded: none is within bounds, it delivers best"
-        return _moved(route, bounds, best.id, {}, said)
+        return msgspec.structs.replace(_moved(route, bounds, best.id, {}, said), degraded=True)
 
     def cost(one: Judged[Id]) -> float:
         return expected_cost(one.price or 0, one.quality, bounds.loss, segments=segments)

@@ -78,6 +78,10 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 10
     #: Measured quality and prices give its suppliers their weights, before the table is compiled.
     adaptive: bool = False
+    #: Only suppliers whose rate card has a price for the number are asked.
+    rated: bool = False
+    #: Of an adaptive one, as last evaluated: none of its suppliers is within the bounds of its class.
+    degraded: bool = False
     choices: tuple[Choice, ...] = ()
 
     @property

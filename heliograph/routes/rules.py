@@ -39,6 +39,8 @@ class Share(msgspec.Struct, frozen=True):
     #: Evaluations in a row in which it was better than the one with most points.
     streak: int
     reason: str
+    #: No supplier of the route is within the bounds of its class; the one that delivers best carries.
+    degraded: bool = False
 
 
 class StoredRoute(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,13 +58,13 @@ class StoredRoute(msgspec.Struct, frozen=True, kw_only=True):
 
 LOAD = """
 SELECT r.id, r.name, r.state, r.prefix, r.country, r.network, r.organization_id, r.sender, r.class, r.priority,
-       r.adaptive, r.note, r.changed_at,
+       r.adaptive, r.rated, r.note, r.changed_at,
        (SELECT o.name FROM organizations o WHERE o.id = r.organization_id) AS organization,
        (SELECT array_agg(c.supplier_id ORDER BY c.supplier_id) FROM route_suppliers c WHERE c.route_id = r.id) AS ids,
        (SELECT array_agg(c.priority ORDER BY c.supplier_id) FROM route_suppliers c WHERE c.route_id = r.id) AS places,
        (SELECT array_agg(c.weight ORDER BY c.supplier_id) FROM route_suppliers c WHERE c.route_id = r.id) AS weights,
-       (SELECT json_agg(json_build_array(c.supplier_id, c.points, c.streak, c.reason))::text FROM route_suppliers c
-         WHERE c.route_id = r.id AND r.adaptive AND c.points IS NOT NULL) AS shares
+       (SELECT json_agg(json_build_array(c.supplier_id, c.points, c.streak, c.reason, c.degraded))::text
+          FROM route_suppliers c WHERE c.route_id = r.id AND r.adaptive AND c.points IS NOT NULL) AS shares
   FROM routes r ORDER BY r.name
 """
 
@@ -83,22 +85,25 @@ def adapted(one: StoredRoute) -> Route:
     if not one.shares or any(choice.supplier_id not in one.shares for choice in choices):
         return one.route
     return msgspec.structs.replace(
-        one.route, choices=tuple(Choice(two.supplier_id, 0, one.shares[two.supplier_id].points) for two in choices)
+        one.route,
+        choices=tuple(Choice(two.supplier_id, 0, one.shares[two.supplier_id].points) for two in choices),
+        degraded=any(share.degraded for share in one.shares.values()),
     )
 
 
-# Workers look whether a route has changed, so only where points did.
+# Workers look whether a route has changed, so only where points did, or what is said with a decision.
 SHARE = """
 WITH given AS (
-    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::smallint[], $5::text[])
-        AS given (route_id, supplier_id, points, streak, reason)
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::smallint[], $5::text[], $6::boolean[])
+        AS given (route_id, supplier_id, points, streak, reason, degraded)
 ), moved AS (
     SELECT DISTINCT known.route_id FROM route_suppliers known JOIN given USING (route_id, supplier_id)
-     WHERE known.points IS DISTINCT FROM given.points
+     WHERE (known.points, known.degraded) IS DISTINCT FROM (given.points, given.degraded)
 ), told AS (
     UPDATE routes SET changed_at = clock_timestamp() WHERE id IN (SELECT route_id FROM moved)
 )
-UPDATE route_suppliers known SET points = given.points, streak = given.streak, reason = given.reason
+UPDATE route_suppliers known SET points = given.points, streak = given.streak, reason = given.reason,
+                                 degraded = given.degraded
   FROM given WHERE known.route_id = given.route_id AND known.supplier_id = given.supplier_id
 """
 
@@ -121,9 +126,9 @@ async def version(conn: Connection) -> str:
 
 
 INSERT = """
-INSERT INTO routes (id, name, prefix, country, network, organization_id, sender, class, priority, adaptive, note,
+INSERT INTO routes (id, name, prefix, country, network, organization_id, sender, class, priority, adaptive, rated, note,
                     created_at, changed_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, now(), clock_timestamp())
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, now(), clock_timestamp())
 """
 CHOOSE = """
 INSERT INTO route_suppliers (route_id, supplier_id, priority, weight)
@@ -167,7 +172,7 @@ async def find(conn: Connection, *, route: str) -> StoredRoute:
 
 CHANGE = """
 UPDATE routes SET name = $2, prefix = $3, country = $4, network = $5, organization_id = $6, sender = $7, class = $8,
-       priority = $9, adaptive = $10, note = $11, changed_at = clock_timestamp()
+       priority = $9, adaptive = $10, rated = $11, note = $12, changed_at = clock_timestamp()
  WHERE id = $1
 """
 FORGET = "DELETE FROM route_suppliers WHERE route_id = $1"
@@ -284,13 +289,18 @@ def _values(route: Route, note: str) -> Sequence[Any]:
         route.traffic_class,
         route.priority,
         route.adaptive,
+        route.rated,
         note,
     )
 
 
 def _told(route: Route, note: str) -> dict[str, Any]:
     told = msgspec.to_builtins(route) | {"note": note}
-    return {("class" if name == "traffic_class" else name): value for name, value in told.items() if name != "id"}
+    return {
+        ("class" if name == "traffic_class" else name): value
+        for name, value in told.items()
+        if name not in ("id", "degraded")
+    }
 
 
 def _stored(row: asyncpg.Record) -> StoredRoute:
@@ -307,6 +317,7 @@ def _stored(row: asyncpg.Record) -> StoredRoute:
             traffic_class=row["class"],
             priority=row["priority"],
             adaptive=row["adaptive"],
+            rated=row["rated"],
             choices=tuple(Choice(*one) for one in choices),
         ),
         state=row["state"],
@@ -318,5 +329,5 @@ def _stored(row: asyncpg.Record) -> StoredRoute:
 
 
 def _shares(text: str | None) -> list[Share]:
-    given = msgspec.json.decode(text or "[]", type=list[tuple[UUID, int, int, str]])
+    given = msgspec.json.decode(text or "[]", type=list[tuple[UUID, int, int, str, bool]])
     return [Share(*one) for one in given]

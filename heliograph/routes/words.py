@@ -70,5 +70,7 @@ def explained(
     parts = [" before ".join(able) or "nobody can be asked now"]
     if not found.suppliers:
         parts = ["nobody carries there"]
+    if route is not None and route.degraded:
+        parts.append("degraded: no supplier is within the bounds of its class")
     parts += [f"{names.get(id, str(id))} skipped: {skipped[id]}" for id in found.suppliers if id in skipped]
     return f"{head}: {'; '.join(parts)}"

@@ -12,7 +12,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.prices import rows, tariffs
-from heliograph.routes import rules
+from heliograph.routes import rules, words
 from heliograph.routes.lookup import Choice, Route, Table
 from heliograph.senders import numbers
 from heliograph.senders import rules as sender_rules
@@ -149,6 +149,30 @@ async def test_a_route_to_a_network_is_judged_by_that_network(pool: Pool) -> Non
     assert movitel.shares[CHEAP].points == 15
 
 
+async def test_that_none_is_within_its_bounds_is_said_with_the_decision(pool: Pool) -> None:
+    await supplied(pool, DEAR, "0.05")
+    await supplied(pool, CHEAP, "0.03")
+    for hours in (1, 2):
+        await handed(pool, DEAR, 500, 250, hours=hours)
+        await handed(pool, CHEAP, 500, 200, hours=hours)
+    await routed(pool)
+    async with pool.acquire() as conn:
+        before = await rules.version(conn)
+    await step(pool, 1)
+    async with pool.acquire() as conn:
+        # Workers are told, though no point moved: the dear one has them all.
+        assert await rules.version(conn) != before
+        (route,) = await rules.active(conn)
+        said = words.explained(
+            Table(await routing.load(conn), [route]).candidates(
+                "+258841234567", organization_id=UUID(int=9), sender="ACME", traffic_class="marketing"
+            ),
+            names={DEAR: "dear", CHEAP: "cheap"},
+        )
+    assert route.degraded
+    assert said.endswith("; degraded: no supplier is within the bounds of its class")
+
+
 async def test_messages_are_shared_by_these_points_and_why_is_said(pool: Pool) -> None:
     await supplied(pool, DEAR, "0.05")
     await supplied(pool, CHEAP, "0.03")
@@ -200,6 +224,19 @@ async def test_explain_says_since_when_a_circuit_is_open(pool: Pool) -> None:
             traffic_class="marketing",
         )
     assert "dear (0.05 EUR)" in said.decision
+    async with pool.acquire() as conn:
+        stored = await rules.lock(conn, route="moz")
+        await rules.change(conn, stored, msgspec.structs.replace(stored.route, country="PT", rated=True))
+        abroad = await explaining.explain(
+            conn,
+            "+351912345678",
+            organization_id=actor.organization_id,
+            organization="acme",
+            sender="ACME",
+            traffic_class="marketing",
+        )
+    assert "dear skipped: it has no rate there" in abroad.decision
+    assert abroad.suppliers == []
     assert f"cheap skipped: circuit open since {at:%H:%M} UTC" in said.decision
     assert said.suppliers == ["dear"]
 

@@ -128,6 +128,38 @@ async def test_what_is_kept_names_price_and_quality_where_they_are_known(pool: P
     assert "backup" not in seen
 
 
+async def test_a_route_may_ask_only_those_who_have_a_price_there(pool: Pool) -> None:
+    actor = await organization(pool)
+    main, cheap = (supplier(name, id=uuid7()) for name in ("main", "cheap"))
+    choices = tuple(Choice(one.id, place) for place, one in enumerate((cheap, main)))
+    route = Route(id=uuid7(), name="mz", prefix="258", rated=True, choices=choices)
+    bench = Bench(pool, main, cheap, routes=[route])
+    nowhere = await message(pool, actor)
+    await bench.round()
+    # Nobody has a price there: the message ends, and nobody was asked.
+    assert await pool.fetchrow("SELECT status, failure_code FROM messages WHERE id = $1", nowhere) == (
+        "failed",
+        "destination_unreachable",
+    )
+    assert await attempts(pool, nowhere) == []
+    async with pool.acquire() as conn:
+        await conn.execute(
+            "INSERT INTO suppliers (id, name, kind, settings, secret, created_at, changed_at)"
+            " VALUES ($1, 'main', 'smpp', '{}', '', now(), now())",
+            main.id,
+        )
+        given = rows.read(["country,price,currency\n", "MZ,0.021,USD\n"])
+        await tariffs.import_rates(conn, given, kind="cost", name="main", supplier_id=main.id, whole=True)
+    bench.charges._refreshed_at = float("-inf")
+    await bench.charges.refresh(pool)
+    id = await message(pool, actor)
+    await bench.round()
+    (said,) = await because(pool, id)
+    assert said is not None
+    assert said.startswith("prefix 258 (route mz): main")
+    assert said.endswith("cheap skipped: it has no rate there")
+
+
 async def test_one_that_is_lost_keeps_its_reason_and_old_words_go(pool: Pool) -> None:
     main = supplier("main", id=uuid7())
     bench = Bench(pool, main)

@@ -71,6 +71,9 @@ def add(
     adaptive: Annotated[
         bool, typer.Option("--adaptive", help="Let measured quality and prices reorder its suppliers.")
     ] = False,
+    rated: Annotated[
+        bool, typer.Option("--rated", help="Ask only suppliers whose rate card has a price for the number.")
+    ] = False,
     note: Note = None,
     org: Annotated[
         str | None, typer.Option(metavar="ORG", help="Only messages of this organization, by name or id.")
@@ -100,6 +103,7 @@ def add(
             traffic_class=traffic_class,
             priority=priority,
             adaptive=adaptive,
+            rated=rated,
             choices=await _choices(conn, supplier or []),
         )
         made = await rules.add(conn, wanted, note=note or "", by=who())
@@ -167,6 +171,9 @@ def set_(
     adaptive: Annotated[
         bool | None, typer.Option("--adaptive/--fixed", help="Whether measured quality and prices reorder it.")
     ] = None,
+    rated: Annotated[
+        bool | None, typer.Option("--rated/--unrated", help="Whether only suppliers with a price are asked.")
+    ] = None,
     note: Note = None,
     org: Annotated[
         str | None, typer.Option(metavar="ORG", help="Only messages of this organization; any: of all of them.")
@@ -197,7 +204,7 @@ def set_(
             wanted["traffic_class"] = _given(traffic_class)
         if supplier:
             wanted["choices"] = await _choices(conn, supplier)
-        plain = {"name": name, "priority": priority, "adaptive": adaptive}
+        plain = {"name": name, "priority": priority, "adaptive": adaptive, "rated": rated}
         wanted |= {field: value for field, value in plain.items() if value is not None}
         after = msgspec.structs.replace(before.route, **wanted)
         await rules.change(conn, before, after, note=note, by=who())
@@ -374,6 +381,7 @@ def _shown(one: StoredRoute, names: dict[UUID, str]) -> dict[str, Any]:
         "class": route.traffic_class,
         "priority": route.priority,
         "adaptive": route.adaptive,
+        "rated": route.rated,
         "suppliers": [f"{names.get(two.supplier_id, '(removed)')}:{two.priority}:{two.weight}" for two in chosen],
         "note": one.note,
         "changed_at": as_plain(one.changed_at),

@@ -34,9 +34,10 @@ FIELDS: Mapping[str, str] = {
     "traffic_class": "class",
     "priority": "priority",
     "adaptive": "adaptive",
+    "rated": "rated",
     "note": "note",
 }
-EMPTY: dict[str, str] = dict.fromkeys(FIELDS.values(), "") | {"priority": "10", "adaptive": "no"}
+EMPTY: dict[str, str] = dict.fromkeys(FIELDS.values(), "") | {"priority": "10", "adaptive": "no", "rated": "no"}
 #: Before a supplier's id: where it stands (empty: it is not in the route), and with what weight.
 PLACE, WEIGHT = "place-", "weight-"
 #: What the rules refuse, as the form says it: by field and issue.
@@ -168,6 +169,7 @@ async def _read(conn: Connection, one: StoredRoute | None, given: Given, known: 
         traffic_class=given.get("class") or None,
         priority=priority if priority is not None else 10,
         adaptive=given.get("adaptive") == "yes",
+        rated=given.get("rated") == "yes",
         choices=tuple(sorted(choices, key=lambda choice: choice.supplier_id)),
     )
     if one is not None and set(route.choices) == set(one.route.choices):
@@ -201,6 +203,7 @@ def _shown(one: StoredRoute) -> dict[str, str]:
         "class": route.traffic_class or "",
         "priority": str(route.priority),
         "adaptive": "yes" if route.adaptive else "no",
+        "rated": "yes" if route.rated else "no",
         "note": one.note,
     }
     for choice in route.choices:

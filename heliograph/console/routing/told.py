@@ -27,6 +27,7 @@ FIELDS: Mapping[str, str] = {
     "class": "Class",
     "priority": "Priority",
     "adaptive": "Adaptive",
+    "rated": "Only with a price",
     "choices": "Suppliers",
     "state": "State",
     "note": "Note",
@@ -105,7 +106,7 @@ def preview(found: Moved, names: Mapping[UUID, str]) -> dict[str, Any]:
 def _said(request: Request, field: str, value: Any, names: Mapping[UUID, str]) -> str:
     if value is None or value == "" or value == []:
         return ""
-    if field == "adaptive":
+    if field in ("adaptive", "rated"):
         return request.text("yes") if value else request.text("no")
     if field == "state":
         return request.text(STATES.get(value, value))

@@ -219,7 +219,7 @@ def _evaluated(
             )
         )
     outcome = adaptive.evaluate(judged, bounds)
-    return [Share(id, outcome.shares[id], outcome.streaks[id], outcome.reasons[id]) for id in ids]
+    return [Share(id, outcome.shares[id], outcome.streaks[id], outcome.reasons[id], outcome.degraded) for id in ids]
 
 
 def _sums(rows: Iterable[asyncpg.Record], hour: datetime) -> tuple[_Sum, _Sum]:

@@ -21,6 +21,7 @@ from heliograph.networks import asked, learned
 from heliograph.networks.directory import Directory
 from heliograph.networks.learned import LOOKUP
 from heliograph.prices.book import Book
+from heliograph.prices.tariff import Destination
 from heliograph.routes import rules, words
 from heliograph.routes.lookup import Candidates, Route, Table
 from heliograph.senders import loading
@@ -146,6 +147,7 @@ async def explain(
         for id in found.suppliers
     }
     skipped |= {id: _refusing(book, id, to, organization_id, sender, network) for id in spoken if spoken[id] is None}
+    skipped |= dict.fromkeys(await _unrated(conn, found, to, traffic_class, network), "it has no rate there")
     names = {one.id: one.name for one in known}
     seen = shares.get(found.route.id, {}) if found.route else {}
     facts = await _facts(conn, found)
@@ -191,6 +193,22 @@ def _refusing(
 ) -> str:
     state = book.registration(supplier_id, phones.country(to), organization_id, sender, network or "")
     return f"its rules refuse the sender there (registration: {state or 'nobody asked'})"
+
+
+async def _unrated(conn: Connection, found: Candidates, to: str, traffic_class: str, network: str | None) -> list[UUID]:
+    """Suppliers without a price for the number, on a route that asks for one."""
+    if found.route is None or not found.route.rated:
+        return []
+    book, at = Book(), clock.now()
+    await book.refresh(conn)
+    place = Destination(to[1:], phones.country(to), network or "", network is not None)
+
+    def is_rated(id: UUID) -> bool:
+        card = book.card(id)
+        rate = None if card is None else card.find(place, at, message_class=traffic_class)
+        return rate is not None and not rate.rate.rejects
+
+    return [id for id in found.suppliers if not is_rated(id)]
 
 
 async def _opens(conn: Connection, organization_id: UUID, to: str, traffic_class: str) -> datetime | None:

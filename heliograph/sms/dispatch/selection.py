@@ -184,6 +184,12 @@ class Selection:
                 return End(
                     Move(lease.organization_id, lease.id, "rejected", due.at, "sender_not_approved", unsent=True)
                 )
+            unrated = self._unrated(due, found)
+            if unrated and len(unrated) == len(found.suppliers):
+                return End(
+                    Move(lease.organization_id, lease.id, "failed", due.at, "destination_unreachable", unsent=True)
+                )
+            barred |= unrated
             if due.refused or barred:
                 # A supplier that refused it is not tried twice; and a message that a held supplier could carry waits
                 # for the operator, unless it has refused it.
@@ -196,7 +202,7 @@ class Selection:
             supplier = self._begun_at(due, self._known)
             decision = None
             if supplier is None:
-                supplier, skipped = self._choose(due, found, barred)
+                supplier, skipped = self._choose(due, found, barred, unrated)
                 decision = self.decisions.number(found, skipped) if supplier else None
             if supplier is None:
                 # Nobody can carry it now. It waits in the line of one that would, out of the way of others; if there is
@@ -211,7 +217,7 @@ class Selection:
             if supplier in self.elsewhere:
                 self.left_to_others += 1
             elif due.mode == "live" and waited > self._patience_of(due) and self._overflows(due, account):
-                other, skipped = self._choose(due, found, barred, with_room=True)
+                other, skipped = self._choose(due, found, barred, unrated, with_room=True)
                 if other is not None:
                     self.overflow = REROUTE
                     return self._out(due, accounts[other.id], self.decisions.number(found, skipped))
@@ -249,6 +255,14 @@ class Selection:
         network = self._charges.directory.place(due.recipient).network
         return frozenset(id for id in suppliers if self._spoken(due, id, network) is None)
 
+    def _unrated(self, due: ClaimedMessage, found: Candidates) -> frozenset[UUID]:
+        """Those without a price for it, on a route that asks for one."""
+        if found.route is None or not found.route.rated:
+            return NOBODY
+        priced = self._charges.cost
+        to, sender, at, name = due.recipient, due.sender, due.at, due.traffic_class
+        return frozenset(id for id in found.suppliers if priced(id, to, sender, 1, at, name)[1] is None)
+
     def _spoken(self, due: ClaimedMessage, supplier_id: UUID, network: str) -> str | None:
         return self._rules.spoken(
             supplier_id,
@@ -275,7 +289,13 @@ class Selection:
         )
 
     def _choose(
-        self, due: ClaimedMessage, found: Candidates, barred: Collection[UUID], *, with_room: bool = False
+        self,
+        due: ClaimedMessage,
+        found: Candidates,
+        barred: Collection[UUID],
+        unrated: Collection[UUID] = NOBODY,
+        *,
+        with_room: bool = False,
     ) -> tuple[Supplier | None, tuple[tuple[UUID, str], ...]]:
         """The first of the candidates that may be given the message now, and why those before it may not. One that put
         it off, or that refuses its sender, is taken only if there is no other; one that is only full for the moment is
@@ -288,6 +308,8 @@ class Selection:
             one = self._known.get(id)
             if due.refused and id in due.refused:
                 skipped.append((id, "it refused the message"))
+            elif id in unrated:
+                skipped.append((id, "it has no rate there"))
             elif id in barred:
                 skipped.append((id, "its rules refuse the sender there"))
             elif one is None:
