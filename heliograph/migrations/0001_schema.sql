@@ -2567,6 +2567,7 @@ CREATE TABLE attempts (
     cost                bigint,
     cost_currency       text,
     cost_due            text,
+    sent_as             text,
     PRIMARY KEY (organization_id, message_id, attempt)
 ) PARTITION BY RANGE (message_id);
 -- For receipts. The supplier comes last: see receipts.
@@ -2582,6 +2583,7 @@ COMMENT ON COLUMN attempts.parts IS 'number of segments of the whole message in 
 COMMENT ON COLUMN attempts.supplier_message_id IS 'for an SMS of one part, the supplier''s id by which receipts are matched; those of several parts are in sms_parts. Suppliers reuse ids (wrap, restart)';
 COMMENT ON COLUMN attempts.recipient_suffix IS 'end of the recipient''s number, which a receipt with this id must match';
 COMMENT ON COLUMN attempts.cost IS 'millionths, by the supplier''s rate card when it was handed over; owed if it was accepted. NULL: not known, also of one whose worker ended';
+COMMENT ON COLUMN attempts.sent_as IS 'as whom it was sent, where the supplier''s rules replace the message''s sender; NULL: as that, or not known';
 COMMENT ON COLUMN attempts.doubtful IS 'for an attempt of unknown outcome, segments written without a response; NULL: all of them';
 
 CREATE TABLE queue_holds (

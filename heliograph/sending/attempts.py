@@ -89,6 +89,8 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     recipient_suffix: str | None = None
     #: What its target charges for it, if it was accepted.
     cost: Charge | None = None
+    #: As whom it was sent, where its target takes another sender than the message names.
+    sent_as: str | None = None
 
 
 # The rows have been locked since they were picked, so they have not moved.
@@ -156,20 +158,21 @@ async def mark_unknown(conn: Connection, lost: Sequence[Lease]) -> None:
 END = """
 INSERT INTO attempts AS known (organization_id, message_id, attempt, target_id, state, started_at, ended_at, reference,
                                continues, parts, decision, code, detail, doubtful, supplier_message_id,
-                               recipient_suffix, cost, cost_currency, cost_due)
+                               recipient_suffix, cost, cost_currency, cost_due, sent_as)
 SELECT organization_id, id, attempt, target_id, state, begun_at, now(), reference, continues, parts, decision, code,
-       detail, doubtful::smallint[], supplier_message_id, recipient_suffix, cost, cost_currency, cost_due
+       detail, doubtful::smallint[], supplier_message_id, recipient_suffix, cost, cost_currency, cost_due, sent_as
   FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::text[], $6::timestamptz[], $7::integer[],
               $8::smallint[], $9::smallint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[],
-              $15::bigint[], $16::bigint[], $17::text[], $18::text[])
+              $15::bigint[], $16::bigint[], $17::text[], $18::text[], $19::text[])
        AS item (organization_id, id, attempt, target_id, state, begun_at, reference, continues, parts, code, detail,
-                doubtful, supplier_message_id, recipient_suffix, decision, cost, cost_currency, cost_due)
+                doubtful, supplier_message_id, recipient_suffix, decision, cost, cost_currency, cost_due, sent_as)
 ON CONFLICT (organization_id, message_id, attempt) DO UPDATE
    SET state = CASE known.state WHEN 'accepted' THEN 'accepted' ELSE excluded.state END,
        ended_at = excluded.ended_at, code = excluded.code, detail = excluded.detail, doubtful = excluded.doubtful,
        supplier_message_id = coalesce(excluded.supplier_message_id, known.supplier_message_id),
        recipient_suffix = coalesce(excluded.recipient_suffix, known.recipient_suffix),
-       cost = excluded.cost, cost_currency = excluded.cost_currency, cost_due = excluded.cost_due
+       cost = excluded.cost, cost_currency = excluded.cost_currency, cost_due = excluded.cost_due,
+       sent_as = excluded.sent_as
 """
 # Which of them were known to be accepted: asked only of what is reported to have ended otherwise.
 END_KNOWN = f"{END}RETURNING message_id, attempt, state"
@@ -200,6 +203,7 @@ async def end(conn: Connection, ended: Sequence[Ended]) -> set[tuple[UUID, int]]
         [one.recipient_suffix for one in ordered],
         [attempt.decision for attempt in began],
         *columns([one.cost for one in ordered]),
+        [one.sent_as for one in ordered],
     )
     if all(one.state == "accepted" for one in ordered):
         await conn.execute(END, *values)
@@ -243,11 +247,12 @@ async def mark_taken(conn: Connection, kind: str, messages: Sequence[tuple[UUID,
 
 #: All attempts of a message ($1 organization, $2 id), with the one that is under way.
 OF_MESSAGE = """
-SELECT attempt, target_id, state, started_at, ended_at, reference, code, detail, decision, cost, cost_currency
+SELECT attempt, target_id, state, started_at, ended_at, reference, code, detail, decision, cost, cost_currency,
+       sent_as
   FROM attempts
  WHERE organization_id = $1 AND message_id = $2
 UNION ALL
-SELECT attempt, target_id, 'open', begun_at, NULL, reference, '', '', decision, NULL, NULL FROM queue
+SELECT attempt, target_id, 'open', begun_at, NULL, reference, '', '', decision, NULL, NULL, NULL FROM queue
  WHERE organization_id = $1 AND id = $2 AND begun_at IS NOT NULL
    AND NOT EXISTS (SELECT FROM attempts WHERE organization_id = $1 AND message_id = $2 AND attempt = queue.attempt)
 """

@@ -151,4 +151,5 @@ def _attempts(rows: Iterable[asyncpg.Record]) -> Iterable[Entry]:
         )
         if row["ended_at"]:
             answer = {"state": row["state"], "code": row["code"], "detail": row["detail"], "cost": _cost(row)}
+            answer["sent_as"] = row.get("sent_as")
             yield Entry(row["ended_at"], "answer", known(which | answer))

@@ -19,6 +19,7 @@ from heliograph.webhooks.timeline import Entry, known
 
 ATTEMPTS = f"""
 SELECT a.attempt, a.state, a.reference, a.started_at, a.ended_at, a.code, a.detail, a.cost, a.cost_currency,
+       a.sent_as,
        coalesce(s.name, CASE WHEN a.target_id = '{test_mode.SUPPLIER}' THEN 'test' ELSE a.target_id::text END)
            AS supplier, d.said AS because
   FROM ({attempts.OF_MESSAGE}) a LEFT JOIN suppliers s ON s.id = a.target_id

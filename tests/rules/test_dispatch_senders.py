@@ -67,6 +67,12 @@ async def test_a_supplier_sends_as_its_rules_say_and_another_takes_what_it_refus
     await message(pool, actor)
     await bench.round()
     assert [one.sender for one in bench.connectors[main.id].submitted] == ["INFO"]
+    # Kept with the attempt, and said of the message.
+    (first,) = await pool.fetch("SELECT message_id, sent_as FROM attempts")
+    assert first["sent_as"] == "INFO"
+    async with pool.acquire() as conn:
+        entries = (await timeline.of_message(conn, id=first["message_id"])).entries
+    assert [one.detail.get("sent_as") for one in entries if one.what == "answer"] == ["INFO"]
     async with pool.acquire() as conn:
         await rules.put(conn, SenderRule(id=uuid4(), supplier_id=main.id, country="MZ", action="refuse"))
     bench.book = await read(pool)
@@ -75,6 +81,7 @@ async def test_a_supplier_sends_as_its_rules_say_and_another_takes_what_it_refus
     assert [(one.message_id, one.sender) for one in bench.connectors[backup.id].submitted] == [(id, SENDER)]
     said = "any destination (route all): backup; main skipped: its rules refuse the sender there"
     assert await because(pool, id) == [said]
+    assert await pool.fetchval("SELECT sent_as FROM attempts WHERE message_id = $1", id) is None
     # Nobody is left: it ends, and costs nothing.
     async with pool.acquire() as conn:
         await rules.put(conn, SenderRule(id=uuid4(), supplier_id=backup.id, action="refuse"))

@@ -271,6 +271,19 @@ async def test_an_answer_after_the_timeout_is_a_second_outcome(peer: Peer) -> No
     await account.connector.stop(grace=0.2)
 
 
+async def test_a_number_rule_and_the_class_stand_in_the_pdu(peer: Peer) -> None:
+    account = await PeerAccount(peer.port, destination=(1, 1), short_code=(3, 0), priority=0, urgent_priority=2).start()
+    account.submit(sender="1234")
+    account.submit(sender="1234", address="00258841234567", numbering=(2, 8), sender_numbering=(6, 1), priority=1)
+    assert [one.verdict for one in await account.ended(2)] == [Verdict.ACCEPTED] * 2
+    plain, ruled = peer.got(p.SubmitSm)
+    assert (plain.destination_addr, plain.dest_addr_ton, plain.dest_addr_npi) == ("258841234567", 1, 1)
+    assert (plain.source_addr, plain.source_addr_ton, plain.source_addr_npi, plain.priority_flag) == ("1234", 3, 0, 0)
+    assert (ruled.destination_addr, ruled.dest_addr_ton, ruled.dest_addr_npi) == ("00258841234567", 2, 8)
+    assert (ruled.source_addr, ruled.source_addr_ton, ruled.source_addr_npi, ruled.priority_flag) == ("1234", 6, 1, 2)
+    await account.connector.stop(grace=0.2)
+
+
 async def test_only_segments_that_the_supplier_has_not_got_are_sent(peer: Peer, account: PeerAccount) -> None:
     account.submit(segments=(b"a", b"b", b"c", b"d"), held=(1, 3))
     (outcome,) = await account.ended()

@@ -112,9 +112,17 @@ def _decide(one: Answered, ids: Sequence[PartId], at: datetime, grace: float) ->
     outcome: Outcome = one.outcome
     lease, due, number = one.attempt.lease, one.attempt.message, one.attempt.number
     id, end = (ids[0].id_key, ids[0].recipient_suffix) if ids and ids[0].is_in_attempt(at) else (None, None)
-    route = one.attempt.context
+    route, spoken = one.attempt.context, one.attempt.submission.sender
     ended = Ended(
-        one.attempt, outcome.verdict.value, outcome.code, outcome.detail, outcome.doubtful, id, end, route.cost
+        one.attempt,
+        outcome.verdict.value,
+        outcome.code,
+        outcome.detail,
+        outcome.doubtful,
+        id,
+        end,
+        route.cost,
+        None if spoken == due.sender else spoken,
     )
     message = (lease.organization_id, lease.id)
     match outcome.verdict:

@@ -8,7 +8,6 @@ The rule nobody may break: a supplier gets no more than its capacity, and one th
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
@@ -34,6 +33,7 @@ from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.dispatch.routing import Supplier, holds_back, overlap, serving
 from heliograph.sms.dispatch.supplier_pool import PooledSupplier
 from heliograph.sms.status import Move
+from heliograph.suppliers.alphabets.segments import References
 from heliograph.suppliers.contract import Submission
 
 log = structlog.get_logger()
@@ -50,8 +50,6 @@ REROUTE = 200
 #: How many rows of new work are examined in each round, however much waits in the suppliers' lines.
 NEW = 32
 NOBODY: frozenset[UUID] = frozenset()
-#: For how many pairs of sender and recipient the last reference is remembered.
-REFERENCES = 20_000
 
 
 class Chosen(msgspec.Struct, frozen=True, gc=False):
@@ -99,7 +97,7 @@ class Selection:
         #: What a message may be given to in this round: usable here, or at another worker.
         self._known: dict[UUID, Supplier] = {}
         self._patience = patience
-        self._references: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._references = References(20_000)
         #: Suppliers that take live messages in this round, usable or not.
         self._serving: list[Supplier] = []
         #: Suppliers that can be used in this round.
@@ -185,10 +183,6 @@ class Selection:
                     Move(lease.organization_id, lease.id, "rejected", due.at, "sender_not_approved", unsent=True)
                 )
             unrated = self._unrated(due, found)
-            if unrated and len(unrated) == len(found.suppliers):
-                return End(
-                    Move(lease.organization_id, lease.id, "failed", due.at, "destination_unreachable", unsent=True)
-                )
             barred |= unrated
             if due.refused or barred:
                 # A supplier that refused it is not tried twice; and a message that a held supplier could carry waits
@@ -197,8 +191,9 @@ class Selection:
                 refused = due.refused or ()
                 others = [id for id in others if id in active and id not in refused and id not in barred]
             if self._serving and (not found.suppliers or not others):
+                is_nowhere = len(unrated) == len(found.suppliers)
                 covered = ("rejected", due.at, "rejected"), ("failed", due.at, "destination_unreachable")
-                return End(Move(lease.organization_id, lease.id, *covered[not found.suppliers], unsent=True))
+                return End(Move(lease.organization_id, lease.id, *covered[is_nowhere], unsent=True))
             supplier = self._begun_at(due, self._known)
             decision = None
             if supplier is None:
@@ -380,7 +375,8 @@ class Selection:
         )
         parts = account.connector.parts(submission)
         if parts > 1 and not continues:
-            submission = msgspec.structs.replace(submission, reference=self._reference(due))
+            reference = self._references.next((due.sender, due.recipient), submission.reference)
+            submission = msgspec.structs.replace(submission, reference=reference)
         account.room -= parts - len(submission.held)
         if account.probe:
             account.probe = False
@@ -402,13 +398,3 @@ class Selection:
             parts=parts,
             decision=decision,
         )
-
-    def _reference(self, due: ClaimedMessage) -> int:
-        """Of a long message, 16 bits: they count up per sender and recipient. A handset reassembles parts by it, so two
-        long messages to one handset must not share one (drawn at random, 8 bits do so once in 256)."""
-        pair = (due.sender, due.recipient)
-        reference = (self._references.pop(pair, due.lease.id.int & 0xFFFF) + 1) & 0xFFFF
-        self._references[pair] = reference
-        if len(self._references) > REFERENCES:
-            self._references.popitem(last=False)
-        return reference

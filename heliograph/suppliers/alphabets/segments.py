@@ -6,7 +6,27 @@ a message is accepted is what is sent, whoever cuts it and when.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from heliograph.suppliers.alphabets import cutting, gsm7
+
+
+class References:
+    """The numbers that handsets join the segments of long messages by, 16 bits: they count up per sender and recipient,
+    since two long messages to one handset must not share one (drawn at random, 8 bits of them do so once in 256)."""
+
+    def __init__(self, most: int) -> None:
+        """`most`: pairs that are remembered."""
+        self._last: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._most = most
+
+    def next(self, pair: tuple[str, str], first: int) -> int:
+        """That of a message; `first`: before the first of its pair."""
+        reference = (self._last.pop(pair, first) + 1) & 0xFFFF
+        self._last[pair] = reference
+        if len(self._last) > self._most:
+            self._last.popitem(last=False)
+        return reference
 
 
 def of(text: str, encoding: str) -> tuple[bytes, ...]:
