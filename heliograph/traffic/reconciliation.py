@@ -141,7 +141,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     date_from: datetime
     date_to: datetime
-    #: What there is a line for each of: any of "day", "hour" and "country"; the supplier is always told apart.
+    #: What there is a line for each of: any of "month", "day", "hour" and "country"; the supplier is always told apart.
     by: Sequence[str] = ("day", "country")
     supplier_id: UUID | None = None
     country: str | None = None
@@ -153,7 +153,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     """What became of what one supplier was handed. Counts are messages, but those of answers that are no yes."""
 
     supplier_id: UUID
-    #: When the day or the hour begins; None: the whole time.
+    #: When the month, the day or the hour begins; None: the whole time.
     at: datetime | None
     country: str | None
     counts: Mapping[str, int]
@@ -206,7 +206,8 @@ READ = """
 SELECT supplier_id, at, country, jsonb_object_agg(what, count)::text AS counts,
        jsonb_object_agg(what, segments)::text AS segments, histogram_sum(to_receipt) AS to_receipt
   FROM (SELECT supplier_id, CASE WHEN 'hour' = ANY ($3) THEN hour
-                                 WHEN 'day' = ANY ($3) THEN date_trunc('day', hour, 'UTC') END AS at,
+                                 WHEN 'day' = ANY ($3) THEN date_trunc('day', hour, 'UTC')
+                                 WHEN 'month' = ANY ($3) THEN date_trunc('month', hour, 'UTC') END AS at,
                CASE WHEN 'country' = ANY ($3) THEN country END AS country, what, sum(count)::bigint AS count,
                sum(segments)::bigint AS segments, histogram_sum(to_receipt) AS to_receipt
           FROM (SELECT supplier_id, hour, country, what, count, segments, to_receipt FROM reconciliation

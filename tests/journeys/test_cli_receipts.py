@@ -35,6 +35,21 @@ async def test_a_report_in_every_form(database_url: str, pool: Pool, tmp_path: P
     text = await cli("receipts", "report", "--by", "supplier", "--csv")
     (row,) = csv.DictReader(io.StringIO(text.out))
     assert (row["accepted"], row["delivered"], row["at"]) == ("8", "4", "")
+    await pool.execute(
+        "INSERT INTO margins (organization_id, day, supplier_id, country, network, messages, segments, price,"
+        " price_currency, cost, cost_currency) SELECT $1, ($3::timestamptz AT TIME ZONE 'UTC')::date, $2, country, '',"
+        " 4, 4, 0, '', cost, 'USD' FROM (VALUES ('MZ', 80000), ('PT', 120000)) AS one (country, cost)",
+        (await organization(pool)).organization_id,
+        UUID(id),
+        at,
+    )
+    (month,) = (await cli("receipts", "report", "--by", "month", "--json")).data
+    assert (month["at"][:10], month["accepted"], month["owed"]) == (f"{at:%Y-%m}-01", 8, 0)
+    assert month["charged"] == "0.200000 USD"
+    by_country = (await cli("receipts", "report", "--by", "month,country", "--json")).data
+    assert [(one["country"], one["charged"]) for one in by_country] == [("MZ", "0.080000 USD"), ("PT", "0.120000 USD")]
+    (whole,) = (await cli("receipts", "report", "--by", "supplier", "--json")).data
+    assert (whole["charged"], whole["recipient"]) == ("0.200000 USD", 0)
     shown = await cli("receipts", "report", "--country", "MZ", "--supplier", "main", "--by", "hour")
     assert (shown.status, "main" in shown.out) == (0, True)
     file = tmp_path / "report.csv"

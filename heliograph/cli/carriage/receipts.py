@@ -36,7 +36,7 @@ app = group("Reconcile what suppliers were handed with what they reported, and r
 
 COLUMNS = (
     *("supplier", "at", "country", "submitted", "answered", "accepted", "matched", "delivered", "late", "never"),
-    *("waiting", "orphaned", "p50", "p95", "p99", "delivered_share", "week_before_delivered_share", "owed"),
+    *("waiting", "orphaned", "p50", "p95", "p99", "delivered_share", "week_before_delivered_share", "owed", "charged"),
 )
 #: Lines of a report.
 MOST = 10_000
@@ -53,7 +53,7 @@ def report(
     ] = None,
     country: Annotated[str | None, typer.Option(help="Only messages to this country, such as MZ.")] = None,
     by: Annotated[
-        Literal["hour", "day", "country", "day,country", "hour,country", "supplier"],
+        Literal["hour", "day", "month", "country", "day,country", "hour,country", "month,country", "supplier"],
         typer.Option(help="What there is a line for each of, besides the supplier."),
     ] = "day,country",
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV with all columns.")] = False,
@@ -68,12 +68,13 @@ def report(
     A message counts in the hour in which the supplier accepted it. matched: a receipt told its end; late: it came after
     the message's validity, or 24 hours; never: none came until it was given up; waiting: none came yet. orphaned:
     receipts that match no message. Times to the receipt are in seconds. owed: accepted and not delivered, which is due
-    back from a supplier that charged for it.
+    back from a supplier that charged for it. charged: what its rate cards say for what it took on these days.
 
     \b
     Examples:
       heliograph receipts report
       heliograph receipts report --supplier main --from 2026-11-01 --to 2026-12-01 --by day --csv
+      heliograph receipts report --from 2026-01-01 --to 2027-01-01 --by month
     """
     if json and (csv or file is not None):
         raise typer.BadParameter("choose one of --csv and --json", param_hint="--csv")

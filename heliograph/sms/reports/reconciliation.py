@@ -7,8 +7,8 @@ way or the other, never reported, and still waiting.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -17,17 +17,19 @@ import msgspec
 from heliograph.base.csv_files import Writer
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
+from heliograph.base.money import decimal
+from heliograph.prices import margins
 from heliograph.traffic import reconciliation
 from heliograph.traffic.reconciliation import STATES, Line, Query
 
 WEEK = timedelta(days=7)
 #: Columns of a report, in their order. Times to the receipt are in seconds; `owed`: taken and not delivered, which is
-#: due back from a supplier that charged for it.
+#: due back from a supplier that charged for it. `charged`: what its rate cards say that it charges, by currency.
 COLUMNS = (
     *("supplier", "at", "country", "submitted", "answered", "accepted", "segments", "matched"),
-    *(*STATES, "late", "never", "waiting", "orphaned", "refused", "busy", "unknown", "unreachable"),
+    *(*STATES, "recipient", "late", "never", "waiting", "orphaned", "refused", "busy", "unknown", "unreachable"),
     *("p50", "p95", "p99", "delivered_share", "week_before_accepted", "week_before_delivered_share"),
-    *("owed", "owed_segments"),
+    *("owed", "owed_segments", "charged"),
 )
 NAMES = "SELECT id, name FROM suppliers"
 
@@ -38,6 +40,9 @@ class Reconciled(msgspec.Struct, frozen=True):
     supplier: str
     line: Line
     before: Line | None
+    #: What the supplier's rate cards say that it charges for these messages, millionths by currency; None: that is not
+    #: known by the hour.
+    charged: Mapping[str, int] | None = None
 
     def row(self) -> dict[str, Any]:
         """The values of COLUMNS."""
@@ -61,6 +66,9 @@ class Reconciled(msgspec.Struct, frozen=True):
             "week_before_delivered_share": None if before is None else _rounded(before.delivered_share),
             "owed": owed,
             "owed_segments": owed_segments,
+            "charged": "; ".join(f"{decimal(amount)} {currency}" for currency, amount in sorted(self.charged.items()))
+            if self.charged
+            else None,
         }
 
 
@@ -70,7 +78,33 @@ async def report(conn: Connection, query: Query) -> list[Reconciled]:
     earlier = msgspec.structs.replace(query, date_from=query.date_from - WEEK, date_to=query.date_to - WEEK)
     before = {_key(one, one.at and one.at + WEEK): one for one in await reconciliation.read(conn, earlier)}
     names: dict[UUID, str] = {row["id"]: row["name"] for row in await conn.fetch(NAMES)}
-    return [Reconciled(names.get(one.supplier_id, ""), one, before.get(_key(one, one.at))) for one in lines]
+    charged = None if "hour" in query.by else await _charged(conn, query)
+    return [
+        Reconciled(
+            name := names.get(one.supplier_id, ""),
+            one,
+            before.get(_key(one, one.at)),
+            None if charged is None else charged.get((name, one.at and one.at.date(), one.country), {}),
+        )
+        for one in lines
+    ]
+
+
+async def _charged(conn: Connection, query: Query) -> dict[tuple[str, date | None, str | None], dict[str, int]]:
+    """Amounts by currency of each supplier, day or month, and country that lines are told apart by."""
+    by = [part for part in ("supplier", "day", "country") if part == "supplier" or part in query.by]
+    if "month" in query.by or "day" not in by:
+        by.append("day")
+    last = (query.date_to - timedelta(microseconds=1)).astimezone(UTC).date()
+    first = query.date_from.astimezone(UTC).date()
+    found: dict[tuple[str, date | None, str | None], dict[str, int]] = {}
+    for one in await margins.read(conn, first=first, last=last + timedelta(days=1), by=by):
+        if not one.cost_currency or one.day is None:
+            continue
+        at = one.day if "day" in query.by else one.day.replace(day=1) if "month" in query.by else None
+        amounts = found.setdefault((one.supplier or "", at, one.country), {})
+        amounts[one.cost_currency] = amounts.get(one.cost_currency, 0) + one.cost
+    return found
 
 
 def as_csv(lines: Sequence[Reconciled]) -> str:
