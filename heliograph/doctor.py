@@ -22,6 +22,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.network import certificates, smtp
 from heliograph.base.network.smtp import Unsent
 from heliograph.base.process.settings import Settings
+from heliograph.base.standby.readers import Unread, reached
 from heliograph.mail.work import sender_of
 from heliograph.queue import holds as queue_holds
 from heliograph.sms import checks as sms
@@ -66,7 +67,7 @@ async def examine(conn: Connection, settings: Settings, *, far: bool = True) -> 
     else:
         checks.append(Check("migrations", "ok", "none pending"))
     try:
-        looks = (_speed, disk, _certificates, _roles, _partitions, _workers, *CHANNELS, _queue, _backups)
+        looks = (_speed, _standby, disk, _certificates, _roles, _partitions, _workers, *CHANNELS, _queue, _backups)
         for look in (*looks, *((_mail,) if far else ())):
             checks += await look(conn, settings)
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
@@ -129,6 +130,22 @@ async def _mail(conn: Connection, settings: Settings) -> list[Check]:
     finally:
         sender.close()
     return [Check("mail", "ok", f"{where} lets this service in")]
+
+
+async def _standby(conn: Connection, settings: Settings) -> list[Check]:
+    """How far the standby is behind from which lists, reports and exports are read."""
+    if not settings.reader_database_url:
+        return []
+    where = database_url.shown(settings.reader_database_url)
+    try:
+        async with reached(conn, settings.reader_database_url, bound=settings.reader_wait_seconds) as (_, behind):
+            return [Check("standby", "ok", f"{where} has what was committed after {behind * 1000:.0f} ms")]
+    except Unread as error:
+        remedy = (
+            "Lists, reports and exports are read from the primary meanwhile. Look at `pg_stat_replication` on the"
+            " primary and at the standby's log; check HELIOGRAPH_READER_DATABASE_URL."
+        )
+        return [Check("standby", "warning", f"{where}: {error}", remedy)]
 
 
 BLOCKERS = """

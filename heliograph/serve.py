@@ -45,6 +45,7 @@ from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.process import crash, signals
 from heliograph.base.process.measures import Gauge
 from heliograph.base.process.settings import Settings, current
+from heliograph.base.standby.readers import Readers
 from heliograph.console import places as console_places
 from heliograph.console.table import TABLE as CONSOLE_TABLE
 from heliograph.dashboard import places
@@ -77,6 +78,8 @@ PATIENCE = 30.0
 MARGIN = 0.5
 #: Connections for reads of pages, and the time limit of their statements, seconds: pages never slow the product.
 PAGE_READS, PAGE_PATIENCE = 2, 3.0
+#: Connections to the standby, if there is one, for lists of the API.
+LIST_READS = 4
 #: Requests a second of one address, where the guide stands alone.
 GUIDE_RATE = 1000
 #: Allocations between two looks of the garbage collector; its default of 700 costs 9–15 % under load.
@@ -128,9 +131,17 @@ async def serve(
         patience=settings.database_patience_seconds,
         statement=PAGE_PATIENCE,
     )
+    standby = partial(
+        Readers,
+        settings.reader_database_url,
+        current=partial(current, settings, "reader_database_url"),
+        bound=settings.reader_wait_seconds,
+    )
+    readers, page_readers = standby(size=LIST_READS), standby(size=PAGE_READS, statement=PAGE_PATIENCE)
     registry = Registry(limits_of(settings))
     services = Services(
         pool=pool,
+        readers=readers,
         settings=settings,
         keyring=Keyring(pool),
         limiter=Limiter(pool, settings),
@@ -157,7 +168,7 @@ async def serve(
         services.limiter,
         public_url=settings.public_url,
     )
-    shared = _page_services(services, reads)
+    shared = _page_services(services, reads, page_readers)
     pages, console = _dashboard(services, shared), _console(services, shared, reads)
     asgi = Asgi(
         _front(
@@ -178,6 +189,7 @@ async def serve(
     server = Server(service, asgi.tasks)
     apart = _apart(settings, console)
     beating = asyncio.create_task(pulse.watch(pool))
+    looking = asyncio.create_task(readers.watch(pool))
     telling = asyncio.create_task(services.failures.run())
     logging = asyncio.create_task(services.log.run())
     takers = (services.acceptor, services.whatsapp, intake, suppliers)
@@ -186,7 +198,7 @@ async def serve(
         async with contextlib.AsyncExitStack() as running:
             running.enter_context(signals.stopping(stop) if own_process else contextlib.nullcontext())
             await running.enter_async_context(
-                exported(settings.metrics_listen, Exporter(parts=lambda: _gauges(server)))
+                exported(settings.metrics_listen, Exporter(parts=lambda: _gauges(server, readers)))
             )
             await server.start(listening)
             if apart is not None:
@@ -213,11 +225,14 @@ async def serve(
         for one in (pages, console):
             await one.services.sessions.close()
         beating.cancel()
+        looking.cancel()
         telling.cancel()
         logging.cancel()
         await services.failures.close()
         await services.log.close()
         reads.terminate()
+        for standbys in (readers, page_readers):
+            await standbys.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2):
                 await pool.close()
@@ -255,11 +270,12 @@ async def _guide(docs: Docs, scope: Scope, receive: Receive, send: Send) -> None
     await send({"type": "http.response.body", "body": b""})
 
 
-def _gauges(server: Server) -> Iterable[Gauge]:
+def _gauges(server: Server, readers: Readers) -> Iterable[Gauge]:
     yield Gauge("heliograph_connections", "Open connections of clients", server.connections)
+    yield from readers.gauges()
 
 
-def _page_services(services: Services, reads: Pool) -> PageServices:
+def _page_services(services: Services, reads: Pool, readers: Readers) -> PageServices:
     """What pages need. Writes use the pool of the API, reads use `reads`."""
     settings = services.settings
 
@@ -273,6 +289,7 @@ def _page_services(services: Services, reads: Pool) -> PageServices:
     return PageServices(
         pool=services.pool,
         reads=reads,
+        readers=readers,
         settings=settings,
         sessions=SessionBook(reads, sessions.authenticate_many, sessions.touch),
         failures=services.failures,
@@ -309,6 +326,8 @@ def _console(services: Services, shared: PageServices, reads: Pool) -> Pages:
         msgspec.structs.replace(
             shared,
             settings=msgspec.structs.replace(settings, public_url=address),
+            # What operators look at are the primary's own activity and statistics.
+            readers=Readers(""),
             sessions=SessionBook(reads, operator_sessions.authenticate_many, operator_sessions.touch),
             form_key=derive_key(settings.secret_keys, "forms of the console"),
         ),

@@ -23,12 +23,13 @@ import structlog
 from heliograph import traffic
 from heliograph.accounts import plans
 from heliograph.base.database import clock, pulse
-from heliograph.base.database.pool import Connection, Pool, Readers, is_down, open_pool
+from heliograph.base.database.pool import Connection, Pool, is_down, open_pool
 from heliograph.base.ids import uuid7
 from heliograph.base.network.connecting import Connector
 from heliograph.base.process import crash
 from heliograph.base.process.measures import Gauge
 from heliograph.base.process.settings import Settings, current
+from heliograph.base.standby.readers import Readers
 from heliograph.campaigns import audience
 from heliograph.campaigns.work import CampaignWork
 from heliograph.consent.importing import OptOutImports
@@ -90,7 +91,10 @@ class Worker:
             campaigns,
             ContactWork(pool, settings, {"opt_outs": OptOutImports()}),
             MailWork(pool, settings, {forgotten.ASKED: forgotten.answer}),
-            ExportWork(pool, readers=Readers(settings.reader_database_url, current=reader)),
+            ExportWork(
+                pool,
+                readers=Readers(settings.reader_database_url, current=reader, bound=settings.reader_wait_seconds),
+            ),
         )
         self._watch = Watch(pool, backlog, every=settings.poll_seconds)
         self._loops: list[Loop] = [one for part in self._parts for one in part.loops()]

@@ -20,6 +20,7 @@ from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7_text
 from heliograph.base.process.settings import Settings
+from heliograph.base.standby.readers import Readers
 from heliograph.pages.languages import Speech
 from heliograph.pages.realms import Realm
 from heliograph.pages.uploads import Upload
@@ -45,6 +46,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     pool: Pool
     #: For what only reads: small, and quick to give up, so that pages never slow the product.
     reads: Pool
+    #: The standby that answers instead of it.
+    readers: Readers
     settings: Settings
     #: Of its realm.
     sessions: SessionBook[Any]
@@ -226,8 +229,8 @@ class Request:
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[Connection]:
-        """A connection for what only reads."""
-        async with self.services.reads.acquire() as conn:
+        """A connection for what only reads: it may be a standby's."""
+        async with self.services.readers.lend(self.services.reads) as conn:
             yield conn
 
     @contextlib.asynccontextmanager

@@ -323,6 +323,7 @@ async def test_guesses_while_an_address_is_locked_out_cost_no_query(pool: Pool, 
     limiter, nothing = Limiter(pool, settings), cast(Any, None)
     services = Services(
         pool=nothing,
+        readers=nothing,
         settings=settings,
         keyring=Keyring(counting),
         limiter=limiter,

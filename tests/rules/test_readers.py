@@ -1,21 +1,61 @@
-"""Exports are read from a standby where there is one, and from the primary while there is none."""
+"""Lists, reports and exports are read from a standby that has what was committed, and from the primary otherwise: with
+a streaming standby of PostgreSQL's own."""
 
 from __future__ import annotations
 
-import msgspec
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
+import msgspec
+import pytest
+
+from heliograph import doctor
+from heliograph.api.routes import OPERATIONS
 from heliograph.base.actor import Actor, Who
-from heliograph.base.database.pool import Pool, Readers
+from heliograph.base.database.migrate import migrate
+from heliograph.base.database.pool import Connection, Pool, open_pool
 from heliograph.base.ids import uuid7
+from heliograph.base.process.measures import STANDBY_PASSED_OVER
+from heliograph.base.process.settings import Settings
+from heliograph.base.standby import readers as module
+from heliograph.base.standby.readers import Readers, Unread, reached
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.contacts.search import Filters
 from heliograph.overview.exports import jobs
 from heliograph.overview.exports.kinds import Contacts
 from heliograph.overview.exports.work import ExportWork
+from tests.api.conftest import make_tenant, running
 from tests.database import Cluster
+from tests.embedded import QUICK, Start, cluster_home, cluster_model, embedded, public_place
 from tests.ports import held_port
+from tests.processes import until_true
 from tests.rules.factories import organization
+from tests.standby import PRIMARY, Standby, following
+
+__all__ = ["cluster_home", "cluster_model", "embedded", "public_place"]
+
+IN_RECOVERY = "SELECT pg_is_in_recovery()"
+
+
+@contextlib.asynccontextmanager
+async def pair(embedded: Start, cluster_home: Path) -> AsyncIterator[tuple[str, Pool, Standby]]:
+    """A primary with our schema and its standby."""
+    server = embedded(cluster_home, extra_settings=QUICK | PRIMARY)
+    await server.start()
+    await migrate(server.owner_url, application=server.url)
+    pool = await open_pool(server.url, size=4)
+    try:
+        async with following(server, cluster_home.parent / "standby") as standby:
+            yield server.url, pool, standby
+    finally:
+        pool.terminate()
+
+
+def passed_over(reason: str) -> float:
+    return STANDBY_PASSED_OVER.values.get((reason,), 0)
 
 
 async def exported(pool: Pool, actor: Actor, readers: Readers) -> str:
@@ -36,13 +76,102 @@ async def exported(pool: Pool, actor: Actor, readers: Readers) -> str:
     return "".join(row["bytes"].decode() for row in chunks)
 
 
-async def test_exports_are_read_from_the_standby_while_it_is_there(pool: Pool, database_server: Cluster) -> None:
+async def where(readers: Readers, pool: Pool) -> bool:
+    """Whether a read goes to the standby; the three ways of asking agree."""
+
+    async def ask(conn: Connection) -> Any:
+        return await conn.fetchval(IN_RECOVERY)
+
+    answers = [await readers.run(pool, ask)]
+    async with pool.acquire() as primary, readers.read(primary) as conn:
+        answers.append(await ask(conn))
+    async with readers.lend(pool) as conn:
+        answers.append(await ask(conn))
+    (found,) = set(answers)
+    return bool(found)
+
+
+@pytest.mark.lasts(8)
+async def test_a_standby_is_read_while_it_has_what_was_committed(
+    embedded: Start, cluster_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AWAY", 0.0)
+    monkeypatch.setattr(module, "BEHIND", 0.0)
+    async with pair(embedded, cluster_home) as (url, pool, standby):
+        # A caught-up one is read, however long that takes here: of what everybody sees at once.
+        readers = Readers(standby.url, bound=30.0)
+        assert await where(readers, pool)
+        settings = Settings(database_url=url, reader_database_url=standby.url, reader_wait_seconds=30.0)
+        async with pool.acquire() as conn:
+            (check,) = await doctor._standby(conn, settings)
+            assert (check.check, check.state) == ("standby", "ok")
+        actor = await organization(pool)
+        async with pool.acquire() as conn:
+            await records.create_many(conn, actor, entries=[Entry("+258841234567", "Just made")])
+        assert "Just made" in await exported(pool, actor, Readers(standby.url, bound=30.0))
+
+        # One that replays nothing lacks what is made now: the primary is read, and says so.
+        await standby.ask("SELECT pg_wal_replay_pause()")
+        quick = Readers(standby.url, bound=0.05)
+        await organization(pool)
+        before = passed_over("behind")
+        assert not await where(quick, pool)
+        assert passed_over("behind") == before + 3
+        up, lag = quick.gauges()
+        assert (up.name, up.value, lag.value > 0) == ("heliograph_standby_up", 0, True)
+        async with pool.acquire() as conn:
+            (check,) = await doctor._standby(conn, msgspec.structs.replace(settings, reader_wait_seconds=0.05))
+            assert (check.state, "behind" in check.detail) == ("warning", True)
+        tenant = await make_tenant(pool)
+        async with running(url, reader_database_url=standby.url, reader_wait_seconds=0.05) as api:
+            body = {"name": "Her own", "phone": "+258841234569"}
+            assert (await api.ask("POST", "/contacts", headers=tenant.headers, json=body))[0] == 200
+            listed = await api.ask("GET", "/contacts", headers=tenant.headers)
+            assert [one["name"] for one in listed[2]["items"]] == ["Her own"]
+
+        # It catches up, and is read again.
+        await standby.ask("SELECT pg_wal_replay_resume()")
+        assert await where(readers, pool)
+        async with running(url, reader_database_url=standby.url, reader_wait_seconds=30.0) as api:
+            listed = await api.ask("GET", "/contacts", headers=tenant.headers)
+            assert [one["name"] for one in listed[2]["items"]] == ["Her own"]
+            said = (
+                "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%FROM contacts%' AND pid <> pg_backend_pid()"
+            )
+            assert await standby.ask(said) == 1
+
+            # It ends between two reads: nobody notices but whoever is on duty.
+            await standby.stop()
+            before = passed_over("away")
+            listed = await api.ask("GET", "/contacts", headers=tenant.headers)
+            assert [one["name"] for one in listed[2]["items"]] == ["Her own"]
+            assert passed_over("away") > before
+            assert not await where(readers, pool)
+            async with pool.acquire() as conn:
+                (check,) = await doctor._standby(conn, settings)
+                assert check.state == "warning"
+            await standby.start()
+            await until_true(lambda: where(readers, pool))
+
+
+def test_the_feed_stays_where_transactions_are_seen() -> None:
+    """It ends before the oldest transaction that may still add an event; a standby knows of none, and would skip it."""
+    stays = {each.id for each in OPERATIONS if each.on_primary}
+    assert stays == {"listEvents"}
+    assert not any(each.is_list for each in OPERATIONS if each.id in stays or each.mutates)
+
+
+async def test_what_is_no_standby_of_this_primary_is_not_read(pool: Pool, database_server: Cluster) -> None:
     actor = await organization(pool)
     async with pool.acquire() as conn:
         await records.create_many(conn, actor, entries=[Entry("+258841234567", "On the primary")])
     assert "On the primary" in await exported(pool, actor, Readers(""))
-    # What stands for the standby does not have the contact yet, like one that lags behind.
+    assert [*Readers("").gauges()] == []
     async with database_server.database() as elsewhere:
-        assert "On the primary" not in await exported(pool, actor, Readers(elsewhere))
+        assert "On the primary" in await exported(pool, actor, Readers(elsewhere))
+        async with pool.acquire() as conn:
+            with pytest.raises(Unread, match="not a standby"):
+                async with reached(conn, elsewhere, bound=0.1):
+                    pass
     with held_port() as port:
         assert "On the primary" in await exported(pool, actor, Readers(f"postgresql://u:p@127.0.0.1:{port}/x"))

@@ -304,6 +304,8 @@ class Guard:
             return answer.status, _headers(answer.body, replayed), answer.body
         if operation.scope is None:
             return self._answered(call, await operation.run(call))
+        if operation.is_list:
+            return self._answered(call, await self._services.readers.run(self._services.pool, call.run_on))
         settings = self._services.settings
         async with self._services.pool.acquire(timeout=settings.idempotency_wait_seconds) as conn:
             call.conn = conn

@@ -29,6 +29,7 @@ from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.process.settings import Settings
 from heliograph.base.process.spans import Context, Span
+from heliograph.base.standby.readers import Readers
 from heliograph.http.static import Page
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.webhooks.endpoints import EndpointRules
@@ -58,6 +59,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     has_secret: bool = False
     #: True: load balancers ask it, and as often as they like.
     is_probe: bool = False
+    #: True: it asks for transactions that have not ended, of which a standby knows nothing.
+    on_primary: bool = False
 
 
 class Operation(Facts, frozen=True, kw_only=True):
@@ -90,6 +93,12 @@ class Operation(Facts, frozen=True, kw_only=True):
     def mutates(self) -> bool:
         return self.idempotency != NONE
 
+    @property
+    def is_list(self) -> bool:
+        """Whether it is a list or a report, which a standby may answer. What is read by its id costs the primary less
+        than the question how far the standby is."""
+        return self.method == "GET" and self.query is not None and not self.on_primary
+
 
 def operation(
     *,
@@ -99,6 +108,7 @@ def operation(
     live_only: bool = False,
     has_secret: bool = False,
     is_probe: bool = False,
+    on_primary: bool = False,
 ) -> Callable[[AnyHandler], AnyHandler]:
     """Declare what a handler's docstring and annotations do not say; see Facts."""
     facts = Facts(
@@ -108,6 +118,7 @@ def operation(
         live_only=live_only,
         has_secret=has_secret,
         is_probe=is_probe,
+        on_primary=on_primary,
     )
 
     def declare(handler: AnyHandler) -> AnyHandler:
@@ -191,6 +202,7 @@ class Services(msgspec.Struct, frozen=True):
     """What lives as long as the process and is passed to handlers."""
 
     pool: Pool
+    readers: Readers
     settings: Settings
     keyring: Keyring
     limiter: Limiter
@@ -282,6 +294,11 @@ class Call:
         """The client's User-Agent."""
         found = (value for name, value in self.all_headers if name == b"user-agent")
         return next(found, b"").decode("latin-1")
+
+    async def run_on(self, conn: Connection) -> Any:
+        """Its operation's answer, by this connection."""
+        self.conn = conn
+        return await self.operation.run(self)
 
     def id(self, name: str) -> UUID:
         """A path parameter, which must be a UUID in canonical form."""

@@ -60,8 +60,6 @@ SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('ena
 
 #: Seconds before a statement is given up; nothing on a hot path comes near it.
 STATEMENT_TIMEOUT = 30.0
-#: Seconds for a connection to a standby.
-PATIENCE = 5.0
 #: How many seconds longer than the server this side waits for a statement: a timeout on the server costs no connection.
 ANSWER = 0.5
 
@@ -261,44 +259,6 @@ async def set_role(conn: Connection) -> bool:
 async def plan_by_key(conn: Connection) -> None:
     """KEYED for a connection that is not the pool's, as long as it lives."""
     await conn.execute("".join(f"SET {name} = '{value}';" for name, value in KEYED.items()))
-
-
-class Readers:
-    """Connections to a standby, for what may be a moment old and takes long.
-
-    The rule nobody may break: nothing is decided by what is read here, and nobody is shown here what they just changed.
-    """
-
-    def __init__(self, url: str, *, current: Callable[[], str] | None = None, size: int = 2) -> None:
-        """`url`: of the standby; empty: there is none. `current`: see Connector."""
-        self._url, self._current, self._size = url, current, size
-        self._pool: Pool | None = None
-
-    @contextlib.asynccontextmanager
-    async def read(self, primary: Connection) -> AsyncIterator[Connection]:
-        """A connection to the standby; `primary` if there is none, or if it is away."""
-        async with contextlib.AsyncExitStack() as stack:
-            standby = await self._acquired(stack) if self._url else None
-            yield primary if standby is None else standby
-
-    async def close(self) -> None:
-        """End the connections."""
-        if self._pool is not None:
-            self._pool.terminate()
-
-    async def _acquired(self, stack: contextlib.AsyncExitStack) -> Connection | None:
-        try:
-            if self._pool is None:
-                self._pool = await open_pool(
-                    self._url, size=self._size, patience=PATIENCE, current=self._current, follow=False
-                )
-            found = await stack.enter_async_context(self._pool.acquire())
-            return found if is_open(found) else None
-        except Exception as error:
-            if not is_down(error):
-                raise
-            log.warning("standby is away, the primary is read", error=type(error).__name__)
-            return None
 
 
 class Kept:

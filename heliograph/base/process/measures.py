@@ -60,9 +60,22 @@ ATTEMPTS = Counter("heliograph_attempts", "Attempts to hand a message over, by o
 REPORTS = Counter("heliograph_reports", "Receipts and statuses recorded", ("channel",))
 WEBHOOK_ATTEMPTS = Counter("heliograph_webhook_attempts", "Webhook attempts, by result", ("result",))
 DATABASE_AWAY = Counter("heliograph_database_outages", "Times at which the database stopped answering")
+STANDBY_PASSED_OVER = Counter(
+    "heliograph_standby_passed_over", "Reads for the standby that went to the primary, by reason", ("reason",)
+)
 FAILURES = Counter("heliograph_step_failures", "Steps of loops and timers that failed, to be run again", ("step",))
 
-COUNTERS = (REQUESTS, BATCH_FAILURES, CLAIMED, ATTEMPTS, REPORTS, WEBHOOK_ATTEMPTS, DATABASE_AWAY, FAILURES)
+COUNTERS = (
+    REQUESTS,
+    BATCH_FAILURES,
+    CLAIMED,
+    ATTEMPTS,
+    REPORTS,
+    WEBHOOK_ATTEMPTS,
+    DATABASE_AWAY,
+    STANDBY_PASSED_OVER,
+    FAILURES,
+)
 HISTOGRAMS = (BATCH_ITEMS, BATCH_SECONDS, CLAIM_SECONDS)
 
 

@@ -110,10 +110,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     reader_database_url: Annotated[
         str,
         (
-            "URL of a standby from which exports are read; while it is away, and if empty, they are read from"
-            " HELIOGRAPH_DATABASE_URL"
+            "URL of a standby from which lists, reports and exports are read; while it is away or behind, and if empty,"
+            " they are read from HELIOGRAPH_DATABASE_URL"
         ),
     ] = ""
+    reader_wait_seconds: Annotated[
+        float, "How long a read waits for that standby to have what was committed when it was asked"
+    ] = 0.5
     wal_archive: Annotated[
         str,
         (

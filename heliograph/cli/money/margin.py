@@ -12,7 +12,8 @@ from heliograph.base import csv_files
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.money import decimal
-from heliograph.cli.terminal.console import DataDir, Json, OrgOrAll, on_database, only, settings_of, show
+from heliograph.cli.terminal.console import DataDir, Json, OrgOrAll, only, settings_of, show
+from heliograph.cli.terminal.reports import on_reader
 from heliograph.prices import margins
 from heliograph.prices.margins import PARTS, Line
 
@@ -52,7 +53,7 @@ def command(
         of = await only(conn, org)
         return await margins.read(conn, first=start, last=end + timedelta(days=1), organization_id=of, by=parts)
 
-    lines = [_plain(one, parts) for one in on_database(work, settings_of(data_dir))]
+    lines = [_plain(one, parts) for one in on_reader(work, settings_of(data_dir))]
     columns = [one for one in PARTS if one in parts] + list(COLUMNS)
     if csv:
         writer = csv_files.Writer(sys.stdout, columns)

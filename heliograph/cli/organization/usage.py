@@ -15,13 +15,13 @@ from heliograph.cli.terminal.console import (
     Org,
     as_plain,
     group,
-    on_database,
     operator,
     say,
     settings_of,
     shell,
     show,
 )
+from heliograph.cli.terminal.reports import on_reader
 from heliograph.overview import usage
 
 app = group("Show an organization's usage by month, and export the bill of a month.")
@@ -42,7 +42,7 @@ def months(org: Org = None, json: Json = False, data_dir: DataDir = None) -> Non
         listed = await usage.months(conn, await operator(conn, org))
         return [as_plain(one) | {"month": f"{one.month:%Y-%m}"} for one in listed]
 
-    show(on_database(work, settings_of(data_dir)), json, MONTHS)
+    show(on_reader(work, settings_of(data_dir)), json, MONTHS)
 
 
 @app.command("month")
@@ -72,7 +72,7 @@ def month(
         wanted = usage.month_of(month)
         return await usage.export(conn, actor, shell(), month=wanted, by=usage.checked_split(by), as_json=json)
 
-    text = on_database(work, settings_of(data_dir))
+    text = on_reader(work, settings_of(data_dir))
     if file is None:
         typer.echo(text, nl=False)
         return

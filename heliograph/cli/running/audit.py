@@ -28,6 +28,7 @@ from heliograph.cli.terminal.console import (
     shell,
     show,
 )
+from heliograph.cli.terminal.reports import on_reader
 
 app = group("List and export the audit log: who changed what, when and from where.")
 
@@ -86,7 +87,7 @@ def list_(
         found = [one async for page in reading.everything(conn, wanted, limit=limit) for one in page]
         return [as_plain(reading.shown(one)) for one in found]
 
-    rows = on_database(work, settings_of(data_dir))
+    rows = on_reader(work, settings_of(data_dir))
     if not json:
         for row in rows:
             row["action"] = ACTIONS.get(row["action"], row["action"])

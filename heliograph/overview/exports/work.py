@@ -8,7 +8,7 @@ the row says that the export is this worker's and still to go on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -18,10 +18,12 @@ import structlog
 
 from heliograph import notices
 from heliograph.base.actor import Actor, Who
-from heliograph.base.database.pool import Connection, Pool, Readers, is_down, plan_by_key
+from heliograph.base.database.pool import Connection, Pool, is_down, plan_by_key
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.base.process.crash import crash_point
+from heliograph.base.process.measures import Gauge
+from heliograph.base.standby.readers import Readers
 from heliograph.overview.exports import changes, jobs, kinds
 from heliograph.overview.exports.jobs import Export
 from heliograph.people.roles import RoleRequired
@@ -85,6 +87,12 @@ class ExportWork(Work):
 
     def loops(self) -> Sequence[Loop]:
         return (Loop("exports", self.round, self._wake, when=ANY),)
+
+    def background(self) -> Sequence[Awaitable[None]]:
+        return (self._readers.watch(self._pool),)
+
+    def gauges(self) -> Iterable[Gauge]:
+        return self._readers.gauges()
 
     async def stop(self, *, grace: float) -> None:
         """End what it holds."""

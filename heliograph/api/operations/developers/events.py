@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from heliograph.api.door.operation import Call
+from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import Items, Success, Time
 from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
@@ -58,6 +58,7 @@ class EventList(msgspec.Struct, rename="camel"):
     ]
 
 
+@operation(on_primary=True)
 async def list_events(call: Call, query: EventQuery) -> EventList:
     """Fetch events.
 

@@ -1,0 +1,30 @@
+"""Reports, which a standby may answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.process.settings import Settings
+from heliograph.base.standby.readers import Unread, reached
+from heliograph.cli.terminal.console import Result, connection, say
+
+
+def on_reader(work: Callable[[Connection], Awaitable[Result]], settings: Settings) -> Result:
+    """Run `work`, which only reads, on the standby that the settings name; on the database where there is none, and,
+    with a word, where it is away or behind. Raises Problem if the database cannot be reached."""
+
+    async def connected() -> Result:
+        async with connection(settings.database_url) as primary:
+            if not settings.reader_database_url:
+                return await work(primary)
+            try:
+                bound = settings.reader_wait_seconds
+                async with reached(primary, settings.reader_database_url, bound=bound) as (standby, _):
+                    return await work(standby)
+            except Unread as error:
+                say(f"The standby cannot be read ({error}): this is from the primary.")
+            return await work(primary)
+
+    return asyncio.run(connected())
