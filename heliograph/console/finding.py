@@ -15,6 +15,7 @@ from heliograph.why.words import entries
 THINGS = {
     "organization": ("/console/organizations/{id}", ORGANIZATIONS),
     "supplier": ("/console/suppliers/{id}", CARRIAGE),
+    "route": ("/console/routes/{id}", CARRIAGE),
     "operator": ("/console/operators/{id}", OPERATORS),
     "message": ("/console/messages/{id}", LOOK),
 }

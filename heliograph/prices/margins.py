@@ -141,12 +141,24 @@ SELECT CASE WHEN 'day' = ANY ($4) THEN m.day END AS day,
                cost_currency FROM margin_deltas) m
        JOIN organizations o ON o.id = m.organization_id LEFT JOIN suppliers s ON s.id = m.supplier_id
  WHERE m.day >= $1 AND m.day < $2 AND ($3::uuid IS NULL OR m.organization_id = $3)
+   AND ($5::uuid[] IS NULL OR m.supplier_id = ANY ($5)) AND ($6::text IS NULL OR m.country = $6)
+   AND ($7::text IS NULL OR m.network = $7)
  GROUP BY 1, 2, 3, 4, 5, m.price_currency, m.cost_currency ORDER BY 1, 2, 3, 4, 5, m.price_currency, m.cost_currency
 """
 
 
 async def read(
-    conn: Connection, *, first: date, last: date, organization_id: UUID | None = None, by: Sequence[str] = PARTS[:4]
+    conn: Connection,
+    *,
+    first: date,
+    last: date,
+    organization_id: UUID | None = None,
+    by: Sequence[str] = PARTS[:4],
+    supplier_ids: Sequence[UUID] | None = None,
+    country: str | None = None,
+    network: str | None = None,
 ) -> list[Line]:
-    """The sums of the days from `first` until before `last`, told apart by some of PARTS and always by currency."""
-    return [Line(*row) for row in await conn.fetch(READ, first, last, organization_id, list(by))]
+    """The sums of the days from `first` until before `last`, told apart by some of PARTS and always by currency; of
+    all, or of some suppliers, a country (ISO), a network (MCC-MNC)."""
+    rows = await conn.fetch(READ, first, last, organization_id, list(by), supplier_ids, country, network)
+    return [Line(*row) for row in rows]

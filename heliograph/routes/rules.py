@@ -58,14 +58,15 @@ class StoredRoute(msgspec.Struct, frozen=True, kw_only=True):
 
 LOAD = """
 SELECT r.id, r.name, r.state, r.prefix, r.country, r.network, r.organization_id, r.sender, r.class, r.priority,
-       r.adaptive, r.rated, r.note, r.changed_at,
-       (SELECT o.name FROM organizations o WHERE o.id = r.organization_id) AS organization,
-       (SELECT array_agg(c.supplier_id ORDER BY c.supplier_id) FROM route_suppliers c WHERE c.route_id = r.id) AS ids,
-       (SELECT array_agg(c.priority ORDER BY c.supplier_id) FROM route_suppliers c WHERE c.route_id = r.id) AS places,
-       (SELECT array_agg(c.weight ORDER BY c.supplier_id) FROM route_suppliers c WHERE c.route_id = r.id) AS weights,
-       (SELECT json_agg(json_build_array(c.supplier_id, c.points, c.streak, c.reason, c.degraded))::text
-          FROM route_suppliers c WHERE c.route_id = r.id AND r.adaptive AND c.points IS NOT NULL) AS shares
-  FROM routes r ORDER BY r.name
+       r.adaptive, r.rated, r.note, r.changed_at, o.name AS organization, c.ids, c.places, c.weights, c.shares
+  FROM routes r LEFT JOIN organizations o ON o.id = r.organization_id
+       LEFT JOIN (SELECT route_id, array_agg(supplier_id ORDER BY supplier_id) AS ids,
+                         array_agg(priority ORDER BY supplier_id) AS places,
+                         array_agg(weight ORDER BY supplier_id) AS weights,
+                         (json_agg(json_build_array(supplier_id, points, streak, reason, degraded))
+                             FILTER (WHERE points IS NOT NULL))::text AS shares
+                    FROM route_suppliers GROUP BY route_id) c ON c.route_id = r.id
+ ORDER BY r.name
 """
 
 
@@ -324,7 +325,7 @@ def _stored(row: asyncpg.Record) -> StoredRoute:
         organization=row["organization"],
         note=row["note"],
         changed_at=row["changed_at"],
-        shares={one.supplier_id: one for one in _shares(row["shares"])},
+        shares={one.supplier_id: one for one in _shares(row["shares"])} if row["adaptive"] else {},
     )
 
 

@@ -23,6 +23,8 @@ ACTIONS: tuple[Action, ...] = ("allow", "replace", "refuse", "register")
 Kind = Literal["alphanumeric", "numeric"]
 #: How far the registration of a sender is.
 STATES = ("asked", "pending", "registered", "refused")
+#: Senders that nobody has, one of each kind.
+STAND_INS: Mapping[Kind, str] = {"alphanumeric": "(a name)", "numeric": "0" * 24}
 #: How many answers are remembered for each supplier.
 MEMO = 5_000
 
@@ -119,8 +121,20 @@ class Book:
         #: A registration that was refused counts without a rule.
         self._is_refused = any(one.state == "refused" for some in self._registrations.values() for one in some)
         self._owners = dict(owners or {})
+        #: Senders that a rule names.
+        self._named = {rule.sender.casefold() for rule in ordered if rule.sender is not None}
         #: Whether any sender may be replaced or refused.
         self.judges = bool(ordered) or self._is_refused
+
+    def alike(self, organization_id: UUID, sender: str) -> tuple[UUID | None, str]:
+        """An organization (None: whichever) and a sender that are treated as these are; as few of them as there are
+        different cases."""
+        spelled = sender.casefold()
+        if (organization_id, spelled) in self._registrations:
+            return organization_id, sender
+        if spelled in self._named or self.owners(sender):
+            return None, sender
+        return None, STAND_INS[_kind(sender)]
 
     def owners(self, sender: str) -> tuple[UUID, ...]:
         """The suppliers that the number belongs to; empty: it is a name, or nobody's that is known."""
@@ -189,7 +203,7 @@ class Book:
         sender: str,
         network: str,
     ) -> str | None:
-        kind = "numeric" if sender.removeprefix("+").isdigit() else "alphanumeric"
+        kind = _kind(sender)
         state = self.registration(supplier_id, country, organization_id, sender, network)
         for rule in rules:
             if (
@@ -208,6 +222,10 @@ class Book:
             case "register":
                 return sender if state == "registered" else rule.replacement
         return None if state == "refused" else sender
+
+
+def _kind(sender: str) -> Kind:
+    return "numeric" if sender.removeprefix("+").isdigit() else "alphanumeric"
 
 
 def _specific(rule: SenderRule) -> tuple[bool, bool, bool, UUID]:

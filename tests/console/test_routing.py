@@ -8,10 +8,12 @@ from uuid import UUID
 
 import pytest
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.cli.carriage import route as command
 from heliograph.console.routing import editing
+from heliograph.prices import margins
 from heliograph.routes import rules
 from heliograph.routes.rules import StoredRoute
 from heliograph.senders import rules as sender_rules
@@ -334,3 +336,33 @@ async def test_a_preview_says_what_would_be_refused_and_looked_up(
     await root.submit(page, NEW, do="save")
     path = f"/console/routes/{(await stored(pool, 'movitel')).route.id}"
     assert "Numbers of Mozambique would no longer be looked up." in (await root.get(f"{path}/pause")).words
+
+
+async def test_a_route_is_found_and_says_what_its_destination_earned(
+    pool: Pool, browser: Browser, tenant: Tenant, main: UUID, backup: UUID
+) -> None:
+    await signed_in(pool, browser, "operator")
+    page = await added(browser, **at(main, 10))
+    assert "Margin of the last" not in page.words
+    common: dict[str, Any] = {
+        "organization_id": tenant.id,
+        "at": clock.now(),
+        "network": "",
+        "messages": 2,
+        "segments": 2,
+    }
+    paid: dict[str, Any] = {"price": 90_000, "price_currency": "USD", "cost": 42_000, "cost_currency": "USD"}
+    async with pool.acquire() as conn:
+        await margins.record(
+            conn,
+            [
+                margins.Due(**common, **paid, supplier_id=main, country="MZ"),
+                margins.Due(**common, **paid | {"cost": 1}, supplier_id=backup, country="MZ"),
+                margins.Due(**common, **paid | {"cost": 2}, supplier_id=main, country="ZA"),
+            ],
+        )
+    for asked in ("moz", str((await stored(pool)).route.id)):
+        page = await browser.get(f"/console/go?q={asked}")
+        assert page.path == f"/console/routes/{(await stored(pool)).route.id}"
+        assert "US$0.09 US$0.042 US$0.048" in page.words, page.words
+        assert page.words.count("US$0.09") == 1

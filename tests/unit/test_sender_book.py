@@ -176,3 +176,32 @@ def test_a_sender_rule_that_makes_no_sense_is_refused(made: SenderRule, field: s
     with pytest.raises(Invalid) as caught:
         rules.check(made)
     assert field in [one["field"] for one in caught.value.details["fields"]]
+
+
+def test_what_is_alike_is_treated_alike() -> None:
+    book = Book(
+        [
+            rule("refuse", country="MZ", sender="acme"),
+            rule("refuse", country="PT", kind="numeric"),
+            rule("register", country="MZ"),
+        ],
+        [
+            Registration(ACME, "BAKERY", "MZ", "", None, "registered"),
+            Registration(BETA, "GYM", "PT", "", None, "refused"),
+        ],
+        owners={"90210": (OTHER,)},
+    )
+    cases = {
+        (organization, sender): book.alike(organization, sender)
+        for organization in (ACME, BETA)
+        for sender in ("ACME", "acme", "BAKERY", "GYM", "OTHER", "another", "90210", "+4711", "123456")
+    }
+    for (organization, sender), (instead, called) in cases.items():
+        for supplier in (MAIN, OTHER):
+            for to in (MAPUTO, LISBON):
+                said = book.spoken(supplier, to, organization_id=organization, sender=sender)
+                stands_in = book.spoken(supplier, to, organization_id=instead or UUID(int=0), sender=called)
+                assert (said is None, said == sender) == (stands_in is None, stands_in == called), (sender, to)
+        assert book.owners(sender) == book.owners(called)
+    # Two that are registered, two spellings of one that is named, one that is owned, and one of each kind.
+    assert len(set(cases.values())) == 7

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from heliograph.accounts import organizations
+from heliograph.base import phones
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.routing import told
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.requests import Request
-from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.people.operators.roles import CARRIAGE_CHANGE, MONEY
+from heliograph.prices import margins
 from heliograph.routes import rules
 from heliograph.routes.rules import StoredRoute
 from heliograph.sms.dispatch import explaining
@@ -24,6 +28,8 @@ from heliograph.sms.management.standing import Place, Standings
 HERE = "/console/routes"
 #: Routes of a page, entries of a route's history.
 LISTED, HISTORY = 50, 30
+#: Days of which a route's page says what was earned.
+EARNED = 7
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -31,6 +37,11 @@ class Row(msgspec.Struct, frozen=True):
 
     stored: StoredRoute
     places: Sequence[Place]
+
+    @property
+    def by_supplier(self) -> Mapping[UUID, Place]:
+        """The same, for a column each."""
+        return {one.supplier_id: one for one in self.places}
 
     @property
     def is_dead(self) -> bool:
@@ -55,14 +66,32 @@ async def show_one(request: Request) -> Answer:
         one = await rules.find(conn, route=str(id))
         now = await standing.standings(conn)
         history = await rerouting.history(conn, route_id=id, limit=HISTORY)
+        earned = await _earned(conn, one) if request.may(permission=MONEY) else []
     names = {supplier.id: supplier.name for supplier in now.suppliers}
     values = {
         "one": one,
         "places": now.of(one),
+        "earned": earned,
+        "days": EARNED,
         "history": [told.entry(request, entry, names) for entry in history],
         "may_change": request.may(permission=CARRIAGE_CHANGE),
     }
     return Shown(template="routing/route.html", values=values)
+
+
+async def _earned(conn: Connection, one: StoredRoute) -> Sequence[margins.Line]:
+    """What messages to the route's destination by its suppliers cost and brought, by day, whichever route decided."""
+    route, today = one.route, clock.now().date()
+    country = phones.country(f"+{route.prefix}") if route.prefix else route.country
+    return await margins.read(
+        conn,
+        first=today - timedelta(days=EARNED - 1),
+        last=today + timedelta(days=1),
+        by=("day", "supplier"),
+        supplier_ids=[choice.supplier_id for choice in route.choices],
+        country=country,
+        network=route.network,
+    )
 
 
 async def _listed(request: Request, template: str) -> Answer:
@@ -82,7 +111,8 @@ async def _listed(request: Request, template: str) -> Answer:
         "chosen": chosen,
         "classes": rules.CLASSES,
         "is_filtered": bool(organization_id or chosen),
-        "without": now.without_route,
+        "without": (without := now.without_route),
+        "beside": {one.supplier_id: one for one in without},
         "may_change": request.may(permission=CARRIAGE_CHANGE),
     }
     return Shown(template=template, values=values, status=422 if refusal else 200, refusal=refusal)

@@ -12,13 +12,15 @@ from heliograph.base.database.pool import Connection
 from heliograph.overview.finding import Thing
 
 #: What can be found by id or name.
-KINDS = ("organization", "supplier", "operator", "message")
+KINDS = ("organization", "supplier", "route", "operator", "message")
 
 BY_ID = """
 SELECT kind, id FROM (
     SELECT 'organization' AS kind, id FROM organizations WHERE id = $1
     UNION ALL
     SELECT 'supplier', id FROM suppliers WHERE id = $1
+    UNION ALL
+    SELECT 'route', id FROM routes WHERE id = $1
     UNION ALL
     SELECT 'operator', user_id FROM operators WHERE user_id = $1
 ) found WHERE kind = ANY ($2) LIMIT 1
@@ -30,6 +32,8 @@ SELECT kind, id FROM (
     (SELECT 'organization' AS kind, id FROM organizations WHERE lower(name) = lower($1) LIMIT 1)
     UNION ALL
     (SELECT 'supplier', id FROM suppliers WHERE lower(name) = lower($1) LIMIT 1)
+    UNION ALL
+    (SELECT 'route', id FROM routes WHERE lower(name) = lower($1) LIMIT 1)
     UNION ALL
     (SELECT 'operator', o.user_id FROM operators o JOIN users u ON u.id = o.user_id WHERE u.email = lower($1) LIMIT 1)
     UNION ALL

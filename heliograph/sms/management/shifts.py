@@ -5,8 +5,9 @@ The rule nobody may break: it is judged by the look-up that workers use, from su
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
 import asyncpg
@@ -32,6 +33,9 @@ SELECT organization_id, country, sender, sum(count)::bigint AS messages
    AND hour >= date_trunc('day', now(), 'UTC') - interval '1 day' AND hour < date_trunc('day', now(), 'UTC')
  GROUP BY 1, 2, 3 HAVING sum(count) > 0
 """
+
+#: Stands for all organizations that nothing names.
+NOBODY = UUID(int=0)
 
 
 class Flow(msgspec.Struct, frozen=True):
@@ -138,25 +142,32 @@ async def now(conn: Connection) -> Carriage:
 async def moved(conn: Connection, before: Carriage, after: Carriage) -> Moved:
     """What would have gone elsewhere of yesterday's messages, from the roll-ups."""
     book = await loading.load(conn)
+    rows = await conn.fetch(YESTERDAY)
+    # Many prefixes and organizations take a while, in which pages are answered.
+    return await asyncio.to_thread(_compared, before, after, book, rows)
+
+
+def _compared(before: Carriage, after: Carriage, book: Book, rows: Iterable[asyncpg.Record]) -> Moved:
     old, new = _Judge(before, book), _Judge(after, book)
     total, least, most = 0, 0.0, 0.0
     flows: dict[tuple[UUID | None, UUID | None], float] = defaultdict(float)
     refused: dict[tuple[str, str], int] = defaultdict(int)
     countries: dict[str, int] = defaultdict(int)
     known: dict[str, list[tuple[str, str, str | None, bool]]] = {}
-    for row in await conn.fetch(YESTERDAY):
-        country, messages = row["country"], row["messages"]
+    for (country, organization_id, sender), messages_of in _grouped(rows, book, before, after).items():
+        messages = sum(messages_of.values())
         if country not in known:
             known[country] = cases(old.table, new.table, country)
         shares = []
         for place, case in enumerate(known[country]):
-            was, becomes = old.asked(row, case), new.asked(row, case)
-            shares.append(0.0 if was is becomes else _share(was.shares, becomes.shares))
+            was, becomes = (one.asked(country, organization_id, sender, case) for one in (old, new))
+            shares.append(_share(was.shares, becomes.shares))
             if not place:
                 for pair, share in _flows(was.shares, becomes.shares).items():
                     flows[pair] += share * messages
                 if becomes.is_refused and not was.is_refused:
-                    refused[row["sender"], country] += messages
+                    for own, count in messages_of.items():
+                        refused[own, country] += count
         total += messages
         countries[country] += messages
         least += messages * min(shares)
@@ -169,6 +180,25 @@ async def moved(conn: Connection, before: Carriage, after: Carriage) -> Moved:
         sorted((Refused(*pair, messages) for pair, messages in refused.items()), key=lambda one: -one.messages),
         _looked_up(before.lookups, after.lookups, countries),
     )
+
+
+def _grouped(
+    rows: Iterable[asyncpg.Record], book: Book, *carriages: Carriage
+) -> dict[tuple[str, UUID, str], dict[str, int]]:
+    """Messages by sender, under a country, organization and sender that are treated as they are: of thousands of
+    organizations, few are named by any rule."""
+    routes = [route for one in carriages for route in one.routes]
+    organizations = {route.organization_id for route in routes}
+    senders = {route.sender.casefold() for route in routes if route.sender is not None}
+    found: dict[tuple[str, UUID, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for row in rows:
+        organization_id, sender = book.alike(row["organization_id"], row["sender"])
+        if row["organization_id"] in organizations:
+            organization_id = row["organization_id"]
+        if row["sender"].casefold() in senders:
+            sender = row["sender"]
+        found[row["country"], organization_id or NOBODY, sender][row["sender"]] += row["messages"]
+    return found
 
 
 def cases(old: Table, new: Table, country: str) -> list[tuple[str, str, str | None, bool]]:
@@ -224,22 +254,33 @@ class _Judge:
         #: With the candidates, so that nothing else can have their identity.
         self._known: dict[int, tuple[Candidates, _Asked]] = {}
 
-    def asked(self, row: asyncpg.Record, case: tuple[str, str, str | None, bool]) -> _Asked:
-        """Who is asked first for messages of a row of the roll-ups."""
+    def asked(
+        self, country: str, organization_id: UUID, sender: str, case: tuple[str, str, str | None, bool]
+    ) -> _Asked:
+        """Who is asked first for such messages."""
         number, traffic_class, network, is_certain = case
-        of = {"organization_id": row["organization_id"], "sender": row["sender"]}
         # What is looked up before it is sent is certain.
-        is_certain = is_certain or row["country"] in self._lookups
-        found = self.table.candidates(number, **of, traffic_class=traffic_class, network=network, is_certain=is_certain)
-        if owners := self._book.owners(row["sender"]):
+        is_certain = is_certain or country in self._lookups
+        found = self.table.candidates(
+            number,
+            organization_id=organization_id,
+            sender=sender,
+            traffic_class=traffic_class,
+            network=network,
+            is_certain=is_certain,
+        )
+        if owners := self._book.owners(sender):
             found = self.table.owned(found, number, owners)
         if not self._book.judges:
             known = self._known.get(id(found))
             if known is None:
                 known = self._known[id(found)] = found, _Asked(_first(found, frozenset()), False)
             return known[1]
+        spoken = self._book.spoken
         silent = frozenset(
-            one for one in found.suppliers if self._book.spoken(one, number, **of, network=network or "") is None
+            one
+            for one in found.suppliers
+            if spoken(one, number, organization_id=organization_id, sender=sender, network=network or "") is None
         )
         is_refused = bool(found.suppliers) and silent == set(found.suppliers)
         return _Asked(_first(found, frozenset() if is_refused else silent), is_refused)
