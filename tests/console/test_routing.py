@@ -326,8 +326,11 @@ async def test_a_preview_says_what_would_be_refused_and_looked_up(
     # What the rules make of senders is counted in: one supplier carries all of it already.
     page = await root.submit(form, NEW, name="moz", country="MZ", **at(main, 10), **at(backup, 20))
     assert "It moves nothing of yesterday's 100 messages." in page.words
-    assert "No sender would be refused after it" in page.words
+    assert "Nothing would be refused after it" in page.words
     assert "looked up" not in page.words
+    # A route that asks for a price asks nobody who has none.
+    page = await root.submit(form, NEW, name="za", country="ZA", rated="yes", **at(main, 10))
+    assert "20 from ACME to South Africa" in page.words
     page = await root.submit(form, NEW, name="movitel", network="643-03", **at(main, 10))
     said = "Numbers of Mozambique would be looked up by mnp before they are sent to: 80 a day at most, for US$0.80."
     assert said in page.words, page.words

@@ -116,7 +116,11 @@ def differences(before: StoredRoute | None, after: StoredRoute) -> list[tuple[st
     """(field, before, after) of what differs; of a new route, all that is set."""
     empty = Route(id=after.route.id, name="", priority=-1)
     old = empty if before is None else before.route
-    pairs = [(name, getattr(old, name), getattr(after.route, name)) for name in Route.__struct_fields__ if name != "id"]
+    pairs = [
+        (name, getattr(old, name), getattr(after.route, name))
+        for name in Route.__struct_fields__
+        if name not in ("id", "degraded")
+    ]
     pairs = [("organization" if name == "organization_id" else name, one, two) for name, one, two in pairs]
     said = {"organization": (None if before is None else before.organization, after.organization)}
     pairs = [(name, *said.get(name, (one, two))) for name, one, two in pairs]

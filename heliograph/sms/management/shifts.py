@@ -14,8 +14,11 @@ import asyncpg
 import msgspec
 
 from heliograph.base import phones
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.networks import plan
+from heliograph.prices.book import Book as Prices
+from heliograph.prices.tariff import Destination
 from heliograph.routes import rules
 from heliograph.routes.lookup import Candidates, Route, Table
 from heliograph.senders import loading
@@ -47,8 +50,8 @@ class Flow(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Messages from a sender to a country that nobody would send any more: they would be refused before they cost
-    anything."""
+    """Messages from a sender to a country that nobody would send any more: no supplier that is left sends as the
+    sender, or none has a price where a route asks for one."""
 
     sender: str
     country: str
@@ -142,13 +145,16 @@ async def now(conn: Connection) -> Carriage:
 async def moved(conn: Connection, before: Carriage, after: Carriage) -> Moved:
     """What would have gone elsewhere of yesterday's messages, from the roll-ups."""
     book = await loading.load(conn)
+    prices = Prices()
+    if any(route.rated for one in (before, after) for route in one.routes):
+        await prices.refresh(conn)
     rows = await conn.fetch(YESTERDAY)
     # Many prefixes and organizations take a while, in which pages are answered.
-    return await asyncio.to_thread(_compared, before, after, book, rows)
+    return await asyncio.to_thread(_compared, before, after, book, prices, rows)
 
 
-def _compared(before: Carriage, after: Carriage, book: Book, rows: Iterable[asyncpg.Record]) -> Moved:
-    old, new = _Judge(before, book), _Judge(after, book)
+def _compared(before: Carriage, after: Carriage, book: Book, prices: Prices, rows: Iterable[asyncpg.Record]) -> Moved:
+    old, new = _Judge(before, book, prices), _Judge(after, book, prices)
     total, least, most = 0, 0.0, 0.0
     flows: dict[tuple[UUID | None, UUID | None], float] = defaultdict(float)
     refused: dict[tuple[str, str], int] = defaultdict(int)
@@ -242,15 +248,16 @@ class _Asked(msgspec.Struct, frozen=True):
     """Who is asked first, by share."""
 
     shares: Shares
-    #: Nobody of those who carry there sends as this sender.
+    #: Nobody of those who carry there sends as this sender, or has a price that the route asks for.
     is_refused: bool
 
 
 class _Judge:
     """What one carriage does with messages."""
 
-    def __init__(self, carriage: Carriage, book: Book) -> None:
-        self.table, self._book, self._lookups = carriage.table, book, carriage.lookups
+    def __init__(self, carriage: Carriage, book: Book, prices: Prices) -> None:
+        self.table, self._book, self._prices = carriage.table, book, prices
+        self._lookups, self._at = carriage.lookups, clock.now()
         #: With the candidates, so that nothing else can have their identity.
         self._known: dict[int, tuple[Candidates, _Asked]] = {}
 
@@ -271,19 +278,27 @@ class _Judge:
         )
         if owners := self._book.owners(sender):
             found = self.table.owned(found, number, owners)
-        if not self._book.judges:
+        is_rated = found.route is not None and found.route.rated
+        if not self._book.judges and not is_rated:
             known = self._known.get(id(found))
             if known is None:
                 known = self._known[id(found)] = found, _Asked(_first(found, frozenset()), False)
             return known[1]
         spoken = self._book.spoken
+        place = Destination(number[1:], country, network or "", is_certain)
         silent = frozenset(
             one
             for one in found.suppliers
             if spoken(one, number, organization_id=organization_id, sender=sender, network=network or "") is None
+            or (is_rated and not self._has_price(one, place, traffic_class))
         )
         is_refused = bool(found.suppliers) and silent == set(found.suppliers)
         return _Asked(_first(found, frozenset() if is_refused else silent), is_refused)
+
+    def _has_price(self, supplier_id: UUID, place: Destination, traffic_class: str) -> bool:
+        card = self._prices.card(supplier_id)
+        rate = None if card is None else card.find(place, self._at, message_class=traffic_class)
+        return rate is not None and not rate.rate.rejects
 
 
 def _first(found: Candidates, silent: frozenset[UUID]) -> Shares:
