@@ -16,6 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from heliograph.backup import restoring, taking
+from heliograph.base.actor import SYSTEM
+from heliograph.base.database.migrate import migrate
+from heliograph.base.database.pool import open_pool
 from heliograph.base.embedded import files, install
 from heliograph.base.embedded.files import Layout
 from heliograph.base.embedded.install import PostgresError, account_for, programs
@@ -23,6 +27,8 @@ from heliograph.base.embedded.server import Embedded, owner_url_of
 from tests.database import public_directory
 from tests.embedded import QUICK, Start, ask, execute, quiet
 from tests.processes import LONG, environment, until
+from tests.rules.factories import message, organization
+from tests.standby import PRIMARY
 
 OLD = programs().parents[1] / "pginstall"
 pytestmark = [
@@ -207,3 +213,35 @@ def begin(home: Path, point: dict[str, str]) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+
+
+async def test_a_backup_of_an_older_version_is_verified_restored_and_brought_over(
+    public_place: Path, embedded: Start
+) -> None:
+    home = public_place / "postgres"
+    await make_old(home)
+    server = embedded(home, extra_settings=QUICK | PRIMARY, packages=only_old(public_place))
+    await server.start()
+    await migrate(server.owner_url, application=server.url)
+    pool = await open_pool(server.url, size=2)
+    try:
+        await message(pool, await organization(pool))
+        async with pool.acquire() as conn:
+            taken = await taking.take(
+                conn, public_place / "store", home=home, owner_url="", sealed=None, passphrase="", by=SYSTEM, say=quiet
+            )
+    finally:
+        pool.terminate()
+    await server.stop()
+    assert taken.manifest.postgres.startswith("16")
+    assert (await restoring.verify(taken, scratch=public_place, say=quiet)).rows["messages"] == 1
+    elsewhere = public_place / "elsewhere"
+    found = await restoring.into_directory(taken, elsewhere, archive=None, until=None, by=SYSTEM, say=quiet)
+    assert (found.rows["messages"], found.rows["queue"], found.unbalanced) == (1, 1, 0)
+    # It is what it was, and everything is held before anybody can connect; the next start brings it over.
+    assert data_of(elsewhere) == "16"
+    server = embedded(elsewhere)
+    await server.start()
+    await demand_all(elsewhere)
+    assert await ask(server.url, "SELECT count(*) FROM messages") == 1
+    assert await ask(server.url, "SELECT count(*) FROM queue_holds WHERE reason LIKE 'restored from the backup%'") == 3

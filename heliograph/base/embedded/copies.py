@@ -35,6 +35,7 @@ from heliograph.base.embedded.install import (
     account_for,
     install_for,
     programs,
+    upgrade_installs,
 )
 from heliograph.base.embedded.process import Process
 
@@ -194,7 +195,7 @@ async def brought_up(
     server: Process | None = None
     try:
         await asyncio.to_thread(_extract, source, place, account)
-        files.check_major(place, install)
+        install = await asyncio.to_thread(_programs_for, layout, account, install, place)
         account.own(sockets)
         server = _launch(layout, install, account, place, sockets, archive, until)
         conn = await _recovered(server, layout, sockets, say)
@@ -223,6 +224,19 @@ async def brought_up(
         shutil.rmtree(sockets, ignore_errors=True)
         if place.exists():
             await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+
+
+def _programs_for(layout: Layout, account: SystemUser, install: Install, place: Path) -> Install:
+    """The programs of the version that made a copy: nothing else replays its log. The next start of what was restored
+    brings it over to this version (`upgrade.py`). Raises PostgresError if the package has no such programs."""
+    made_by = files.major_of(place)
+    if made_by == install.major:
+        return install
+    both = upgrade_installs(layout.home, account, (made_by, install.major))
+    if both is None:
+        files.check_major(place, install)
+        return install
+    return both[0]
 
 
 def _extract(source: Path, place: Path, account: SystemUser) -> None:
