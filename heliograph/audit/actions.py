@@ -71,6 +71,7 @@ ACTIONS = {
     "supplier.tested": "Supplier tested",
     "supplier.code_explained": "Error code of a supplier explained",
     "callback.dropped": "Callback item from Meta given up",
+    "callback.simulated": "Callback from Meta simulated",
     "receipt.matched": "Receipt matched by hand",
     "lookup.added": "Look-up supplier added",
     "lookup.changed": "Look-up supplier changed, paused, resumed or removed",

@@ -13,6 +13,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.overview.installation import billing
 from heliograph.prices import margins
 from heliograph.prices.margins import Due
+from heliograph.sms import refunds
 from heliograph.whatsapp.money import rates, wallet
 from heliograph.whatsapp.money.rates import Rate
 from tests.api.conftest import Tenant
@@ -31,6 +32,27 @@ async def test_quota_of_all_and_renewals_ahead(pool: Pool, tenant: Tenant, root:
     assert "5,000" in page.words
     assert "Renewals ahead" in page.words
     assert "No organization fits" in (await root.get("/console/plans?search=nobody")).words
+
+
+async def test_what_is_refunded_is_chosen(pool: Pool, root: Browser, other_browser: Browser) -> None:
+    here = "/console/refunds"
+    page = await root.get(here)
+    assert "It was never handed to a supplier: always refunded." in page.words
+    done = await root.submit(page, here, class_refused="yes", class_unknown="yes")
+    assert "it holds for messages that fail from now on" in done.words
+    chosen = [row["class"] for row in await pool.fetch("SELECT class FROM refunded_classes ORDER BY class")]
+    assert chosen == ["refused", "unknown"]
+    fields = done.form(here)
+    await root.post(here, {"_token": fields["_token"], "class_unknown": "yes", "class_unsent": "no"})
+    async with pool.acquire() as conn:
+        policy = await refunds.policy(conn)
+    assert {name for name, is_refunded in policy.items() if is_refunded} == {"unsent", "unknown"}
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'refunds.changed'") == 2
+    # Who only sees has no form.
+    await signed_in(pool, other_browser, "auditor", "rui@example.com")
+    seen = await other_browser.get(here)
+    assert "unknown No receipt came" in seen.words
+    assert f'action="{here}"' not in seen.text
 
 
 async def test_wallets_add_up_and_are_topped_up(

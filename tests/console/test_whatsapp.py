@@ -15,6 +15,7 @@ from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import MessageItem
 from heliograph.whatsapp.callbacks import dead_letters
 from heliograph.whatsapp.callbacks.dead_letters import DeadLetter
+from heliograph.whatsapp.callbacks.inbox import Inbox
 from heliograph.whatsapp.dispatch import holds
 from heliograph.whatsapp.mirror import apps
 from heliograph.whatsapp.money import rates
@@ -148,6 +149,56 @@ async def test_an_account_is_paused_held_released_and_read_anew(
     assert seen.status == 200
     assert "verify-token" not in seen.text
     assert f'action="{here}' not in seen.text
+
+
+async def test_an_account_is_removed_once_its_id_was_typed(
+    pool: Pool, tenant: Tenant, root: Browser, graph: GraphSimulator
+) -> None:
+    page = await connected(root, graph)
+    here = f"{page.path}/remove"
+    asked = await root.get(here)
+    assert "by its 1 number any more" in asked.words
+    wrong = await root.submit(asked, here, typed="yes")
+    assert (wrong.status, "not what has to be typed" in wrong.words) == (422, True)
+    assert await pool.fetchval("SELECT state FROM whatsapp_accounts") == "active"
+    done = await root.submit(wrong, here, typed=graph.options.waba)
+    assert (done.path, "is removed." in done.words) == ("/console/whatsapp", True)
+    assert await pool.fetchval("SELECT state FROM whatsapp_accounts") == "removed"
+    assert (await root.get(page.path)).status == 404
+
+
+async def test_a_callback_is_simulated_and_its_organization_can_read_so(
+    pool: Pool, tenant: Tenant, root: Browser, graph: GraphSimulator
+) -> None:
+    page = await connected(root, graph)
+    here = f"{page.path}/simulate"
+    form = await root.get(here)
+    (number,) = [str(row["id"]) for row in await pool.fetch("SELECT id FROM whatsapp_numbers")]
+    writes = {"number": number, "what": "message", "from": "+258841234567", "text": "Onde está?"}
+    for changed, said in (
+        ({"from": "841"}, "country code"),
+        ({"number": str(UUID(int=1))}, "Choose one of its numbers."),
+        ({"what": "status", "message": "x", "status": "read"}, "An id looks like"),
+        ({"what": "status", "message": str(UUID(int=1)), "status": "read"}, "No such message went out"),
+        ({"what": "status", "message": str(UUID(int=1)), "status": "eaten"}, "must be one of"),
+        ({"text": "x" * 4097}, "at most"),
+    ):
+        wrong = await root.submit(form, here, **writes | changed)
+        assert (wrong.status, said in wrong.words) == (422, True), wrong.words
+        assert wrong.form(here)["from"] == (writes | changed)["from"], "what was typed stays"
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_callbacks") == 0
+    done = await root.submit(form, here, **writes)
+    assert "It came in" in done.words
+    inbox = Inbox(pool, KEY, rates.RateBook(pool), on_deliveries=lambda: None)
+    assert await inbox.round() == 1
+    row = await pool.fetchrow("SELECT organization_id, recipient, direction, content FROM whatsapp_messages")
+    assert (row["organization_id"], row["recipient"], row["direction"]) == (tenant.id, "+258841234567", "inbound")
+    assert "Onde está?" in row["content"]
+    told = await pool.fetch(
+        "SELECT who, organization_id, after::text FROM audit_log WHERE action = 'callback.simulated'"
+    )
+    assert [(row["who"], row["organization_id"]) for row in told] == [("operator", tenant.id)]
+    assert "258841234567" not in told[0]["after"], "numbers are cut in the log"
 
 
 async def test_items_that_could_not_be_applied_show_nobodys_words(pool: Pool, root: Browser) -> None:

@@ -102,20 +102,21 @@ async def test_a_status_that_is_made_up_moves_its_message(pool: Pool, acme: Made
 
 
 async def test_what_is_asked_wrongly_is_named(pool: Pool, acme: Made, command: Command) -> None:
+    for wrong in ([], ["--from", TO, "--status", "read"], ["--status", "read"]):
+        assert await command("simulate", *wrong) == "usage"
     for wrong in (
-        [],
-        ["--from", TO, "--status", "read"],
         ["--from", "841"],
         ["--from", TO, "--type", "hologram"],
         ["--status", "levitated", "--message", str(acme.number_id)],
-        ["--status", "read"],
+        ["--status", "read", "--message", "the last one"],
     ):
-        assert await command("simulate", *wrong) == "usage"
+        assert await command("simulate", *wrong) == "validation_error", wrong
     assert await command("simulate", "--status", "read", "--message", str(acme.number_id)) == "not_found"
     assert await command("simulate", "--from", TO, "--number", "404") == "not_found"
     await number(pool, acme.organization_id, acme.account_id)
     assert await command("simulate", "--from", TO) == "validation_error"
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_callbacks") == 0
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'callback.simulated'") == 0
 
 
 async def test_dead_letters_are_listed_and_retried(pool: Pool, acme: Made, command: Command) -> None:
@@ -129,3 +130,14 @@ async def test_dead_letters_are_listed_and_retried(pool: Pool, acme: Made, comma
     assert await command("retry", "--json") == {"looked_at": 1, "applied": 1}
     assert await command("dead-letters", "--json") == []
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 1
+
+
+async def test_a_dead_letter_is_given_up(pool: Pool, acme: Made, command: Command) -> None:
+    await Meta(pool).say(acme, message(acme, "to a new number", graph_id="777"))
+    (one,) = await command("dead-letters", "--json")
+    done = await command("drop", one["id"], "--reason", "its number was sold", "--yes", "--json")
+    assert done == {"id": one["id"], "state": "dropped"}
+    assert await command("dead-letters", "--json") == []
+    assert await command("drop", one["id"], "--yes") == "not_found"
+    told = await pool.fetchrow("SELECT who, reason FROM audit_log WHERE action = 'callback.dropped'")
+    assert tuple(told) == ("cli", "its number was sold")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from datetime import timedelta
-from typing import Annotated, Any
-from uuid import UUID, uuid4
+from typing import Annotated
+from uuid import UUID
 
 import msgspec
 import typer
 
 from heliograph.base import phones
-from heliograph.base.crypto import Key
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, open_pool
-from heliograph.base.errors import Invalid, NotFound
 from heliograph.cli.terminal.console import (
     DataDir,
     Json,
@@ -25,36 +23,19 @@ from heliograph.cli.terminal.console import (
     operator,
     say,
     settings_of,
+    shell,
     show,
 )
 from heliograph.cli.terminal.http import address, exchange
-from heliograph.simulators.graph.callbacks.webhooks import encode, sign
-from heliograph.suppliers.whatsapp_cloud.callbacks.items import OPENING
-from heliograph.whatsapp.callbacks import dead_letters, inbox
+from heliograph.whatsapp.callbacks import dead_letters, inbox, simulated
+from heliograph.whatsapp.callbacks.simulated import Callback, Number
 from heliograph.whatsapp.mirror import apps
-from heliograph.whatsapp.mirror.apps import App
 
-app = group("Simulate callbacks from Meta, and list or retry items that could not be applied.")
+app = group("Simulate callbacks from Meta, and list, retry or drop items that could not be applied.")
 
-#: Types of messages that need nothing but a text, by what holds it.
-TEXTS = {"text": "body", "button": "text", "image": "caption", "video": "caption", "document": "caption"}
-STATUSES = ("sent", "delivered", "read", "failed")
 #: Seconds that a user's message opens the service window for.
 WINDOW = 86_400.0
 COLUMNS = ("received_at", "reason", "id")
-
-
-class Sender(msgspec.Struct, frozen=True):
-    """The number that a callback is about."""
-
-    organization_id: UUID
-    id: UUID
-    graph_id: str
-    digits: str
-    waba_id: str
-    #: Where its account's Graph API is.
-    base_url: str
-    app: App
 
 
 @app.command("simulate")
@@ -95,34 +76,31 @@ def simulate(
       heliograph whatsapp inbound simulate --from +212600000017 --text "Where is my order?"
       heliograph whatsapp inbound simulate --status read --message 0190a1b2-...
     """
-    if (status is None) == (from_ is None):
+    if (status is None) == (from_ is None) or (status is None) != (message is None):
         raise typer.BadParameter("give either --from, for a message, or --status with --message")
-    at = str(int((clock.now() - timedelta(seconds=ago)).timestamp()))
+    at = clock.now() - timedelta(seconds=ago)
     settings = settings_of(data_dir, needs_key=True)
     key = apps.seal_key(settings)
 
-    async def prepare(conn: Connection) -> tuple[Sender, dict[str, Any]]:
+    async def prepare(conn: Connection) -> Callback:
         actor = await operator(conn, org)
-        sender = await _number(conn, key, actor.organization_id, number)
+        found = await simulated.find_number(conn, key, actor.organization_id, number)
         if status is not None:
-            return sender, {"statuses": [await _status(conn, sender, status, message, error, at)]}
-        return sender, _message(from_ or "", text, type, at)
+            return await simulated.status(
+                conn, shell(), found, message=message or "", status=status, at=at, error=error
+            )
+        return await simulated.message(conn, shell(), found, user=from_ or "", text=text, at=at, type=type)
 
-    sender, value = on_database(prepare, settings)
-    metadata = {"display_phone_number": sender.digits, "phone_number_id": sender.graph_id}
-    change = {"field": "messages", "value": {"messaging_product": "whatsapp", "metadata": metadata, **value}}
-    envelope = {"object": "whatsapp_business_account", "entry": [{"id": sender.waba_id, "changes": [change]}]}
+    made = on_database(prepare, settings)
     if from_ is not None:
-        _let_be_answered(sender, value["messages"][0]["from"], ago)
-    body, headers = sign(encode(envelope), sender.app.secrets[0].decode())
-    path = f"/in/whatsapp/{sender.app.id}"
+        _let_be_answered(made.number, (phones.normalize(from_) or "").removeprefix("+"), ago)
+    path = f"/in/whatsapp/{made.number.app.id}"
     base_url = address(url, data_dir)
-    headers["content-type"] = "application/json"
-    answered, got, _ = exchange("POST", base_url, path, headers=headers, data=body)
+    headers = {"content-type": "application/json", "X-Hub-Signature-256": made.signature.decode()}
+    answered, got, _ = exchange("POST", base_url, path, headers=headers, data=made.body)
     if answered != 200:
         raise Problem(f"{base_url}{path} answered {answered}")
-    (item,) = value.get("statuses") or value["messages"]
-    show({"number": sender.digits, "wamid": item["id"], "request_id": got.get("x-request-id")}, json)
+    show({"number": made.number.digits, "wamid": made.wamid, "request_id": got.get("x-request-id")}, json)
 
 
 @app.command("dead-letters")
@@ -149,6 +127,27 @@ def list_dead_letters(
     show(shown, json, (*COLUMNS, "item") if items else COLUMNS)
 
 
+@app.command("drop")
+def drop(
+    id: Annotated[UUID, typer.Argument(metavar="ITEM_ID", help="Id of the item, from `dead-letters`.")],
+    reason: Annotated[str, typer.Option(help="Why, for the audit log.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Give up an item that could not be applied: it is deleted for good.
+
+    \b
+    Example:
+      heliograph whatsapp inbound drop 0199c0de-0000-7000-8000-000000000000 --yes
+    """
+    if not yes:
+        typer.confirm(f"Delete item {id}?", abort=True, err=True)
+    by = msgspec.structs.replace(shell(), reason=reason)
+    on_database(lambda conn: dead_letters.drop(conn, id=id, by=by), settings_of(data_dir))
+    show({"id": id, "state": "dropped"}, json)
+
+
 @app.command("retry")
 def retry(json: Json = False, data_dir: DataDir = None) -> None:
     """Retry items that could not be applied, for example after syncing a number or upgrading.
@@ -172,76 +171,11 @@ def retry(json: Json = False, data_dir: DataDir = None) -> None:
     say(f"{done} of {looked_at} applied.")
 
 
-FIND = """
-SELECT n.organization_id, n.id, n.graph_id, n.digits, a.waba_id, a.base_url, a.app
-  FROM whatsapp_numbers n JOIN whatsapp_accounts a ON (a.organization_id, a.id) = (n.organization_id, n.account_id)
- WHERE n.organization_id = $1 AND n.state = 'active' AND a.state <> 'removed'
-   AND ($2::text IS NULL OR n.digits = $2 OR n.id::text = $2)
-"""
-WAMID = """
-SELECT m.id, m.recipient, (SELECT wamid FROM whatsapp_wamids w WHERE w.number_id = m.number_id AND w.message_id = m.id
-                            LIMIT 1) AS wamid
-  FROM whatsapp_messages m WHERE m.organization_id = $1 AND m.id = $2 AND m.number_id = $3
-"""
-
-
-async def _number(conn: Connection, key: Key, organization_id: UUID, reference: str | None) -> Sender:
-    wanted = None if reference is None else reference.strip().removeprefix("+").lower()
-    rows = await conn.fetch(FIND, organization_id, wanted)
-    if not rows:
-        raise NotFound("This organization has no such WhatsApp number.", resource="phone_number")
-    if len(rows) > 1:
-        names = ", ".join(row["digits"] for row in rows)
-        raise Invalid(("number", "ambiguous", f"choose a number with --number: {names}"))
-    organization_id, id, graph_id, digits, waba_id, base_url, app_id = rows[0].values()
-    found = await apps.get_app(conn, key, app_id)
-    return Sender(organization_id, id, graph_id, digits, waba_id, base_url, found)
-
-
-def _let_be_answered(sender: Sender, user: str, ago: float) -> None:
+def _let_be_answered(number: Number, user: str, ago: float) -> None:
     """Open the user's service window at the simulated Graph API, if the number is there: it accepts replies by its own
     records."""
-    if not sender.base_url.startswith("http://") or ago >= WINDOW:  # Meta is https; http is for this machine only
+    if not number.base_url.startswith("http://") or ago >= WINDOW:  # Meta is https; http is for this machine only
         return
-    window = {"user": user, "number": sender.graph_id, "seconds": WINDOW - ago}
+    window = {"user": user, "number": number.graph_id, "seconds": WINDOW - ago}
     with contextlib.suppress(Problem):  # no stand-in listens there: the message comes in all the same
-        exchange("POST", sender.base_url, "/_sim/windows", headers={}, data=msgspec.json.encode(window), timeout=5.0)
-
-
-def _message(sender: str, text: str, type: str, at: str) -> dict[str, Any]:
-    phone = phones.normalize(sender)
-    if phone is None:
-        raise typer.BadParameter("must be a phone number with country code", param_hint="--from")
-    if type not in TEXTS:
-        known = ", ".join(sorted(TEXTS.keys() & OPENING))
-        raise typer.BadParameter(f"must be one of {known}", param_hint="--type")
-    digits = phone.removeprefix("+")
-    content: dict[str, Any] = {TEXTS[type]: text}
-    if type not in ("text", "button"):
-        content |= {"id": "1000000000000001", "mime_type": "application/octet-stream"}
-    item = {"from": digits, "id": f"wamid.{uuid4().hex.upper()}", "timestamp": at, "type": type, type: content}
-    return {"contacts": [{"profile": {"name": "Simulated"}, "wa_id": digits}], "messages": [item]}
-
-
-async def _status(
-    conn: Connection, sender: Sender, status: str, message: str | None, error: int, at: str
-) -> dict[str, Any]:
-    if status not in STATUSES:
-        raise typer.BadParameter(f"must be one of {', '.join(STATUSES)}", param_hint="--status")
-    try:
-        id = UUID(message or "")
-    except ValueError:
-        raise typer.BadParameter("must be the id of a message", param_hint="--message") from None
-    row = await conn.fetchrow(WAMID, sender.organization_id, id, sender.id)
-    if row is None:
-        raise NotFound("This number has no such message.", resource="message", id=str(id))
-    item: dict[str, Any] = {
-        "id": row["wamid"] or f"wamid.{id.hex.upper()}",
-        "status": status,
-        "timestamp": at,
-        "recipient_id": row["recipient"].removeprefix("+"),
-        "biz_opaque_callback_data": str(id),
-    }
-    if status == "failed":
-        item["errors"] = [{"code": error, "title": "Simulated"}]
-    return item
+        exchange("POST", number.base_url, "/_sim/windows", headers={}, data=msgspec.json.encode(window), timeout=5.0)

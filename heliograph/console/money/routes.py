@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from heliograph.console.money import billing, margins, overview, tariffs, wallets
+from heliograph.console.money import billing, margins, overview, refunds, tariffs, wallets
 from heliograph.pages.routes import Route, get, post
 from heliograph.people.operators.roles import MONEY, MONEY_CHANGE
 
 ROUTES: tuple[Route, ...] = (
     get("/console/plans", overview.show_plans, permission=MONEY),
+    get("/console/refunds", refunds.show, permission=MONEY),
+    post("/console/refunds", refunds.change, permission=MONEY_CHANGE),
     get("/console/rates", overview.show_rates, permission=MONEY),
     get("/console/rates/import", tariffs.show_import, permission=MONEY_CHANGE),
     Route(

@@ -8,7 +8,8 @@ from uuid import UUID
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import organization
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE_CHANGE
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
@@ -48,6 +49,23 @@ async def pause(request: Request) -> Answer:
 async def resume(request: Request) -> Answer:
     """It sends again."""
     return await _set(request, "active", request.text("It sends again."))
+
+
+async def show_remove(request: Request) -> Answer:
+    """What goes with it."""
+    return Shown(template="whatsapp/remove.html", values=await _values(request))
+
+
+async def remove(request: Request) -> Answer:
+    """Its id at Meta was typed: it goes, with its token."""
+    try:
+        async with request.writing() as conn:
+            of, one = await _account(conn, request)
+            confirming.check(request, one.waba_id)
+            await accounts.set_state(conn, organization_id=of, account_id=one.id, state="removed", by=request.who)
+    except Invalid as refusal:
+        return refused("whatsapp/remove.html", refusal, await _values(request))
+    return Elsewhere(location=HERE, notice=request.text("%(name)s is removed.", name=one.name or one.waba_id))
 
 
 async def release(request: Request) -> Answer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.console.whatsapp import accounts, callbacks, connecting, rates
+from heliograph.console.whatsapp import accounts, callbacks, connecting, rates, simulating
 from heliograph.pages.routes import Route, get, post
 from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE, MONEY, MONEY_CHANGE
 
@@ -17,6 +17,10 @@ ROUTES: tuple[Route, ...] = (
     post(f"{ONE}/release", accounts.release, permission=CARRIAGE_CHANGE),
     post(f"{ONE}/acknowledge", accounts.acknowledge, permission=CARRIAGE_CHANGE),
     post(f"{ONE}/sync", accounts.sync_now, permission=CARRIAGE_CHANGE),
+    get(f"{ONE}/remove", accounts.show_remove, permission=CARRIAGE_CHANGE),
+    post(f"{ONE}/remove", accounts.remove, permission=CARRIAGE_CHANGE),
+    get(f"{ONE}/simulate", simulating.show, permission=CARRIAGE_CHANGE),
+    post(f"{ONE}/simulate", simulating.submit, permission=CARRIAGE_CHANGE),
     post(f"{ONE}/subscribe", accounts.subscribe, permission=CARRIAGE_CHANGE),
     post(f"{ONE}/token", accounts.change_token, permission=CARRIAGE_CHANGE),
     post("/console/whatsapp/numbers/{organization}/{id}/release", accounts.release_number, permission=CARRIAGE_CHANGE),

@@ -71,9 +71,13 @@ def verify_signature(secrets: Iterable[bytes], raw: bytes | bytearray, header: s
     given = header.encode("utf-8", "replace") if isinstance(header, str) else header or b""
     right = False
     for secret in secrets:
-        wanted = b"sha256=" + hmac.digest(secret, raw, "sha256").hex().encode()
-        right |= hmac.compare_digest(given, wanted)
+        right |= hmac.compare_digest(given, signature(secret, raw))
     return right
+
+
+def signature(secret: bytes, raw: bytes | bytearray) -> bytes:
+    """`X-Hub-Signature-256` of these bytes."""
+    return b"sha256=" + hmac.digest(secret, raw, "sha256").hex().encode()
 
 
 def challenge(query: Mapping[str, str], verify_token: str) -> str | None:

@@ -1,0 +1,32 @@
+"""O13: which failures give an organization its message back, for the whole installation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import MONEY_CHANGE
+from heliograph.sms import refunds
+
+HERE = "/console/refunds"
+
+
+async def show(request: Request) -> Answer:
+    """What is refunded now."""
+    async with request.reading() as conn:
+        policy = await refunds.policy(conn)
+    values: dict[str, Any] = {
+        "classes": list(policy.items()),
+        "always": refunds.UNSENT,
+        "may_change": request.may(permission=MONEY_CHANGE),
+    }
+    return Shown(template="money/refunds.html", values=values)
+
+
+async def change(request: Request) -> Answer:
+    """It holds for messages that fail from now on."""
+    chosen = {name: request.form.get(f"class_{name}") == "yes" for name in refunds.CHOICES}
+    async with request.writing() as conn:
+        await refunds.change_policy(conn, chosen, by=request.who)
+    return Elsewhere(location=HERE, notice=request.text("Saved: it holds for messages that fail from now on."))

@@ -1,0 +1,84 @@
+"""O9: a callback as Meta would send it, made here: a user writes, or something became of a message that went out."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from heliograph.base import phones
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.console.acting import organization
+from heliograph.console.whatsapp.accounts import HERE
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.whatsapp.callbacks import simulated
+from heliograph.whatsapp.callbacks.simulated import Callback
+from heliograph.whatsapp.mirror import apps, onboarding
+
+TEMPLATE = "whatsapp/simulate.html"
+
+
+async def show(request: Request) -> Answer:
+    """The form."""
+    return Shown(template=TEMPLATE, values=await _values(request))
+
+
+async def submit(request: Request) -> Answer:
+    """Take it in as those of Meta are."""
+    key = apps.seal_key(request.services.settings)
+    try:
+        async with request.writing() as conn:
+            made = await _make(conn, request)
+        await simulated.deliver(request.services.pool, key, made)
+    except Invalid as refusal:
+        return refused(TEMPLATE, refusal, await _values(request))
+    where = f"{HERE}/accounts/{request.id('organization')}/{request.id()}/simulate"
+    return Elsewhere(location=where, notice=request.text("It came in: a worker applies it like any other callback."))
+
+
+async def _make(conn: Connection, request: Request) -> Callback:
+    form, at = request.form, clock.now()
+    of = await organization(conn, request)
+    try:
+        key = apps.seal_key(request.services.settings)
+        number = await simulated.find_number(conn, key, of.id, form.get("number", ""))
+    except NotFound:
+        raise Invalid(("number", "enum", "Choose one of its numbers.")) from None
+    if form.get("what") != "status":
+        user, text = form.get("from", ""), form.get("text", "")
+        if phones.normalize(user) is None:
+            raise Invalid(("from", "format", "Write a phone number with its country code, such as +258841234567."))
+        return await simulated.message(conn, request.who, number, user=user, text=text, at=at)
+    status, message = form.get("status", ""), form.get("message", "").strip()
+    if not _is_id(message):
+        raise Invalid(("message", "format", "An id looks like 0199c0de-0000-7000-8000-000000000000."))
+    try:
+        return await simulated.status(conn, request.who, number, message=message, status=status, at=at)
+    except NotFound:
+        raise Invalid(("message", "unknown", "No such message went out from this number.")) from None
+
+
+def _is_id(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+async def _values(request: Request) -> dict[str, Any]:
+    form = request.form
+    async with request.reading() as conn:
+        of = await organization(conn, request)
+        one = await onboarding.find_account(conn, of.id, str(request.id()))
+        numbers = [row for row in await onboarding.numbers_of(conn, of.id) if row["waba_id"] == one.waba_id]
+    return {
+        "of": of,
+        "one": one,
+        "numbers": [(str(row["id"]), row["display_phone_number"]) for row in numbers],
+        "statuses": simulated.STATUSES,
+        "typed": {name: form.get(name, "") for name in ("number", "from", "text", "message", "status")},
+        "what": form.get("what", ""),
+    }

@@ -1,0 +1,174 @@
+"""Callbacks as Meta would send them, made here to try an integration: what a user writes, and what became of a message.
+
+They are signed with the app's own secret and go in by the door for Meta's, so that everything behind it is as it is in
+earnest. The rule nobody may break: the organization's audit log says that one was made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base import phones
+from heliograph.base.actor import Who
+from heliograph.base.crypto import Key
+from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import OPENING
+from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import signature
+from heliograph.whatsapp.callbacks.intake import CallbackIntake
+from heliograph.whatsapp.mirror import apps
+from heliograph.whatsapp.mirror.apps import App, AppBook
+
+#: Types of messages that need nothing but a text, by what holds it.
+TEXTS = {"text": "body", "button": "text", "image": "caption", "video": "caption", "document": "caption"}
+STATUSES = ("sent", "delivered", "read", "failed")
+#: Meta's error code of a failure, unless another is named: the message is undeliverable.
+UNDELIVERABLE = 131026
+#: Characters of a text that Meta lets a user send.
+LONGEST = 4096
+
+
+class Number(msgspec.Struct, frozen=True):
+    """The number that a callback is about."""
+
+    organization_id: UUID
+    id: UUID
+    graph_id: str
+    digits: str
+    waba_id: str
+    #: Where its account's Graph API is.
+    base_url: str
+    app: App
+
+
+class Callback(msgspec.Struct, frozen=True):
+    """One that was made: its bytes, and the value of `X-Hub-Signature-256` for them."""
+
+    number: Number
+    body: bytes
+    signature: bytes
+    #: Meta's id of the message that it is about.
+    wamid: str
+
+
+FIND = """
+SELECT n.organization_id, n.id, n.graph_id, n.digits, a.waba_id, a.base_url, a.app
+  FROM whatsapp_numbers n JOIN whatsapp_accounts a ON (a.organization_id, a.id) = (n.organization_id, n.account_id)
+ WHERE n.organization_id = $1 AND n.state = 'active' AND a.state <> 'removed'
+   AND ($2::text IS NULL OR n.digits = $2 OR n.id::text = $2)
+"""
+
+
+async def find_number(conn: Connection, key: Key, organization_id: UUID, reference: str | None) -> Number:
+    """An organization's number by its id or its digits; None: its only one. `key`: of `apps.seal_key`. Raises NotFound,
+    Invalid."""
+    wanted = None if reference is None else reference.strip().removeprefix("+").lower()
+    rows = await conn.fetch(FIND, organization_id, wanted)
+    if not rows:
+        raise NotFound("This organization has no such WhatsApp number.", resource="phone_number")
+    if len(rows) > 1:
+        names = ", ".join(row["digits"] for row in rows)
+        raise Invalid(("number", "ambiguous", f"choose one of its numbers: {names}"))
+    (row,) = rows
+    return Number(
+        organization_id=row["organization_id"],
+        id=row["id"],
+        graph_id=row["graph_id"],
+        digits=row["digits"],
+        waba_id=row["waba_id"],
+        base_url=row["base_url"],
+        app=await apps.get_app(conn, key, row["app"]),
+    )
+
+
+async def message(
+    conn: Connection, by: Who, number: Number, *, user: str, text: str, at: datetime, type: str = "text"
+) -> Callback:
+    """What a user writes to a number. `user`: their phone number. Raises Invalid."""
+    phone = phones.normalize(user)
+    if phone is None:
+        raise Invalid(("from", "format", "must be a phone number with country code"))
+    if type not in TEXTS:
+        raise Invalid(("type", "enum", f"must be one of {', '.join(sorted(TEXTS.keys() & OPENING))}"))
+    if len(text) > LONGEST:
+        raise Invalid(("text", "length", f"must have at most {LONGEST} characters"))
+    digits = phone.removeprefix("+")
+    content: dict[str, Any] = {TEXTS[type]: text}
+    if type not in ("text", "button"):
+        content |= {"id": "1000000000000001", "mime_type": "application/octet-stream"}
+    item = {"from": digits, "id": f"wamid.{uuid4().hex.upper()}", "timestamp": _seconds(at), "type": type}
+    contact = {"profile": {"name": "Simulated"}, "wa_id": digits}
+    value = {"contacts": [contact], "messages": [item | {type: content}]}
+    return await _made(conn, by, number, value, item["id"], {"from": phone, "type": type})
+
+
+WAMID = """
+SELECT m.id, m.recipient, (SELECT wamid FROM whatsapp_wamids w WHERE w.number_id = m.number_id AND w.message_id = m.id
+                            LIMIT 1) AS wamid
+  FROM whatsapp_messages m WHERE m.organization_id = $1 AND m.id = $2 AND m.number_id = $3
+"""
+
+
+async def status(
+    conn: Connection,
+    by: Who,
+    number: Number,
+    *,
+    message: str,
+    status: str,
+    at: datetime,
+    error: int = UNDELIVERABLE,
+) -> Callback:
+    """What became of a message that went out from a number. `message`: its id. `error`: Meta's code of a failure.
+    Raises Invalid, NotFound."""
+    if status not in STATUSES:
+        raise Invalid(("status", "enum", f"must be one of {', '.join(STATUSES)}"))
+    try:
+        id = UUID(message)
+    except ValueError:
+        raise Invalid(("message", "format", "must be the id of a message")) from None
+    row = await conn.fetchrow(WAMID, number.organization_id, id, number.id)
+    if row is None:
+        raise NotFound("This number has no such message.", resource="message", id=str(id))
+    item: dict[str, Any] = {
+        "id": row["wamid"] or f"wamid.{id.hex.upper()}",
+        "status": status,
+        "timestamp": _seconds(at),
+        "recipient_id": row["recipient"].removeprefix("+"),
+        "biz_opaque_callback_data": str(id),
+    }
+    if status == "failed":
+        item["errors"] = [{"code": error, "title": "Simulated"}]
+    return await _made(conn, by, number, {"statuses": [item]}, item["id"], {"message_id": str(id), "status": status})
+
+
+async def deliver(pool: Pool, key: Key, callback: Callback) -> None:
+    """Take one in as the door does that Meta's come to; returns once it is committed. `key`: of `apps.seal_key`."""
+    intake = CallbackIntake(pool, AppBook(pool, key), key)
+    try:
+        await intake.take(callback.number.app, callback.body, callback.signature)
+    finally:
+        await intake.drain()
+
+
+async def _made(
+    conn: Connection, by: Who, number: Number, value: Mapping[str, Any], wamid: str, said: Mapping[str, str]
+) -> Callback:
+    metadata = {"display_phone_number": number.digits, "phone_number_id": number.graph_id}
+    change = {"field": "messages", "value": {"messaging_product": "whatsapp", "metadata": metadata, **value}}
+    entry = {"id": number.waba_id, "changes": [change]}
+    body = msgspec.json.encode({"object": "whatsapp_business_account", "entry": [entry]})
+    await audit.record(
+        conn, by, "callback.simulated", object_id=number.id, organization_id=number.organization_id, after=said
+    )
+    return Callback(number, body, signature(number.app.secrets[0], body), wamid)
+
+
+def _seconds(at: datetime) -> str:
+    return str(int(at.timestamp()))
