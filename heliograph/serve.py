@@ -22,6 +22,7 @@ import uvloop
 
 from heliograph import requests
 from heliograph.accounts import idempotency
+from heliograph.accounts.installation import Current
 from heliograph.accounts.keyring import Keyring
 from heliograph.api.callbacks import sms as sms_callbacks
 from heliograph.api.callbacks import whatsapp as whatsapp_callbacks
@@ -300,6 +301,7 @@ def _page_services(services: Services, reads: Pool, readers: Readers) -> PageSer
         factor_key=factors.seal_key(settings),
         sms=services.acceptor,
         whatsapp=services.whatsapp,
+        installation=Current(reads),
         status=status,
     )
 

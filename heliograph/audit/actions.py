@@ -53,6 +53,8 @@ ACTIONS = {
     "invitation.withdrawn": "Invitation withdrawn",
     "authentication.failed": "Authentication failed",
     "sender_id.requested": "Sender ID requested",
+    "installation.changed": "Settings of the installation changed",
+    "sender_id.seconded": "Sender ID approved by the first of two operators",
     "sender_id.reviewed": "Sender ID approved, rejected or suspended",
     "sender_id.default_changed": "Default sender ID changed",
     "sender_id.registered": "Registration of a sender ID changed",

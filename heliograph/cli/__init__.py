@@ -37,6 +37,7 @@ ROOMS = {
     "org": "organization",
     "key": "organization",
     "user": "organization",
+    "installation": "organization",
     "mail": "running",
     "sender": "organization",
     "supplier": "carriage",

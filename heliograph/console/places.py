@@ -57,6 +57,7 @@ GROUPS: Groups = (
         "House",
         (
             Place("/console/operators", "Operators", "users", permission=roles.OPERATORS, key="p"),
+            Place("/console/settings", "Settings", "settings", permission=roles.SETTINGS, key="y"),
             Place("/console/audit", "Audit log", "history", permission=roles.AUDIT_OWN, key="l"),
         ),
     ),

@@ -307,7 +307,7 @@ COMMENT ON COLUMN own_numbers.codes IS 'sent within the hour that began at codes
 
 CREATE TABLE mails (
     id              uuid PRIMARY KEY,
-    kind            text NOT NULL CHECK (kind IN ('invitation', 'link', 'forgotten', 'notices')),
+    kind            text NOT NULL CHECK (kind IN ('invitation', 'link', 'forgotten', 'notices', 'trial')),
     organization_id uuid,
     subject_id      uuid,
     sealed          bytea CHECK (length(sealed) <= 16384),
@@ -325,7 +325,7 @@ CREATE INDEX mails_of_subject ON mails (subject_id, created_at);
 CREATE INDEX mails_of_organization ON mails (organization_id, created_at);
 CREATE INDEX mails_age ON mails (created_at);
 COMMENT ON TABLE mails IS 'control: mails to people, sent by workers; rows are kept for a week, texts only until sent';
-COMMENT ON COLUMN mails.kind IS 'forgotten: a password reset was requested; a worker looks up the person and creates the link. notices: what needs somebody''s eye';
+COMMENT ON COLUMN mails.kind IS 'forgotten: a password reset was requested; a worker looks up the person and creates the link. notices: what needs somebody''s eye. trial: an operator looks whether mails arrive';
 COMMENT ON COLUMN mails.organization_id IS 'whose limit it counts against; NULL: nobody''s';
 COMMENT ON COLUMN mails.subject_id IS 'the invitation or user it is about; NULL: not known yet';
 COMMENT ON COLUMN mails.sealed IS 'recipient, subject and text, encrypted; erased when sent or given up';
@@ -352,6 +352,13 @@ COMMENT ON COLUMN sessions.organization_id IS 'the organization being viewed; NU
 COMMENT ON COLUMN sessions.idle IS 'it ends after this long without use, and in any case at ends_at';
 COMMENT ON COLUMN sessions.reason IS 'why an operator views as the organization, and changes nothing; NULL: somebody signed in';
 COMMENT ON COLUMN sessions.proved_at IS 'when the person last authenticated, which dangerous actions require again';
+
+CREATE TABLE installation_settings (
+    name   text PRIMARY KEY,
+    value  text NOT NULL CHECK (length(value) BETWEEN 1 AND 500),
+    set_at timestamptz NOT NULL
+);
+COMMENT ON TABLE installation_settings IS 'control: what operators set for the whole installation; what has no row is as if it were empty (heliograph/accounts/installation.py)';
 
 CREATE TABLE operators (
     user_id    uuid PRIMARY KEY CONSTRAINT operators_user REFERENCES users ON DELETE CASCADE,
@@ -1206,6 +1213,7 @@ CREATE TABLE sender_ids (
     rejection_reason text,
     created_at       timestamptz NOT NULL,
     reviewed_at      timestamptz,
+    first_by         text CHECK (length(first_by) BETWEEN 1 AND 300),
     PRIMARY KEY (organization_id, id),
     CONSTRAINT sender_ids_default_is_approved CHECK (NOT is_default OR status = 'approved')
 );
@@ -1217,6 +1225,7 @@ CREATE INDEX sender_ids_approved ON sender_ids (lower(value)) WHERE status = 'ap
 CREATE INDEX sender_ids_pending ON sender_ids (id) WHERE status = 'pending';
 CREATE INDEX sender_ids_alike ON sender_ids (translate(lower(value), '013457i8 ._&-', 'oleastlb')) WHERE status = 'approved';
 COMMENT ON TABLE sender_ids IS 'tenant: names and numbers that an organization may send from';
+COMMENT ON COLUMN sender_ids.first_by IS 'the first of two operators who approved it, while the installation wants four eyes; NULL: nobody yet';
 
 CREATE TABLE sender_registrations (
     organization_id uuid NOT NULL,

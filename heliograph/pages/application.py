@@ -208,6 +208,7 @@ class Pages:
         mode = request.query.get("mode", "live")
         request.mode = mode if mode in requests.MODES else "live"
         await self._identify(request)
+        await self.services.installation.get()
         if route is None:
             raise WrongMethod if methods else NotFound
         if not route.is_public and request.session is None:
@@ -392,6 +393,8 @@ class Pages:
             "once": once,
             "notice": request.notice,
             "conflict": "",
+            "installation": self.services.installation.last,
+            "announced": self.services.installation.last.announced(clock.now()),
             "fields": {one["field"]: one["message"] for one in refusal.details["fields"]} if refusal else {},
             **self._frame(request),
             **answer.values,

@@ -13,6 +13,7 @@ import msgspec
 
 from heliograph import requests
 from heliograph.accounts import idempotency
+from heliograph.accounts.installation import Current
 from heliograph.audit.failures import Failures
 from heliograph.base.actor import Actor, Who
 from heliograph.base.crypto import Key
@@ -66,6 +67,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     #: Take sends, in batches with those of the API.
     sms: SmsAcceptor
     whatsapp: WhatsAppAcceptor
+    #: What operators set for the installation.
+    installation: Current
     #: In a word, how the service is ("ok", "slow", "waiting" for a worker, "down"), and for how many minutes the oldest
     #: work is overdue.
     status: Callable[[], Awaitable[tuple[str, int]]]

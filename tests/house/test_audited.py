@@ -191,6 +191,8 @@ COMMANDS = {
     "audit export": "audit.exported",
     "org create": "organization.created",
     "org rename": "organization.renamed",
+    "installation show": READS,
+    "installation set": "installation.changed",
     "org list": READS,
     "org show": READS,
     "org plan": "organization.plan_changed",
@@ -508,6 +510,8 @@ SUBMITTED = {
     "/console/organizations/{id}/view": "organization.viewed",
     "/console/organizations/{id}/rename": "organization.renamed",
     "/console/organizations/{id}/quota": "quota.changed",
+    "/console/settings": "installation.changed",
+    "/console/settings/mail": WORK,
     "/console/operators": "operator.added",
     "/console/operators/{id}/role": "operator.role_changed",
     "/console/operators/{id}/link": "user.link_made",
@@ -642,6 +646,7 @@ BESIDES = {
     "user.created": "user create",
     "number_rule.removed": "rule remove",
     "person.erasing": "person erase",
+    "sender_id.seconded": "sender approve",
 }
 
 

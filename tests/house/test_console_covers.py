@@ -17,6 +17,7 @@ from tests.house.test_audited import COMMANDS, READS, SUBMITTED, commands
 
 #: Groups of commands that the console covers.
 GROUPS = (
+    "installation",
     "org",
     "key",
     "sender",
@@ -47,6 +48,8 @@ BY_PERSON = {
 BESIDES = {"operator.added": "user create", "operator.removed": "user remove"}
 #: Command: the address of its page, or of its form.
 PAIRS = {
+    "installation show": "/console/settings",
+    "installation set": "/console/settings",
     "org create": "/console/organizations",
     "org rename": f"{ONE}/rename",
     "org list": "/console/organizations",

@@ -111,7 +111,9 @@ def test_every_command_has_an_example_and_prints_json() -> None:
         " receipts"
     )
     others = "send guard doctor simulate whatsapp user mail audit usage tag backup restore rekey rates prices margin"
-    others += " route rule lookup login profile listen trigger requests completion guide person call billing"
+    others += (
+        " route rule lookup login profile listen trigger requests completion guide person call billing installation"
+    )
     assert names == set(f"{wanted} {others}".split())
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from heliograph.accounts import organizations, plans, quota
+from heliograph.accounts import installation, organizations, plans, quota
 from heliograph.accounts.organizations import Organization
 from heliograph.base import phones
 from heliograph.base.database import clock
@@ -51,7 +51,12 @@ def create(
             help="Country that may be sent to, repeatable; `any` allows all. Default: its own.",
         ),
     ] = None,
-    grant: Annotated[int, typer.Option(min=0, help="Initial message quota.")] = 0,
+    grant: Annotated[
+        int | None,
+        typer.Option(
+            min=0, show_default="what `heliograph installation set --new-quota` says", help="Initial message quota."
+        ),
+    ] = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -71,8 +76,9 @@ def create(
             made = await organizations.create(
                 conn, name=name, state=state, country=home_country, allowed_countries=_countries(country), by=shell()
             )
-            if grant:
-                await quota.grant(conn, made.id, amount=grant, reason="initial", by=shell())
+            amount = (await installation.load(conn)).new_quota if grant is None else grant
+            if amount:
+                await quota.grant(conn, made.id, amount=amount, reason="initial", by=shell())
             return made
 
     show(on_database(work, settings_of(data_dir)), json)

@@ -11,7 +11,7 @@ from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE
-from heliograph.sms.accepting import sender_ids
+from heliograph.sms.accepting import four_eyes, sender_ids
 
 HERE = "/console/approvals"
 
@@ -20,7 +20,12 @@ async def show(request: Request) -> Answer:
     """What waits."""
     async with request.reading() as conn:
         listed = await approvals.waiting(conn)
-    values = {"waiting": listed, "most": approvals.MOST, "may_decide": request.may(permission=APPROVE)}
+    values = {
+        "waiting": listed,
+        "most": approvals.MOST,
+        "may_decide": request.may(permission=APPROVE),
+        "mine": four_eyes.identity(request.who),
+    }
     return Shown(
         template="approvals/senders_live.html" if request.is_fragment else "approvals/senders.html", values=values
     )
@@ -65,6 +70,9 @@ async def _decided(request: Request, status: str, reason: str | None, said: str)
     async with request.writing() as conn:
         one = await organization(conn, request)
         sender = await sender_ids.review(conn, acting_for(request, one), id=id, status=status, reason=reason)
+    if sender.status != status:
+        said = request.text("You approved “%(value)s”. It is approved once another operator does so too.")
+        return Elsewhere(location=HERE, notice=said % {"value": sender.value})
     return Elsewhere(location=HERE, notice=said % {"value": sender.value}, undo=f"{HERE}/{one.id}/{id}/undo")
 
 

@@ -20,7 +20,10 @@ FIRST = ("active", "trial")
 
 async def show(request: Request) -> Answer:
     """The form."""
-    return Shown(template="organizations/new.html", values=_typed(request))
+    values = _typed(request)
+    if begins_with := request.services.installation.last.new_quota:
+        values["quota"] = str(begins_with)
+    return Shown(template="organizations/new.html", values=values)
 
 
 async def create(request: Request) -> Answer:

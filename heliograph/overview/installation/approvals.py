@@ -39,6 +39,9 @@ class Waiting(msgspec.Struct, frozen=True):
     state: str
     organization_since: datetime
     sender: SenderId
+    #: Who approved it first, where two have to (`sms.accepting.four_eyes.identity`), and their name; None, "": nobody.
+    first_by: str | None
+    first_name: str
     #: Sender IDs of the organization by what was decided.
     approved: int
     rejected: int
@@ -50,8 +53,8 @@ class Waiting(msgspec.Struct, frozen=True):
 # The look-alikes by their index; a number reads as nothing but itself.
 WAITING = f"""
 SELECT s.organization_id, o.name AS organization, o.state, o.created_at AS organization_since,
-       s.id, s.value, s.status, s.is_default, s.rejection_reason, s.created_at, s.reviewed_at,
-       known.approved, known.rejected,
+       s.id, s.value, s.status, s.is_default, s.rejection_reason, s.created_at, s.reviewed_at, s.first_by,
+       (SELECT name FROM users WHERE id::text = s.first_by) AS first_name, known.approved, known.rejected,
        alike.ids AS alike_ids, alike.found AS alike
   FROM (SELECT * FROM sender_ids WHERE status = 'pending' ORDER BY id LIMIT $1) s
        CROSS JOIN LATERAL (SELECT * FROM organizations WHERE id = s.organization_id LIMIT 1) o
@@ -83,6 +86,8 @@ async def waiting(conn: Connection) -> list[Waiting]:
             state=row["state"],
             organization_since=row["organization_since"],
             sender=SenderId(**{name: row[name] for name in columns}),
+            first_by=row["first_by"],
+            first_name=row["first_name"] or row["first_by"] or "",
             approved=row["approved"],
             rejected=row["rejected"],
             brand=brand(row["value"]),

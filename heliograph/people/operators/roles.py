@@ -21,6 +21,8 @@ LOOK = "look"
 CARRIAGE, CARRIAGE_CHANGE = "carriage", "carriage_change"
 #: See quotas, plans, wallets and rates; change them.
 MONEY, MONEY_CHANGE = "money", "money_change"
+#: See what is set for the installation; change it.
+SETTINGS, SETTINGS_CHANGE = "settings", "settings_change"
 #: See and change operators and their factors.
 OPERATORS = "operators"
 #: See the whole audit log; or what one did oneself.
@@ -38,6 +40,8 @@ PERMISSIONS = frozenset(
         CARRIAGE_CHANGE,
         MONEY,
         MONEY_CHANGE,
+        SETTINGS,
+        SETTINGS_CHANGE,
         OPERATORS,
         AUDIT,
         AUDIT_OWN,
@@ -62,11 +66,12 @@ ROLES: dict[str, Role] = {
         Role(
             "operator",
             _SEEN
-            | {APPROVALS, APPROVE, ORGANIZATIONS_CHANGE, LOOK, CARRIAGE, CARRIAGE_CHANGE, MONEY, MONEY_CHANGE, AUDIT},
+            | {APPROVALS, APPROVE, ORGANIZATIONS_CHANGE, LOOK, CARRIAGE, CARRIAGE_CHANGE, MONEY, MONEY_CHANGE, AUDIT}
+            | {SETTINGS},
         ),
         Role("support", _SEEN | {LOOK, CARRIAGE}),
         Role("finance", _SEEN | {MONEY, MONEY_CHANGE}),
-        Role("auditor", _SEEN | {APPROVALS, CARRIAGE, MONEY, AUDIT}),
+        Role("auditor", _SEEN | {APPROVALS, CARRIAGE, MONEY, SETTINGS, AUDIT}),
     )
 }
 

@@ -23,6 +23,7 @@ from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.base.loading_cache import LoadingCache
 from heliograph.notices import Notice
+from heliograph.sms.accepting import four_eyes
 from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.events import Event
 
@@ -239,6 +240,7 @@ ON CONFLICT (organization_id, lower(value)) DO UPDATE
    SET status = CASE known.status WHEN 'rejected' THEN 'pending' ELSE known.status END,
        value = CASE known.status WHEN 'rejected' THEN excluded.value ELSE known.value END,
        rejection_reason = CASE known.status WHEN 'rejected' THEN NULL ELSE known.rejection_reason END,
+       first_by = CASE known.status WHEN 'rejected' THEN NULL ELSE known.first_by END,
        reviewed_at = CASE known.status WHEN 'rejected' THEN NULL ELSE known.reviewed_at END
 RETURNING {COLUMNS}
 """
@@ -247,13 +249,8 @@ RETURNING {COLUMNS}
 def check(value: str) -> None:
     """Raises Invalid for a value that networks do not carry."""
     if not VALUE.fullmatch(value) or value != value.strip() or "  " in value:
-        raise Invalid(
-            (
-                "value",
-                "pattern",
-                ("`value` must be 3–11 letters, digits, spaces or . - _ & with at least one letter, or 3–15 digits"),
-            )
-        )
+        said = "`value` must be 3–11 letters, digits, spaces or . - _ & with at least one letter, or 3–15 digits"
+        raise Invalid(("value", "pattern", said))
 
 
 async def request(conn: Connection, actor: Actor, *, value: str) -> SenderId:
@@ -282,13 +279,13 @@ async def request(conn: Connection, actor: Actor, *, value: str) -> SenderId:
 SELECT = f"SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 AND id = $2"
 
 # All of the organization's, in one order: two reviews must not both find that there is no default.
-LOCK = "SELECT id, status FROM sender_ids WHERE organization_id = $1 ORDER BY id FOR NO KEY UPDATE"
+LOCK = "SELECT id, value, status, first_by FROM sender_ids WHERE organization_id = $1 ORDER BY id FOR NO KEY UPDATE"
 
 # The first approved sender of an organization becomes its default: a first send should need no further step. If the
 # default is no longer approved, there is none: nobody should send as somebody else without knowing.
 REVIEW = f"""
 UPDATE sender_ids s
-   SET status = $3, rejection_reason = $4, reviewed_at = $5,
+   SET status = $3, rejection_reason = $4, reviewed_at = $5, first_by = NULL,
        is_default = $3 = 'approved' AND (s.is_default OR NOT EXISTS (
            SELECT FROM sender_ids d WHERE d.organization_id = s.organization_id AND d.is_default))
  WHERE organization_id = $1 AND id = $2
@@ -300,15 +297,18 @@ async def review(conn: Connection, actor: Actor, *, id: UUID, status: str, reaso
     """An operator's decision: status "approved", "rejected" or "suspended". Raises NotFound, Invalid.
 
     `reason`: up to 500 characters, which the organization reads. A change to approved or rejected raises its event in
-    the same transaction; repeating a decision changes nothing.
+    the same transaction; repeating a decision changes nothing. Of two approvals the first leaves it as it is, where
+    the installation wants four eyes.
     """
     if reason is not None and not (1 <= len(reason := reason.strip()) <= MAX_REASON and "\0" not in reason):
         raise Invalid(("reason", "length", f"`reason` must have 1 to {MAX_REASON} characters"))
     async with conn.transaction():
-        before = {row["id"]: row["status"] for row in await conn.fetch(LOCK, actor.organization_id)}
-        if id not in before:
+        known = {row["id"]: row for row in await conn.fetch(LOCK, actor.organization_id)}
+        if id not in known:
             raise NotFound(resource="sender_id", id=str(id))
-        if before[id] == status and reason is None:
+        before = {id: known[id]["status"]}
+        is_held = status == "approved" != before[id] and await four_eyes.holds(conn, actor, id=id, known=known[id])
+        if is_held or (before[id] == status and reason is None):
             (row,) = await conn.fetch(SELECT, actor.organization_id, id)
             return SenderId(*row.values())
         at = clock.now()
@@ -333,7 +333,8 @@ async def review(conn: Connection, actor: Actor, *, id: UUID, status: str, reaso
 UNDONE_FOR = 20
 # One that has become the default since stays decided: sends may go out under it.
 REOPEN = f"""
-UPDATE sender_ids SET status = 'pending', rejection_reason = NULL, reviewed_at = NULL, is_default = false
+UPDATE sender_ids SET status = 'pending', rejection_reason = NULL, reviewed_at = NULL, first_by = NULL,
+       is_default = false
  WHERE organization_id = $1 AND id = $2 AND status IN ('approved', 'rejected')
    AND reviewed_at > $3::timestamptz - interval '{UNDONE_FOR} seconds'
 RETURNING {COLUMNS}

@@ -1,0 +1,85 @@
+"""`heliograph installation`: what holds for the whole installation."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from heliograph.accounts import installation
+from heliograph.accounts.installation import Installation
+from heliograph.base.database.pool import Connection
+from heliograph.cli.terminal.console import DataDir, Json, group, on_database, settings_of, shell, show
+
+app = group("Show and set what holds for the whole installation: its name, announcement, links and four eyes.")
+
+
+@app.command("show")
+def show_all(json: Json = False, data_dir: DataDir = None) -> None:
+    """Show the settings of the installation.
+
+    \b
+    Example:
+      heliograph installation show
+    """
+    show(on_database(installation.load, settings_of(data_dir)), json)
+
+
+@app.command("set")
+def set_(
+    name: Annotated[str | None, typer.Option(show_default=False, help="What both apps call themselves.")] = None,
+    announcement: Annotated[
+        str | None, typer.Option(show_default=False, help="Stands above every page of both apps.")
+    ] = None,
+    announcement_until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="TIME", show_default=False, help="When the announcement goes by itself."),
+    ] = None,
+    four_eyes: Annotated[
+        bool | None,
+        typer.Option(
+            "--four-eyes/--two-eyes",
+            show_default=False,
+            help="Whether a sender ID is approved once two operators have approved it.",
+        ),
+    ] = None,
+    new_quota: Annotated[
+        str | None,
+        typer.Option(metavar="MESSAGES", show_default=False, help="Quota of organizations created without one."),
+    ] = None,
+    terms_url: Annotated[
+        str | None, typer.Option(metavar="URL", show_default=False, help="Linked at the foot of the dashboard.")
+    ] = None,
+    privacy_url: Annotated[
+        str | None, typer.Option(metavar="URL", show_default=False, help="Linked at the foot of the dashboard.")
+    ] = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Set what is given; an empty value restores what is in force where nothing is set. Every process has it within two
+    seconds.
+
+    \b
+    Examples:
+      heliograph installation set --name "Acme Messaging"
+      heliograph installation set --announcement "Maintenance on Sunday" --until 2027-01-31T18:00Z
+      heliograph installation set --announcement "" --until ""
+      heliograph installation set --four-eyes
+    """
+    options = {
+        "name": name,
+        "announcement": announcement,
+        "announcement_until": announcement_until,
+        "four_eyes": None if four_eyes is None else str(four_eyes).lower(),
+        "new_quota": new_quota,
+        "terms_url": terms_url,
+        "privacy_url": privacy_url,
+    }
+    given = {option: value for option, value in options.items() if value is not None}
+    if not given:
+        raise typer.BadParameter("give what to set, such as --name or --announcement")
+
+    async def work(conn: Connection) -> Installation:
+        return await installation.change(conn, shell(), given)
+
+    show(on_database(work, settings_of(data_dir)), json)

@@ -1,0 +1,97 @@
+"""O16 Settings: what operators set for the installation, what the environment sets, and whether its mails arrive."""
+
+from __future__ import annotations
+
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from heliograph.accounts import installation
+from heliograph.accounts.installation import Installation
+from heliograph.base.errors import Invalid
+from heliograph.base.process.settings import in_force
+from heliograph.mail import outbox
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces import ranges
+from heliograph.pages.requests import Request
+from heliograph.people.mailing import trial
+from heliograph.people.operators.roles import SETTINGS_CHANGE
+
+HERE = "/console/settings"
+#: Of the environment: what somebody looks for here.
+OF_ENVIRONMENT = (
+    *("PUBLIC_URL", "CONSOLE_URL", "CONSOLE_LISTEN", "METRICS_LISTEN"),
+    *("SMTP_URL", "MAIL_FROM"),
+    *("TEXT_RETENTION_DAYS", "METADATA_RETENTION_MONTHS", "AUDIT_RETENTION_MONTHS"),
+    *("RATE_SMS_SEND", "RATE_CAMPAIGNS", "RATE_MUTATIONS", "RATE_READS"),
+)
+
+
+async def show(request: Request) -> Answer:
+    """All of them; a fragment shows how the test mail goes."""
+    values = await _values(request)
+    return Shown(template="house/mail_live.html" if request.is_fragment else "house/settings.html", values=values)
+
+
+async def save(request: Request) -> Answer:
+    """Set what the form says, all of it or nothing."""
+    try:
+        given = _given(request)
+        async with request.writing() as conn:
+            await installation.change(conn, request.who, given)
+    except Invalid as refusal:
+        return refused("house/settings.html", refusal, await _values(request))
+    request.services.installation.forget()
+    return Elsewhere(location=HERE, notice=request.text("The settings are saved."))
+
+
+async def send_mail(request: Request) -> Answer:
+    """Send a mail to oneself, by the way that all mails go."""
+    box = outbox.of(request.services.settings)
+    if box is None:
+        return Elsewhere(location=HERE, notice=request.text("No mails are sent: HELIOGRAPH_SMTP_URL is not set."))
+    async with request.writing() as conn, conn.transaction():
+        await trial.put(conn, box, user_id=request.operator.user_id, email=request.operator.email)
+    return Elsewhere(location=f"{HERE}#mail")
+
+
+def _given(request: Request) -> dict[str, str]:
+    """The fields of the form, as `installation.change` takes them. Raises Invalid."""
+    form = request.form
+    given = {name: form.get(name, "") for name in installation.NAMES}
+    given["four_eyes"] = "true" if form.get("four_eyes") else "false"
+    if given["name"].strip() == installation.PRODUCT:
+        given["name"] = ""
+    if until := given["announcement_until"]:
+        try:
+            given["announcement_until"] = ranges.moment(until, ZoneInfo(request.speech.zone), is_end=True).isoformat()
+        except (ValueError, OverflowError):
+            raise Invalid(("announcement_until", "format", "This is no day and time.")) from None
+    return given
+
+
+async def _values(request: Request) -> dict[str, Any]:
+    async with request.reading() as conn:
+        known = await installation.load(conn)
+        tried = await trial.latest(conn, user_id=request.operator.user_id)
+    settings = request.services.settings
+    shown = {name.removeprefix("HELIOGRAPH_"): (value, usual) for name, value, usual in in_force(settings)}
+    return {
+        "known": _typed(request, known),
+        "may_change": request.may(permission=SETTINGS_CHANGE),
+        "environment": [(f"HELIOGRAPH_{name}", *shown[name]) for name in OF_ENVIRONMENT],
+        "has_mail": bool(settings.smtp_url),
+        "email": request.operator.email,
+        "tried": tried,
+    }
+
+
+def _typed(request: Request, known: Installation) -> dict[str, Any]:
+    """What stands in the fields."""
+    if request.method == "POST":
+        return {name: request.form.get(name, "") for name in installation.NAMES}
+    until = known.announcement_until
+    zone = ZoneInfo(request.speech.zone)
+    return {name: getattr(known, name) for name in installation.NAMES} | {
+        "announcement_until": until.astimezone(zone).strftime("%Y-%m-%dT%H:%M") if until else "",
+        "new_quota": known.new_quota or "",
+    }

@@ -1,0 +1,49 @@
+"""A mail that an operator sends to themselves, by the way that all mails go, to see whether they arrive."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import UUID, uuid5
+
+import msgspec
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.network.smtp import Letter
+from heliograph.mail import outbox
+from heliograph.mail.outbox import Outbox
+from heliograph.people.mailing import texts
+
+KIND = "trial"
+#: Given up after this: whoever looks has gone.
+WITHIN = timedelta(minutes=5)
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """How the last one went. `state` and `reason`: as in `mails`."""
+
+    state: str
+    reason: str
+    at: datetime
+
+
+async def put(conn: Connection, box: Outbox, *, user_id: UUID, email: str) -> bool:
+    """Have it sent, in place of one that waits, in the caller's transaction. False: too many mails wait."""
+    letter = Letter(email, *texts.TEST)
+    return await outbox.put(conn, box, kind=KIND, content=letter, within=WITHIN, subject_id=_subject(user_id))
+
+
+LATEST = """
+SELECT state, reason, created_at FROM mails WHERE subject_id = $1 AND state <> 'dropped'
+ ORDER BY created_at DESC LIMIT 1
+"""
+
+
+async def latest(conn: Connection, *, user_id: UUID) -> Tried | None:
+    """How this operator's last one went, for a week."""
+    row = await conn.fetchrow(LATEST, _subject(user_id))
+    return Tried(*row.values()) if row else None
+
+
+def _subject(user_id: UUID) -> UUID:
+    """A subject of its own: the mails about a person take each other's place."""
+    return uuid5(user_id, KIND)

@@ -1,0 +1,30 @@
+"""Four eyes: where the installation wants them, a sender ID is approved once two operators have approved it."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from heliograph.accounts import installation
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor, Who
+from heliograph.base.database.pool import Connection
+
+NOTE = "UPDATE sender_ids SET first_by = $3 WHERE organization_id = $1 AND id = $2"
+
+
+async def holds(conn: Connection, actor: Actor, *, id: UUID, known: Any) -> bool:
+    """Whether an approval waits for somebody else's, in the caller's transaction, which has locked the sender ID as
+    `known` (`value`, `status`, `first_by`). The first one is noted, and stands in the audit log."""
+    mine = identity(actor.who)
+    if known["first_by"] not in (None, mine) or not (await installation.load(conn)).four_eyes:
+        return False
+    if known["first_by"] is None:
+        await conn.execute(NOTE, actor.organization_id, id, mine)
+        await audit.record(conn, actor, "sender_id.seconded", object_id=id, name=known["value"])
+    return True
+
+
+def identity(who: Who) -> str:
+    """By what two operators are told apart: an operator's id, or the user of a shell."""
+    return str(who.id) if who.id else f"{who.kind} {who.name}"

@@ -1,0 +1,139 @@
+"""O16 Settings: shown in both apps, checked, and two operators for a sender ID."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from heliograph.accounts import installation
+from heliograph.base.actor import Actor, Who
+from heliograph.base.database.pool import Pool
+from heliograph.base.errors import Invalid
+from heliograph.base.ids import uuid7
+from heliograph.sms.accepting import sender_ids
+from tests.api.conftest import Tenant
+
+from .conftest import Browser, signed_in
+
+SHELL = Who("cli", name="eva")
+
+
+async def test_what_is_set_is_shown_in_both_apps(pool: Pool, root: Browser, other_browser: Browser) -> None:
+    page = await root.get("/console/settings")
+    assert "By invitation alone" in page.words
+    fields = {"name": "Acme Messaging", "announcement": "Back on <Sunday>", "terms_url": "https://acme.test/terms"}
+    page = await root.submit(page, "/console/settings", **fields, new_quota="500")
+    assert "The settings are saved." in page.words
+    assert "Back on <Sunday>" in page.words
+    assert "Acme Messaging" in page.words
+    assert "500" in (await root.get("/console/organizations/new")).text
+    # Somebody who is not signed in sees it too.
+    page = await other_browser.get("/login")
+    assert "Acme Messaging" in page.words
+    assert "Back on &lt;Sunday&gt;" in page.text
+    assert 'href="https://acme.test/terms"' in page.text
+    async with pool.acquire() as conn:
+        (told,) = await conn.fetch("SELECT who, after FROM audit_log WHERE action = 'installation.changed'")
+    assert told["who"] == "operator"
+    assert "Acme Messaging" in told["after"]
+
+
+async def test_what_is_wrong_is_named_and_nothing_is_set(pool: Pool, root: Browser) -> None:
+    page = await root.get("/console/settings")
+    page = await root.submit(page, "/console/settings", name="Acme", terms_url="javascript:alert(1)", new_quota="many")
+    assert page.status == 422
+    assert "`terms_url` must be an http:// or https:// address" in page.words
+    assert "`new_quota` must be a number" in page.words
+    assert 'value="many"' in page.text
+    assert await installation.load(pool) == installation.Installation()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("name", "x" * 41),
+        ("announcement", "x" * 301),
+        ("announcement_until", "2027-01-31T18:00"),
+        ("announcement_until", "soon"),
+        ("four_eyes", "yes"),
+        ("new_quota", "-1"),
+        ("new_quota", "1" * 10),
+        ("privacy_url", "acme.test"),
+        ("colour", "red"),
+    ],
+)
+async def test_values_that_are_refused(pool: Pool, name: str, value: str) -> None:
+    async with pool.acquire() as conn:
+        with pytest.raises(Invalid) as refused:
+            await installation.change(conn, SHELL, {"terms_url": "https://acme.test", name: value})
+        assert [one["field"] for one in refused.value.details["fields"]] == [name]
+        assert await installation.load(conn) == installation.Installation()
+
+
+async def test_an_announcement_ends_by_itself_and_empty_values_restore(pool: Pool) -> None:
+    async with pool.acquire() as conn:
+        given = {"announcement": "Maintenance", "announcement_until": "2027-01-31T18:00Z", "name": "Acme"}
+        set_ = await installation.change(conn, SHELL, given)
+        end = datetime(2027, 1, 31, 18, tzinfo=UTC)
+        assert set_.announced(end - timedelta(seconds=1)) == "Maintenance"
+        assert set_.announced(end) == ""
+        set_ = await installation.change(conn, SHELL, {"announcement": "", "announcement_until": "", "name": ""})
+        assert set_ == installation.Installation()
+
+
+async def test_a_mail_to_oneself(pool: Pool, root: Browser) -> None:
+    """Without a server there is no button, and the address says why; the whole way is in the tests of mails."""
+    page = await root.get("/console/settings")
+    assert "HELIOGRAPH_SMTP_URL is not set" in page.words
+    token = page.form("/console/settings")["_token"]
+    page = await root.post("/console/settings/mail", {"_token": token})
+    assert "No mails are sent" in page.words
+    async with pool.acquire() as conn:
+        assert await conn.fetchval("SELECT count(*) FROM mails") == 0
+
+
+async def test_two_operators_approve_a_sender_id(
+    pool: Pool, tenant: Tenant, root: Browser, other_browser: Browser
+) -> None:
+    async with pool.acquire() as conn:
+        await installation.change(conn, SHELL, {"four_eyes": "true"})
+        asked = await sender_ids.request(conn, tenant.actor, value="PADARIA")
+    here = f"/console/approvals/{tenant.id}/{asked.id}"
+    page = await root.submit(await root.get("/console/approvals"), f"{here}/approve")
+    assert "It is approved once another operator does so too." in page.words
+    assert "It waits for another operator." in page.words
+    assert f"{here}/approve" not in page.text
+    # Once more by the same operator, as by a page that was open: it still waits.
+    page = await root.post(f"{here}/approve", {"_token": page.form("/console/logout")["_token"]})
+    assert "PADARIA" in page.words
+    await signed_in(pool, other_browser, "operator", "rui@example.com")
+    page = await other_browser.get("/console/approvals")
+    assert "Eva approved it" in page.words
+    page = await other_browser.submit(page, f"{here}/approve")
+    assert "“PADARIA” is approved." in page.words
+    async with pool.acquire() as conn:
+        (one,) = [one for one in await sender_ids.list_all(conn, tenant.actor) if one.id == asked.id]
+        told = await conn.fetch(
+            "SELECT action FROM audit_log WHERE object_id = $1 AND who = 'operator' ORDER BY id", str(asked.id)
+        )
+    assert one.status == "approved"
+    assert [row["action"] for row in told] == ["sender_id.seconded", "sender_id.reviewed"]
+
+
+async def test_two_shells_and_a_rejection(pool: Pool, tenant: Tenant) -> None:
+    def by(name: str) -> Actor:
+        return Actor(tenant.id, None, "live", frozenset(), "active", by=Who("cli", name=name))
+
+    async with pool.acquire() as conn:
+        await installation.change(conn, SHELL, {"four_eyes": "true"})
+        asked = await sender_ids.request(conn, tenant.actor, value="PADARIA")
+        first = await sender_ids.review(conn, by("eva"), id=asked.id, status="approved")
+        assert first.status == "pending"
+        # A rejection needs no second one, and the next request begins anew.
+        rejected = await sender_ids.review(conn, by("eva"), id=asked.id, status="rejected", reason="No.")
+        assert rejected.status == "rejected"
+        await sender_ids.request(conn, tenant.actor, value="PADARIA")
+        assert (await sender_ids.review(conn, by("rui"), id=asked.id, status="approved")).status == "pending"
+        person = Actor(tenant.id, None, "live", frozenset(), "active", by=Who("operator", uuid7(), "Ana"))
+        assert (await sender_ids.review(conn, person, id=asked.id, status="approved")).status == "approved"
