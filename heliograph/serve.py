@@ -3,6 +3,9 @@ console → the server.
 
 Several of them may share a port (SO_REUSEPORT); they share nothing but the database. The rule nobody may break: a
 process that is told to stop answers what it has begun, and takes nothing new.
+
+
+It has over 400 lines because the process is put together here, part by part, and taken apart in the opposite order.
 """
 
 from __future__ import annotations
