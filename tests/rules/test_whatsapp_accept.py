@@ -34,6 +34,7 @@ from heliograph.whatsapp.mirror.templates import (
 from heliograph.whatsapp.money.wallet import WalletInsufficientFunds
 from tests.rules import factories, whatsapp_factories
 from tests.rules.factories import TO
+from tests.rules.test_accept import PAST
 from tests.rules.test_limits import within_one_minute
 from tests.rules.whatsapp_factories import Made, check_wallets, made
 
@@ -91,9 +92,11 @@ async def stored(pool: Pool) -> int:
 # ── One message ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_one_alone_is_stored_and_answered_as_one_of_many(acceptor: Acceptor, pool: Pool) -> None:
+@pytest.mark.parametrize("kept", [72, 1])
+async def test_one_alone_is_stored_and_answered_as_one_of_many(pool: Pool, kept: int) -> None:
     """`whatsapp_accept_one` and `whatsapp_accept`: the same sends of two organizations, of which one's never come
     alone."""
+    acceptor = Acceptor(pool, settings=Settings(idempotency_hours=kept))
     alone, among, others = [await made(pool, balance=balance) for balance in (250_000, 250_000, 10_000_000)]
     key, campaign = uuid7(), uuid7()
     varieties: list[dict[str, Any]] = [
@@ -104,7 +107,7 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(acceptor: Accepto
         {"mode": "test"},
         {"mode": "test", "key_name": "of a test", "content": TextReply("free")},
         {"by": Who("person", PERSON), "key_name": "of a person"},
-        {"key_name": "past"},  # its earlier use does not count any more, and stands in the way
+        {"key_name": "past"},  # its earlier use does not count any more; kept for an hour, it stands in the way
         {"to": OPTED_OUT},
         {"to": OPTED_OUT, "key_name": "opted out"},
         {"content": msgspec.structs.replace(SHIPPED, name="nothing_like_it")},
@@ -122,7 +125,7 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(acceptor: Accepto
     for one in (alone, among):
         await within_one_minute(pool)
         await attempt(acceptor, send(one, key_name="past"))
-        await pool.execute("UPDATE send_keys SET created_at = created_at - interval '73 hours'")
+        await pool.execute(PAST, timedelta(hours=kept + 1), kept >= 24, one.organization_id)
         said_stop = "INSERT INTO opt_outs VALUES ($1, $2, '2026-01-02T03:04:05Z', 'test')"
         await pool.execute(said_stop, one.organization_id, OPTED_OUT)
         await whatsapp_factories.conversation(pool, one, to=OPEN)
