@@ -2,8 +2,8 @@
 
 The messages are made in SQL as a month of traffic would have left them: ids of the last 30 days, half of them of the
 organization that sends now, each with its text, idempotency record, attempt, supplier id, receipt and
-event. Loading writes no WAL (tables truncated in the same transaction under `wal_level = minimal`) and freezes rows,
-so that neither vacuum nor checkpoints of the loading are measured afterwards.
+event; `holdings` adds what else there is. Loading writes no WAL (tables truncated in the same transaction under
+`wal_level = minimal`) and freezes rows, so that neither vacuum nor checkpoints of the loading are measured afterwards.
 """
 
 from __future__ import annotations
@@ -19,26 +19,34 @@ from bench import machine
 from bench.accept import Lengths, once
 from bench.dashboards import dashboards
 from bench.figures import Report
+from bench.holdings import CAMPAIGN, ORGANIZATION, ORGANIZATIONS, SUPPLIER, SUPPLIERS, hold, organizations
 from bench.load import TEXT
+from bench.pages import pages
 from bench.stage import BenchError, Stage
 from heliograph.base.database.migrate import DAILY, day_name, make_days, make_partitions
 
 DAYS = 30
 #: Space of one message in all tables with their indexes, and of its helper while it is made; kB.
-KB_EACH = 2.8
+KB_EACH = 3.4
 #: Skipping WAL is for tables that are filled in the transaction that truncates them.
 MINIMAL = {"wal_level": "minimal", "max_wal_senders": "0"}
 
 # n is a message's number, from old to new; everything else follows from it. The ids are UUIDv7 of their time.
-IDS = """
+IDS = f"""
 CREATE UNLOGGED TABLE bench_ids AS
-SELECT n, at, md5('s' || n) AS hash,
-       CASE n % 2 WHEN 0 THEN $1::uuid
-                  ELSE ('00000000-0000-7000-8000-0000000000' || lpad((n % 50)::text, 2, '0'))::uuid
-       END AS organization_id,
+SELECT n, at, md5('s' || n) AS hash, organization_id, n % 100 IN (6, 7) AS failed,
+       CASE n % {SUPPLIERS} WHEN 0 THEN $5::uuid
+            ELSE ('{SUPPLIER}' || lpad((n % {SUPPLIERS})::text, 12, '0'))::uuid
+       END AS supplier_id,
+       CASE WHEN n % 10 IN (4, 5) THEN {CAMPAIGN} END AS campaign_id,
        (head || '7' || substr(hash, 1, 3) || '8' || substr(hash, 4, 15))::uuid AS id,
        (head || '7' || substr(hash, 17, 3) || '9' || substr(hash, 12, 15))::uuid AS event_id
-  FROM (SELECT n, at, md5(n::text) AS hash, lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') AS head
+  FROM (SELECT n, at, md5(n::text) AS hash, lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') AS head,
+               CASE n % 2 WHEN 0 THEN $1::uuid
+                    ELSE ('{ORGANIZATION}' || lpad((1 + floor({ORGANIZATIONS - 1}
+                             * power(('x' || left(md5('o' || n), 8))::bit(32)::bigint / 4294967296.0, 3))
+                         )::text, 12, '0'))::uuid
+               END AS organization_id
           FROM (SELECT n, $2::timestamptz + n * $3::interval / $4::int AS at
                   FROM generate_series(0, $4::int - 1) AS n) AS number
        ) AS timed
@@ -46,13 +54,16 @@ SELECT n, at, md5('s' || n) AS hash,
 #: Columns of each table, and their values made from `bench_ids`.
 ROWS = {
     "messages": (
-        "organization_id, id, status, mode, recipient, sender, sender_id, encoding, segments, guarantee, request_id,"
-        " accepted_at, sent_at, delivered_at, event_id, country, body, balance_after, receipt, receipt_attempt,"
-        " receipt_state, receipt_error, receipt_at",
-        "organization_id, id, 'delivered', 'live', '+25884' || lpad((n % 10000000)::text, 7, '0'), 'HELIOGRAPH',"
-        " '{sender}'::uuid, 'gsm7', 1::smallint, 'at_least_once', hash, at, at + interval '20 ms',"
-        " at + interval '3 s', event_id, 'MZ', '{text}', (1000000000 - n)::bigint, hash::uuid, 1::smallint,"
-        " 'delivered', '000', at + interval '3 s'",
+        "organization_id, id, status, mode, recipient, sender, sender_id, supplier_id, network, encoding, segments,"
+        " guarantee, request_id, campaign_id, accepted_at, sent_at, delivered_at, failed_at, failure_code, event_id,"
+        " country, body, balance_after, receipt, receipt_attempt, receipt_state, receipt_error, receipt_at",
+        "organization_id, id, CASE WHEN failed THEN 'undelivered' ELSE 'delivered' END, 'live',"
+        " '+25884' || lpad((n % 10000000)::text, 7, '0'), 'HELIOGRAPH', '{sender}'::uuid, supplier_id, '643-01',"
+        " 'gsm7', CASE n % 50 WHEN 2 THEN 2 ELSE 1 END::smallint, 'at_least_once', hash, campaign_id, at,"
+        " at + interval '20 ms', CASE WHEN NOT failed THEN at + interval '3 s' END,"
+        " CASE WHEN failed THEN at + interval '3 s' END, CASE WHEN failed THEN 'undelivered' END, event_id, 'MZ',"
+        " '{text}', (1000000000 - n)::bigint, hash::uuid, 1::smallint,"
+        " CASE WHEN failed THEN 'undelivered' ELSE 'delivered' END, '000', at + interval '3 s'",
     ),
     "send_keys": (
         "organization_id, key_hash, made_on, request_hash, message_id, created_at",
@@ -61,12 +72,13 @@ ROWS = {
     "attempts": (
         "organization_id, message_id, attempt, target_id, reference, state, started_at, ended_at,"
         " supplier_message_id, recipient_suffix",
-        "organization_id, id, 1::smallint, '{supplier}'::uuid, (n % 65536)::integer, 'accepted', at, at, n::text,"
+        "organization_id, id, 1::smallint, supplier_id, (n % 65536)::integer, 'accepted', at, at, n::text,"
         " lpad((n % 10000000)::text, 8, '4')",
     ),
     "events": (
         "organization_id, id, kind, message_id, request_id, data, created_at",
-        'organization_id, event_id, \'message.delivered\', id, hash, \'{{"message":{{"id":"\' || id ||'
+        "organization_id, event_id, CASE WHEN failed THEN 'message.failed' ELSE 'message.delivered' END, id, hash,"
+        ' \'{{"message":{{"id":"\' || id ||'
         ' \'","clientReference":null,"channel":"sms","to":"+258840000000","status":"delivered",'
         '"segments":1,"acceptedAt":"2026-01-01T00:00:00.000Z","sentAt":"2026-01-01T00:00:00.000Z",'
         '"deliveredAt":"2026-01-01T00:00:00.000Z","failedAt":null,"failure":null}}}}\', at',
@@ -103,6 +115,7 @@ async def growth(stage: Stage, report: Report, lengths: Lengths) -> None:
     report.add("growth_full", f"accepted, 64 connections, {amount} stored", [one.rate for one in results], "/s")
     report.ratio("growth_ratio", f"accepted with {amount} stored ÷ with none", "growth_full", "growth_none")
     report.costs["accept, grown"] = results[-1].costs(results[-1].accepted)
+    await pages(stage, report)
     await dashboards(stage, report, lengths)
     await stage.empty()
 
@@ -114,11 +127,12 @@ async def fill(stage: Stage, amount: int) -> float:
         await make_partitions(conn, start.date())
         await make_days(conn, datetime.now(UTC).date() - KEYS_KEPT, ahead=KEYS_KEPT.days)
         sender = await conn.fetchval("SELECT id FROM sender_ids WHERE organization_id = $1", stage.organization)
-        supplier = await conn.fetchval("SELECT id FROM suppliers")
+        supplier = await conn.fetchval("SELECT id FROM suppliers ORDER BY id LIMIT 1")
+        await organizations(conn, stage.organization)
         await conn.execute("DROP TABLE IF EXISTS bench_ids")
-        await conn.execute(IDS, stage.organization, start, timedelta(days=DAYS), amount, timeout=3600)
+        await conn.execute(IDS, stage.organization, start, timedelta(days=DAYS), amount, supplier, timeout=3600)
         await conn.execute("CREATE INDEX ON bench_ids USING brin (at)", timeout=600)
-    names = {"sender": sender, "supplier": supplier, "text": TEXT}
+    names = {"sender": sender, "text": TEXT}
     work: list[tuple[str, str, str]] = []
     for table, (columns, values) in ROWS.items():
         select = f"SELECT {values.format(**names)} FROM bench_ids"
@@ -136,10 +150,11 @@ async def fill(stage: Stage, amount: int) -> float:
     async with asyncio.TaskGroup() as group:
         for target, columns, select in work:
             group.create_task(one(target, columns, select))
+    await hold(stage, amount)
     async with stage.connection() as conn:
         await conn.execute("DROP TABLE bench_ids")
-        # Everything is frozen, so this only notes that it is: autovacuum has nothing to do while we measure.
-        await conn.execute(f"VACUUM (ANALYZE) {', '.join(ROWS)}", timeout=1200)
+        # Messages are frozen, so this only notes that they are: autovacuum has nothing to do while we measure.
+        await conn.execute("VACUUM (ANALYZE)", timeout=3600)
         size: int = await conn.fetchval("SELECT pg_database_size(current_database())")
     return size / 2**30
 
