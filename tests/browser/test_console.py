@@ -9,7 +9,9 @@ from pathlib import Path
 import pyotp
 import pytest
 
+from heliograph.base import crypto
 from heliograph.base.actor import SYSTEM
+from heliograph.base.database import clock
 from heliograph.console.table import ROUTES
 from heliograph.people import links, users
 from heliograph.people.operators import accounts
@@ -21,7 +23,12 @@ from heliograph.sms.accepting import sender_ids
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.lookups import accounts as lookup_accounts
 from heliograph.sms.management import drafts, rerouting
+from heliograph.sms.reports import receipts
+from heliograph.sms.reports.keys import ReceivedReceipt
+from heliograph.suppliers.contract import Receipt, ReceiptState
+from heliograph.whatsapp.mirror import apps
 from tests.processes import until_true
+from tests.rules import whatsapp_factories
 
 from .conftest import DAY, LONG, NIGHT, PASSWORD, Look, Site, browsing, looks
 from .test_accessible import RUN, VENDOR
@@ -275,6 +282,20 @@ async def test_every_page_of_the_console(site: Site) -> None:
         await tariffs.import_rates(conn, [(1, rate)], kind="price", name="standard")
         (prices,) = await tariffs.list_tariffs(conn, "price")
         (entry, *_) = await rerouting.history(conn, route_id=way.id)
+        app = await apps.ensure_app(conn, apps.seal_key(site.made.settings), "900", "secret", "verify", clock.now())
+    of = site.made.actor.organization_id
+    account, _ = await whatsapp_factories.account(site.pool, of, app)  # nobody listens at its address
+    token = crypto.seal(apps.seal_key(site.made.settings), b"token", f"whatsapp_accounts/{account}/token")
+    await site.pool.execute("UPDATE whatsapp_accounts SET token = $2 WHERE id = $1", account, token)
+    await whatsapp_factories.number(site.pool, of, account)
+    await whatsapp_factories.template(site.pool, of, account)
+    receipt = Receipt(("nobody-s",), ReceiptState.UNDELIVERED, "258841234567", "G00GLE", b"nobody-s")
+    async with site.pool.acquire() as conn, conn.transaction():
+        await receipts.store(conn, [ReceivedReceipt(supplier.id, receipt)], policies={})
+    place = await site.pool.fetchrow(
+        "SELECT received_on, supplier_id, fingerprint FROM receipts WHERE keys = $1", ["nobody-s"]
+    )
+    assert place is not None
     organization = str(site.made.actor.organization_id)
     ids = {
         "organizations": organization,
@@ -285,6 +306,8 @@ async def test_every_page_of_the_console(site: Site) -> None:
         "routes": str(way.id),
         "lookups": str(looked_up_by),
         "rates": str(prices.id),
+        "whatsapp": str(account),
+        "receipts": str(place["fingerprint"]),
     }
     paths = []
     for route in ROUTES:
@@ -298,6 +321,8 @@ async def test_every_page_of_the_console(site: Site) -> None:
                 continue  # of a thing that is not there
             path = route.path.replace("{organization}", organization).replace("{month}", "2026-01")
             path = path.replace("{entry}", str(entry.id))
+            if path.endswith("/match"):  # a receipt is named with its day and its supplier
+                path += f"?on={place['received_on']}&supplier={place['supplier_id']}"
             paths.append(re.sub(r"\{id\}", str(asked.id) if room == "approvals" else ids.get(room, ""), path))
     for path in paths:
         await look(path)

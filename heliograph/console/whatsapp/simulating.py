@@ -80,5 +80,5 @@ async def _values(request: Request) -> dict[str, Any]:
         "numbers": [(str(row["id"]), row["display_phone_number"]) for row in numbers],
         "statuses": simulated.STATUSES,
         "typed": {name: form.get(name, "") for name in ("number", "from", "text", "message", "status")},
-        "what": form.get("what", ""),
+        "what": "status" if "status" in (form.get("what"), request.query.get("what")) else "message",
     }
