@@ -55,6 +55,8 @@ ACTIONS = {
     "sender_id.requested": "Sender ID requested",
     "installation.changed": "Settings of the installation changed",
     "sender_id.seconded": "Sender ID approved by the first of two operators",
+    "sender_id.asked": "Question about a sender ID asked",
+    "sender_id.answered": "Question about a sender ID answered",
     "sender_id.reviewed": "Sender ID approved, rejected or suspended",
     "sender_id.default_changed": "Default sender ID changed",
     "sender_id.registered": "Registration of a sender ID changed",

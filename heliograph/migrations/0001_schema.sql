@@ -1214,7 +1214,10 @@ CREATE TABLE sender_ids (
     created_at       timestamptz NOT NULL,
     reviewed_at      timestamptz,
     first_by         text CHECK (length(first_by) BETWEEN 1 AND 300),
+    question         text CHECK (length(question) BETWEEN 1 AND 500),
+    answer           text CHECK (length(answer) BETWEEN 1 AND 1000),
     PRIMARY KEY (organization_id, id),
+    CONSTRAINT sender_ids_answers CHECK (answer IS NULL OR question IS NOT NULL),
     CONSTRAINT sender_ids_default_is_approved CHECK (NOT is_default OR status = 'approved')
 );
 CREATE UNIQUE INDEX sender_ids_value ON sender_ids (organization_id, lower(value));
@@ -1225,6 +1228,7 @@ CREATE INDEX sender_ids_approved ON sender_ids (lower(value)) WHERE status = 'ap
 CREATE INDEX sender_ids_pending ON sender_ids (id) WHERE status = 'pending';
 CREATE INDEX sender_ids_alike ON sender_ids (translate(lower(value), '013457i8 ._&-', 'oleastlb')) WHERE status = 'approved';
 COMMENT ON TABLE sender_ids IS 'tenant: names and numbers that an organization may send from';
+COMMENT ON COLUMN sender_ids.question IS 'what operators want to know before they decide; NULL: nothing. answer is the organization''s';
 COMMENT ON COLUMN sender_ids.first_by IS 'the first of two operators who approved it, while the installation wants four eyes; NULL: nobody yet';
 
 CREATE TABLE sender_registrations (

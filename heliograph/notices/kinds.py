@@ -49,6 +49,8 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         # reason: the operator's words, if any
         "sender.approved": Kind("/senders", scope="sender_ids:read"),
         "sender.rejected": Kind("/senders", scope="sender_ids:read", ways=WAYS),
+        # reason: the question
+        "sender.asked": Kind("/senders", scope="sender_ids:write", ways=WAYS),
         "sender.suspended": Kind("/senders", scope="sender_ids:read", ways=WAYS),
         "template.rejected": Kind("/templates", scope="whatsapp:read"),
         "template.paused": Kind("/templates", scope="whatsapp:read"),

@@ -47,6 +47,7 @@ NOTICES: Mapping[str, str] = {
     "import.finished": "An import is finished",
     "sender.approved": "A sender ID was approved",
     "sender.rejected": "A sender ID was rejected",
+    "sender.asked": "The operator asks about a sender ID",
     "sender.suspended": "A sender ID was suspended",
     "template.rejected": "A template was rejected",
     "template.paused": "A template is paused",

@@ -7,9 +7,12 @@ import pytest
 from heliograph.accounts import organizations
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
+from heliograph.base.errors import NotFound
 from heliograph.overview.installation import approvals
-from heliograph.sms.accepting import sender_ids
+from heliograph.sms.accepting import sender_ids, sender_questions
+from heliograph.sms.accepting.sender_questions import NothingToAnswer
 from tests.api.conftest import Tenant
+from tests.pages.conftest import make_person
 
 from .conftest import Browser
 
@@ -83,3 +86,41 @@ async def test_what_is_not_there_and_what_is_too_late(pool: Pool, tenant: Tenant
     # Another organization's id with this sender.
     assert (await root.post(f"/console/approvals/{other.id}/{asked.id}/approve", {"_token": token})).status == 404
     assert (await root.get(f"/console/approvals/{other.id}/{asked.id}/reject")).status == 404
+
+
+async def test_the_organization_is_asked_and_answers(
+    pool: Pool, tenant: Tenant, root: Browser, other_browser: Browser
+) -> None:
+    async with pool.acquire() as conn:
+        asked = await sender_ids.request(conn, tenant.actor, value="PADARIA")
+    here = f"/console/approvals/{tenant.id}/{asked.id}"
+    page = await root.get(f"{here}/ask")
+    wrong = await root.submit(page, f"{here}/ask", question=" ")
+    assert wrong.status == 422
+    page = await root.submit(page, f"{here}/ask", question="Which <company> is this?")
+    assert "is asked." in page.words
+    assert "no answer yet" in page.words
+    await make_person(pool, tenant, "ana@example.com")
+    await other_browser.sign_in("ana@example.com")
+    assert "The operator asks about the sender ID “PADARIA”." in (await other_browser.get("/notices")).words
+    page = await other_browser.get("/senders")
+    assert "Which &lt;company&gt; is this?" in page.text
+    page = await other_browser.submit(page, f"/senders/{asked.id}/answer", answer="  ")
+    assert "Write an answer first." in page.words
+    page = await other_browser.submit(page, f"/senders/{asked.id}/answer", answer="Padaria Central Lda")
+    assert "is with the operator" in page.words
+    page = await root.get("/console/approvals")
+    assert "Padaria Central Lda" in page.words
+    token = page.form(f"{here}/approve")["_token"]
+    await root.submit(page, f"{here}/approve")
+    # It is decided: nothing is asked any more, nobody waits for an answer.
+    assert (await root.post(f"{here}/ask", {"_token": token, "question": "Why?"})).status == 409
+    page = await other_browser.get("/senders")
+    assert "The operator asks" not in page.words
+    async with pool.acquire() as conn:
+        with pytest.raises(NothingToAnswer):
+            await sender_questions.answer(conn, tenant.actor, id=asked.id, answer="Late")
+        other = await organizations.create(conn, name="Other")
+        with pytest.raises(NotFound):
+            their = Actor(other.id, None, "live", frozenset(), "active")
+            await sender_questions.answer(conn, their, id=asked.id, answer="Mine")

@@ -67,6 +67,7 @@ PAIRS = {
     "sender request": f"{ONE}/senders",
     "sender list": f"{ONE}/keys",
     "sender approve": "/console/approvals/{organization}/{id}/approve",
+    "sender ask": "/console/approvals/{organization}/{id}/ask",
     "sender reject": "/console/approvals/{organization}/{id}/reject",
     "sender suspend": f"{ONE}/senders/{{sender}}/suspend",
     "sender default": f"{ONE}/senders/{{sender}}/default",

@@ -21,6 +21,7 @@ FACTS: dict[str, dict[str, str | int]] = {
     "webhook.disabled": {"reason": "failing"},
     "import.finished": {"created": 1200, "updated": 3, "rejected": 2},
     "sender.rejected": {"reason": "Not your name."},
+    "sender.asked": {"reason": "Which company is this?"},
     "number.quality": {"rating": "red"},
     "quota.used": {"left": 5, "total": 1000},
     "key.ending": {"until": "2027-01-02T03:04:05.000Z"},

@@ -25,7 +25,7 @@ from heliograph.cli.terminal.console import (
 )
 from heliograph.senders import registrations
 from heliograph.senders.registrations import Registered
-from heliograph.sms.accepting import sender_ids
+from heliograph.sms.accepting import sender_ids, sender_questions
 from heliograph.sms.accepting.sender_ids import SenderId
 from heliograph.sms.dispatch import suppliers
 
@@ -111,7 +111,7 @@ def suspend(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Suspend a sender ID: nothing is sent from it until it is approved again. If it was the default, no default
+    """Suspend a sender ID: nothing is sent from it until it is approved again. If it was the default, there is no
     default any more.
 
     \b
@@ -119,6 +119,32 @@ def suspend(
       heliograph sender suspend ACME --reason "Complaints"
     """
     _review(which, org, "suspended", reason, json, data_dir)
+
+
+@app.command("ask")
+def ask(
+    which: Which,
+    question: Annotated[
+        str, typer.Argument(help="1 to 500 characters; its people are told, and answer on their page.")
+    ],
+    org: Org = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Ask an organization about a sender ID that waits for a decision, in place of an earlier question.
+
+    \b
+    Example:
+      heliograph sender ask ACME "Which company is this?" --org "Acme Lda"
+    """
+
+    async def work(conn: Connection) -> SenderId:
+        actor = await operator(conn, org)
+        id = await _id(conn, actor, which)
+        await sender_questions.ask(conn, actor, id=id, question=question)
+        return await sender_ids.find(conn, actor, which=str(id))
+
+    show(on_database(work, settings_of(data_dir)), json)
 
 
 @app.command("default")

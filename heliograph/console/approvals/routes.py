@@ -11,5 +11,7 @@ ROUTES: tuple[Route, ...] = (
     post("/console/approvals/{organization}/{id}/approve", senders.approve, permission=APPROVE),
     get("/console/approvals/{organization}/{id}/reject", senders.show_reject, permission=APPROVE),
     post("/console/approvals/{organization}/{id}/reject", senders.reject, permission=APPROVE),
+    get("/console/approvals/{organization}/{id}/ask", senders.show_ask, permission=APPROVE),
+    post("/console/approvals/{organization}/{id}/ask", senders.ask, permission=APPROVE),
     post("/console/approvals/{organization}/{id}/undo", senders.undo, permission=APPROVE),
 )

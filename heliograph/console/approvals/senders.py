@@ -11,7 +11,7 @@ from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE
-from heliograph.sms.accepting import four_eyes, sender_ids
+from heliograph.sms.accepting import four_eyes, sender_ids, sender_questions
 
 HERE = "/console/approvals"
 
@@ -54,6 +54,23 @@ async def reject(request: Request) -> Answer:
         return refused("approvals/sender_reject.html", refusal, await _values(request))
 
 
+async def show_ask(request: Request) -> Answer:
+    """The form for a question to the organization."""
+    return Shown(template="approvals/sender_ask.html", values=await _values(request))
+
+
+async def ask(request: Request) -> Answer:
+    """Ask the organization, whose people are told; the sender ID goes on waiting."""
+    try:
+        async with request.writing() as conn:
+            one = await organization(conn, request)
+            asked = request.form.get("question", "")
+            await sender_questions.ask(conn, acting_for(request, one), id=request.id(), question=asked)
+    except Invalid as refusal:
+        return refused("approvals/sender_ask.html", refusal, await _values(request))
+    return Elsewhere(location=HERE, notice=request.text("%(name)s is asked.", name=one.name))
+
+
 async def undo(request: Request) -> Answer:
     """Take a decision of just now back."""
     async with request.writing() as conn:
@@ -90,4 +107,5 @@ async def _values(request: Request) -> dict[str, Any]:
         "canned": words.REJECTED_SENDER,
         "chosen": request.form.get("canned", ""),
         "reason": request.form.get("reason", ""),
+        "question": request.form.get("question", ""),
     }

@@ -28,6 +28,7 @@ ROUTES: tuple[Route, ...] = (
     shared("GET", "/senders", senders.show, "sender_ids:read"),
     shared("GET", "/senders/new", senders.show_new, "sender_ids:write"),
     shared("POST", "/senders", senders.ask, "sender_ids:write"),
+    shared("POST", "/senders/{id}/answer", senders.answer, "sender_ids:write"),
     shared("POST", "/senders/{id}/default", senders.make_default, "sender_ids:write"),
     get("/audit", audit.show, permission=AUDIT),
     post("/audit/export", audit.export, permission=AUDIT),

@@ -18,8 +18,9 @@ from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.senders import registrations
 from heliograph.senders.registrations import Standing
-from heliograph.sms.accepting import sender_ids
+from heliograph.sms.accepting import sender_ids, sender_questions
 from heliograph.sms.accepting.sender_ids import SenderId, SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
+from heliograph.sms.accepting.sender_questions import Question
 
 #: Sender IDs that are listed with who asked for them; older ones are listed without.
 TOLD = 200
@@ -35,6 +36,8 @@ class SenderLine(msgspec.Struct, frozen=True):
     sent: Sent | None
     #: Where it is registered, or how far that is, and in which words.
     registrations: list[tuple[Standing, str]]
+    #: What the operator wants to know before deciding; None: nothing.
+    question: Question | None
 
 
 async def show(request: Request) -> Answer:
@@ -49,6 +52,7 @@ async def show(request: Request) -> Answer:
         standing = await registrations.standing(
             conn, organization_id=actor.organization_id, sender_ids=[one.id for one in listed]
         )
+        questions = await sender_questions.asked(conn, actor, ids=[one.id for one in listed])
     registered: dict[UUID, list[tuple[Standing, str]]] = {}
     for place in standing:
         registered.setdefault(place.sender_id, []).append((place, request.text(words.REGISTRATIONS[place.state])))
@@ -57,7 +61,8 @@ async def show(request: Request) -> Answer:
         entry = told.get(str(one.id))
         by = "" if entry is None else entry.who_name or request.text(words.AUTHORS[entry.who])
         asked_at = one.created_at if entry is None else entry.at
-        lines.append(SenderLine(one, asked_at, by, sent.get(one.value), registered.get(one.id, [])))
+        places, question = registered.get(one.id, []), questions.get(one.id)
+        lines.append(SenderLine(one, asked_at, by, sent.get(one.value), places, question))
     values = {
         "lines": lines,
         "may_ask": _may_ask(request),
@@ -91,6 +96,22 @@ async def ask(request: Request) -> Answer:
         wrong = Invalid(("value", refusal.code, refusal.message))
         return refused("organization/senders_new.html", wrong, await _typed(request, value))
     said = request.text("“%(value)s” waits for the operator's decision.", value=asked)
+    return Elsewhere(location=request.to("/senders"), notice=said)
+
+
+async def answer(request: Request) -> Answer:
+    """Say what the operator wants to know before deciding."""
+    id = request.id()
+
+    async def work(conn: Connection) -> str:
+        given = request.form.get("answer", "")
+        return await sender_questions.answer(conn, request.acting("live"), id=id, answer=given)
+
+    try:
+        value = await request.once(work)
+    except Invalid:
+        return Elsewhere(location=request.to("/senders"), notice=request.text("Write an answer first."))
+    said = request.text("Your answer about “%(value)s” is with the operator.", value=value)
     return Elsewhere(location=request.to("/senders"), notice=said)
 
 

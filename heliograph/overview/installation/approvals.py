@@ -42,6 +42,9 @@ class Waiting(msgspec.Struct, frozen=True):
     #: Who approved it first, where two have to (`sms.accepting.four_eyes.identity`), and their name; None, "": nobody.
     first_by: str | None
     first_name: str
+    #: What its organization is asked, and what it answered; None: nothing.
+    question: str | None
+    answer: str | None
     #: Sender IDs of the organization by what was decided.
     approved: int
     rejected: int
@@ -53,7 +56,8 @@ class Waiting(msgspec.Struct, frozen=True):
 # The look-alikes by their index; a number reads as nothing but itself.
 WAITING = f"""
 SELECT s.organization_id, o.name AS organization, o.state, o.created_at AS organization_since,
-       s.id, s.value, s.status, s.is_default, s.rejection_reason, s.created_at, s.reviewed_at, s.first_by,
+       s.id, s.value, s.status, s.is_default, s.rejection_reason, s.created_at, s.reviewed_at,
+       s.first_by, s.question, s.answer,
        (SELECT name FROM users WHERE id::text = s.first_by) AS first_name, known.approved, known.rejected,
        alike.ids AS alike_ids, alike.found AS alike
   FROM (SELECT * FROM sender_ids WHERE status = 'pending' ORDER BY id LIMIT $1) s
@@ -88,6 +92,8 @@ async def waiting(conn: Connection) -> list[Waiting]:
             sender=SenderId(**{name: row[name] for name in columns}),
             first_by=row["first_by"],
             first_name=row["first_name"] or row["first_by"] or "",
+            question=row["question"],
+            answer=row["answer"],
             approved=row["approved"],
             rejected=row["rejected"],
             brand=brand(row["value"]),

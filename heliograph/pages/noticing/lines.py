@@ -80,6 +80,8 @@ def title(known: Speech, one: Noticed) -> str:
             return text("The sender ID “%(name)s” was approved.", name=name)
         case "sender.rejected":
             return text("The sender ID “%(name)s” was rejected.", name=name)
+        case "sender.asked":
+            return text("The operator asks about the sender ID “%(name)s”.", name=name)
         case "sender.suspended":
             return text("The sender ID “%(name)s” was suspended.", name=name)
         case "template.rejected":
@@ -131,6 +133,8 @@ def several(known: Speech, kind: str, number: int) -> str:
             return count("%(num)s sender ID was approved.", "%(num)s sender IDs were approved.", number)
         case "sender.rejected":
             return count("%(num)s sender ID was rejected.", "%(num)s sender IDs were rejected.", number)
+        case "sender.asked":
+            return count("%(num)s sender ID is asked about.", "%(num)s sender IDs are asked about.", number)
         case "sender.suspended":
             return count("%(num)s sender ID was suspended.", "%(num)s sender IDs were suspended.", number)
         case "template.rejected":

@@ -241,6 +241,8 @@ ON CONFLICT (organization_id, lower(value)) DO UPDATE
        value = CASE known.status WHEN 'rejected' THEN excluded.value ELSE known.value END,
        rejection_reason = CASE known.status WHEN 'rejected' THEN NULL ELSE known.rejection_reason END,
        first_by = CASE known.status WHEN 'rejected' THEN NULL ELSE known.first_by END,
+       question = CASE known.status WHEN 'rejected' THEN NULL ELSE known.question END,
+       answer = CASE known.status WHEN 'rejected' THEN NULL ELSE known.answer END,
        reviewed_at = CASE known.status WHEN 'rejected' THEN NULL ELSE known.reviewed_at END
 RETURNING {COLUMNS}
 """
