@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from uuid import UUID
 
 import msgspec
 
@@ -29,6 +30,17 @@ async def names(conn: Connection, actor: Actor, *, phones: Collection[str]) -> d
     """What those of the numbers are called that are contacts."""
     rows = await conn.fetch(NAMES, actor.organization_id, list(phones), actor.mode) if phones else []
     return {row["phone"]: row["name"] for row in rows}
+
+
+BY_NUMBER = """
+SELECT id, name FROM contacts WHERE organization_id = $1 AND phone = ANY ($2) AND mode = $3 ORDER BY id LIMIT 1
+"""
+
+
+async def by_number(conn: Connection, actor: Actor, *, phones: Collection[str]) -> tuple[UUID, str] | None:
+    """(id, name) of the contact with one of these spellings of a number."""
+    row = await conn.fetchrow(BY_NUMBER, actor.organization_id, list(phones), actor.mode)
+    return None if row is None else (row["id"], row["name"])
 
 
 SUGGEST = """

@@ -61,6 +61,9 @@ ACTIONS = (
     Action("New contact", "/contacts/new", scope="contacts:write"),
     Action("Opt-outs", "/contacts/opt-outs", scope="contacts:read"),
     Action("Exports", "/exports"),
+    Action("Import contacts", "/contacts/import", scope="contacts:write"),
+    Action("Ask for a sender ID", "/senders/new", scope="sender_ids:write"),
+    Action("Invite somebody", "/team/invite", permission=roles.TEAM_CHANGE),
     Action("Register a webhook endpoint", "/webhooks/new", scope="webhooks:write"),
     Action("Switch to test mode", "/?mode=test"),
     Action("Switch to live mode", "/?mode=live"),
@@ -83,4 +86,7 @@ def frame(request: Request) -> dict[str, Any]:
     news = [] if person is None else [name for name in person.unread if name not in person.silent]
     known = [KINDS[name] for name in news if name in KINDS]
     unread = [one for one in known if request.may(one.scope, one.permission, mode="live")]
-    return {"unread": len(unread), **places.frame(request, GROUPS, ACTIONS, KEYS)}
+    return {
+        "unread": len(unread),
+        **places.frame(request, GROUPS, ACTIONS, KEYS, source="/palette" if request.may("sms:read") else ""),
+    }

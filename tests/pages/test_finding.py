@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import urllib.parse
 import uuid
 
@@ -76,3 +77,54 @@ async def test_everything_is_found_by_its_id_or_its_name(
                 assert not where or where.startswith("/messages?q="), what
     finally:
         await stranger.session.close()
+
+
+async def offered(browser: Browser, query: str = "") -> dict[str, str]:
+    """What the palette adds: label → address."""
+    page = await browser.get(f"/palette?{query}")
+    assert page.headers["content-type"] == "application/json"
+    return {one["label"]: one["path"] for one in json.loads(page.text)}
+
+
+async def test_a_number_leads_to_its_person_and_the_palette_offers_what_belongs_to_it(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    number = "+258841000001"
+    assert await found(owner, "258 84 100 0001") == "/messages?q=258 84 100 0001"
+    assert await offered(owner, "q=%2B258841000001") == {
+        f"Add {number} to contacts": "/contacts/new?phone=%2B258841000001",
+        f"Messages to {number}": "/messages?q=%2B258841000001",
+        f"Send to {number}": "/send?to=%2B258841000001",
+    }
+    page = await owner.get("/contacts/opt-outs")
+    await owner.submit(page, "/contacts/opt-outs/add", phone=number, reason="By telephone")
+    assert await found(owner, number) == "/contacts/opt-outs?q=%2B258841000001"
+    assert number in (await owner.get("/contacts/opt-outs?q=%2B258841000001")).words
+    async with pool.acquire() as conn:
+        contact = (await records.create(conn, tenant.actor, entry=Entry(number, "Ana"))).id
+    assert await found(owner, number) == f"/contacts/{contact}"
+    told = await offered(owner, "q=%2B258841000001")
+    assert told["Contact: Ana"] == f"/contacts/{contact}"
+    assert [label for label in told if label.startswith("Opted out since")]
+    assert await offered(owner, "q=nobody") == {}
+    await make_person(pool, tenant, "bill@example.com", "billing")
+    await other_browser.sign_in("bill@example.com")
+    assert (await other_browser.get("/palette?q=%2B258841000001")).status == 403
+    assert 'data-source=""' in (await other_browser.get("/")).text
+
+
+async def test_the_palette_pauses_campaigns_and_lets_them_go_on(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    async with pool.acquire() as conn:
+        await records.create_many(conn, tenant.actor, entries=[Entry("+258841000001", "Ana")])
+    where = (await make(owner, name="Spring sale", to="numbers", numbers="+258841000001")).path
+    assert await offered(owner) == {}
+    await pool.execute("UPDATE campaigns SET status = 'running', started_at = now()")
+    assert await offered(owner) == {"Pause campaign “Spring sale”": f"{where}/pause"}
+    token = (await owner.get(where)).form(f"{where}/pause")["_token"]
+    await owner.post(f"{where}/pause", {"_token": token, "_once": "1-palette", "next": "/"})
+    assert await offered(owner) == {"Let campaign “Spring sale” go on": f"{where}/resume"}
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    await other_browser.sign_in("vera@example.com")
+    assert await offered(other_browser) == {}

@@ -390,3 +390,18 @@ async def test_a_list_becomes_the_audience_of_a_campaign(
     await make_person(pool, tenant, "vera@example.com", "viewer")
     await other_browser.sign_in("vera@example.com")
     assert "Write to these" not in (await other_browser.get("/contacts?tag=vip")).words
+
+
+async def test_a_contact_opens_beside_the_list(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    async with pool.acquire() as conn:
+        ana = await records.create(conn, tenant.actor, entry=Entry("+258841000001", "Ana Silva"))
+    page = await owner.get(f"/contacts?open={ana.id}")
+    assert ('class="beside is-open"' in page.text, "Notes" in page.words) == (True, True)
+    assert "is-open" not in (await owner.get("/contacts")).text
+    beside = await owner.get(f"/contacts/{ana.id}", HX_Request="true")
+    assert ("<html" in beside.text, "<h2><bdi>Ana Silva</bdi></h2>" in beside.text) == (False, True)
+    assert (
+        await owner.get(f"/contacts/{ana.id}", HX_Request="true", If_None_Match=beside.headers["etag"])
+    ).status == 304
+    for wrong in (str(tenant.id), "x"):
+        assert (await owner.get(f"/contacts?open={wrong}")).status == 404

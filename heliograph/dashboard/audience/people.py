@@ -69,15 +69,19 @@ async def show_list(request: Request) -> Answer:
         "older": None if last is None else request.to("/contacts", **kept, **limited, after=last.hex),
         "first": request.to("/contacts", **kept, **limited),
         "is_first": after is None,
+        "panel": None,
         "size": limit,
         "looked_until": None if found.seen is None else time_of(found.seen),
     }
+    if (opened := leafing.opened(request)) is not None:
+        values |= {"panel": opened, "person_beside": await _values(request, opened, is_beside=True)}
     return Shown(template="audience/people.html", values=values)
 
 
 async def show(request: Request) -> Answer:
     """One person: what is known, whether they may be written to, and what was."""
-    return Shown(template="audience/person.html", values=await _values(request))
+    template = "audience/person_live.html" if request.is_fragment else "audience/person.html"
+    return Shown(template=template, values=await _values(request, request.id(), is_beside=request.is_fragment))
 
 
 async def annotate(request: Request) -> Answer:
@@ -90,13 +94,14 @@ async def annotate(request: Request) -> Answer:
         said = Invalid(
             *((one["field"], one["issue"], words.CONTACT_FORM["notes"]) for one in refusal.details["fields"])
         )
-        return refused("audience/person.html", said, await _values(request) | {"notes": written})
+        return refused("audience/person.html", said, await _values(request, id) | {"notes": written})
     return Elsewhere(location=request.to(f"/contacts/{id}"), notice=request.text("Saved."))
 
 
-async def _values(request: Request) -> dict[str, Any]:
+async def _values(request: Request, id: UUID, *, is_beside: bool = False) -> dict[str, Any]:
+    """`is_beside`: it stands beside the list."""
     async with request.reading() as conn:
-        contact = await records.get(conn, request.actor, id=request.id())
+        contact = await records.get(conn, request.actor, id=id)
         written = await notes.get(conn, request.actor, id=contact.id)
         opt_out = await optouts.find(conn, request.actor, phone=contact.phone) if contact.opted_out else None
         found = await messages.list_page(
@@ -112,6 +117,7 @@ async def _values(request: Request) -> dict[str, Any]:
         campaigns = await record.names(conn, request.actor, ids=sent) if sees_campaigns and sent else {}
     return {
         "contact": contact,
+        "is_beside": is_beside,
         "notes": written,
         "longest": notes.LONGEST,
         "conversations": conversations,

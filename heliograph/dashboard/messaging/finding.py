@@ -9,6 +9,8 @@ import msgspec
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
+from heliograph.consent import optouts
+from heliograph.contacts import suggesting
 from heliograph.overview import finding, messages, requests
 from heliograph.overview.messages import Filters
 from heliograph.pages.answers import Answer, Elsewhere
@@ -124,9 +126,26 @@ async def go(request: Request) -> Answer:
     if id is not None:
         raise NotFound
     request.mode = request.query.get("mode", "live")
+    if (person := await _person(request, text)) is not None:
+        return Elsewhere(location=person)
     if text in entries()["error"]:
         return Elsewhere(location=f"/docs/errors/{text}")
     return Elsewhere(location=request.to("/messages", q=text))
+
+
+async def _person(request: Request, text: str) -> str | None:
+    """Where the contact with a number is, whose page has messages and consent too; else where its opt-out is."""
+    number = phones.parse(text.translate(_SPACING))
+    if number is None or not request.may("contacts:read"):
+        return None
+    async with request.reading() as conn:
+        contact = await suggesting.by_number(conn, request.actor, phones=phones.spellings(number))
+        if contact is not None:
+            return request.to(f"/contacts/{contact[0]}")
+        if not request.may("contacts:read", mode="live"):
+            return None
+        opt_out = await optouts.find(conn, request.acting("live"), phone=number)
+    return None if opt_out is None else request.to("/contacts/opt-outs", q=number)
 
 
 async def _place(conn: Connection, request: Request, id: UUID | None, text: str) -> str | None:

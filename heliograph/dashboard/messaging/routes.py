@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard.messaging import finding, home, marked, message, messages
+from heliograph.dashboard.messaging import finding, home, marked, message, messages, palette
 from heliograph.pages.routes import Route, alike, get, own, post, public
 from heliograph.people.roles import REVEAL
 
@@ -18,6 +18,7 @@ ROUTES: tuple[Route, ...] = (
     alike("/messages/{id}", message.show, "sms:read"),
     post("/messages/{id}/cancel", message.cancel, "sms:send"),
     post("/messages/{id}/reveal", message.reveal, "sms:read", REVEAL, is_proved=True),
+    get("/palette", palette.show, "sms:read"),
     get("/go", finding.go, "sms:read"),
     get("/go/{anything}", finding.go, "sms:read"),
 )

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from heliograph import __version__
-from heliograph.pages import cookies
+from heliograph.pages import cookies, languages
 from heliograph.pages.requests import Request
 
 
@@ -31,6 +31,15 @@ class Action(msgspec.Struct, frozen=True):
     path: str
     scope: str | None = None
     permission: str | None = None
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """A line of the palette, in the reader's language. `post`: the fields of a form that goes there; None: it is a
+    place."""
+
+    label: str
+    path: str
+    post: dict[str, str] | None = None
 
 
 #: Groups of the rail with their headings.
@@ -59,17 +68,27 @@ KEYS: tuple[Key, ...] = (
 )
 
 
-def frame(request: Request, groups: Groups, actions: Sequence[Action], keys: Sequence[Key]) -> dict[str, Any]:
-    """What `shell.html` needs: what of these places, actions and keys is the reader's."""
+def frame(
+    request: Request, groups: Groups, actions: Sequence[Action], keys: Sequence[Key], *, source: str = ""
+) -> dict[str, Any]:
+    """What `shell.html` needs: what of these places, actions and keys is the reader's. `source`: where the palette asks
+    for more."""
     rail = [(heading, [one for one in places if request.may(one.scope, one.permission)]) for heading, places in groups]
     places = [one for _, listed in rail for one in listed]
     offered = [one for one in actions if request.may(one.scope, one.permission)]
+    keep = f"{request.realm.prefix}/preferences"
+    choices = [
+        *(Choice(request.text(one.label), request.to(one.path)) for one in places),
+        *(Choice(request.text(one.label), one.path) for one in offered),
+        Choice(request.text("Light theme"), keep, {"theme": "light"}),
+        Choice(request.text("Dark theme"), keep, {"theme": "dark"}),
+        Choice(request.text("Theme as the system has it"), keep, {"theme": "system"}),
+        *(Choice(name, keep, {"language": code}) for code, name in languages.LANGUAGES.items()),
+    ]
     return {
         "rail": [(heading, listed) for heading, listed in rail if listed],
-        "palette": [
-            *({"label": request.text(one.label), "path": request.to(one.path)} for one in places),
-            *({"label": request.text(one.label), "path": one.path} for one in offered),
-        ],
+        "palette": msgspec.to_builtins(choices),
+        "palette_source": source,
         "key_help": [*KEYS[:-2], *keys, *((f"g {one.key}", one.label) for one in places if one.key), *KEYS[-2:]],
         "shortcuts": "off" if request.cookies.get(cookies.KEYS) == "off" else "on",
         "is_folded": request.cookies.get(cookies.RAIL) == "folded",

@@ -6,8 +6,8 @@ const FIRST = 2000, MOST = 15000, GROWS = 1.5;
 
 function live(region) {
   // A region may ask to be looked at more often: `data-live` names the longest pause.
-  const most = Number(region.dataset.live) || MOST;
-  let pause = FIRST, tag = "", timer = 0, asking = false, paused = false, over = false, failed = false, at = new Date();
+  const most = Number(region.dataset.live) || MOST, first = Math.min(FIRST, most);
+  let pause = first, tag = "", timer = 0, asking = false, paused = false, over = false, failed = false, at = new Date();
 
   const foot = document.createElement("p");
   foot.className = "renewed muted small";
@@ -54,11 +54,11 @@ function live(region) {
         pause = Math.min(pause * GROWS, most);
       } else if (answer.ok) {
         const text = await answer.text();
-        const first = tag === "";
+        const isFirst = tag === "";
         tag = answer.headers.get("etag") || "";
         await window.htmx.swap({ sourceElement: region, target: region, text, swap: "innerMorph" });
         document.dispatchEvent(new CustomEvent("renewed", { detail: region }));
-        pause = first ? pause : FIRST;
+        pause = isFirst ? pause : first;
         over = region.querySelector("[data-final]") !== null;
       } else {
         pause = MOST;

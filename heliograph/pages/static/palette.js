@@ -1,8 +1,8 @@
-// Ctrl+K: places and what was pasted. Everything in it can be reached without it.
+// Ctrl+K: places, actions and what was pasted, those chosen last first. Everything in it can be reached without it.
 
 const source = document.getElementById("palette-places");
 if (source) {
-  const places = JSON.parse(source.textContent);
+  const places = JSON.parse(source.textContent), more = source.dataset.source, mode = source.dataset.mode;
   const words = document.documentElement.dataset;
   const dialog = document.createElement("dialog");
   dialog.className = "palette";
@@ -21,13 +21,36 @@ if (source) {
   dialog.append(input, list);
   document.body.append(dialog);
 
-  let shown = [], at = 0;
+  // Of what was chosen, addresses and labels of places and actions alone: no names, no numbers, nothing that was typed.
+  const MOST = 5, KEPT = `palette-${document.body.dataset.prefix}-${document.body.dataset.person}`;
+  const known = (one) => `${one.label} ${one.path}`;
+  const recent = () => {
+    try {
+      const kept = JSON.parse(localStorage.getItem(KEPT)) || [];
+      return kept.map((key) => places.find((one) => known(one) === key)).filter(Boolean);
+    } catch {
+      return [];
+    }
+  };
+  function remember(one) {
+    if (!places.includes(one)) return;
+    const kept = [one, ...recent().filter((other) => other !== one)].slice(0, MOST);
+    try {
+      localStorage.setItem(KEPT, JSON.stringify(kept.map(known)));
+    } catch {
+      // Without storage nothing is recent.
+    }
+  }
+
+  let shown = [], at = 0, acts = [], things = [], timer = 0, asked = "";
 
   function draw() {
     const typed = input.value.trim();
     const low = typed.toLocaleLowerCase();
-    shown = places.filter((place) => place.label.toLocaleLowerCase().includes(low));
-    if (typed) shown.push({ label: `${words.find} “${typed}”`, path: `${document.body.dataset.prefix}/go?q=${encodeURIComponent(typed)}` + source.dataset.mode.replace("?", "&") });
+    const first = typed ? [] : recent();
+    const all = [...first, ...places.filter((one) => !first.includes(one)), ...acts];
+    shown = [...all.filter((one) => one.label.toLocaleLowerCase().includes(low)), ...(typed ? things : [])];
+    if (typed) shown.push({ label: `${words.find} “${typed}”`, path: `${document.body.dataset.prefix}/go?q=${encodeURIComponent(typed)}` + mode.replace("?", "&") });
     at = Math.min(at, Math.max(shown.length - 1, 0));
     list.replaceChildren(
       ...shown.map((one, number) => {
@@ -36,25 +59,67 @@ if (source) {
         item.setAttribute("role", "option");
         item.setAttribute("aria-selected", String(number === at));
         item.textContent = one.label;
-        item.addEventListener("click", () => location.assign(one.path));
+        item.addEventListener("click", () => go(one));
         return item;
       }),
     );
     input.setAttribute("aria-activedescendant", shown.length ? `palette-${at}` : "");
+    list.children[at]?.scrollIntoView({ block: "nearest" });
+  }
+
+  // What changes something is a form, as everywhere else.
+  function go(one, aside) {
+    remember(one);
+    if (!one.post) return aside ? window.open(one.path, "_blank") : location.assign(one.path);
+    const form = document.createElement("form");
+    form.method = "post";
+    form.action = one.path;
+    form.hidden = true;
+    const once = `${Date.now()}-${Math.random().toString(36).slice(2)}`;
+    const token = document.querySelector('input[name="_token"]')?.value || "";
+    for (const [name, value] of Object.entries({ ...one.post, _token: token, _once: once, next: location.pathname + location.search })) {
+      const field = document.createElement("input");
+      field.type = "hidden";
+      field.name = name;
+      field.value = value;
+      form.append(field);
+    }
+    document.body.append(form);
+    dialog.close();
+    form.requestSubmit();
+  }
+
+  // What has to be asked for comes in below.
+  async function ask(typed) {
+    asked = typed;
+    const answer = await fetch(`${more}?q=${encodeURIComponent(typed)}${mode.replace("?", "&")}`, { headers: { Accept: "application/json" } }).catch(() => null);
+    if (!answer?.ok || asked !== typed) return;
+    const found = await answer.json();
+    if (asked !== typed) return;
+    if (typed) things = found;
+    else acts = found;
+    draw();
   }
 
   function open() {
     if (dialog.open) return;
     input.value = "";
     at = 0;
+    things = [];
     draw();
     dialog.showModal();
     input.focus();
+    if (more) ask("");
   }
 
   input.addEventListener("input", () => {
     at = 0;
+    things = [];
     draw();
+    clearTimeout(timer);
+    const typed = input.value.trim();
+    if (more && typed.replace(/\D/g, "").length > 5) timer = setTimeout(() => ask(typed), 200);
+    else if (typed) asked = typed;
   });
   input.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
@@ -63,8 +128,7 @@ if (source) {
       draw();
     } else if (event.key === "Enter" && shown[at]) {
       event.preventDefault();
-      if (event.ctrlKey || event.metaKey) window.open(shown[at].path, "_blank");
-      else location.assign(shown[at].path);
+      go(shown[at], event.ctrlKey || event.metaKey);
     }
   });
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
