@@ -19,7 +19,7 @@ from .conftest import Site
 
 VENDOR = Path(__file__).with_name("vendor")
 #: Pages of the table that show nothing of their own: they lead elsewhere.
-LEADS = frozenset({"/go", "/go/{anything}"})
+LEADS = frozenset({"/go", "/go/{anything}", "/palette"})
 RUN = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations.map(
     one => one.id + ': ' + one.nodes.map(node => node.target.join(' ')).join(', '))"""
 

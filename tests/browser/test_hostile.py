@@ -27,7 +27,7 @@ TURNS = "\u202egnp.exe\u202d"
 FORMULA = '=HYPERLINK("https://evil.example","x")'
 #: Between cells, where a comma is a decimal sign and where it is not.
 SEPARATORS = {"en": ",", "pt": ";"}
-LEADS = frozenset({"/go", "/go/{anything}"})
+LEADS = frozenset({"/go", "/go/{anything}", "/palette"})
 WATCH = "window.evil = () => console.error('it ran')"
 
 
