@@ -40,7 +40,7 @@ INSERT INTO contact_tags (organization_id, tag, contact_id) SELECT organization_
 async def campaigns(stage: Stage, report: Report, lengths: Lengths) -> None:
     """One campaign to all contacts, staged by a worker that has nothing else to do."""
     async with stage.connection() as conn:
-        await conn.execute("TRUNCATE contacts, contact_tags")
+        await conn.execute("TRUNCATE contacts CASCADE")
         await conn.execute(FILL, stage.organization, TAG, lengths.campaign, timeout=600)
         await conn.execute("UPDATE suppliers SET state = 'paused'")
     rates, sizes = [], []
@@ -58,7 +58,7 @@ async def campaigns(stage: Stage, report: Report, lengths: Lengths) -> None:
     report.add("campaign_staging", f"campaign to {amount} contacts staged, a text of their own each", rates, "/s")
     report.add("campaign_memory", "  growth of the worker meanwhile", sizes, "MB")
     async with stage.connection() as conn:
-        await conn.execute("TRUNCATE contacts, contact_tags, campaigns, campaign_recipients, campaign_chunks")
+        await conn.execute("TRUNCATE contacts, campaigns, campaign_recipients, campaign_chunks CASCADE")
         await conn.execute("UPDATE suppliers SET state = 'active'")
     await stage.empty()
 
