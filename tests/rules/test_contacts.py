@@ -139,7 +139,7 @@ async def test_pages_are_found_by_index(pool: Pool) -> None:
         )
         assert "Seq Scan" not in plan, plan
         assert "Sort" not in plan.replace("Sort Key", "").split("->")[0], plan
-        assert re.search(r"Index Cond: \(\(organization_id = .* AND \(mode = ", plan), plan
+        assert re.search(r"Index Cond: \(\(organization_id = .* AND \(\(mode\)::text = ", plan), plan
 
 
 @given(st.lists(st.text(max_size=70), max_size=60))
