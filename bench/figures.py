@@ -47,6 +47,7 @@ BUDGETS = {
     "look_snapshot": Budget(2, 1.2, at_most=True),
     "growth_ratio": Budget(0.95, 1.0),
     "pages_p95": Budget(50, 25, at_most=True),
+    "pages_failed": Budget(0, 0, at_most=True),
     "pages_accept": Budget(0.98, 1.0),
     "pages_memory": Budget(130, 100, at_most=True),
     "contacts_import": Budget(20_000, 30_000),

@@ -12,6 +12,10 @@ from uuid import UUID
 import asyncpg
 
 from bench.stage import Stage
+from heliograph.base.crypto import seal
+from heliograph.base.histogram import LENGTH
+from heliograph.webhooks.delivery.signing import new_secret
+from heliograph.webhooks.endpoints import context
 
 #: Organizations, the large one with them, and suppliers, the stage's own with them.
 ORGANIZATIONS, SUPPLIERS = 2_000, 50
@@ -19,8 +23,10 @@ ORGANIZATIONS, SUPPLIERS = 2_000, 50
 CONTACTS, WHATSAPP, RECEIVED, AUDITED = 0.1, 0.1, 0.02, 0.05
 #: Ids of other organizations and suppliers: this and a number of twelve digits.
 ORGANIZATION, SUPPLIER = "00000000-0000-7000-8000-", "00000000-0000-7000-9000-"
-#: The campaign and the key that a message of `bench_ids` came from; one in five is a campaign's.
-CAMPAIGN = "('00000000-0000-7000-a000-' || lpad((n % 997)::text, 12, '0'))::uuid"
+#: Campaigns of an organization with messages all month, and the one that a message of `bench_ids` belongs to: one in
+#: five is a campaign's.
+CAMPAIGNS, CAMPAIGN_ID = 100, "00000000-0000-7000-a000-"
+CAMPAIGN = f"('{CAMPAIGN_ID}' || lpad((n::bigint * {CAMPAIGNS} / $4::int)::text, 12, '0'))::uuid"
 
 #: `:large` is the id of the large organization. Each comes with what everybody has.
 FIRST = (
@@ -149,7 +155,7 @@ SELECT organization_id, event_id, organization_id, attempt, at + interval '1 min
 """,
     "webhook_traffic": f"""
 INSERT INTO webhook_traffic (organization_id, endpoint_id, hour, result, count, took)
-SELECT organization_id, organization_id, {HOUR}, 'delivered', count(*), '{{}}'
+SELECT organization_id, organization_id, {HOUR}, 'delivered', count(*), array_fill(0::bigint, ARRAY[{LENGTH}])
   FROM bench_ids GROUP BY 1, 3
 """,
     "requests": """
@@ -175,9 +181,10 @@ INSERT INTO contact_tags (organization_id, tag, contact_id)
 SELECT organization_id, CASE n % 20 WHEN 0 THEN 'vip' ELSE 'all' END, id
   FROM bench_ids WHERE n < :amount * {CONTACTS}
 """,
+    # None of those whom the generator sends to.
     "opt_outs": f"""
 INSERT INTO opt_outs (organization_id, recipient, since, source)
-SELECT organization_id, '+25884' || lpad((n % 10000000)::text, 7, '0'), at, 'keyword'
+SELECT organization_id, '+25885' || lpad((n % 10000000)::text, 7, '0'), at, 'keyword'
   FROM bench_ids WHERE n < :amount * {CONTACTS} AND n % 37 = 0
 """,
     "campaigns": """
@@ -250,6 +257,15 @@ SELECT :large, event_id, CASE WHEN k % 3 = 0 THEN 'inbound' ELSE 'outbound' END,
 }
 
 
+TOKENS = """
+UPDATE whatsapp_accounts SET token = made.token FROM unnest($1::uuid[], $2::bytea[]) AS made (id, token)
+ WHERE whatsapp_accounts.id = made.id
+"""
+SECRET = "UPDATE webhook_endpoints SET secret = $2 WHERE organization_id = $1 AND id = $1"
+#: Those of THEN that hold what the stage itself needs.
+KEPT = ("quotas", "webhook_endpoints", "audit_log", "whatsapp_accounts", "whatsapp_numbers")
+
+
 async def organizations(conn: asyncpg.Connection[asyncpg.Record], large: UUID) -> None:
     """ORGANIZATIONS and SUPPLIERS, before messages are given to them."""
     async with conn.transaction():
@@ -260,9 +276,27 @@ async def organizations(conn: asyncpg.Connection[asyncpg.Record], large: UUID) -
 async def hold(stage: Stage, amount: int) -> None:
     """Everything else that `amount` messages of `bench_ids` bring with them."""
     async with stage.connection() as conn:
+        # What earlier parts of the measurement left would be counted twice.
+        emptied = ", ".join(name for name in THEN if name not in KEPT)
+        await conn.execute(f"TRUNCATE {emptied} CASCADE")
         for name, statement in THEN.items():
             made = await conn.execute(filled(statement, stage.organization, amount), timeout=3600)
             stage.say(f"  {name}: {made}")
+        await _seal(stage, conn)
+
+
+async def _seal(stage: Stage, conn: asyncpg.Connection[asyncpg.Record]) -> None:
+    """Secrets that pages open are sealed as the product does it, each for its own row."""
+    key = stage.whatsapp_key
+    for row in await conn.fetch("SELECT id FROM whatsapp_apps WHERE app_id = '1'"):
+        place = f"whatsapp_apps/{row['id']}"
+        sealed = [seal(key, b"secret", f"{place}/{name}") for name in ("secret", "verify_token")]
+        await conn.execute("UPDATE whatsapp_apps SET secret = $2, verify_token = $3 WHERE id = $1", row["id"], *sealed)
+    accounts = [row["id"] for row in await conn.fetch("SELECT id FROM whatsapp_accounts WHERE token = '\\x00'")]
+    tokens = [seal(key, b"token", f"whatsapp_accounts/{id}/token") for id in accounts]
+    await conn.execute(TOKENS, accounts, tokens)
+    secret = seal(stage.webhook_key, new_secret().encode(), context(stage.organization, stage.organization))
+    await conn.execute(SECRET, stage.organization, secret)
 
 
 def filled(statement: str, large: UUID, amount: int = 0) -> str:

@@ -40,6 +40,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.demo import Smsc
 from heliograph.sms.dispatch import suppliers
 from heliograph.webhooks import endpoints
+from heliograph.whatsapp.mirror import apps
 from heliograph.whatsapp.money import wallet
 
 PATIENCE = 30.0
@@ -196,6 +197,16 @@ class Stage:
     def supplier_key(self) -> Key:
         """What suppliers' secrets are sealed under."""
         return suppliers.seal_key(self._settings())
+
+    @property
+    def webhook_key(self) -> Key:
+        """What secrets of endpoints are sealed under."""
+        return endpoints.seal_key(self._settings())
+
+    @property
+    def whatsapp_key(self) -> Key:
+        """What tokens of WhatsApp accounts are sealed under."""
+        return apps.seal_key(self._settings())
 
     async def start_graph(self, *, numbers: int) -> Control:
         """The simulated Cloud API, with an account, a full wallet and `numbers` that may send a thousand a second."""
@@ -416,6 +427,8 @@ class Stage:
             "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": settings.webhook_allow_networks,
             "HELIOGRAPH_RATE_SMS_SEND": str(PLENTY),
             "HELIOGRAPH_RATE_MUTATIONS": str(PLENTY),
+            "HELIOGRAPH_RATE_READS": str(PLENTY),
+            "HELIOGRAPH_RATE_UNAUTHENTICATED": str(PLENTY),
         }
 
 
