@@ -46,6 +46,7 @@ FIGURES = {
     "look_snapshot": ("A look for work after 300 000 rows were finished under an open snapshot ÷ after none", ""),
     "growth_ratio": ("Accepted with 10 million messages stored ÷ with none", ""),
     "pages_p95": ("p95 of the dashboard's slowest page, 10 million messages stored", "ms"),
+    "pages_failed": ("Pages that fail among them", ""),
     "pages_accept": ("Accepted with 20 dashboards open ÷ with none", ""),
     "pages_memory": ("Resident memory, API process after its pages", "MB"),
     "contacts_import": ("Contacts imported from a CSV file, two tags each", "/s"),
