@@ -80,8 +80,8 @@ from heliograph.whatsapp.mirror.apps import AppBook
 PATIENCE = 30.0
 #: Seconds that the server allows a statement beyond the rules' own waits.
 MARGIN = 0.5
-#: Connections for reads of pages, and the time limit of their statements, seconds: pages never slow the product.
-PAGE_READS, PAGE_PATIENCE = 2, 3.0
+#: Connections for reads of pages, whose statements have a limit of their own: pages never slow the product.
+PAGE_READS = 2
 #: Connections to the standby, if there is one, for lists of the API.
 LIST_READS = 4
 #: Requests a second of one address, where the guide stands alone.
@@ -133,7 +133,7 @@ async def serve(
         size=PAGE_READS,
         wait=PATIENCE,
         patience=settings.database_patience_seconds,
-        statement=PAGE_PATIENCE,
+        statement=settings.page_patience_seconds,
     )
     standby = partial(
         Readers,
@@ -141,7 +141,7 @@ async def serve(
         current=partial(current, settings, "reader_database_url"),
         bound=settings.reader_wait_seconds,
     )
-    readers, page_readers = standby(size=LIST_READS), standby(size=PAGE_READS, statement=PAGE_PATIENCE)
+    readers, page_readers = standby(size=LIST_READS), standby(size=PAGE_READS, statement=settings.page_patience_seconds)
     registry = Registry(limits_of(settings))
     services = Services(
         pool=pool,

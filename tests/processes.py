@@ -51,6 +51,7 @@ WINDOW = 10
 #: What takes a minute or more in production takes seconds here, in the same proportions.
 QUICKLY = {
     "HELIOGRAPH_SECRET_KEY": SECRET_KEY,
+    "HELIOGRAPH_PAGE_PATIENCE_SECONDS": "60",
     "HELIOGRAPH_LOG_LEVEL": "warning",
     "HELIOGRAPH_LOG_FORMAT": "text",
     "HELIOGRAPH_RATE_SMS_SEND": "1000000",

@@ -92,12 +92,22 @@ class Api:
         return answer
 
 
+#: Nobody is told to come back later because the machine stood still for some seconds.
+DEFAULTS: dict[str, Any] = {
+    "secret_key": SECRET_KEY,
+    "drain_seconds": 2.0,
+    "not_ready_seconds": 0.0,
+    "database_patience_seconds": 60.0,
+    "page_patience_seconds": 60.0,
+}
+
+
 @contextlib.asynccontextmanager
 async def running(database_url: str, **changed: Any) -> AsyncIterator[Api]:
-    """A server on uvloop, as in production, in a thread of its own."""
+    """A server on uvloop, as in production, in a thread of its own; patient, where the machine is busy."""
     settings = Settings(
         database_url=database_url,
-        **({"secret_key": SECRET_KEY, "drain_seconds": 2.0, "not_ready_seconds": 0.0} | changed),
+        **(DEFAULTS | changed),
     )
     started: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 

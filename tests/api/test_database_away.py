@@ -20,7 +20,7 @@ async def test_requests_are_refused_while_the_database_hangs_and_answered_afterw
     database_url: str, pool: Pool
 ) -> None:
     tenant = await make_tenant(pool)
-    async with wire(database_url) as (line, url), running(url) as api:
+    async with wire(database_url) as (line, url), running(url, database_patience_seconds=2.0) as api:
 
         async def post(path: str, body: dict[str, str], key: str) -> tuple[int, Any, Any]:
             return await api.ask("POST", path, json=body, headers=tenant.headers | {"idempotency-key": key})

@@ -78,6 +78,13 @@ async def crash(made: Installation, api_setting: dict[str, str], worker_setting:
         await send(made)
         worker = await made.worker()
         assert await api.ended() == -signal.SIGKILL, api.err
+
+        async def all_sent() -> bool:
+            sent = await conn.fetchval("SELECT count(*) FROM messages WHERE status IN ('sent', 'delivered')")
+            return bool(sent == MESSAGES)
+
+        # A callback may come before the answer is recorded: without its record a message is rightly sent again.
+        await until_true(all_sent)
         await worker.kill()
         await made.api()
         crashing = await made.worker(**worker_setting)

@@ -155,6 +155,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 50
     database_pool: Annotated[int, "Database connections per process, plus one that monitors them"] = 8
     database_patience_seconds: Annotated[float, "How long a request waits for the database before it gets 503"] = 2.0
+    page_patience_seconds: Annotated[
+        float, "How long the database may take for a read of a page before the page says that it must wait"
+    ] = 3.0
     log_level: Annotated[str, "debug, info, warning or error"] = "info"
     log_format: Annotated[str, "`json` or `text`"] = "json"
 
