@@ -81,8 +81,8 @@ async def test_what_is_written_stays_text(site: Site) -> None:
     await page.wait_for_url(site.base + "/")
     await page.goto(site.base + "/account")
     await page.locator("#name").fill(RUNS)
-    await page.locator("main form[action='/account'] button").click()
-    await page.wait_for_load_state("load")
+    async with page.expect_navigation():
+        await page.locator("main form[action='/account'] button").click()
     shown, wide = "", list[str]()
     for route in ROUTES:
         if route.method != "GET" or route.path in LEADS or ("{" in route.path and route.path not in ids):
