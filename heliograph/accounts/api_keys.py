@@ -35,6 +35,7 @@ SCOPES = {
     "whatsapp:send": "Send WhatsApp messages",
     "whatsapp:read": "Read WhatsApp messages, templates, conversations, numbers, campaigns and the wallet",
     "account:read": "Read the account and its usage",
+    "account:write": "Change the organization's settings",
     "contacts:read": "Read contacts",
     "contacts:write": "Create and delete contacts",
     "campaigns:read": "Read campaigns",

@@ -20,10 +20,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from heliograph import notices
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
+from heliograph.notices import Notice
 from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.events import Event
 from tests.rules import whatsapp_factories
@@ -45,6 +47,8 @@ SAMPLES = {
     "getWhatsAppCampaignStatus.campaignId": "whatsapp_campaign",
     "phoneNumberId": "whatsapp_number",
     "requestId": "request",
+    "textId": "text",
+    "exportId": "export",
 }
 #: Bodies of requests whose example is of another time.
 BODIES = {
@@ -243,6 +247,8 @@ class Party:
                 "/sms/send", {"to": phone, "message": name, "clientReference": name, "sendAt": at}
             )
             await self._post("/sender-ids", {"value": f"{self.name} {number}"})
+            text = await self._post("/sms/texts", {"name": name, "body": name})
+            export = await self._post("/exports", {"kind": "contacts", "tag": self.name})
             silent = f"+25886{digits}{number}"
             await self._post("/opt-outs", {"recipient": silent})
             self.marks |= {silent, silent[1:]}
@@ -253,11 +259,16 @@ class Party:
                 "campaign": campaign["campaign"]["id"],
                 "message": message["message"]["id"],
                 "request": message["message"]["id"],
+                "text": text["savedText"]["id"],
+                "export": export["export"]["id"],
             }
             self.marks |= {*self.own.values(), phone, phone[1:]}
         self.own["sender"] = str(
             await pool.fetchval("SELECT id FROM sender_ids WHERE organization_id = $1 AND is_default", self.tenant.id)
         )
+        async with pool.acquire() as conn:
+            told = [Notice(self.tenant.id, "campaign.failed", f"{self.name} {n}", self.name) for n in (1, 2)]
+            await notices.record_many(conn, told)
         await self._make_history(pool)
         await self._make_whatsapp(pool)
         self.marks |= {*self.own.values()}

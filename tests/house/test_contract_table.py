@@ -49,6 +49,9 @@ ADDITIONS = (
     "/traffic",
     "/requests",
     "/account/",
+    "/notices",
+    "/exports",
+    "/sms/texts",
 )
 
 

@@ -10,10 +10,10 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from heliograph.api.operations.organization.notices import Notice
 from heliograph.api.operations.sender_ids import SenderId
 from heliograph.api.operations.whatsapp.reads import WhatsAppPhoneNumber, WhatsAppTemplate
 from heliograph.api.shapes.fields import CreatedAt, Time, TrafficClass
-from heliograph.notices.kinds import KINDS
 from heliograph.webhooks.samples import SUMMARIES
 
 Channel = Literal["sms", "whatsapp"]
@@ -184,19 +184,6 @@ class PhoneNumberData(msgspec.Struct, rename="camel"):
     """A WhatsApp number was added or changed."""
 
     phone_number: Annotated[WhatsAppPhoneNumber, Meta(description="The number.")]
-
-
-class Notice(msgspec.Struct, rename="camel"):
-    """Something that needs somebody's eye."""
-
-    id: Annotated[UUID, Meta(description="Id of the notice.")]
-    kind: Annotated[str, Meta(description="What happened.", examples=list(KINDS))]
-    object: Annotated[
-        str, Meta(description="Id of what it is about; for `quota.used` the share in percent, for `usage.day` the day.")
-    ]
-    name: Annotated[str, Meta(description="What people call that; may be empty.")]
-    facts: Annotated[dict[str, str | int], Meta(description="What else is known, by kind.")]
-    created_at: CreatedAt
 
 
 class NoticeData(msgspec.Struct):

@@ -117,11 +117,15 @@ _IDS = {
     "apiKeyId": "Id of the API key (not its secret).",
     "campaignId": "Id of the campaign.",
     "contactId": "Id of the contact.",
+    "textId": "Id of the saved text.",
+    "exportId": "Id of the export.",
     "webhookEndpointId": "Id of the webhook endpoint.",
     "requestId": "Id of the entry, of the message that was sent, or the `x-request-id`.",
 }
 
 _TAGS = {
+    "notices": "What needs somebody's eye.",
+    "exports": "Files of messages, contacts and opt-outs, written by workers.",
     "opt-outs": "List, add and lift opt-outs.",
     "discovery": "Service index, health and this document. No API key is needed.",
     "sms": "Send, preview, list, read and cancel SMS messages, and list received ones.",

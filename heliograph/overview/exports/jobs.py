@@ -49,7 +49,7 @@ class Export(msgspec.Struct, frozen=True):
     id: UUID
     mode: str
     kind: str
-    #: Who asked for it.
+    #: Who asked for it: a person, or a key.
     user_id: UUID
     author: str
     wanted: Wanted
@@ -105,18 +105,17 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, now())
 
 
 async def ask(conn: Connection, actor: Actor, *, wanted: Wanted) -> UUID:
-    """Have a worker write a file for the person who acts. It is in the audit log from here on: whoever asks for people
-    is told of even if the file is never fetched. Raises TooManyExports."""
-    assert actor.user_id is not None
+    """Have a worker write a file for the person or the key that acts. It is in the audit log from here on: whoever asks
+    for people is told of even if the file is never fetched. Raises TooManyExports."""
     id = uuid7()
     async with conn.transaction():
         await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
         if await conn.fetchval(OPEN, actor.organization_id) >= MOST_OPEN:
             raise TooManyExports
         told = msgspec.json.encode(wanted).decode()
-        author = actor.who.name
+        author = actor.who.name or "API"
         kind = type(wanted).__struct_config__.tag
-        await conn.execute(INSERT, actor.organization_id, id, actor.mode, kind, actor.user_id, author, told)
+        await conn.execute(INSERT, actor.organization_id, id, actor.mode, kind, _asker(actor), author, told)
         await _record(conn, actor, wanted)
     return id
 
@@ -158,14 +157,14 @@ GET = f"SELECT {COLUMNS} FROM exports WHERE organization_id = $1 AND id = $2"
 
 
 async def list_all(conn: Connection, actor: Actor, *, of_everybody: bool) -> list[Export]:
-    """The newest exports of the person, or of everybody in the organization."""
-    return [of_row(row) for row in await conn.fetch(LIST, actor.organization_id, actor.user_id, of_everybody)]
+    """The newest exports of the person or the key, or of everybody in the organization."""
+    return [of_row(row) for row in await conn.fetch(LIST, actor.organization_id, _asker(actor), of_everybody)]
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID) -> Export:
-    """An export that the person asked for. Raises NotFound, for those of others as well."""
+    """An export that the person, or the key, asked for. Raises NotFound, for those of others as well."""
     row = await conn.fetchrow(GET, actor.organization_id, id)
-    if row is None or row["user_id"] != actor.user_id:
+    if row is None or row["user_id"] != _asker(actor):
         raise NotFound("There is no such export.", resource="export", id=str(id))
     return of_row(row)
 
@@ -194,6 +193,26 @@ async def hand_out(conn: Connection, actor: Actor, *, id: UUID) -> Export:
         after = {"file": found.file, "rows": found.rows}
         await audit.record(conn, actor, "export.fetched", object_id=id, name=found.kind, after=after)
     return found
+
+
+async def part(conn: Connection, actor: Actor, *, id: UUID, number: int) -> str:
+    """A part of a finished export, as text; that its first one was fetched is recorded. Raises NotFound."""
+    found = await (hand_out if number == 0 else get)(conn, actor, id=id)
+    piece: bytes | None = None
+    if found.state == "finished":
+        piece = await conn.fetchval(CHUNK, actor.organization_id, id, number)
+        if piece is None and number == 0 and not found.chunks:
+            return ""
+    if piece is None:
+        raise NotFound("There is no such part of an export.", resource="export", id=str(id))
+    return piece.decode()
+
+
+def _asker(actor: Actor) -> UUID:
+    """Who alone fetches what they asked for: a person, or a key."""
+    asker = actor.user_id or actor.key_id
+    assert asker is not None
+    return asker
 
 
 async def pieces(

@@ -1,0 +1,184 @@
+"""Exports: shapes and handlers. The rules are `overview.exports`: a worker writes the file, and whoever asked for it
+fetches it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from heliograph.accounts.api_keys import ScopeRequired
+from heliograph.api.door.operation import Call, operation
+from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
+from heliograph.base.actor import Actor
+from heliograph.base.database.clock import iso
+from heliograph.base.errors import NotFound
+from heliograph.contacts import records, search
+from heliograph.contacts.records import MAX_TAG
+from heliograph.overview import messages
+from heliograph.overview.exports import jobs, kinds
+from heliograph.overview.exports.jobs import TooManyExports
+from heliograph.overview.exports.kinds import Wanted
+
+Kind = Literal["messages", "contacts", "opt_outs"]
+#: What a file of a kind takes to be asked for and to be fetched.
+NEEDS: dict[str, tuple[str, ...]] = {
+    "messages": ("sms:read", "whatsapp:read"),
+    "contacts": ("contacts:read",),
+    "opt_outs": ("contacts:read",),
+}
+
+
+class CreateExport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
+    """What to write into a file."""
+
+    kind: Annotated[
+        Kind,
+        Meta(
+            description=(
+                "`messages` takes the scopes `sms:read` and `whatsapp:read`, the others `contacts:read`. Opt-outs hold "
+                "for live and test keys alike."
+            )
+        ),
+    ]
+    format: Annotated[Literal["csv", "jsonl"], Meta(description="CSV, or a line of JSON each.")] = "jsonl"
+    date_from: Annotated[
+        Annotated[datetime, Meta(tz=True)] | None, Meta(description="Messages accepted from this time on.")
+    ] = None
+    date_to: Annotated[
+        Annotated[datetime, Meta(tz=True)] | None, Meta(description="Messages accepted before this time.")
+    ] = None
+    tag: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=MAX_TAG, extra_json_schema={"pattern": r"\S"})] | None,
+        Meta(description="Contacts with this tag."),
+    ] = None
+
+
+class Export(msgspec.Struct):
+    """A file, and how far it has come."""
+
+    id: Annotated[UUID, Meta(description="Id of the export.")]
+    kind: Annotated[str, Meta(description="What it holds.")]
+    format: Annotated[str, Meta(description="`csv` or `jsonl`.")]
+    status: Annotated[
+        Literal["running", "finished", "stopped", "failed", "erased"],
+        Meta(description="It can be read once it is `finished`."),
+    ]
+    rows: Annotated[int, Meta(description="Rows written so far.")]
+    size: Annotated[int, Meta(description="Bytes written so far.")]
+    parts: Annotated[int, Meta(description="Parts of its content.")]
+    is_cut: Annotated[bool, Meta(description="It ended at the most that a file may hold.")]
+    created_at: CreatedAt
+    finished_at: Annotated[Time | None, Meta(description="When it ended.")]
+    expires_at: Annotated[Time, Meta(description="When it is forgotten.")]
+
+
+class ExportAnswer(msgspec.Struct):
+    """The export as it is now."""
+
+    success: Success
+    export: Annotated[Export, Meta(description="The export.")]
+
+
+class ExportList(msgspec.Struct):
+    """The newest 50 exports that this key asked for."""
+
+    success: Success
+    items: Items[Export]
+
+
+class ContentQuery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Which part."""
+
+    part: Annotated[int, Meta(ge=0, le=1_000_000, description="Number of the part, from 0.")] = 0
+
+
+class ExportContent(msgspec.Struct, rename="camel"):
+    """A part of the file: up to a thousand rows. All parts one after the other are the file."""
+
+    success: Success
+    part: Annotated[int, Meta(description="Its number.")]
+    text: Annotated[str, Meta(description="Its content.")]
+    next_part: Annotated[int | None, Meta(description="Number of the next one; null: this was the last.")]
+
+
+async def list_exports(call: Call) -> ExportList:
+    """List exports."""
+    return ExportList(True, [_shown(one) for one in await jobs.list_all(call.conn, call.actor, of_everybody=False)])
+
+
+@operation(status=202, refusals=(TooManyExports,))
+async def create_export(call: Call, body: CreateExport) -> ExportAnswer:
+    """Export messages, contacts or opt-outs.
+
+    A worker writes the file: messages and contacts of the key's mode, newest first. It is kept for a week, for the key
+    that asked. The event `notice.created` tells when it is ready.
+    """
+    _demand(call.actor, body.kind)
+    id = await jobs.ask(call.conn, call.actor, wanted=_wanted(body))
+    return ExportAnswer(True, _shown(await jobs.get(call.conn, call.actor, id=id)))
+
+
+@operation(refusals=(NotFound,))
+async def get_export(call: Call, export_id: UUID) -> ExportAnswer:
+    """Get an export."""
+    return ExportAnswer(True, _shown(await jobs.get(call.conn, call.actor, id=export_id)))
+
+
+@operation(refusals=(NotFound,))
+async def get_export_content(call: Call, export_id: UUID, query: ContentQuery) -> ExportContent:
+    """Read a part of an export.
+
+    404 until it is `finished`.
+    """
+    found = await jobs.get(call.conn, call.actor, id=export_id)
+    _demand(call.actor, found.kind)
+    text = await jobs.part(call.conn, call.actor, id=export_id, number=query.part)
+    following = query.part + 1
+    return ExportContent(True, query.part, text, following if following < found.chunks else None)
+
+
+@operation(refusals=(NotFound,))
+async def stop_export(call: Call, export_id: UUID) -> ExportAnswer:
+    """Stop an export.
+
+    What was written of it is erased. One that has ended stays as it is.
+    """
+    await jobs.stop(call.conn, call.actor, id=export_id)
+    return ExportAnswer(True, _shown(await jobs.get(call.conn, call.actor, id=export_id)))
+
+
+def _demand(actor: Actor, kind: str) -> None:
+    missing = [scope for scope in NEEDS.get(kind, ()) if scope not in actor.scopes]
+    if missing:
+        raise ScopeRequired(required=missing)
+
+
+def _wanted(body: CreateExport) -> Wanted:
+    if body.kind == "messages":
+        filters = messages.Filters(date_from=body.date_from, date_to=body.date_to)
+        return kinds.Messages(form=body.format, filters=filters, sees="all")
+    if body.kind == "contacts":
+        tags = () if body.tag is None else (records.tag(body.tag, "tag"),)
+        return kinds.Contacts(form=body.format, filters=search.Filters(tags=tags))
+    return kinds.OptOuts(form=body.format)
+
+
+def _shown(one: jobs.Export) -> Export:
+    return Export(
+        id=one.id,
+        kind=one.kind,
+        format=one.wanted.form,
+        status=one.state,  # type: ignore[arg-type]
+        rows=one.rows,
+        size=one.size,
+        parts=one.chunks,
+        is_cut=one.is_cut,
+        created_at=iso(one.created_at),
+        finished_at=None if one.finished_at is None else iso(one.finished_at),
+        expires_at=iso(one.ends_at),
+    )

@@ -1,0 +1,145 @@
+"""Settings of the organization: shapes and handlers. The rules are `people.policy` and `people.noticing.choices`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from heliograph.accounts import send_defaults
+from heliograph.accounts.send_defaults import TEXT_DAYS, VALIDITY, SendDefaults
+from heliograph.api.door.operation import Call, operation
+from heliograph.api.shapes.fields import Success
+from heliograph.base.errors import Invalid
+from heliograph.notices.kinds import KINDS, WAYS
+from heliograph.people import policy
+from heliograph.people.noticing import choices
+
+Guarantee = Literal["at_least_once", "at_most_once"]
+QuietHours = Annotated[
+    str,
+    Meta(
+        description=(
+            "When marketing waits, in the recipient's time: `country` (as is usual there), `off`, or hours such as "
+            "`20:00-08:00`."
+        ),
+        examples=["country", "20:00-08:00"],
+        max_length=11,
+    ),
+]
+
+
+class AccountSettings(msgspec.Struct, rename="camel"):
+    """What sends mean that do not say it, and how people are told."""
+
+    quiet_hours: QuietHours
+    delivery_guarantee: Annotated[Guarantee, Meta(description="Of sends that name none.")]
+    validity_seconds: Annotated[
+        int | None, Meta(description="How long a message is worth delivering; null: the retry schedule's time.")
+    ]
+    text_days: Annotated[
+        int | None, Meta(description="Days after which texts are erased; null: with those of the whole installation.")
+    ]
+    notices: Annotated[
+        dict[str, list[str]],
+        Meta(description=f"How people are told, by kind of notice: of {', '.join(WAYS)}. People may choose otherwise."),
+    ]
+
+
+class ChangeAccountSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
+    """Changes. Fields that are left out stay as they are."""
+
+    quiet_hours: QuietHours | UnsetType = UNSET
+    delivery_guarantee: Annotated[Guarantee, Meta(description="Of sends that name none.")] | UnsetType = UNSET
+    validity_seconds: (
+        Annotated[
+            Annotated[int, Meta(ge=VALIDITY[0], le=VALIDITY[1])] | None,
+            Meta(description="How long a message is worth delivering; null: the retry schedule's time."),
+        ]
+        | UnsetType
+    ) = UNSET
+    text_days: (
+        Annotated[
+            Annotated[int, Meta(ge=TEXT_DAYS[0], le=TEXT_DAYS[1])] | None,
+            Meta(description="Days after which texts are erased; null: with those of the whole installation."),
+        ]
+        | UnsetType
+    ) = UNSET
+    notices: (
+        Annotated[
+            dict[str, list[str] | None],
+            Meta(description="Ways by kind of notice; null: as it was at first. Other kinds stay as they are."),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+class AccountSettingsAnswer(msgspec.Struct):
+    """The settings as they are now."""
+
+    success: Success
+    settings: Annotated[AccountSettings, Meta(description="The settings.")]
+
+
+async def get_account_settings(call: Call) -> AccountSettingsAnswer:
+    """Get the organization's settings."""
+    defaults = await send_defaults.get(call.conn, organization_id=call.actor.organization_id)
+    chosen = await choices.get(call.conn, call.actor)
+    return AccountSettingsAnswer(True, _shown(defaults, chosen.organization))
+
+
+@operation(live_only=True)
+async def change_account_settings(call: Call, body: ChangeAccountSettings) -> AccountSettingsAnswer:
+    """Change the organization's settings.
+
+    They hold for what is accepted from then on; every process knows within a second.
+    """
+    changes: dict[str, Any] = {
+        "guarantee": None if body.delivery_guarantee is UNSET else body.delivery_guarantee,
+        "quiet_hours": None if body.quiet_hours is UNSET else body.quiet_hours,
+        "validity_seconds": body.validity_seconds,
+        "text_days": body.text_days,
+    }
+    try:
+        defaults = await policy.change_defaults(call.conn, call.actor, **changes)
+    except Invalid as refusal:
+        raise Invalid(
+            *((NAMES.get(one["field"], one["field"]), one["issue"], _said(one)) for one in refusal.details["fields"])
+        ) from None
+    if body.notices is UNSET:
+        chosen = (await choices.get(call.conn, call.actor)).organization
+    else:
+        try:
+            chosen = await choices.choose_for_all(call.conn, call.actor, ways=body.notices)
+        except Invalid as refusal:
+            raise Invalid(
+                *(
+                    (one["field"].replace("ways", "notices", 1), one["issue"], one["message"])
+                    for one in refusal.details["fields"]
+                )
+            ) from None
+    return AccountSettingsAnswer(True, _shown(defaults, chosen))
+
+
+#: Fields of the rules, as they are called here.
+NAMES = {
+    "guarantee": "deliveryGuarantee",
+    "quiet_hours": "quietHours",
+    "validity_seconds": "validitySeconds",
+    "text_days": "textDays",
+}
+
+
+def _said(one: dict[str, str]) -> str:
+    return one["message"].replace(one["field"], NAMES.get(one["field"], one["field"]))
+
+
+def _shown(defaults: SendDefaults, chosen: choices.Chosen) -> AccountSettings:
+    return AccountSettings(
+        quiet_hours=defaults.quiet_hours,
+        delivery_guarantee=defaults.guarantee,  # type: ignore[arg-type]
+        validity_seconds=defaults.validity_seconds,
+        text_days=defaults.text_days,
+        notices={kind: list(chosen.get(kind, known.ways)) for kind, known in KINDS.items()},
+    )

@@ -1,0 +1,109 @@
+"""Saved texts: shapes and handlers. The rules are `sms.by_hand.saved_texts`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from heliograph.api.door.operation import Call, operation
+from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
+from heliograph.base.database.clock import iso
+from heliograph.base.errors import NotFound
+from heliograph.sms.accepting.accept import MAX_TEXT
+from heliograph.sms.by_hand import saved_texts
+from heliograph.sms.by_hand.saved_texts import MAX_NAME, SavedTextExists, TooManySavedTexts
+
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, examples=["Order shipped"])]
+Body = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT, examples=["Hello {{first_name}}, it is on its way."])]
+
+
+class WriteText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A text to save, and its name."""
+
+    name: Annotated[Name, Meta(description="What people call it; no two have the same, in any case.")]
+    body: Annotated[Body, Meta(description="What it says; `{{name}}` and its like are filled in by a campaign.")]
+
+
+class ChangeText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Changes to a text. Fields that are left out stay as they are."""
+
+    name: Annotated[Name | None, Meta(description="Another name.")] = None
+    body: Annotated[Body | None, Meta(description="Other words.")] = None
+
+
+class SavedText(msgspec.Struct):
+    """A text to use again."""
+
+    id: Annotated[UUID, Meta(description="Id of the text.")]
+    name: Annotated[str, Meta(description="What people call it.")]
+    body: Annotated[str, Meta(description="What it says.")]
+    created_at: CreatedAt
+    updated_at: Annotated[Time, Meta(description="When it was last changed.")]
+    used_at: Annotated[Time | None, Meta(description="When it was last sent from the dashboard, to the minute.")]
+
+
+class SavedTextAnswer(msgspec.Struct, rename="camel"):
+    """The text as it is now."""
+
+    success: Success
+    saved_text: Annotated[SavedText, Meta(description="The text.")]
+
+
+class SavedTextList(msgspec.Struct):
+    """All saved texts, by name: at most 200."""
+
+    success: Success
+    items: Items[SavedText]
+
+
+class SavedTextRemoved(msgspec.Struct):
+    """The text is not kept any more."""
+
+    success: Success
+
+
+async def list_saved_texts(call: Call) -> SavedTextList:
+    """List saved texts.
+
+    Live and test mode share them.
+    """
+    return SavedTextList(True, [_shown(one) for one in await saved_texts.list_all(call.conn, call.actor)])
+
+
+@operation(status=201, live_only=True, refusals=(SavedTextExists, TooManySavedTexts))
+async def save_text(call: Call, body: WriteText) -> SavedTextAnswer:
+    """Save a text."""
+    made = await saved_texts.create(call.conn, call.actor, name=body.name, body=body.body)
+    return SavedTextAnswer(True, _shown(made))
+
+
+@operation(live_only=True, refusals=(NotFound, SavedTextExists))
+async def change_saved_text(call: Call, text_id: UUID, body: ChangeText) -> SavedTextAnswer:
+    """Change a saved text."""
+    known = await saved_texts.get(call.conn, call.actor, id=text_id)
+    await saved_texts.change(
+        call.conn, call.actor, id=text_id, name=body.name or known.name, body=body.body or known.body
+    )
+    return SavedTextAnswer(True, _shown(await saved_texts.get(call.conn, call.actor, id=text_id)))
+
+
+@operation(live_only=True, refusals=(NotFound,))
+async def remove_saved_text(call: Call, text_id: UUID) -> SavedTextRemoved:
+    """Remove a saved text."""
+    await saved_texts.get(call.conn, call.actor, id=text_id)
+    await saved_texts.remove(call.conn, call.actor, id=text_id)
+    return SavedTextRemoved(True)
+
+
+def _shown(one: saved_texts.SavedText) -> SavedText:
+    return SavedText(
+        id=one.id,
+        name=one.name,
+        body=one.body,
+        created_at=iso(one.created_at),
+        updated_at=iso(one.updated_at),
+        used_at=None if one.used_at is None else iso(one.used_at),
+    )

@@ -1,0 +1,113 @@
+"""An organization's own affairs over the API: exports, settings, saved texts, notices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.base.database.pool import Pool
+from heliograph.overview.exports.work import ExportWork
+
+from .conftest import Api, Tenant
+from .test_replays import another_key
+
+
+async def write(pool: Pool) -> None:
+    """What is due, as a worker does it."""
+    work = ExportWork(pool)
+    while await work.round():
+        pass
+
+
+async def test_a_file_is_asked_for_written_and_read(api: Api, tenant: Tenant, pool: Pool) -> None:
+    async def ask(method: str, path: str, headers: Any = tenant.headers, **options: Any) -> tuple[int, Any]:
+        status, _, body = await api.ask(method, path, headers=headers, **options)
+        return status, body
+
+    for n in range(2):
+        await ask("POST", "/contacts", json={"name": f"p{n}", "phone": f"+25884123456{n}", "tags": [f"t{n}"]})
+    status, body = await ask("POST", "/exports", json={"kind": "contacts", "tag": " T1"})
+    export = body["export"]
+    assert (status, export["status"], export["kind"], export["format"]) == (202, "running", "contacts", "jsonl")
+    assert (await ask("GET", f"/exports/{export['id']}/content"))[0] == 404
+    await write(pool)
+    _, body = await ask("GET", f"/exports/{export['id']}")
+    assert (body["export"]["status"], body["export"]["rows"], body["export"]["parts"]) == ("finished", 1, 1)
+    _, body = await ask("GET", f"/exports/{export['id']}/content", params={"part": "0"})
+    assert ('"name":"p1"' in body["text"], body["text"].count("\n"), body["nextPart"]) == (True, 1, None)
+    assert (await ask("GET", f"/exports/{export['id']}/content", params={"part": "1"}))[0] == 404
+    assert [one["id"] for one in (await ask("GET", "/exports"))[1]["items"]] == [export["id"]]
+    # Another key of the organization, with and without the scopes.
+    headers = await another_key(pool, tenant)
+    assert (await ask("GET", f"/exports/{export['id']}", headers=headers))[0] == 404
+    poor = await another_key(pool, tenant, profile=None, scopes=["account:read", "sms:read"])
+    status, body = await ask("POST", "/exports", headers=poor, json={"kind": "messages"})
+    assert (status, body["error"]["details"]["required"]) == (403, ["whatsapp:read"])
+    actions = await pool.fetch("SELECT action, who FROM audit_log WHERE action LIKE '%export%' ORDER BY id")
+    assert [tuple(row) for row in actions] == [("contacts.exported", "key"), ("export.fetched", "key")]
+    # What is stopped is gone.
+    _, body = await ask("POST", "/exports", json={"kind": "opt_outs", "format": "csv"})
+    _, body = await ask("DELETE", f"/exports/{body['export']['id']}")
+    assert body["export"]["status"] == "stopped"
+    assert (await ask("GET", f"/exports/{body['export']['id']}/content"))[0] == 404
+
+
+async def test_settings_are_changed_by_a_live_key(api: Api, tenant: Tenant, pool: Pool) -> None:
+    status, _, body = await api.ask("GET", "/account/settings", headers=tenant.headers)
+    assert (status, body["settings"]["quietHours"]) == (200, "off")  # as tests have it
+    changes = {"quietHours": "21:00-07:30", "textDays": 5, "notices": {"quota.used": ["bell"]}}
+    status, _, body = await api.ask("PATCH", "/account/settings", json=changes, headers=tenant.headers)
+    settings = body["settings"]
+    assert (settings["quietHours"], settings["textDays"], settings["validitySeconds"]) == ("21:00-07:30", 5, None)
+    assert (settings["notices"]["quota.used"], settings["notices"]["wallet.low"]) == (
+        ["bell"],
+        ["bell", "mail", "webhook"],
+    )
+    status, _, body = await api.ask("PATCH", "/account/settings", json={"textDays": None}, headers=tenant.headers)
+    assert (body["settings"]["textDays"], body["settings"]["quietHours"]) == (None, "21:00-07:30")
+    for wrong, field in (
+        ({"quietHours": "late"}, "quietHours"),
+        ({"notices": {"quota.used": ["pigeon"]}}, "notices.quota.used"),
+        ({"notices": {"x": []}}, "notices.x"),
+    ):
+        status, _, body = await api.ask("PATCH", "/account/settings", json=wrong, headers=tenant.headers)
+        assert (status, body["error"]["details"]["fields"][0]["field"]) == (400, field)
+    reader = await another_key(pool, tenant, profile="read_only")
+    assert (await api.ask("PATCH", "/account/settings", json={}, headers=reader))[0] == 403
+
+
+async def test_texts_are_saved_changed_and_removed(api: Api, tenant: Tenant) -> None:
+    asked = {"name": "Hello", "body": "Hello {{name}}"}
+    status, _, body = await api.ask("POST", "/sms/texts", json=asked, headers=tenant.headers)
+    id = body["savedText"]["id"]
+    assert (status, body["savedText"]["name"]) == (201, "Hello")
+    status, _, body = await api.ask("POST", "/sms/texts", json=asked, headers=tenant.headers)
+    assert (status, body["error"]["code"]) == (409, "saved_text_exists")
+    _, _, body = await api.ask("PATCH", f"/sms/texts/{id}", json={"body": "Bye"}, headers=tenant.headers)
+    assert (body["savedText"]["name"], body["savedText"]["body"]) == ("Hello", "Bye")
+    _, _, body = await api.ask("GET", "/sms/texts", headers=tenant.headers)
+    assert [one["body"] for one in body["items"]] == ["Bye"]
+    assert (await api.ask("DELETE", f"/sms/texts/{id}", headers=tenant.headers))[0] == 200
+    assert (await api.ask("DELETE", f"/sms/texts/{id}", headers=tenant.headers))[0] == 404
+
+
+async def test_notices_are_those_whose_subject_the_key_reads(api: Api, tenant: Tenant, pool: Pool) -> None:
+    await pool.execute("DELETE FROM notices")
+    await pool.execute(
+        "INSERT INTO notices (organization_id, id, mode, kind, object, name, facts)"
+        " SELECT $1, ('0198c8f5-0000-7000-8000-00000000000' || n)::uuid, 'live', kind, 'x', 'n', '{}'"
+        " FROM unnest($2::text[]) WITH ORDINALITY AS told (kind, n)",
+        tenant.id,
+        ["quota.used", "campaign.failed", "member.joined", "sign_in.new"],
+    )
+
+    async def kinds(headers: Any, **query: str) -> tuple[list[str], str | None]:
+        _, _, body = await api.ask("GET", "/notices", headers=headers, params=query)
+        return [one["kind"] for one in body["items"]], body["nextCursor"]
+
+    assert await kinds(tenant.headers) == (["campaign.failed", "quota.used"], None)
+    first, cursor = await kinds(tenant.headers, limit="1")
+    assert first == ["campaign.failed"]
+    assert cursor is not None
+    assert await kinds(tenant.headers, limit="1", cursor=cursor) == (["quota.used"], None)
+    poor = await another_key(pool, tenant, profile=None, scopes=["account:read"])
+    assert await kinds(poor) == (["quota.used"], None)
