@@ -26,6 +26,7 @@ from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.notices import Notice
+from heliograph.overview.exports.work import ExportWork
 from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.events import Event
 from tests.rules import whatsapp_factories
@@ -269,6 +270,8 @@ class Party:
         async with pool.acquire() as conn:
             told = [Notice(self.tenant.id, "campaign.failed", f"{self.name} {n}", self.name) for n in (1, 2)]
             await notices.record_many(conn, told)
+        while await ExportWork(pool).round():
+            pass
         await self._make_history(pool)
         await self._make_whatsapp(pool)
         self.marks |= {*self.own.values()}
