@@ -16,6 +16,8 @@ from heliograph.notices.kinds import KINDS, WAYS
 from heliograph.people import policy
 from heliograph.people.noticing import choices
 
+# In JSON 60.0 is the same number as 60, so it is taken for one.
+WHOLE: dict[str, Any] = {"multiple_of": 1, "extra_json_schema": {"type": "integer"}}
 Guarantee = Literal["at_least_once", "at_most_once"]
 QuietHours = Annotated[
     str,
@@ -54,14 +56,14 @@ class ChangeAccountSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     delivery_guarantee: Annotated[Guarantee, Meta(description="Of sends that name none.")] | UnsetType = UNSET
     validity_seconds: (
         Annotated[
-            Annotated[int, Meta(ge=VALIDITY[0], le=VALIDITY[1])] | None,
+            Annotated[float, Meta(ge=VALIDITY[0], le=VALIDITY[1], **WHOLE)] | None,
             Meta(description="How long a message is worth delivering; null: the retry schedule's time."),
         ]
         | UnsetType
     ) = UNSET
     text_days: (
         Annotated[
-            Annotated[int, Meta(ge=TEXT_DAYS[0], le=TEXT_DAYS[1])] | None,
+            Annotated[float, Meta(ge=TEXT_DAYS[0], le=TEXT_DAYS[1], **WHOLE)] | None,
             Meta(description="Days after which texts are erased; null: with those of the whole installation."),
         ]
         | UnsetType
@@ -98,8 +100,8 @@ async def change_account_settings(call: Call, body: ChangeAccountSettings) -> Ac
     changes: dict[str, Any] = {
         "guarantee": None if body.delivery_guarantee is UNSET else body.delivery_guarantee,
         "quiet_hours": None if body.quiet_hours is UNSET else body.quiet_hours,
-        "validity_seconds": body.validity_seconds,
-        "text_days": body.text_days,
+        "validity_seconds": _whole(body.validity_seconds),
+        "text_days": _whole(body.text_days),
     }
     try:
         defaults = await policy.change_defaults(call.conn, call.actor, **changes)
@@ -129,6 +131,10 @@ NAMES = {
     "validity_seconds": "validitySeconds",
     "text_days": "textDays",
 }
+
+
+def _whole(number: float | UnsetType | None) -> int | UnsetType | None:
+    return int(number) if isinstance(number, float) else number
 
 
 def _said(one: dict[str, str]) -> str:

@@ -16,7 +16,9 @@ from heliograph.sms.accepting.accept import MAX_TEXT
 from heliograph.sms.by_hand import saved_texts
 from heliograph.sms.by_hand.saved_texts import MAX_NAME, SavedTextExists, TooManySavedTexts
 
-Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, examples=["Order shipped"])]
+Name = Annotated[
+    str, Meta(min_length=1, max_length=MAX_NAME, pattern=r"^[^\x00-\x1f\x7f]*$", examples=["Order shipped"])
+]
 Body = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT, examples=["Hello {{first_name}}, it is on its way."])]
 
 
