@@ -5,6 +5,7 @@ how to get a server to hurt.
 from __future__ import annotations
 
 import functools
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
@@ -50,6 +51,9 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell has what it runs in the background ignore an interrupt, and what the tests start would do so too.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         forks.share(config.workerinput["forks"])
 

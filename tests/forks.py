@@ -26,6 +26,7 @@ from typing import Any
 
 from heliograph.api.document import openapi
 from heliograph.api.routes import OPERATIONS
+from heliograph.console import places as console_places
 from heliograph.dashboard import places
 from heliograph.pages.application import kit
 from tests import fork_server
@@ -184,15 +185,20 @@ def address() -> str:
 # ── The process that forks ────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def as_web_processes_begin() -> None:
+    """Make what each of them makes of files when it starts."""
+    for folder in (places.TEMPLATES, console_places.TEMPLATES):
+        kit((folder,))
+    openapi.document(OPERATIONS, "")
+
+
 def _import_everything() -> None:
     cli = importlib.import_module("heliograph.cli")
     for noun in cli.ROOMS:
         cli.module_of(noun)
     for late in ("heliograph.serve", "heliograph.worker", "uvloop"):
         importlib.import_module(late)
-    # What each web process makes of files when it starts.
-    kit((places.TEMPLATES,))
-    openapi.document(OPERATIONS, "")
+    as_web_processes_begin()
     # What the libraries import when they are used first: a command that finds no database, and one that is explained.
     os.environ["HELIOGRAPH_DATABASE_URL"] = "postgresql://127.0.0.1:1/nowhere"
     with open(os.devnull, "w") as nobody, contextlib.redirect_stdout(nobody), contextlib.redirect_stderr(nobody):

@@ -44,6 +44,7 @@ def collect() -> None:
     os.chdir(sys.argv[2])
     with open(os.devnull, "w") as nobody, contextlib.redirect_stdout(nobody), contextlib.redirect_stderr(nobody):
         pytest.main([*sys.argv[3:], *ONLY_COLLECT])
+        forks.as_web_processes_begin()
 
 
 def become_worker(request: dict[str, Any]) -> int:

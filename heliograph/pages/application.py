@@ -107,7 +107,7 @@ Frame = Callable[[Request], dict[str, Any]]
 
 @functools.cache
 def kit(folders: tuple[Path, ...]) -> tuple[Assets, Environment]:
-    """Files and templates, which are the same for every server of a process: compiling them takes 0.2 s."""
+    """Files and templates, which are the same for every server of a process."""
     assets = Assets(_ALWAYS)
     return assets, templates.environment(folders, assets)
 
