@@ -36,7 +36,8 @@ class Desk:
 
     async def start(self, *words: str, **more: str) -> Program:
         self._count += 1
-        return await Program.start(*words, log=self.home / f"{self._count}", environment=self.environment | more)
+        log = self.home / f"{self._count}"
+        return await Program.start(*words, log=log, environment=self.environment | more, forked=True)
 
     async def run(self, *words: str, status: int = 0, **more: str) -> Program:
         program = await self.start(*words, **more)
@@ -168,15 +169,16 @@ async def test_requests_are_listed_shown_and_followed(desk: Desk) -> None:
                 status=1,
                 HELIOGRAPH_API_KEY=desk.test_key,
             )
+            await asyncio.sleep(0.2)  # a list is 200 long
 
     sending = asyncio.create_task(refused())
     await until(lambda: following.out)
     stop.set()
     await sending
     assert await following.stop(signal.SIGINT) == 0
-    one = json.loads(following.out.splitlines()[0])
+    one = json.loads(following.out.splitlines()[-1])
     assert (one["status"], one["errorCode"]) == (400, "validation_error")
-    listed = json.loads((await desk.run("requests", "list", "--status", "4xx", "--json")).out)
+    listed = json.loads((await desk.run("requests", "list", "--status", "4xx", "--limit", "200", "--json")).out)
     assert one["id"] in [other["id"] for other in listed]
     shown = json.loads((await desk.run("requests", "get", one["id"], "-o", "json")).out)
     assert (shown["id"], "answer" in shown) == (one["id"], True)
@@ -186,7 +188,7 @@ async def test_requests_are_listed_shown_and_followed(desk: Desk) -> None:
 async def test_version_and_completion(tmp_path: Path) -> None:
     async def run(*words: str, **more: str) -> str:
         log = tmp_path / "-".join(words or ("completed",))
-        program = await Program.start(*words, log=log, environment=environment(**more))
+        program = await Program.start(*words, log=log, environment=environment(**more), forked=True)
         assert await program.ended() == 0, program.err
         return program.out
 
@@ -202,7 +204,8 @@ async def test_version_and_completion(tmp_path: Path) -> None:
 async def test_the_guide_stands_alone(tmp_path: Path) -> None:
     """No settings, no database: one command, and a browser finds its way, the API reference included."""
     home = environment(HOME=str(tmp_path))
-    program = await Program.start("guide", "--port", "0", "--json", log=tmp_path / "guide", environment=home)
+    words = ("guide", "--port", "0", "--json")
+    program = await Program.start(*words, log=tmp_path / "guide", environment=home, forked=True)
     await until(lambda: program.out.endswith("\n"))
     url = json.loads(program.out)["url"]
     async with aiohttp.ClientSession() as session:
