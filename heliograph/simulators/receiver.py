@@ -169,7 +169,7 @@ class Receiver:
             self._ledger.close()
             self._ledger = None
 
-    async def wait_for(self, condition: Callable[[Receiver], bool], *, within: float = 10.0) -> None:
+    async def wait_for(self, condition: Callable[[Receiver], bool], *, within: float = 120.0) -> None:
         """Until `condition(self)` holds; looked at after each callback. Raises TimeoutError after `within` seconds."""
         async with asyncio.timeout(within):
             while not condition(self):

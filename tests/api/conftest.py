@@ -69,7 +69,7 @@ class Api:
             raw = await answer.read()
             return answer.status, answer.headers, msgspec.json.decode(raw) if raw else None
 
-    async def raw(self, *pieces: bytes, pause: float = 0.0, wait: float = 8.0, eof: bool = False) -> bytes:
+    async def raw(self, *pieces: bytes, pause: float = 0.0, wait: float = 120.0, eof: bool = False) -> bytes:
         """Send bytes as they are and read until the server closes, or stops talking for `wait` seconds."""
         reader, writer = await asyncio.open_connection(*self.address)
         answer = b""

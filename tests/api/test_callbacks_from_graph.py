@@ -183,7 +183,7 @@ async def test_what_is_forged_is_refused_and_leaves_nothing(
     graph.configure(signature=how)
     graph.freeze()  # what is refused would be tried again
     graph.inbound(USERS[0], "Bén", number=acme.graph_id)
-    await until(lambda: bool(graph.outbox().attempts), seconds=30)
+    await until(lambda: bool(graph.outbox().attempts))
     await graph.settle()
     assert {one.status for one in graph.outbox().attempts} == {403}
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_callbacks") == 0

@@ -177,7 +177,7 @@ async def test_workers_are_woken(api: Api, tenant: Tenant, made: Made, pool: Poo
     async with pool.acquire() as conn:
         await conn.add_listener(CHANNEL, hear)
         await api.ask("POST", PATH, json=template(made), headers=tenant.headers)
-        await until(lambda: bool(heard), seconds=10)
+        await until(lambda: bool(heard))
         await conn.remove_listener(CHANNEL, hear)
 
 

@@ -128,7 +128,7 @@ async def test_what_was_lost_is_not_sent_again(database: Pool, database_url: str
         return {row["status"] for row in rows} == {"failed"}
 
     async with working(database, database_url, mail):
-        await until(ended, within=30)
+        await until(ended)
     rows = await database.fetch("SELECT message_id, attempt, state FROM attempts ORDER BY attempt")
     assert {tuple(row) for row in rows} == {(silent, 1, "unknown"), (taken_over, 1, "unknown")}
     assert mail.lines == ["silent@example.com hello"]

@@ -47,7 +47,7 @@ async def statuses(pool: Pool) -> Counter[str]:
     return Counter({row[0]: row[1] for row in await pool.fetch("SELECT status, count(*) FROM messages GROUP BY 1")})
 
 
-async def reach(pool: Pool, expected: dict[str, int], *, within: float = 30.0) -> None:
+async def reach(pool: Pool, expected: dict[str, int], *, within: float = 120.0) -> None:
     """Wait until so many messages are in these states."""
     found: Counter[str] = Counter()
     try:

@@ -57,7 +57,7 @@ async def test_a_third_of_hanging_receivers_delays_nobody_else(pool: Pool) -> No
                 await endpoint(pool, actor, one.url)
         for actor in actors:
             await record(pool, actor, 40)
-        async with delivering(pool, settings(webhook_concurrency=16, webhook_timeout_seconds=30.0)):
+        async with delivering(pool, settings(webhook_concurrency=16, webhook_timeout_seconds=600.0)):
             for one in good:
                 await one.wait_for(lambda it: it.counters.received == 40, within=120)
             await until(lambda: _recorded(pool, 14 * 40))
@@ -75,7 +75,7 @@ async def test_receivers_that_begin_to_hang_under_load_delay_nobody_else(pool: P
         actor = await organization(pool)
         for one in [*bad, *good]:
             await endpoint(pool, actor, one.url)
-        async with delivering(pool, settings(webhook_concurrency=32, webhook_timeout_seconds=30.0)) as deliverer:
+        async with delivering(pool, settings(webhook_concurrency=32, webhook_timeout_seconds=600.0)) as deliverer:
             await record(pool, actor, 50)
             for one in [*bad, *good]:
                 await one.wait_for(lambda it: it.counters.received == 50)

@@ -55,7 +55,7 @@ async def call(url: str, body: Any = None, token: str = "graph-token") -> Any:
             url, data, {"authorization": f"Bearer {token}", "content-type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
+            with urllib.request.urlopen(request, timeout=120) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             return json.load(error)

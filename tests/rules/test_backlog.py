@@ -107,10 +107,10 @@ async def test_what_keeps_its_place_goes_before_what_came_later(pool: Pool) -> N
         later = await put(pool, 1, 1)
         (second,) = await take(conn, backlog)
         await leases.postpone(conn, [Postponed(second, 0.0, LINE)])
-        await leases.postpone(conn, [Postponed(first, -30.0, LINE)])
+        await leases.postpone(conn, [Postponed(first, -300.0, LINE)])
         (again,) = await take(conn, backlog, 1)
         assert (again.id, second.id) == (first.id, *later)
-        assert 29 < (second.due_at - again.due_at).total_seconds() < 35
+        assert 200 < (second.due_at - again.due_at).total_seconds() < 305
 
 
 async def test_what_was_claimed_in_vain_is_claimed_again(pool: Pool) -> None:
@@ -142,7 +142,7 @@ async def test_one_look_serves_all_kinds_and_wakes_those_that_get_work(pool: Poo
             backlog.on_work(kind, partial(woken.append, kind))
         await put(pool, 1, 2)
         await leases.put(conn, "webhook", [(OTHER, UUID(int=1), uuid7(), 0.0)])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             while len(woken) < 2:
                 await backlog.look(conn, "test")
                 await asyncio.sleep(0.001)
@@ -156,7 +156,7 @@ async def test_who_comes_too_early_for_a_look_is_woken_for_it(pool: Pool) -> Non
         wake = asyncio.Event()
         backlog.on_work("sms", wake.set)
         there = await put(pool, 1, 1)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             while not backlog.lines("sms"):
                 await backlog.look(conn, "sms")
                 if not backlog.lines("sms"):

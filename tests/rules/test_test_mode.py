@@ -123,4 +123,4 @@ async def test_a_submission_has_an_outcome_even_if_its_early_receipt_cannot_be_s
     connector.submit(Submission(UUID(int=9), 1, "258841230007", "X", "hi", "gsm7", 1))
     await until(lambda: bool(outcomes))
     assert outcomes[0].verdict is Verdict.UNREACHABLE
-    await asyncio.wait_for(connector.stop(grace=1), 2)
+    await asyncio.wait_for(connector.stop(grace=1), 120)

@@ -131,7 +131,7 @@ async def test_what_finds_no_room_is_due_for_everybody(pool: Pool, receiver: Rec
         receiver.options = Options()
         handover.deliver()
         deliverer.wake.set()
-        await receiver.wait_for(lambda it: it.counters.received == 502, within=20)
+        await receiver.wait_for(lambda it: it.counters.received == 502)
         await until(lambda: _is_empty(pool))
     assert receiver.counters.duplicates == 0
     assert {event.id for event in receiver.events} >= set(made)
@@ -203,7 +203,7 @@ async def test_workers_that_hand_over_share_an_endpoint_without_doubles(pool: Po
         for number in range(30):
             made += (await hand(pool, (one, other)[number % 2], actor, 20))[0]
         made += await record(pool, actor, 100)
-        await receiver.wait_for(lambda it: it.counters.received == 720, within=20)
+        await receiver.wait_for(lambda it: it.counters.received == 720)
         await until(lambda: _is_empty(pool))
     assert receiver.counters.duplicates == 0
     assert {event.id for event in receiver.events} >= set(made)
@@ -230,7 +230,7 @@ async def main(url, organization, point):
         if point == "commit":
             os.kill(os.getpid(), signal.SIGKILL)
         handover.deliver()
-        await asyncio.sleep(30)
+        await asyncio.sleep(600)
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -263,7 +263,7 @@ async def test_a_worker_killed_after_its_commit_loses_nothing(
         env={**os.environ, "PYTHONPATH": str(root)},
         stderr=subprocess.DEVNULL,
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         assert await process.wait() == -signal.SIGKILL
     async with delivering(pool, settings(lease_seconds=1.0)):
         await receiver.wait_for(lambda it: it.counters.received + it.counters.duplicates == 2 + again)
@@ -289,7 +289,7 @@ async def test_a_database_that_goes_away_in_the_middle_costs_no_delivery(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                     " WHERE datname = current_database() AND pid <> pg_backend_pid()"
                 )
-        await receiver.wait_for(lambda it: it.counters.received == 70, within=20)
+        await receiver.wait_for(lambda it: it.counters.received == 70)
         await until(lambda: _is_empty(own))
     made = await attempts(own)
     own.terminate()
@@ -398,7 +398,7 @@ class Handing(Machine):
 
     async def _end(self) -> None:
         self.receiver.options = Options()
-        await until(lambda: _is_empty(self.pool), within=30.0)
+        await until(lambda: _is_empty(self.pool))
         for worker in self.workers:
             await worker.drain()
         await self.receiver.stop()

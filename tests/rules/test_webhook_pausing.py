@@ -242,7 +242,7 @@ async def test_who_pauses_does_not_wait_for_a_worker_that_is_recording(pool: Poo
     await record(pool, actor, 2)
     async with pool.acquire() as worker, worker.transaction():
         (held,) = await worker.fetch("SELECT id FROM queue ORDER BY id LIMIT 1 FOR UPDATE")
-        paused = await asyncio.wait_for(change(pool, actor, id, paused=True), 30)
+        paused = await asyncio.wait_for(change(pool, actor, id, paused=True), 120)
         await worker.execute("UPDATE webhook_endpoints SET last_success_at = now() WHERE id = $1", id)
     assert paused.dropped == 2
     # It stays for whoever claims it, and is dropped then.

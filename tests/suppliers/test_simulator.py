@@ -158,7 +158,7 @@ async def test_smpplib_as_client() -> None:
         receipts: list[str] = []
 
         def talk() -> None:
-            esme = smpplib.client.Client("127.0.0.1", smsc.port, timeout=5, allow_unknown_opt_params=True)
+            esme = smpplib.client.Client("127.0.0.1", smsc.port, timeout=120, allow_unknown_opt_params=True)
             esme.set_message_sent_handler(lambda pdu: ids.append(pdu.message_id.decode()))
 
             def received(pdu: Any) -> int:
