@@ -13,11 +13,12 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-# A stamp per lock file: an install happens again only when what it names has changed.
+# A stamp per lock file: an install happens again only when what it names has changed. Python compiles what is used,
+# when it is first used; pip would compile everything, for 5 s.
 $(VENV)/runtime.stamp: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Heliograph needs Python 3.11 or later; name one with PYTHON=...")'
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Python has no venv: on Debian, apt-get install python3-venv"; exit 1; }
-	$(PIP) install --require-hashes -r requirements.lock
+	$(PIP) install --no-compile --require-hashes -r requirements.lock
 	@echo "$(CURDIR)" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/heliograph.pth"
 	@printf '#!/bin/sh\nexec "%s/python" -m heliograph "$$@"\n' "$(CURDIR)/$(BIN)" > $(BIN)/heliograph && chmod 755 $(BIN)/heliograph
 	@touch $@
@@ -26,10 +27,10 @@ $(VENV)/dev.stamp: $(VENV)/runtime.stamp requirements-dev.lock
 	$(PIP) install --no-compile --require-hashes -r requirements-dev.lock
 	@touch $@
 
-# smpp.twisted3 pins old versions of what we use too, so it lives apart.
-.peers/stamp: requirements-peers.lock
-	@test -x .peers/bin/pip || $(PYTHON) -m venv .peers
-	.peers/bin/python -m pip --disable-pip-version-check --quiet install --no-compile --require-hashes -r requirements-peers.lock
+# smpp.twisted3 pins old versions of what we use too, so it lives apart; it has no pip of its own.
+.peers/stamp: requirements-peers.lock | $(VENV)/runtime.stamp
+	@test -x .peers/bin/python || $(PYTHON) -m venv --without-pip .peers
+	$(PIP) --python .peers/bin/python install --no-compile --require-hashes -r requirements-peers.lock
 	@touch $@
 
 # Generators of clients from npm, run by the Node that .peers brings along.

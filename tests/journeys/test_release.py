@@ -36,8 +36,8 @@ pytestmark = [pytest.mark.lasts(60), pytest.mark.xdist_group("release")]
 CONTAINERFILE = ROOT / "deploy" / "Containerfile"
 #: Where everybody may read, so that PostgreSQL's account can run what is installed there.
 INSTALLED = "/opt/heliograph"
-#: Bytecode is made when a module is first used.
-QUICKLY = os.environ | {"PIP_NO_COMPILE": "1"}
+#: Bytecode is made when a module is first used. To pip, the word means whether it compiles.
+QUICKLY = os.environ | {"PIP_NO_COMPILE": "0"}
 
 
 @pytest.fixture(scope="module")
