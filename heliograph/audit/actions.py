@@ -114,6 +114,8 @@ ACTIONS = {
     "messages.exported": "Messages exported",
     "messages.canceling": "Canceling of all messages that fit a list begun",
     "message.given_up": "Waiting message given up, by an operator",
+    "message.sent_elsewhere": "Message sent by another supplier, by an operator",
+    "message.decided": "How a message ended said by an operator",
     "message.revealed": "Message text and number revealed",
     "conversation.assigned": "Conversation assigned",
     "conversation.closed": "Conversation closed or opened again",

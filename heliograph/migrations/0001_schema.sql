@@ -2548,6 +2548,7 @@ CREATE TABLE queue (
     parts           smallint NOT NULL DEFAULT 1,
     decision        bigint,
     since           timestamptz,
+    passed          uuid[],
     PRIMARY KEY (id, line)
 ) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000);
@@ -2558,6 +2559,7 @@ COMMENT ON COLUMN queue.line IS 'a supplier or an endpoint; lines are served in 
 COMMENT ON COLUMN queue.lane IS '0 goes before 1';
 COMMENT ON COLUMN queue.due_at IS 'earliest time of a claim; never before the start of the transaction that wrote it, since workers read due work in order of time';
 COMMENT ON COLUMN queue.since IS 'its place in the line, if earlier than due_at because it was put back to wait';
+COMMENT ON COLUMN queue.passed IS 'suppliers that an operator passed over for this message; looked at from the second try on';
 COMMENT ON COLUMN queue.claims IS 'number of claims; from the second on, earlier tries may have left traces';
 COMMENT ON COLUMN queue.attempt IS 'the last attempt of a message; 0: none. The following columns belong to that attempt, as in attempts';
 COMMENT ON COLUMN queue.begun_at IS 'start of the attempt under way: the intention committed before the first byte; NULL: it has ended, and is in attempts';

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from tests.api.conftest import Api, Tenant
+from tests.rules import whatsapp_factories
 
 from .conftest import Browser, signed_in
 
@@ -103,3 +107,65 @@ async def test_a_message_that_waits_is_given_up_for_a_reason(
             "/console/messages/0199c0de-0000-7000-8000-000000000000/give-up", {"_token": token, "given_up": "x"}
         )
     ).status == 404
+
+
+async def test_a_message_that_is_stuck_goes_elsewhere_or_is_said_to_have_ended(
+    pool: Pool, api: Api, tenant: Tenant, root: Browser
+) -> None:
+    id = await sent(api, tenant)
+    one, two = uuid7(), uuid7()
+    for supplier, name, priority in ((one, "main", 1), (two, "backup", 2)):
+        await pool.execute(
+            "INSERT INTO suppliers (id, name, kind, settings, secret, priority, created_at, changed_at)"
+            " VALUES ($1, $2, 'smpp', '{}', '', $3, now(), now())",
+            supplier,
+            name,
+            priority,
+        )
+    await pool.execute(
+        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 hour', true, true FROM suppliers", uuid7()
+    )
+    # It waits in the line of the first one, and its answer was lost there.
+    await pool.execute("UPDATE queue SET line = $1, attempt = 1, target_id = $1 WHERE kind = 'sms'", one)
+    await pool.execute(
+        "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
+        " VALUES ($1, $2, 1, $3, 'unknown', now(), now())",
+        tenant.id,
+        UUID(id),
+        one,
+    )
+    here = f"/console/messages/{id}"
+    page = await root.get(here)
+    assert f"{here}/give-up" not in page.text, "its supplier may have it"
+    wrong = await root.submit(page, f"{here}/elsewhere", elsewhere=" ")
+    assert (wrong.status, "Say why" in wrong.words) == (422, True)
+    wrong = await root.submit(page, f"{here}/elsewhere", elsewhere="main is slow")
+    assert (wrong.status, "Say that it may arrive twice, or wait" in wrong.words) == (422, True)
+    assert "main is slow" in wrong.text, "what was typed is kept"
+    done = await root.submit(wrong, f"{here}/elsewhere", elsewhere="main is slow", may_arrive_twice="yes")
+    assert "main is passed over; it goes to backup." in done.words
+    assert await pool.fetchval("SELECT passed FROM queue WHERE kind = 'sms'") == [one]
+
+    wrong = await root.submit(done, f"{here}/decide", decided="their ticket", status="read")
+    assert (wrong.status, "does not end so" in wrong.words) == (422, True)
+    done = await root.submit(wrong, f"{here}/decide", decided="their ticket", status="delivered")
+    assert "It has ended so" in done.words
+    assert await pool.fetchval("SELECT status FROM messages") == "delivered"
+    assert f"{here}/decide" not in done.text
+    # Both audit logs say so, and the organization's names no supplier.
+    rows = await pool.fetch("SELECT action, reason, before, after FROM audit_log WHERE organization_id = $1", tenant.id)
+    told = {row["action"]: row["reason"] for row in rows}
+    assert told["message.sent_elsewhere"] == "main is slow"
+    assert told["message.decided"] == "their ticket"
+    assert not any("backup" in str(row["after"]) for row in rows)
+    assert "their ticket" in (await root.get("/console/audit?action=message.decided")).words
+
+
+async def test_a_whatsapp_message_that_waits_is_given_up(pool: Pool, root: Browser) -> None:
+    who = await whatsapp_factories.made(pool)
+    id = await whatsapp_factories.message(pool, who)
+    page = await root.get(f"/console/messages/{id}")
+    page = await root.submit(page, f"/console/messages/{id}/give-up", given_up="asked for by phone")
+    assert "It is given up" in page.words
+    assert await pool.fetchval("SELECT status FROM whatsapp_messages") == "canceled"
+    await whatsapp_factories.check_wallets(pool, [who.organization_id])

@@ -49,7 +49,7 @@ def test_every_budget_has_its_figure_in_the_readme() -> None:
 #: What these refuse is said on pages, to people, and no operation of the API answers with it.
 ON_PAGES = (
     *("heliograph.people.", "heliograph.pages.", "heliograph.dashboard.", "heliograph.console."),
-    "heliograph.sms.accepting.sender_questions",
+    *("heliograph.sms.accepting.sender_questions", "heliograph.sms.intervening.", "heliograph.whatsapp.intervening"),
 )
 
 

@@ -71,7 +71,8 @@ def texts() -> set[str]:
     for name, table in (*vars(words).items(), *vars(audience).items()):
         if name.isupper():
             found |= set(table.values()) if isinstance(table, dict) else {text for row in table for text in row[1:]}
-    for path in (PACKAGE / "sms/management").glob("*.py"):
+    intervening = [*(PACKAGE / "sms/intervening").glob("*.py"), PACKAGE / "whatsapp/intervening.py"]
+    for path in [*(PACKAGE / "sms/management").glob("*.py"), *intervening]:
         found |= set(_of_module(path))
     for kind in kinds.SETTINGS:
         found |= {one.meaning for one in forms.fields(kind)} | {*changing.secrets(kind).values()}

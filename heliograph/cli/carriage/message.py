@@ -30,13 +30,15 @@ from heliograph.cli.terminal.console import (
     show,
     table,
 )
+from heliograph.overview import intervening
 from heliograph.sending.timeline import Timeline
-from heliograph.sms import giving_up, messages, timeline
+from heliograph.sms import messages, timeline
+from heliograph.sms.intervening import passing_over
 from heliograph.whatsapp import messages as whatsapp_messages
 from heliograph.whatsapp import timeline as whatsapp_timeline
 from heliograph.why import words
 
-app = group("List an organization's messages, show the history of one, and give one up that waits.")
+app = group("List an organization's messages, show the history of one, and decide about one that is stuck.")
 
 COLUMNS = ("id", "status", "recipient", "sender", "segments", "accepted_at", "failure_code", "client_reference")
 WHATSAPP_COLUMNS = ("id", "direction", "status", "recipient", "template_name", "accepted_at", "failure_code")
@@ -185,14 +187,14 @@ def show_(
         print(f"\nqueued: {cell(one)}")
 
 
+MessageId = Annotated[UUID, typer.Argument(metavar="MESSAGE_ID", help="Id of the message, as returned by the send.")]
+Reason = Annotated[str, typer.Option(help="Why; the organization reads it in its audit log.")]
+
+
 @app.command("give-up")
-def give_up(
-    id: Annotated[UUID, typer.Argument(metavar="MESSAGE_ID", help="Id of the SMS, as returned by the send.")],
-    reason: Annotated[str, typer.Option(help="Why; the organization reads it in its audit log.")],
-    json: Json = False,
-    data_dir: DataDir = None,
-) -> None:
-    """Cancel an SMS that no supplier has yet, and refund it. Refused once it is on its way or has ended.
+def give_up(id: MessageId, reason: Reason, json: Json = False, data_dir: DataDir = None) -> None:
+    """Cancel a message, SMS or WhatsApp, that no supplier has yet, and refund it. Refused once it is on its way or has
+    ended.
 
     \b
     Example:
@@ -200,8 +202,61 @@ def give_up(
     """
 
     async def work(conn: Connection) -> dict[str, object]:
-        ended = await giving_up.give_up(conn, shell(), id=id, reason=reason)
-        return {"id": ended.id, "status": ended.status}
+        return {"id": id, "status": await intervening.give_up(conn, shell(), id=id, reason=reason)}
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("elsewhere")
+def elsewhere(
+    id: MessageId,
+    reason: Reason,
+    may_arrive_twice: Annotated[
+        bool, typer.Option("--may-arrive-twice", help="Also if its supplier may have it already.")
+    ] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Send an SMS that waits for a supplier by another one now.
+
+    The supplier it waits for is asked again only if no other one takes it. If that supplier may have it already, say
+    --may-arrive-twice; an SMS sent with the guarantee at_most_once is never sent again.
+
+    \b
+    Examples:
+      heliograph message elsewhere 0199c0de-0000-7000-8000-000000000000 --reason "main is slow today"
+      heliograph message elsewhere 0199c0de-0000-7000-8000-000000000000 --reason "a code" --may-arrive-twice
+    """
+
+    async def work(conn: Connection) -> dict[str, object]:
+        over, others = await passing_over.send_elsewhere(
+            conn, shell(), id=id, reason=reason, may_arrive_twice=may_arrive_twice
+        )
+        return {"id": id, "passed_over": over, "suppliers": others}
+
+    show(on_database(work, settings_of(data_dir)), json)
+
+
+@app.command("decide")
+def decide(
+    id: MessageId,
+    status: Annotated[str, typer.Argument(metavar="STATUS", help=f"How it ended: {', '.join(intervening.ENDS)}.")],
+    reason: Reason,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Say how a message ended that a supplier has, or may have, and of which no receipt comes.
+
+    It is refunded or charged, and its event sent, as after a receipt of this status. A receipt that comes later still
+    counts where it would have counted after that one.
+
+    \b
+    Example:
+      heliograph message decide 0199c0de-0000-7000-8000-000000000000 undelivered --reason "their ticket 4711"
+    """
+
+    async def work(conn: Connection) -> dict[str, object]:
+        return {"id": id, "status": await intervening.decide(conn, shell(), id=id, status=status, reason=reason)}
 
     show(on_database(work, settings_of(data_dir)), json)
 

@@ -23,8 +23,9 @@ from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE
 from heliograph.sending.timeline import Timeline
-from heliograph.sms import giving_up, messages, timeline
-from heliograph.sms.messages import MessageNotCancelable
+from heliograph.sms import messages, timeline
+from heliograph.sms.intervening import deciding
+from heliograph.whatsapp import intervening as whatsapp
 from heliograph.whatsapp import messages as whatsapp_messages
 from heliograph.whatsapp import timeline as whatsapp_timeline
 
@@ -71,8 +72,8 @@ async def _listed(conn: Connection, actor: Actor, channel: str, number: str | No
 async def show(request: Request) -> Answer:
     """Everything that happened to it, without text and whole number."""
     async with request.reading() as conn:
-        found = await _read(conn, request.id(), None)
-    return Shown(template="messages/message.html", values=_values(request, found, whole=False))
+        found = await read(conn, request.id(), None)
+    return Shown(template="messages/message.html", values=values_of(request, found, whole=False))
 
 
 async def reveal(request: Request) -> Answer:
@@ -81,38 +82,19 @@ async def reveal(request: Request) -> Answer:
     id = request.id()
     if not 1 <= len(reason) <= LONGEST:
         async with request.reading() as conn:
-            found = await _read(conn, id, None)
+            found = await read(conn, id, None)
         wrong = Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
-        return refused("messages/message.html", wrong, _values(request, found, whole=False))
+        return refused("messages/message.html", wrong, values_of(request, found, whole=False))
     async with request.writing() as conn:
-        found = await _read(conn, id, msgspec.structs.replace(request.who, reason=reason))
-    return Shown(template="messages/message.html", values=_values(request, found, whole=True))
+        found = await read(conn, id, msgspec.structs.replace(request.who, reason=reason))
+    return Shown(template="messages/message.html", values=values_of(request, found, whole=True))
 
 
-async def give_up(request: Request) -> Answer:
-    """End it while no supplier has it, for a reason that its organization reads."""
-    id, reason = request.id(), request.form.get("given_up", "")
-    try:
-        async with request.writing() as conn:
-            await giving_up.give_up(conn, request.who, id=id, reason=reason)
-    except (Invalid, MessageNotCancelable) as refusal:
-        code, said = (
-            ("length", refusal.details["fields"][0]["message"])
-            if isinstance(refusal, Invalid)
-            else (
-                refusal.code,
-                refusal.message,
-            )
-        )
-        async with request.reading() as conn:
-            found = await _read(conn, id, None)
-        wrong = Invalid(("given_up", code, said))
-        return refused("messages/message.html", wrong, _values(request, found, whole=False) | {"given_up": reason})
-    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("It is given up: nothing of it goes out."))
+async def read(conn: Connection, id: UUID, by: Who | None) -> Timeline:
+    """All that happened to a message of either channel. Raises NotFound.
 
-
-async def _read(conn: Connection, id: UUID, by: Who | None) -> Timeline:
-    """`by`: who sees the text, and why; None: nobody does."""
+    `by`: who sees the text, and why; None: nobody does.
+    """
     for channel in (timeline, whatsapp_timeline):
         try:
             if by is None:
@@ -123,7 +105,7 @@ async def _read(conn: Connection, id: UUID, by: Who | None) -> Timeline:
     raise NotFound
 
 
-def _values(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
+def values_of(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
     shown = (lambda values: values) if whole else _masked
     return {
         "id": found.message["id"],
@@ -136,8 +118,31 @@ def _values(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]
         "text": found.text,
         "reason": "",
         "given_up": "",
-        "may_end": found.message["status"] == "accepted" and bool(found.queued) and request.may(permission=APPROVE),
+        "elsewhere": "",
+        "decided": "",
+        "status": "",
+        "acts": _acts(found) if request.may(permission=APPROVE) else (),
+        "ends": whatsapp.ENDS if is_whatsapp(found) else deciding.ENDS,
     }
+
+
+def is_whatsapp(found: Timeline) -> bool:
+    """It is a WhatsApp message."""
+    return "billing_category" in found.message
+
+
+def _acts(found: Timeline) -> tuple[str, ...]:
+    """What may be done about it, as far as its history says; the rules decide."""
+    status = found.message["status"]
+    is_tried = any(one.what == "attempt" for one in found.entries)
+    acts: list[str] = []
+    if status == "accepted" and found.queued:
+        acts += ["give_up"] if not is_tried or is_whatsapp(found) else []
+        acts += [] if is_whatsapp(found) else ["elsewhere"]
+        acts += ["decide"] if is_tried else []
+    elif status in ("sent", "unknown", "expired"):
+        acts.append("decide")
+    return tuple(acts)
 
 
 def _masked(values: Mapping[str, Any]) -> dict[str, Any]:

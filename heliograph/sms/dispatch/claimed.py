@@ -56,6 +56,8 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     refused: Sequence[UUID] | None
     #: When its organization's marketing waits.
     quiet_hours: str
+    #: Suppliers that an operator passed over.
+    passed: Sequence[UUID] = ()
 
     @property
     def is_unsent(self) -> bool:
@@ -111,6 +113,8 @@ SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.class, m.guarantee
         WHERE a.parts > 1 AND message_id = item.id AND parts > 1 AND attempt = a.series) taken ON true
  ORDER BY item.n
 """
+# Asked only of what is tried again: passing a supplier over counts as a try.
+PASSED = "SELECT id, passed FROM queue WHERE id = ANY ($1) AND kind || '' = 'sms' AND passed IS NOT NULL"
 
 
 async def load(conn: Connection, claimed: Sequence[Lease]) -> list[ClaimedMessage]:
@@ -121,4 +125,9 @@ async def load(conn: Connection, claimed: Sequence[Lease]) -> list[ClaimedMessag
         [lease.id for lease in claimed],
         [lease.attempt > 0 for lease in claimed],
     )
-    return [ClaimedMessage(lease, *row.values()) for lease, row in zip(claimed, rows, strict=True)]
+    found = [ClaimedMessage(lease, *row.values()) for lease, row in zip(claimed, rows, strict=True)]
+    again = [lease.id for lease in claimed if lease.tries]
+    passed = {row["id"]: row["passed"] for row in await conn.fetch(PASSED, again)} if again else {}
+    if not passed:
+        return found
+    return [msgspec.structs.replace(one, passed=passed.get(one.lease.id, ())) for one in found]

@@ -78,8 +78,7 @@ class Selection:
     ) -> None:
         """`accounts`: the suppliers of this worker now. `patience`: seconds that a message waits for a supplier that is
         slow before the next one is asked. `routes`: those in force; the same object while nothing has changed.
-        `charges`: what suppliers charge; None: nobody knows. `book`: suppliers'
-        rules for senders and numbers."""
+        `charges`: what suppliers charge; None: nobody knows. `book`: their rules for senders and numbers."""
         self._book = book
         #: As it is in this round.
         self._rules = Book()
@@ -237,8 +236,8 @@ class Selection:
         return self._patience * (min(own, CLASSES["otp"].patience) if self._is_short_lived(due) else own)
 
     def _put_off(self, due: ClaimedMessage) -> bool:
-        """True if the supplier of the last attempt has used up its tries."""
-        if due.attempt_state == "unreachable":
+        """True if the supplier of the last attempt has used up its tries, or an operator passed it over."""
+        if due.attempt_state == "unreachable" or due.attempt_supplier in due.passed:
             return True
         if due.attempt_state != "busy":
             return False
@@ -313,9 +312,9 @@ class Selection:
                 skipped.append((id, "full, and slow for too long"))
             elif one.holds and holds_back(one, lease.organization_id, lease.id):
                 skipped.append((id, "held by an operator"))
-            elif id == put_off:
+            elif id in due.passed or id == put_off:
                 last = last or one
-                skipped.append((id, "it put the message off"))
+                skipped.append((id, "passed over by an operator" if id in due.passed else "it put the message off"))
             elif accounts[id].senders.avoided(due.sender):
                 last = last or one
                 skipped.append((id, "it refuses the sender"))

@@ -57,6 +57,9 @@ async def find(conn: Connection, lost: Sequence[ClaimedMessage], *, policies: Ma
     for due, ids in zip(lost, found, strict=True):
         lease, in_doubt = due.lease, due.in_doubt
         if not ids and in_doubt:
+            if due.attempt_supplier in due.passed:
+                # An operator does not want to wait for its receipt, and has said that it may arrive twice.
+                known[lease.id] = due
             continue
         adopted += [(due, number, id) for number, id in zip(in_doubt, ids, strict=True)]
         taken = sorted({*(due.taken or ()), *in_doubt})
@@ -66,7 +69,7 @@ async def find(conn: Connection, lost: Sequence[ClaimedMessage], *, policies: Ma
             whole[lease.id] = due
         else:
             known[lease.id] = msgspec.structs.replace(due, taken=taken, doubtful=(), attempt_state="busy")
-    if known:
+    if adopted or whole:
         moves += await _adopt(conn, adopted, whole, policies)
         # They were counted as answered with nothing; their moves count them as taken.
         counted = [

@@ -1,0 +1,70 @@
+"""What an operator does with one message: give it up, send it by another supplier, say how it ended.
+
+The rule nobody may break: each is done for a reason, which the organization reads in its audit log.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.console.messages.looking import HERE, read, values_of
+from heliograph.overview import intervening
+from heliograph.pages.answers import Answer, Elsewhere, refused
+from heliograph.pages.requests import Request
+from heliograph.sms.intervening import passing_over
+
+
+async def give_up(request: Request) -> Answer:
+    """End it while no supplier has it, for a reason that its organization reads."""
+    id, reason = request.id(), request.form.get("given_up", "")
+    try:
+        async with request.writing() as conn:
+            await intervening.give_up(conn, request.who, id=id, reason=reason)
+    except NotFound:
+        raise
+    except Refusal as refusal:
+        return await _again(request, id, refusal, given_up=reason)
+    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("It is given up: nothing of it goes out."))
+
+
+async def elsewhere(request: Request) -> Answer:
+    """Send it by another supplier than the one that it waits for."""
+    id, reason = request.id(), request.form.get("elsewhere", "")
+    twice = request.form.get("may_arrive_twice") == "yes"
+    try:
+        async with request.writing() as conn:
+            over, others = await passing_over.send_elsewhere(
+                conn, request.who, id=id, reason=reason, may_arrive_twice=twice
+            )
+    except NotFound:
+        raise
+    except Refusal as refusal:
+        return await _again(request, id, refusal, elsewhere=reason)
+    said = request.text("%(over)s is passed over; it goes to %(others)s.", over=over, others=", ".join(others))
+    return Elsewhere(location=f"{HERE}/{id}", notice=said)
+
+
+async def decide(request: Request) -> Answer:
+    """Say how it ended."""
+    id, reason, status = request.id(), request.form.get("decided", ""), request.form.get("status", "")
+    try:
+        async with request.writing() as conn:
+            await intervening.decide(conn, request.who, id=id, status=status, reason=reason)
+    except NotFound:
+        raise
+    except Refusal as refusal:
+        return await _again(request, id, refusal, decided=reason, status=status)
+    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("It has ended so; its event is on its way."))
+
+
+async def _again(request: Request, id: UUID, refusal: Refusal, **typed: str) -> Answer:
+    """The page with what was typed. A refusal that names no field is said at the reason."""
+    reason, *_ = typed
+    listed = refusal.details["fields"] if isinstance(refusal, Invalid) else ()
+    wrong = [
+        (reason if one["field"] == "reason" else one["field"], one["issue"], one["message"]) for one in listed
+    ] or [(reason, refusal.code, refusal.message)]
+    async with request.reading() as conn:
+        found = await read(conn, id, None)
+    return refused("messages/message.html", Invalid(*wrong), values_of(request, found, whole=False) | typed)

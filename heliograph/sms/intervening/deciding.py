@@ -1,0 +1,97 @@
+"""Saying how a message ended when no supplier says so: an operator knows it from elsewhere.
+
+Its money, its event and its place in the figures follow as from a receipt: it is the same move.
+
+The rule nobody may break: what a real receipt could not do, an operator cannot either. A status never goes back.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base import phones
+from heliograph.base.actor import Who
+from heliograph.base.database.clock import now
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, Refusal
+from heliograph.queue import leases
+from heliograph.sending import attempts
+from heliograph.sms.intervening import whose
+from heliograph.sms.status import NO_RECEIPT, OUTCOME_UNKNOWN, Move, may_move, move_many
+from heliograph.suppliers.contract import Verdict
+from heliograph.traffic import reconciliation
+
+#: How a message may be said to have ended.
+ENDS = ("delivered", "undelivered", "failed", "expired", "rejected", "unknown")
+#: How an attempt is known to have been taken.
+SAID = "an operator says that the supplier has it"
+
+
+class StatusNotDecided(Refusal):
+    """This message cannot have ended so: no supplier was handed it, one is just being handed it, or it has ended."""
+
+    code, status = "status_not_decided", 409
+
+
+TRIED = """
+SELECT attempt, target_id, state FROM attempts
+ WHERE organization_id = $1 AND message_id = $2 ORDER BY attempt DESC LIMIT 1
+"""
+
+
+async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: str) -> str:
+    """End a message that a supplier has, or may have, as `status`, one of ENDS. Idempotent.
+
+    One that was tried and still waits is taken out of the queue. A late receipt still moves it where it would have
+    moved it after a receipt of the same. `reason`: as of `giving_up.give_up`. Returns the status. Raises NotFound,
+    Invalid (fields `reason` and `status`), StatusNotDecided.
+    """
+    reason = whose.reason(reason)
+    found = await whose.find(conn, by, id=id)
+    if status not in ENDS:
+        raise Invalid(("status", "enum", "A message of this channel does not end so. Choose another status."))
+    if found.status == status:
+        return status
+    if not may_move(found.status, status):
+        raise StatusNotDecided
+    organization_id = found.actor.organization_id
+    async with conn.transaction():
+        move = Move(organization_id, id, status, now(), _code(status, found.status))
+        if found.status == "accepted":
+            move = await _out_of_the_queue(conn, organization_id, id, move, phones.country(found.recipient))
+        if not (await move_many(conn, [move])).ids:
+            raise StatusNotDecided
+        before, after = {"status": found.status}, {"status": status}
+        await audit.record(
+            conn, found.actor, "message.decided", object_id=id, before=before, after=after, reason=reason
+        )
+    return status
+
+
+async def _out_of_the_queue(conn: Connection, organization_id: UUID, id: UUID, move: Move, country: str) -> Move:
+    """The move of a message that waits for another try, once its work is ended. Raises StatusNotDecided."""
+    last = await conn.fetchrow(TRIED, organization_id, id)
+    if last is None or id not in await leases.withdraw(conn, "sms", [id], only="ended"):
+        raise StatusNotDecided
+    if last["state"] != "unknown":
+        if move.status not in ("failed", "expired", "rejected"):
+            # Every supplier that was asked put it off, refused it or was not reached.
+            raise StatusNotDecided
+        return move
+    if move.status == "unknown":
+        return move
+    # As a receipt would say it: that supplier has it. It was counted as answered with nothing; its move counts it as
+    # taken.
+    await attempts.mark_taken(conn, "sms", [(organization_id, id)], detail=SAID)
+    await reconciliation.count(conn, [(last["target_id"], country, Verdict.UNKNOWN.value, -1)], move.at)
+    return msgspec.structs.replace(move, was_sent=True, supplier_id=last["target_id"])
+
+
+def _code(status: str, before: str) -> str | None:
+    """Why it failed, as customers read it: as of a receipt of this status."""
+    if status == "delivered":
+        return None
+    return {"sent": NO_RECEIPT, "accepted": OUTCOME_UNKNOWN}[before] if status == "unknown" else status

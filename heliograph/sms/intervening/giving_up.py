@@ -1,0 +1,31 @@
+"""Giving a message up by hand: an operator ends one that no supplier has yet, whichever organization's it is."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Who
+from heliograph.base.database.pool import Connection
+from heliograph.sms import messages
+from heliograph.sms.intervening import whose
+from heliograph.sms.messages import Message
+
+
+async def give_up(conn: Connection, by: Who, *, id: UUID, reason: str) -> Message:
+    """End a message that waits to be sent, as canceled, and refund it, by the rule by which its sender cancels it.
+
+    `reason`: 1 to 500 characters, which its organization reads in its audit log. One that was canceled before is left
+    as it is. Raises Invalid, NotFound, and MessageNotCancelable once it is on its way or has ended: what a supplier
+    may have is not given up, for it may be delivered.
+    """
+    reason = whose.reason(reason)
+    found = await whose.find(conn, by, id=id)
+    async with conn.transaction():
+        message = await messages.cancel(conn, found.actor, id=id)
+        if found.status != message.status:
+            before, after = {"status": found.status}, {"status": message.status}
+            await audit.record(
+                conn, found.actor, "message.given_up", object_id=id, before=before, after=after, reason=reason
+            )
+    return message

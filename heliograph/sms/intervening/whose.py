@@ -1,0 +1,55 @@
+"""Whose a message is that an operator names by its id alone, and the reason that is asked for."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.actor import Actor, Who
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+
+#: Characters of a reason.
+LONGEST = 500
+
+
+class Named(msgspec.Struct, frozen=True):
+    """A message, and the operator as an actor of its organization."""
+
+    actor: Actor
+    organization: str
+    #: As it is stored: `accepted` also while it is being handed over.
+    status: str
+    sent: bool
+    guarantee: str
+    recipient: str
+    sender: str
+    traffic_class: str
+
+
+# By id alone, an organization at a time: see `sending.timeline.by_id`.
+WHOSE = """
+SELECT o.id, o.state, o.name, found.*
+  FROM organizations o
+       CROSS JOIN LATERAL (SELECT mode, status, sent_at IS NOT NULL, guarantee, recipient, sender, class FROM messages
+                            WHERE organization_id = o.id AND id = $1) found
+ LIMIT 1
+"""
+
+
+async def find(conn: Connection, by: Who, *, id: UUID) -> Named:
+    """The SMS of an id. Raises NotFound."""
+    row = await conn.fetchrow(WHOSE, id)
+    if row is None:
+        raise NotFound("There is no such message.", resource="message", id=str(id))
+    organization_id, state, name, mode, *rest = row
+    return Named(Actor(organization_id, None, mode, frozenset(), state, by=by), name, *rest)
+
+
+def reason(given: str) -> str:
+    """A reason without the spaces around it. Raises Invalid on `reason`."""
+    given = given.strip()
+    if not 1 <= len(given) <= LONGEST or "\0" in given:
+        raise Invalid(("reason", "length", "Say why, in at most 500 characters: the organization reads it."))
+    return given

@@ -1,0 +1,108 @@
+"""What an operator does with one WhatsApp message, whichever organization's it is: give it up, or say how it ended.
+
+The rule nobody may break: each is done for a reason, which the organization reads in its audit log, and money follows
+by the move itself, as after Meta's own word.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import asyncpg
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor, Who
+from heliograph.base.database.clock import now
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.queue import leases
+from heliograph.queue.holds import Overtaken
+from heliograph.whatsapp.accepting import withdrawal
+from heliograph.whatsapp.status import Move, move_many
+
+#: Characters of a reason.
+LONGEST = 500
+#: How a message may be said to have ended.
+ENDS = ("delivered", "read", "failed")
+
+
+class WhatsAppMessageNotEnded(Refusal):
+    """This message cannot be ended so: it came from a user, Meta may have it or is being handed it, or it has ended."""
+
+    code, status = "whatsapp_message_not_ended", 409
+
+
+# By id alone, an organization at a time: see `sending.timeline.by_id`. Meta may have what an attempt of unknown outcome
+# handed over.
+WHOSE = """
+SELECT o.id, o.state, found.mode, found.direction, found.status,
+       EXISTS (SELECT FROM attempts WHERE organization_id = o.id AND message_id = $1
+                                      AND attempts.state IN ('unknown', 'accepted')) AS tried
+  FROM organizations o
+       CROSS JOIN LATERAL (SELECT mode, direction, status FROM whatsapp_messages
+                            WHERE organization_id = o.id AND id = $1) found
+ LIMIT 1
+"""
+
+
+async def give_up(conn: Connection, by: Who, *, id: UUID, reason: str) -> str:
+    """End a message that waits and that Meta cannot have, as canceled; what was reserved for it is free again.
+
+    `reason`: 1 to 500 characters. Idempotent. Returns its status. Raises Invalid, NotFound, WhatsAppMessageNotEnded.
+    """
+    reason = _reason(reason)
+    found, actor = await _whose(conn, by, id)
+    if found["status"] == "canceled":
+        return "canceled"
+    if found["direction"] != "outbound" or found["status"] != "accepted" or found["tried"]:
+        raise WhatsAppMessageNotEnded
+    try:
+        async with conn.transaction():
+            if not await withdrawal.withdraw(conn, [(actor.organization_id, id)], at=now()):
+                raise WhatsAppMessageNotEnded
+            before, after = {"status": "accepted"}, {"status": "canceled"}
+            await audit.record(conn, actor, "message.given_up", object_id=id, before=before, after=after, reason=reason)
+    except Overtaken:
+        raise WhatsAppMessageNotEnded from None
+    return "canceled"
+
+
+async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: str) -> str:
+    """End a message that Meta has, or may have, as `status`, one of ENDS: an operator knows it from elsewhere.
+
+    One that was tried and still waits is taken out of the queue. What Meta reports later still counts. Idempotent.
+    Returns the status. Raises Invalid (fields `reason` and `status`), NotFound, WhatsAppMessageNotEnded.
+    """
+    reason = _reason(reason)
+    found, actor = await _whose(conn, by, id)
+    if status not in ENDS:
+        raise Invalid(("status", "enum", "A message of this channel does not end so. Choose another status."))
+    if found["status"] == status:
+        return status
+    if found["direction"] != "outbound" or not (found["tried"] or found["status"] == "sent"):
+        raise WhatsAppMessageNotEnded
+    async with conn.transaction():
+        is_queued = found["status"] == "accepted"
+        if is_queued and id not in await leases.withdraw(conn, "whatsapp", [id], only="ended"):
+            raise WhatsAppMessageNotEnded
+        code = "unknown" if status == "failed" else None
+        moved, _ = await move_many(conn, [Move(actor.organization_id, id, status, now(), code)], rates=None)
+        if not moved:
+            raise WhatsAppMessageNotEnded
+        before, after = {"status": found["status"]}, {"status": status}
+        await audit.record(conn, actor, "message.decided", object_id=id, before=before, after=after, reason=reason)
+    return status
+
+
+async def _whose(conn: Connection, by: Who, id: UUID) -> tuple[asyncpg.Record, Actor]:
+    row = await conn.fetchrow(WHOSE, id)
+    if row is None:
+        raise NotFound("There is no such message.", resource="message", id=str(id))
+    return row, Actor(row["id"], None, row["mode"], frozenset(), row["state"], by=by)
+
+
+def _reason(given: str) -> str:
+    given = given.strip()
+    if not 1 <= len(given) <= LONGEST or "\0" in given:
+        raise Invalid(("reason", "length", "Say why, in at most 500 characters: the organization reads it."))
+    return given
