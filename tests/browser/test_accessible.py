@@ -76,12 +76,12 @@ async def test_every_page(site: Site, language: str, theme: str) -> None:
     async def look(path: str) -> None:
         await page.goto(site.base + path)
         assert await page.locator("html").get_attribute("lang") == language
+        await page.evaluate(axe)
         for width in (1280, 320):
             await page.set_viewport_size({"width": width, "height": 800})
             wide = await page.evaluate("document.documentElement.scrollWidth")
             if wide > width:
                 found.append(f"{path} is {wide} px wide at {width}")
-            await page.evaluate(axe)
             found.extend(f"{path} at {width}: {one}" for one in await page.evaluate(RUN))
 
     for path in ("/", "/login", "/login/forgotten", "/enter", "/invitation", f"/invitation#{invited}"):

@@ -252,12 +252,12 @@ async def test_every_page_of_the_console(site: Site) -> None:
         answer = await page.goto(site.base + path)
         if answer is None or answer.status != 200:
             found.append(f"{path} is not there")
+        await page.evaluate(axe)
         for width in (1280, 320):
             await page.set_viewport_size({"width": width, "height": 800})
             wide = await page.evaluate("document.documentElement.scrollWidth")
             if wide > width:
                 found.append(f"{path} is {wide} px wide at {width}")
-            await page.evaluate(axe)
             found.extend(f"{path} at {width}: {one}" for one in await page.evaluate(RUN))
         await page.set_viewport_size({"width": 1280, "height": 800})
 
