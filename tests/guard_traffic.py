@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from uuid import UUID
+from heapq import heappop, heappush
 
 import msgspec
 
+from heliograph.base.ids import uuid_of
 from heliograph.base.phones import REGIONS
 from heliograph.guard.conversion import Conversions
 from heliograph.guard.windows import Suspicion, Windows
 
-ORGANIZATION = UUID(int=9)
+ORGANIZATION = uuid_of(bytes(15) + b"\x09")
 HOME, MINUTES, SEEDS = "MZ", 60, (1, 2, 3)
 #: Mozambique's mobile prefixes, ten million numbers each.
 PREFIXES = tuple(f"+258{code}" for code in (82, 83, 84, 85, 86, 87))
@@ -197,7 +198,7 @@ def run(case: Case, rate: float, seed: int) -> Outcome:
     entered: list[tuple[float, str]] = []
     for at, number, country, attack in sends:
         while entered and entered[0][0] <= at:
-            conversions.converted(ORGANIZATION, entered.pop(0)[1], at=at)
+            conversions.converted(ORGANIZATION, heappop(entered)[1], at=at)
         conversions.sent(ORGANIZATION, number, at=at)
         suspicion = windows.see(
             ORGANIZATION,
@@ -213,8 +214,10 @@ def run(case: Case, rate: float, seed: int) -> Outcome:
             times[suspicion.range] = times.get(suspicion.range, 0) + 1
             first = 1800 if suspicion.kind == "country" else 900
             held[suspicion.range] = at + min(first * 2 ** (times[suspicion.range] - 1), 43_200)
-        is_held = number not in case.contacts and any(
-            held.get(range, 0.0) > at for range in (number[1:-4], number[1:], country)
+        is_held = (
+            bool(held)
+            and number not in case.contacts
+            and any(held.get(range, 0.0) > at for range in (number[1:-4], number[1:], country))
         )
         if attack:
             outcome.attack += 1
@@ -225,8 +228,7 @@ def run(case: Case, rate: float, seed: int) -> Outcome:
             outcome.honest += 1
             outcome.mistaken += is_held
         if not is_held and chance.random() < (case.faked if attack else CONVERSION):
-            entered.append((at + chance.uniform(5, 60), number))
-            entered.sort()
+            heappush(entered, (at + chance.uniform(5, 60), number))
     return outcome
 
 
