@@ -8,6 +8,7 @@ says so to the browser. A file's address holds its digest, so it may be kept for
 from __future__ import annotations
 
 import asyncio
+import functools
 import urllib.parse
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -50,6 +51,13 @@ _ALWAYS: Headers = [
 _HTML = "text/html; charset=utf-8"
 
 
+@functools.cache
+def _read() -> tuple[Guide, list[tuple[str, str, bytes]]]:
+    """The guide, and the viewer's files by name with their addresses: the same for every server of a process."""
+    bodies = ((name, (_FOLDER / name).read_bytes()) for name in _TYPES)
+    return Guide(), [(name, f"{PATH}/{digest(body)}/{name}", body) for name, body in bodies]
+
+
 class Docs:
     """The pages as an ASGI application. `paths`: the paths that it serves."""
 
@@ -57,13 +65,12 @@ class Docs:
         """`document`: the OpenAPI document, where no API serves it beside these pages."""
         self._strangers = strangers
         self._public_url = public_url
-        self._styled: dict[str, str] = {}
-        self._pages: dict[str, Page] = {}
-        for name, kind in _TYPES.items():
-            body = (_FOLDER / name).read_bytes()
-            address = f"{PATH}/{digest(body)}/{name}"
-            self._pages[address] = Page(body, kind, "public, max-age=31536000, immutable", _ALWAYS)
-            self._styled[f"{{{name}}}"] = address
+        self._guide, viewer = _read()
+        self._styled = {f"{{{name}}}": address for name, address, _ in viewer}
+        self._pages = {
+            address: Page(body, _TYPES[name], "public, max-age=31536000, immutable", _ALWAYS)
+            for name, address, body in viewer
+        }
         page = self._html((_FOLDER / "docs.html").read_text())
         self._pages[PATH] = self._pages[PATH + "/"] = page
         # To a browser it is the dashboard, to all others the index of the API.
@@ -71,7 +78,6 @@ class Docs:
         self._pages[FRONT] = Page(index, "application/json", "no-cache", _ALWAYS, vary="accept, accept-encoding")
         if document is not None:
             self._pages[_DOCUMENT] = document
-        self._guide = Guide()
         for address, path in self._guide.pictures.items():
             self._pages[address] = Page(path.read_bytes(), "image/png", "no-cache", _ALWAYS)
         self.paths = frozenset(self._pages) | frozenset(self._guide.entries) | {guide.SEARCH}
