@@ -120,6 +120,18 @@ SELECT organization_id, (at AT TIME ZONE 'UTC')::date, supplier_id, 'MZ', '643-0
        count(*) * 30000, count(*) * 20000
   FROM bench_ids GROUP BY 1, 2, 3
 """,
+    "margin_days": """
+INSERT INTO margin_days (day, supplier_id, country, network, price_currency, cost_currency, messages, segments, price,
+                         cost)
+SELECT day, supplier_id, country, network, price_currency, cost_currency, sum(messages), sum(segments), sum(price),
+       sum(cost)
+  FROM margins GROUP BY 1, 2, 3, 4, 5, 6
+""",
+    "margin_organizations": """
+INSERT INTO margin_organizations (organization_id, day, price_currency, cost_currency, messages, segments, price, cost)
+SELECT organization_id, day, price_currency, cost_currency, sum(messages), sum(segments), sum(price), sum(cost)
+  FROM margins GROUP BY 1, 2, 3, 4
+""",
     "sms_parts": """
 INSERT INTO sms_parts (answered_on, supplier_id, id_key, message_id, attempt, part, parts, organization_id,
                        recipient_suffix, state, created_at)

@@ -2395,6 +2395,36 @@ COMMENT ON COLUMN margins.network IS 'MCC-MNC; empty: not known';
 COMMENT ON COLUMN margins.price_currency IS 'empty: there was no price. The same for the cost''s';
 COMMENT ON COLUMN margins.messages IS 'that were handed over in the day; what is due only on delivery may be of another day';
 
+-- Sums of margins, folded with them: what is asked over all organizations must not read the rows of each.
+CREATE TABLE margin_days (
+    day             date NOT NULL,
+    supplier_id     uuid NOT NULL,
+    country         text NOT NULL,
+    network         text NOT NULL,
+    price_currency  text NOT NULL,
+    cost_currency   text NOT NULL,
+    messages        bigint NOT NULL,
+    segments        bigint NOT NULL,
+    price           bigint NOT NULL,
+    cost            bigint NOT NULL,
+    PRIMARY KEY (day, supplier_id, country, network, price_currency, cost_currency)
+) WITH (fillfactor = 70);
+COMMENT ON TABLE margin_days IS 'control: margins, summed over organizations';
+
+CREATE TABLE margin_organizations (
+    organization_id uuid NOT NULL,
+    day             date NOT NULL,
+    price_currency  text NOT NULL,
+    cost_currency   text NOT NULL,
+    messages        bigint NOT NULL,
+    segments        bigint NOT NULL,
+    price           bigint NOT NULL,
+    cost            bigint NOT NULL,
+    PRIMARY KEY (organization_id, day, price_currency, cost_currency)
+) WITH (fillfactor = 70);
+CREATE INDEX margin_organizations_day ON margin_organizations (day);
+COMMENT ON TABLE margin_organizations IS 'tenant: margins, summed over suppliers and places. Operators read it, customers never';
+
 
 -- -- Requests ---------------------------------------------------------------------------------------------------------
 -- Requests to the API and to the dashboard, and their outcome.

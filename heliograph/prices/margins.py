@@ -1,6 +1,7 @@
 """Margins: what organizations pay and what suppliers charge, by day, supplier, country and network.
 
-    moves of messages ── deltas, in the same commit ──► margin_deltas ── folded by a timer ──► margins
+    moves of messages ── deltas, in the same commit ──► margin_deltas ── folded by a timer ──► margins, and its sums
+                                                                             margin_days and margin_organizations
 
 The rule nobody may break: an amount is added once, in the commit of the move that makes it due, and under its own
 currency. Amounts of two currencies are never added, and no margin is made of them.
@@ -85,6 +86,24 @@ WITH gone AS (
     ON CONFLICT (organization_id, day, supplier_id, country, network, price_currency, cost_currency) DO UPDATE
        SET messages = known.messages + excluded.messages, segments = known.segments + excluded.segments,
            price = known.price + excluded.price, cost = known.cost + excluded.cost
+), added_to_day AS (
+    INSERT INTO margin_days AS known (day, supplier_id, country, network, price_currency, cost_currency, messages,
+                                      segments, price, cost)
+    SELECT day, supplier_id, country, network, price_currency, cost_currency, sum(messages)::bigint,
+           sum(segments)::bigint, sum(price)::bigint, sum(cost)::bigint
+      FROM gone GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
+    ON CONFLICT (day, supplier_id, country, network, price_currency, cost_currency) DO UPDATE
+       SET messages = known.messages + excluded.messages, segments = known.segments + excluded.segments,
+           price = known.price + excluded.price, cost = known.cost + excluded.cost
+), added_to_organization AS (
+    INSERT INTO margin_organizations AS known (organization_id, day, price_currency, cost_currency, messages,
+                                               segments, price, cost)
+    SELECT organization_id, day, price_currency, cost_currency, sum(messages)::bigint, sum(segments)::bigint,
+           sum(price)::bigint, sum(cost)::bigint
+      FROM gone GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+    ON CONFLICT (organization_id, day, price_currency, cost_currency) DO UPDATE
+       SET messages = known.messages + excluded.messages, segments = known.segments + excluded.segments,
+           price = known.price + excluded.price, cost = known.cost + excluded.cost
 )
 SELECT count(*) FROM gone
 """
@@ -125,26 +144,40 @@ class Line(msgspec.Struct, frozen=True):
 
 #: What lines can be told apart by.
 PARTS = ("day", "organization", "supplier", "country", "network")
-# For the operators, over all organizations, or one ($3).
-READ = """
-SELECT CASE WHEN 'day' = ANY ($4) THEN m.day END AS day,
-       CASE WHEN 'organization' = ANY ($4) THEN o.name END AS organization,
-       CASE WHEN 'supplier' = ANY ($4) THEN coalesce(s.name, '') END AS supplier,
-       CASE WHEN 'country' = ANY ($4) THEN m.country END AS country,
-       CASE WHEN 'network' = ANY ($4) THEN m.network END AS network,
-       sum(m.messages)::bigint AS messages, sum(m.segments)::bigint AS segments, sum(m.price)::bigint AS price,
-       m.price_currency, sum(m.cost)::bigint AS cost, m.cost_currency
-  FROM (SELECT organization_id, day, supplier_id, country, network, messages, segments, price, price_currency, cost,
-               cost_currency FROM margins
-        UNION ALL
-        SELECT organization_id, day, supplier_id, country, network, messages, segments, price, price_currency, cost,
-               cost_currency FROM margin_deltas) m
-       JOIN organizations o ON o.id = m.organization_id LEFT JOIN suppliers s ON s.id = m.supplier_id
- WHERE m.day >= $1 AND m.day < $2 AND ($3::uuid IS NULL OR m.organization_id = $3)
-   AND ($5::uuid[] IS NULL OR m.supplier_id = ANY ($5)) AND ($6::text IS NULL OR m.country = $6)
-   AND ($7::text IS NULL OR m.network = $7)
- GROUP BY 1, 2, 3, 4, 5, m.price_currency, m.cost_currency ORDER BY 1, 2, 3, 4, 5, m.price_currency, m.cost_currency
+_PLACE, _ORGANIZATION = ("supplier_id", "country", "network"), ("organization_id",)
+
+
+def _read(table: str, kept: Sequence[str]) -> str:
+    """The statement over one table, which keeps these of what lines are told apart by; what is not folded yet counts
+    too. For the operators, over all organizations, or one ($3)."""
+    unknown = {"organization_id": "NULL::uuid", "supplier_id": "NULL::uuid", "country": "''", "network": "''"}
+    columns = ", ".join(name if name in kept else f"{null} AS {name}" for name, null in unknown.items())
+    columns += ", day, messages, segments, price, price_currency, cost, cost_currency"
+    return f"""
+SELECT m.day, o.name AS organization, CASE WHEN 'supplier' = ANY ($4) THEN coalesce(s.name, '') END AS supplier,
+       m.country, m.network, m.messages, m.segments, m.price, m.price_currency, m.cost, m.cost_currency
+  FROM (SELECT CASE WHEN 'day' = ANY ($4) THEN day END AS day,
+               CASE WHEN 'organization' = ANY ($4) THEN organization_id END AS organization_id,
+               CASE WHEN 'supplier' = ANY ($4) THEN supplier_id END AS supplier_id,
+               CASE WHEN 'country' = ANY ($4) THEN country END AS country,
+               CASE WHEN 'network' = ANY ($4) THEN network END AS network,
+               sum(messages)::bigint AS messages, sum(segments)::bigint AS segments, sum(price)::bigint AS price,
+               price_currency, sum(cost)::bigint AS cost, cost_currency
+          FROM (SELECT {columns} FROM {table}
+                UNION ALL
+                SELECT {columns} FROM margin_deltas) one
+         WHERE day >= $1 AND day < $2 AND ($3::uuid IS NULL OR organization_id = $3)
+           AND ($5::uuid[] IS NULL OR supplier_id = ANY ($5)) AND ($6::text IS NULL OR country = $6)
+           AND ($7::text IS NULL OR network = $7)
+         GROUP BY 1, 2, 3, 4, 5, price_currency, cost_currency) m
+       LEFT JOIN organizations o ON o.id = m.organization_id LEFT JOIN suppliers s ON s.id = m.supplier_id
+ ORDER BY m.day, o.name, m.organization_id, s.name, m.supplier_id, m.country, m.network, m.price_currency,
+       m.cost_currency
 """
+
+
+READ = _read("margins", (*_ORGANIZATION, *_PLACE))
+READ_DAYS, READ_ORGANIZATIONS = _read("margin_days", _PLACE), _read("margin_organizations", _ORGANIZATION)
 
 
 async def read(
@@ -160,5 +193,14 @@ async def read(
 ) -> list[Line]:
     """The sums of the days from `first` until before `last`, told apart by some of PARTS and always by currency; of
     all, or of some suppliers, a country (ISO), a network (MCC-MNC)."""
-    rows = await conn.fetch(READ, first, last, organization_id, list(by), supplier_ids, country, network)
+    placed = bool({"supplier", "country", "network"} & set(by)) or (supplier_ids, country, network) != (
+        None,
+        None,
+        None,
+    )
+    if "organization" not in by and organization_id is None:
+        statement = READ_DAYS
+    else:
+        statement = READ if placed else READ_ORGANIZATIONS
+    rows = await conn.fetch(statement, first, last, organization_id, list(by), supplier_ids, country, network)
     return [Line(*row) for row in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from typer.testing import CliRunner, Result
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.cli import app
+from heliograph.prices import margins
+from heliograph.prices.margins import Due
 from heliograph.sms.dispatch import suppliers
 from tests.rules.factories import organization
 
@@ -96,10 +99,22 @@ async def test_what_makes_no_sense_is_said(pool: Pool, database_url: str, tmp_pa
 async def test_margins_by_what_is_asked_for(pool: Pool, database_url: str) -> None:
     actor = await organization(pool)
     for day, network, price, cost in (("2026-11-01", "643-04", 50_000, 30_000), ("2026-11-02", "", 70_000, 80_000)):
-        await pool.execute(
-            "INSERT INTO margins SELECT $1, $2::text::date, $3, 'MZ', $4, 'EUR', 'EUR', 2, 3, $5, $6",
-            *(actor.organization_id, day, actor.organization_id, network, price, cost),
+        one = Due(
+            organization_id=actor.organization_id,
+            at=datetime.fromisoformat(f"{day}T12:00:00+00:00"),
+            supplier_id=actor.organization_id,
+            country="MZ",
+            network=network,
+            messages=2,
+            segments=3,
+            price=price,
+            price_currency="EUR",
+            cost=cost,
+            cost_currency="EUR",
         )
+        async with pool.acquire() as conn:
+            await margins.record(conn, [one])
+            await margins.fold(conn)
     days = ("--from", "2026-11-01", "--to", "2026-11-02")
     (line,) = await data(database_url, "margin", *days, "--by", "country")
     assert (line["price"], line["cost"], line["margin"], line["margin_percent"]) == (

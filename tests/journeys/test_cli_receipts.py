@@ -10,6 +10,8 @@ from uuid import UUID
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.prices import margins
+from heliograph.prices.margins import Due
 from heliograph.sms.reports import receipts, words
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import Receipt, ReceiptState
@@ -35,14 +37,26 @@ async def test_a_report_in_every_form(database_url: str, pool: Pool, tmp_path: P
     text = await cli("receipts", "report", "--by", "supplier", "--csv")
     (row,) = csv.DictReader(io.StringIO(text.out))
     assert (row["accepted"], row["delivered"], row["at"]) == ("8", "4", "")
-    await pool.execute(
-        "INSERT INTO margins (organization_id, day, supplier_id, country, network, messages, segments, price,"
-        " price_currency, cost, cost_currency) SELECT $1, ($3::timestamptz AT TIME ZONE 'UTC')::date, $2, country, '',"
-        " 4, 4, 0, '', cost, 'USD' FROM (VALUES ('MZ', 80000), ('PT', 120000)) AS one (country, cost)",
-        (await organization(pool)).organization_id,
-        UUID(id),
-        at,
-    )
+    owner = (await organization(pool)).organization_id
+    due = [
+        Due(
+            organization_id=owner,
+            at=at,
+            supplier_id=UUID(id),
+            country=country,
+            network="",
+            messages=4,
+            segments=4,
+            price=0,
+            price_currency="",
+            cost=cost,
+            cost_currency="USD",
+        )
+        for country, cost in (("MZ", 80_000), ("PT", 120_000))
+    ]
+    async with pool.acquire() as conn:
+        await margins.record(conn, due)
+        await margins.fold(conn)
     (month,) = (await cli("receipts", "report", "--by", "month", "--json")).data
     assert (month["at"][:10], month["accepted"], month["owed"]) == (f"{at:%Y-%m}-01", 8, 0)
     assert month["charged"] == "0.200000 USD"
