@@ -113,6 +113,11 @@ SELECT (at AT TIME ZONE 'UTC')::date, {HOUR}, supplier_id, 'MZ', '643-01', what,
 
  GROUP BY 1, 2, 3, 6
 """,
+    "reconciliation_days": """
+INSERT INTO reconciliation_days (day, supplier_id, country, what, count, segments, to_receipt)
+SELECT day, supplier_id, country, what, sum(count), sum(segments), histogram_sum(to_receipt)
+  FROM reconciliation GROUP BY 1, 2, 3, 4
+""",
     "margins": """
 INSERT INTO margins (organization_id, day, supplier_id, country, network, price_currency, cost_currency, messages,
                      segments, price, cost)

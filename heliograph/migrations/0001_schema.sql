@@ -2356,6 +2356,18 @@ COMMENT ON COLUMN reconciliation.network IS 'MCC-MNC of what was taken; empty: n
 COMMENT ON COLUMN reconciliation.what IS 'see traffic/reconciliation.py';
 COMMENT ON COLUMN reconciliation.to_receipt IS 'of what a receipt ended: how long it took after the answer';
 
+CREATE TABLE reconciliation_days (
+    day         date NOT NULL,
+    supplier_id uuid NOT NULL,
+    country     text NOT NULL,
+    what        text NOT NULL,
+    count       bigint NOT NULL,
+    segments    bigint NOT NULL,
+    to_receipt  bigint[] NOT NULL,
+    PRIMARY KEY (day, supplier_id, country, what)
+);
+COMMENT ON TABLE reconciliation_days IS 'control: reconciliation, summed over the hours of a day and over networks; folded with it';
+
 -- What messages cost and what is paid for them, by the day (UTC) in which it became due.
 CREATE TABLE margin_deltas (
     organization_id uuid NOT NULL,

@@ -44,6 +44,11 @@ DELETE FROM sender_owners WHERE (sender, supplier_id) IN (
     SELECT sender, supplier_id FROM sender_owners WHERE seen_at < $1 LIMIT $2)
 """
 
+DELETE_DAYS = """
+DELETE FROM reconciliation_days WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM reconciliation_days WHERE day < ($1::timestamptz AT TIME ZONE 'UTC')::date ORDER BY day LIMIT $2))
+"""
+
 
 async def _close(conn: Connection, *, partition: str, month: date) -> None:
     await usage.close(conn, source=partition)
@@ -72,6 +77,7 @@ RULES = Rules(
         Deletion("parts of received messages", DELETE_INBOUND, lambda at: at.text, "id"),
         Deletion("automatic replies", DELETE_REPLIES, lambda at: at.text),
         Deletion("decisions of routes", DELETE_DECISIONS, lambda at: at.metadata - timedelta(days=31)),
+        Deletion("days of reconciliation", DELETE_DAYS, lambda at: at.now - RECONCILIATION),
         Deletion("suppliers of numbers", DELETE_OWNERS, lambda at: at.now - owners.KEPT),
         Deletion("callbacks of suppliers", DELETE_SUPPLIER_CALLBACKS, lambda at: at.text, "id"),
     ),

@@ -1,6 +1,7 @@
 """Reconciliation: what each supplier was handed, answered and reported, by hour and country; the basis of its bill.
 
-    answers, moves ── in the same commit ──► reconciliation_deltas ── folded every ten seconds ──► reconciliation
+    answers, moves ── in the same commit ──► reconciliation_deltas ── folded every ten seconds ──► reconciliation, and
+                                                                                                   reconciliation_days
 
 What is counted of a message counts in the hour in which the supplier took it, so that a day adds up: accepted is
 reported on, in time or late, or never, or still waiting. Answers that are no yes count in the hour in which they came,
@@ -11,7 +12,7 @@ describe.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -120,6 +121,14 @@ WITH gone AS (
     ON CONFLICT (day, hour, supplier_id, country, network, what) DO UPDATE
        SET count = known.count + excluded.count, segments = known.segments + excluded.segments,
            to_receipt = histogram_add(known.to_receipt, excluded.to_receipt)
+), added_to_day AS (
+    INSERT INTO reconciliation_days AS known (day, supplier_id, country, what, count, segments, to_receipt)
+    SELECT (hour AT TIME ZONE 'UTC')::date, supplier_id, country, what, sum(count)::bigint, sum(segments)::bigint,
+           histogram_sum(to_receipt)
+      FROM gone GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+    ON CONFLICT (day, supplier_id, country, what) DO UPDATE
+       SET count = known.count + excluded.count, segments = known.segments + excluded.segments,
+           to_receipt = histogram_add(known.to_receipt, excluded.to_receipt)
 )
 SELECT count(*) FROM gone
 """
@@ -202,7 +211,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # What is not folded yet counts too.
-READ = """
+_READ = """
 SELECT supplier_id, at, country, jsonb_object_agg(what, count)::text AS counts,
        jsonb_object_agg(what, segments)::text AS segments, histogram_sum(to_receipt) AS to_receipt
   FROM (SELECT supplier_id, CASE WHEN 'hour' = ANY ($3) THEN hour
@@ -210,9 +219,7 @@ SELECT supplier_id, at, country, jsonb_object_agg(what, count)::text AS counts,
                                  WHEN 'month' = ANY ($3) THEN date_trunc('month', hour, 'UTC') END AS at,
                CASE WHEN 'country' = ANY ($3) THEN country END AS country, what, sum(count)::bigint AS count,
                sum(segments)::bigint AS segments, histogram_sum(to_receipt) AS to_receipt
-          FROM (SELECT supplier_id, hour, country, what, count, segments, to_receipt FROM reconciliation
-                 WHERE day >= ($1::timestamptz AT TIME ZONE 'UTC')::date
-                   AND day <= ($2::timestamptz AT TIME ZONE 'UTC')::date
+          FROM ({kept}
                  UNION ALL
                 SELECT supplier_id, hour, country, what, count, segments, to_receipt FROM reconciliation_deltas) one
          WHERE hour >= $1 AND hour < $2 AND ($4::uuid IS NULL OR supplier_id = $4)
@@ -220,12 +227,29 @@ SELECT supplier_id, at, country, jsonb_object_agg(what, count)::text AS counts,
          GROUP BY 1, 2, 3, 4) by_what
  GROUP BY supplier_id, at, country ORDER BY at, supplier_id, country LIMIT $6
 """
+READ = _READ.format(
+    kept="""
+                SELECT supplier_id, hour, country, what, count, segments, to_receipt FROM reconciliation
+                 WHERE day >= ($1::timestamptz AT TIME ZONE 'UTC')::date
+                   AND day <= ($2::timestamptz AT TIME ZONE 'UTC')::date"""
+)
+#: The same of whole days, of a twenty-fourth of the rows.
+READ_DAYS = _READ.format(
+    kept="""
+                SELECT supplier_id, day::timestamp AT TIME ZONE 'UTC' AS hour, country, what, count, segments,
+                       to_receipt
+                  FROM reconciliation_days
+                 WHERE day >= ($1::timestamptz AT TIME ZONE 'UTC')::date
+                   AND day < ($2::timestamptz AT TIME ZONE 'UTC')::date"""
+)
 
 
 async def read(conn: Connection, query: Query) -> list[Line]:
     """The lines of a time, oldest first; those of which nothing is counted are left out."""
+    whole = all(at.astimezone(UTC).time() == time() for at in (query.date_from, query.date_to))
+    statement = READ_DAYS if whole and "hour" not in query.by else READ
     rows = await conn.fetch(
-        READ, query.date_from, query.date_to, list(query.by), query.supplier_id, query.country, query.limit
+        statement, query.date_from, query.date_to, list(query.by), query.supplier_id, query.country, query.limit
     )
     found = [
         Line(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import random
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from heliograph.queue import timers
+from heliograph.sms import retention
 from heliograph.sms.reports import reconciliation as reports
 from heliograph.sms.reports import silence, waiting
 from heliograph.suppliers.contract import Outcome, ReceiptState, Submission, Verdict
 from heliograph.traffic import reconciliation
-from heliograph.traffic.reconciliation import Query
+from heliograph.traffic.reconciliation import Counted, Query, add, hour_of
 from tests.rules.dispatching import Bench
 from tests.rules.factories import accepted, message, organization, receipt, supplier, taking
 
@@ -216,3 +219,43 @@ async def test_a_day_stands_beside_the_same_of_a_week_before(pool: Pool) -> None
     assert len(line.split(",")) == len(reports.COLUMNS)
     assert rest == []
     assert await lines(pool, country="PT") == []
+
+
+async def test_days_are_the_sums_of_their_hours(pool: Pool) -> None:
+    """However lines are told apart, filtered, and folded or not yet."""
+    chance = random.Random(20261123)
+    suppliers = [uuid7(), uuid7()]
+    start = datetime(2026, 10, 30, tzinfo=UTC)
+
+    async def count(number: int) -> None:
+        async with pool.acquire() as conn:
+            for _ in range(number):
+                at = start + timedelta(minutes=chance.randrange(4 * 24 * 60))
+                sums: reconciliation.Sums = {}
+                for what in ("accepted", "delivered", "never"):
+                    key = Counted(chance.choice(suppliers), hour_of(at), chance.choice(["MZ", "PT"]), what, "643-01")
+                    one = add(sums, key, chance.randint(1, 5), chance.randint(1, 9))
+                    one.to_receipt = [chance.randint(0, 3) for _ in range(chance.randint(1, 4))]
+                await reconciliation.append(conn, sums)
+
+    async def compare() -> None:
+        first, last = start + timedelta(days=1), start + timedelta(days=3)
+        for by in ((), ("day",), ("day", "country"), ("country",), ("month",), ("month", "country")):
+            for supplier_id, country in ((None, None), (suppliers[0], None), (None, "PT")):
+                wanted = (first, last, list(by), supplier_id, country, 1000)
+                hours = [tuple(row) for row in await pool.fetch(reconciliation.READ, *wanted)]
+                assert hours
+                assert hours == [tuple(row) for row in await pool.fetch(reconciliation.READ_DAYS, *wanted)]
+
+    await count(60)
+    async with pool.acquire() as conn:
+        await reconciliation.fold(conn)
+    await count(40)
+    await compare()
+    async with pool.acquire() as conn:
+        await reconciliation.fold(conn)
+    await compare()
+    async with pool.acquire() as conn:
+        await conn.execute(retention.DELETE_DAYS, start + timedelta(days=3, hours=5), 1000)
+    days = await pool.fetch("SELECT DISTINCT day FROM reconciliation_days ORDER BY 1")
+    assert [row["day"] for row in days] == [(start + timedelta(days=3)).date()]
