@@ -86,11 +86,14 @@ SELECT * FROM (
  ORDER BY id DESC LIMIT $4
 """
 TAGGED = _PAGE.format(looked=_TAGGED)
-# Every number has one contact: no look is needed.
+# Every number has one contact: no look is needed. LATERAL: by the index of numbers, not by ids from the newest on.
 BY_PHONE = f"""
 SELECT page.*, (SELECT since FROM opted_out_since(page.organization_id, page.phone)) IS NOT NULL AS opted_out
-  FROM (SELECT * FROM (SELECT {_COLUMNS}, 0 AS place, {FITS} AS fits FROM contacts
-         WHERE organization_id = $1 AND mode = $6 AND phone = ANY ($9) AND id < $2 AND id >= $3) judged
+  FROM (SELECT * FROM (SELECT c.*, 0 AS place, {FITS} AS fits
+                         FROM (SELECT DISTINCT number FROM unnest($9::text[]) AS wanted (number)) w CROSS JOIN LATERAL (
+                               SELECT {_COLUMNS} FROM contacts
+                                WHERE organization_id = $1 AND phone = w.number AND mode = $6 LIMIT 1) c
+                        WHERE id < $2 AND id >= $3) judged
          WHERE fits OR place = $5 ORDER BY id DESC LIMIT $4) page
  ORDER BY id DESC
 """
@@ -117,6 +120,8 @@ async def search(
         return Found([_contact(row) for row in await conn.fetch(BY_PHONE, *values)], None)
     if filters.tags:
         searched = list(filters.tags[:1] if filters.match == "all" else filters.tags)
+        if filters == Filters(tags=filters.tags, match=filters.match) and len(searched) == len(filters.tags):
+            values[4] = look = limit + 1  # all that have the tags fit
         rows = await conn.fetch(TAGGED, *values, searched)
     else:
         rows = await conn.fetch(ALL, *values)

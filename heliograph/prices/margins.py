@@ -154,25 +154,25 @@ def _read(table: str, kept: Sequence[str]) -> str:
     columns = ", ".join(name if name in kept else f"{null} AS {name}" for name, null in unknown.items())
     columns += ", day, messages, segments, price, price_currency, cost, cost_currency"
     return f"""
-SELECT m.day, o.name AS organization, CASE WHEN 'supplier' = ANY ($4) THEN coalesce(s.name, '') END AS supplier,
+SELECT m.day, o.name AS organization, CASE WHEN $9::boolean THEN coalesce(s.name, '') END AS supplier,
        m.country, m.network, m.messages, m.segments, m.price, m.price_currency, m.cost, m.cost_currency
-  FROM (SELECT CASE WHEN 'day' = ANY ($4) THEN day END AS day,
-               CASE WHEN 'organization' = ANY ($4) THEN organization_id END AS organization_id,
-               CASE WHEN 'supplier' = ANY ($4) THEN supplier_id END AS supplier_id,
-               CASE WHEN 'country' = ANY ($4) THEN country END AS country,
-               CASE WHEN 'network' = ANY ($4) THEN network END AS network,
+  FROM (SELECT CASE WHEN $7::boolean THEN day END AS day,
+               CASE WHEN $8::boolean THEN organization_id END AS organization_id,
+               CASE WHEN $9::boolean THEN supplier_id END AS supplier_id,
+               CASE WHEN $10::boolean THEN country END AS country,
+               CASE WHEN $11::boolean THEN network END AS network,
                sum(messages)::bigint AS messages, sum(segments)::bigint AS segments, sum(price)::bigint AS price,
                price_currency, sum(cost)::bigint AS cost, cost_currency
           FROM (SELECT {columns} FROM {table}
                 UNION ALL
                 SELECT {columns} FROM margin_deltas) one
          WHERE day >= $1 AND day < $2 AND ($3::uuid IS NULL OR organization_id = $3)
-           AND ($5::uuid[] IS NULL OR supplier_id = ANY ($5)) AND ($6::text IS NULL OR country = $6)
-           AND ($7::text IS NULL OR network = $7)
+           AND ($4::uuid[] IS NULL OR supplier_id = ANY ($4)) AND ($5::text IS NULL OR country = $5)
+           AND ($6::text IS NULL OR network = $6)
          GROUP BY 1, 2, 3, 4, 5, price_currency, cost_currency) m
        LEFT JOIN organizations o ON o.id = m.organization_id LEFT JOIN suppliers s ON s.id = m.supplier_id
  ORDER BY m.day, o.name, m.organization_id, s.name, m.supplier_id, m.country, m.network, m.price_currency,
-       m.cost_currency
+       m.cost_currency LIMIT $12
 """
 
 
@@ -190,9 +190,10 @@ async def read(
     supplier_ids: Sequence[UUID] | None = None,
     country: str | None = None,
     network: str | None = None,
+    limit: int | None = None,
 ) -> list[Line]:
     """The sums of the days from `first` until before `last`, told apart by some of PARTS and always by currency; of
-    all, or of some suppliers, a country (ISO), a network (MCC-MNC)."""
+    all, or of some suppliers, a country (ISO), a network (MCC-MNC). `limit`: the most lines, None: all."""
     placed = bool({"supplier", "country", "network"} & set(by)) or (supplier_ids, country, network) != (
         None,
         None,
@@ -202,5 +203,6 @@ async def read(
         statement = READ_DAYS
     else:
         statement = READ if placed else READ_ORGANIZATIONS
-    rows = await conn.fetch(statement, first, last, organization_id, list(by), supplier_ids, country, network)
+    filters = (first, last, organization_id, supplier_ids, country, network)
+    rows = await conn.fetch(statement, *filters, *(part in by for part in PARTS), limit)
     return [Line(*row) for row in rows]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from heliograph.base.database.pool import Pool
 from heliograph.queue import timers
 from heliograph.sms.received import inbound, inbox, unassigned
@@ -73,7 +75,7 @@ async def test_a_number_that_nobody_has_is_given_to_an_organization(
     assert f'action="{HERE}' not in seen.text
 
 
-async def test_floods_and_keywords(pool: Pool, root: Browser) -> None:
+async def test_floods_and_keywords(pool: Pool, root: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     await begin(pool)
     actor = await organization(pool)
     await sender(pool, actor, NUMBER)
@@ -84,3 +86,6 @@ async def test_floods_and_keywords(pool: Pool, root: Browser) -> None:
     assert "STOP 1 1" in page.words
     assert f"none {unassigned.OFTEN + 1} 1" in page.words
     assert "…4321" not in page.words, "who wrote once is no flood"
+    assert "there were more" not in page.words
+    monkeypatch.setattr(unassigned, "KEYWORDS", 3)
+    assert "Counted among 3 messages of the day; there were more." in (await root.get(HERE)).words

@@ -68,6 +68,7 @@ async def _page(request: Request, problem: Invalid | None = None, words: list[Wo
             "rows": await unassigned.listed(conn),
             "floods": await unassigned.floods(conn),
             "said": await unassigned.keywords(conn),
+            "most_said": unassigned.KEYWORDS,
         }
     values |= {
         "words": words,

@@ -17,7 +17,7 @@ from heliograph.prices import margins
 from heliograph.prices.margins import PARTS, Line
 
 #: Lines that a page shows, and days that may be asked for at once.
-SHOWN, LONGEST = 400, timedelta(days=92)
+SHOWN, LONGEST = 200, timedelta(days=92)
 #: What there may be a line for each of.
 SPLITS = ("supplier", "supplier,country", "organization", "country", "country,network", "day", "day,supplier")
 
@@ -33,7 +33,8 @@ async def show(request: Request) -> Answer:
         refusal = wrong
         first, last = _days({"from": "", "to": ""})
     async with request.reading() as conn:
-        lines = await margins.read(conn, first=first, last=last + timedelta(days=1), by=by.split(","))
+        most = None if "csv" in request.query else SHOWN + 1
+        lines = await margins.read(conn, first=first, last=last + timedelta(days=1), by=by.split(","), limit=most)
     if "csv" in request.query and refusal is None:
         body = (MARK + _as_csv(lines, by.split(","))).encode()
         return Download(name=f"margins-{first}.csv", kind="text/csv; charset=utf-8", body=body)

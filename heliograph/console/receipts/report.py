@@ -20,7 +20,7 @@ from heliograph.sms.reports.reconciliation import Reconciled
 from heliograph.traffic.reconciliation import STATES, Query
 
 #: Lines that a page shows, and that a file has.
-SHOWN, MOST = 400, 10_000
+SHOWN, MOST = 200, 10_000
 #: What there may be a line for each of, besides the supplier.
 SPLITS = ("day", "day,country", "hour", "country")
 #: Days that are shown, and that may be asked for at once.

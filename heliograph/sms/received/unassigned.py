@@ -29,7 +29,7 @@ LOOK, TEXTS = 1000, 50
 #: A handset that writes more often within the time is a flood; how many are told of, and messages that are looked at.
 OFTEN, WITHIN, FLOODS, SCANNED = 20, timedelta(hours=1), 20, 50_000
 #: Keywords are counted over so long, among so many messages.
-COUNTED, KEYWORDS = timedelta(days=1), 100_000
+COUNTED, KEYWORDS = timedelta(days=1), 25_000
 
 Why = Literal["nobody", "not_approved", "several"]
 
@@ -197,9 +197,11 @@ async def floods(conn: Connection) -> list[Flood]:
 
 # Of all organizations, by blocks of the last day.
 SAID = """
-SELECT coalesce(keyword, '') AS keyword, count(*) AS count, count(DISTINCT organization_id) AS organizations
-  FROM (SELECT keyword, organization_id FROM received_messages
-         WHERE received_at > now() - $1::interval AND id >= $2 LIMIT $3) recent
+SELECT keyword, sum(count)::bigint AS count, count(*) AS organizations
+  FROM (SELECT coalesce(keyword, '') AS keyword, organization_id, count(*) AS count
+          FROM (SELECT keyword, organization_id FROM received_messages
+                 WHERE received_at > now() - $1::interval AND id >= $2 LIMIT $3) recent
+         GROUP BY 1, 2) by_organization
  GROUP BY 1 ORDER BY 1
 """
 
