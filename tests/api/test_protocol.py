@@ -24,6 +24,14 @@ OVER = 120
 
 @pytest.fixture
 async def api(database_url: str) -> AsyncIterator[Api]:
+    """It closes a connection on which nothing comes, which ends `raw`."""
+    async with running(database_url, body_deadline_seconds=OVER, keep_alive_seconds=0.5) as found:
+        yield found
+
+
+@pytest.fixture
+async def hasty(database_url: str) -> AsyncIterator[Api]:
+    """One that waits for nothing any longer than DEADLINE."""
     async with running(database_url, body_deadline_seconds=DEADLINE, keep_alive_seconds=0.5) as found:
         yield found
 
@@ -193,17 +201,17 @@ async def test_a_trailer_of_an_answered_request_gets_no_second_answer(api: Api) 
         writer.close()
 
 
-async def test_chunks_that_never_end_are_timed_out(api: Api, tenant: Tenant) -> None:
+async def test_chunks_that_never_end_are_timed_out(hasty: Api, tenant: Tenant) -> None:
     head = send_request(tenant, "Transfer-Encoding: chunked")
     started = time.monotonic()
-    answer = await api.raw(head + b"5\r\n" + BODY[:5] + b"\r\n")
+    answer = await hasty.raw(head + b"5\r\n" + BODY[:5] + b"\r\n")
     assert refusal(answer) == (408, "request_timeout")
     assert parse(answer)[1]["x-ratelimit-limit"]
     assert time.monotonic() - started < OVER
 
 
-async def test_a_body_that_trickles_is_timed_out_in_all(api: Api, tenant: Tenant) -> None:
-    reader, writer = await asyncio.open_connection(*api.address)
+async def test_a_body_that_trickles_is_timed_out_in_all(hasty: Api, tenant: Tenant) -> None:
+    reader, writer = await asyncio.open_connection(*hasty.address)
     writer.write(send_request(tenant, length=len(BODY)))
     started = time.monotonic()
     answer = asyncio.create_task(reader.read())
@@ -218,10 +226,10 @@ async def test_a_body_that_trickles_is_timed_out_in_all(api: Api, tenant: Tenant
     writer.close()
 
 
-async def test_heads_that_trickle_and_silence(api: Api) -> None:
+async def test_heads_that_trickle_and_silence(hasty: Api) -> None:
     started = time.monotonic()
     silent, blank, partial = await asyncio.gather(
-        api.raw(), api.raw(b"\r\n\r\n"), api.raw(b"GET /v1/health HTTP/1.1\r\nHo", b"st: a\r\nX", pause=0.3)
+        hasty.raw(), hasty.raw(b"\r\n\r\n"), hasty.raw(b"GET /v1/health HTTP/1.1\r\nHo", b"st: a\r\nX", pause=0.3)
     )
     assert silent == b""
     assert blank == b""
@@ -360,16 +368,16 @@ async def test_a_small_body_of_a_refused_request_does_not_cost_the_connection(ap
     assert statuses == [401, 200]
 
 
-async def test_a_client_that_does_not_read_is_cut_off(api: Api) -> None:
+async def test_a_client_that_does_not_read_is_cut_off(hasty: Api) -> None:
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    sock.connect(api.address)
+    sock.connect(hasty.address)
     sock.setblocking(False)
     reader, writer = await asyncio.open_connection(sock=sock, limit=1024)
     with contextlib.suppress(ConnectionError):
         async with asyncio.timeout(OVER):
             while True:
-                writer.write(b"GET /v1/openapi.json HTTP/1.1\r\nHost: a\r\n\r\n")
+                writer.write(b"GET /v1/openhasty.json HTTP/1.1\r\nHost: a\r\n\r\n")
                 await writer.drain()
                 await asyncio.sleep(0.002)
     writer.close()
@@ -377,10 +385,10 @@ async def test_a_client_that_does_not_read_is_cut_off(api: Api) -> None:
 
 
 async def busy(
-    api: Api, tenant: Tenant, source: str = "127.0.0.1"
+    hasty: Api, tenant: Tenant, source: str = "127.0.0.1"
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection in the midst of a request's body."""
-    reader, writer = await asyncio.open_connection(*api.address, local_addr=(source, 0))
+    reader, writer = await asyncio.open_connection(*hasty.address, local_addr=(source, 0))
     writer.write(send_request(tenant, "Expect: 100-continue", length=len(BODY)))
     assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     return reader, writer
