@@ -929,12 +929,14 @@ CREATE TABLE suppliers (
     prefixes   text[] NOT NULL DEFAULT '{}',
     priority   smallint NOT NULL DEFAULT 10,
     weight     smallint NOT NULL DEFAULT 1 CHECK (weight > 0),
+    trial      jsonb,
     created_at timestamptz NOT NULL,
     changed_at timestamptz NOT NULL
 );
 COMMENT ON TABLE suppliers IS 'reference: accounts that carry messages. kind: see suppliers/kinds.py; secret is sealed; prefixes: E.164 digits, empty for all';
 COMMENT ON COLUMN suppliers.state IS 'draining: it is handed nothing more, and keeps its sessions for answers and receipts; paused: it has none';
 COMMENT ON COLUMN suppliers.simulated IS 'a simulator: carries live messages only while there is no other supplier';
+COMMENT ON COLUMN suppliers.trial IS 'how far the last test message has come, its number masked; NULL: there was none';
 COMMENT ON COLUMN suppliers.parts IS 'which parts'' receipts decide the status of a message of several parts';
 
 CREATE TABLE supplier_drafts (

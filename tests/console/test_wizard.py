@@ -13,7 +13,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 from heliograph.sms.dispatch import routing, suppliers
-from heliograph.sms.management import drafts, following
+from heliograph.sms.management import drafts, following, trying
 
 from .conftest import Browser, Page
 
@@ -102,6 +102,57 @@ async def test_a_supplier_is_added_and_its_ids_are_mended(
     assert (followed.cure, [one.fits for one in followed.receipts]) == ({}, [True])
     actions = [row["action"] for row in await pool.fetch("SELECT action FROM audit_log ORDER BY id")]
     assert {"supplier.tested", "supplier.added", "supplier.state_changed"} <= set(actions)
+
+
+async def test_a_supplier_that_carries_is_tested_and_its_ids_are_mended(
+    pool: Pool, root: Browser, settings: Settings, smsc: Smsc
+) -> None:
+    options = {"host": "127.0.0.1", "port": smsc.port, "system_id": "acme", "tls": False}
+    async with pool.acquire() as conn:
+        key = suppliers.seal_key(settings)
+        id = await suppliers.add(conn, key, name="main", kind="smpp", settings=options, secret=PASSWORD)
+    here = f"/console/suppliers/{id}"
+    page = await root.get(f"{here}/test")
+    wrong = await root.submit(page, f"{here}/test", to="12", text="hello")
+    assert (wrong.status, "country code" in wrong.words) == (422, True)
+    # A worker has its one session.
+    await pool.execute(
+        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 hour', true, true FROM suppliers", id
+    )
+    wrong = await root.submit(page, f"{here}/test", to="+258841234567")
+    assert (wrong.status, "Workers hold all of its sessions" in wrong.words) == (422, True)
+    await root.submit(wrong, f"{here}/test", to="+258841234567", session="more")
+    page = await until(root, f"{here}/test", "waits for the receipt")
+    assert "+258841234567" not in page.text
+    wrong = await root.submit(page, f"{here}/test", to="+258841234567", session="more")
+    assert (wrong.status, "is still followed" in wrong.words) == (422, True)
+    # Its receipt comes to a worker, and matches nothing there.
+    (answered,) = (await _tested(pool, id)).ids
+    await pool.execute(
+        "INSERT INTO receipts (received_on, supplier_id, fingerprint, keys, state, error, recipient, sender,"
+        " received_at, next_try_at) VALUES (current_date, $1, $1, $2, 'delivered', '000', '258841234567', 'x', now(),"
+        " now() + interval '1 hour')",
+        id,
+        [str(int(answered, 16))],
+    )
+    page = await until(root, f"{here}/test", "the same number, written in another base")
+    assert "names another id" in page.words
+    page = await root.submit(page, f"{here}/cure")
+    assert "It is set" in page.words
+    assert "names the same id" in page.words
+    async with pool.acquire() as conn:
+        (made,) = await routing.load(conn)
+    assert made.settings["resp_id_base"] == "hex"
+    page = await root.get(here)
+    assert f"{here}/test" in page.text
+    await until(root, "/console/audit?action=supplier.tested", "Supplier tested")
+
+
+async def _tested(pool: Pool, id: UUID) -> following.Followed:
+    async with pool.acquire() as conn:
+        one = await trying.last(conn, supplier_id=id)
+    assert one is not None
+    return one.followed
 
 
 async def test_what_cannot_be_reached_says_where_it_stops(root: Browser, smsc: Smsc) -> None:

@@ -52,6 +52,7 @@ DRAFTED = "a supplier that carries nothing yet; finishing it is recorded"
 NOTHING_YET = "a file of which nothing was imported yet"
 #: Functions that write those tables and record nothing, each with its reason.
 UNRECORDED = {
+    "heliograph.sms.management.trying.keep": "how far a test message has come; that it was sent is recorded",
     "heliograph.contacts.recency._stretch": "when messages left for a contact, which their rows say",
     "heliograph.accounts.keyring.Keyring": "when a key was last used",
     "heliograph.accounts.quota.refund_many": TRAFFIC,
@@ -496,6 +497,8 @@ SUBMITTED = {
     "/console/drafts/{id}/limits": DRAFTED,
     "/console/drafts/{id}/dialect": DRAFTED,
     "/console/drafts/{id}/message": "supplier.tested",
+    "/console/suppliers/{id}/test": "supplier.tested",
+    "/console/suppliers/{id}/cure": "supplier.changed",
     "/console/drafts/{id}/cure": DRAFTED,
     "/console/drafts/{id}/place": "supplier.added",
     "/console/drafts/{id}/discard": DRAFTED,

@@ -83,7 +83,7 @@ PAIRS = {
     "supplier list": "/console/suppliers",
     "supplier show": "/console/suppliers/{id}",
     **dict.fromkeys((f"supplier add {kind}" for kind in ("smpp", *kinds.HTTP)), "/console/drafts/{id}/place"),
-    "supplier test": "/console/drafts/{id}/test",
+    "supplier test": "/console/suppliers/{id}/test",
     "supplier options": "/console/suppliers/new",
     "supplier set": "/console/suppliers/{id}/edit",
     "supplier pause": "/console/suppliers/{id}/pause",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -33,7 +34,8 @@ from heliograph.cli.terminal.console import (
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import routing, supplier_pool, suppliers
 from heliograph.sms.dispatch.routing import Supplier
-from heliograph.sms.management import following
+from heliograph.sms.management import following, trying
+from heliograph.sms.management.following import Heard
 from heliograph.sms.reports import waiting
 from heliograph.suppliers import kinds, trial
 from heliograph.suppliers.contract import Account, Verdict
@@ -92,6 +94,7 @@ def command(
         if supplier.kind == kinds.SMPP and not extra_session:
             await _demand_session(conn, supplier)
         submission = following.submission(number or EXAMPLE, text, sender)
+        since = await trying.begins(conn)
         try:
             done = await trial.attempt(supplier.kind, account, submission, is_sent=number is not None)
         except SettingsError as error:
@@ -106,7 +109,11 @@ def command(
             name=supplier.name,
             after={"recipient": number or "", "verdict": verdict, "code": found["code"]},
         )
-        return found | await _receipt(conn, supplier, done, settings, wait)
+
+        async def heard(ids: Sequence[str]) -> list[Heard]:
+            return await trying.heard(conn, supplier, submission, tuple(ids), since=since)
+
+        return found | await _receipt(conn, supplier, done, settings, wait, heard)
 
     found = on_database(work, settings)
     if json:
@@ -155,10 +162,16 @@ def _told(supplier: Supplier, done: Trial) -> dict[str, Any]:
 
 
 async def _receipt(
-    conn: Connection, supplier: Supplier, done: Trial, settings: Settings, wait: float
+    conn: Connection,
+    supplier: Supplier,
+    done: Trial,
+    settings: Settings,
+    wait: float,
+    heard: Callable[[Sequence[str]], Awaitable[list[Heard]]],
 ) -> dict[str, Any]:
-    """The receipts that came for it, and why there is none."""
-    found: dict[str, Any] = {"receipts": [], "note": ""}
+    """The receipts that came for it, why there is none, and the setting with which those for its handset would name its
+    id."""
+    found: dict[str, Any] = {"receipts": [], "note": "", "cure": {}}
     if done.outcome is None or done.outcome.verdict is not Verdict.ACCEPTED or not wait:
         return found
     ids = [one.supplier_message_id for one in done.outcome.parts if one.supplier_message_id]
@@ -171,6 +184,14 @@ async def _receipt(
     until = time.monotonic() + wait
     receipts = await _final(conn, supplier.id, ids)
     while not receipts and time.monotonic() < until:
+        cure = following.cured(supplier.settings, ids, [one.ids for one in await heard(ids)])
+        if cure:
+            set_ = " ".join(f"--{name.replace('_', '-')} {base}" for name, base in cure.items())
+            said = "its receipt names the same number, written in another base"
+            return found | {
+                "cure": cure,
+                "note": f"{said}: heliograph supplier set {shlex.quote(supplier.name)} {set_}",
+            }
         await asyncio.sleep(POLL)
         receipts = await _final(conn, supplier.id, ids)
     return found | {"receipts": receipts, "note": "" if receipts else f"no receipt within {wait:g} s"}

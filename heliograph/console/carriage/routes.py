@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.console.carriage import editing, stopping, suppliers, wizard, wizard_message
+from heliograph.console.carriage import editing, stopping, suppliers, trying, wizard, wizard_message
 from heliograph.pages.routes import Route, get, post
 from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE
 
@@ -28,6 +28,9 @@ ROUTES: tuple[Route, ...] = (
     get("/console/suppliers/{id}", suppliers.show_one, permission=CARRIAGE),
     get("/console/suppliers/{id}/edit", editing.show, permission=CARRIAGE_CHANGE),
     post("/console/suppliers/{id}/edit", editing.change, permission=CARRIAGE_CHANGE),
+    get("/console/suppliers/{id}/test", trying.show, permission=CARRIAGE_CHANGE),
+    post("/console/suppliers/{id}/test", trying.send, permission=CARRIAGE_CHANGE),
+    post("/console/suppliers/{id}/cure", trying.cure, permission=CARRIAGE_CHANGE),
     get("/console/suppliers/{id}/password", editing.show_password, permission=CARRIAGE_CHANGE, is_proved=True),
     post("/console/suppliers/{id}/password", editing.replace_password, permission=CARRIAGE_CHANGE, is_proved=True),
     get("/console/suppliers/{id}/pause", stopping.show_pause, permission=CARRIAGE_CHANGE),

@@ -6,6 +6,7 @@ It runs on in the background of this process, which keeps in the draft how far i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ import structlog
 
 from heliograph.base import phones
 from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.process.settings import SettingsError
 from heliograph.console.carriage import wizard
@@ -21,7 +23,7 @@ from heliograph.pages.requests import Request
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.management import drafts, following
 from heliograph.sms.management.drafts import Draft, Trial
-from heliograph.sms.management.following import Followed
+from heliograph.sms.management.following import Followed, Told
 
 log = structlog.get_logger()
 
@@ -40,17 +42,10 @@ async def show(request: Request) -> Answer:
 
 async def send(request: Request) -> Answer:
     """Send it, outside the queue; nothing of it is stored but how it went."""
-    draft, form = await wizard.read(request), request.form
-    number = phones.parse(form.get("to", "").strip().replace(" ", ""))
-    sender, text = form.get("sender", "").strip(), form.get("text", "").strip()
+    draft = await wizard.read(request)
     try:
-        if number is None:
-            raise Invalid(("to", "format", "Write a number with + and country code, such as +258841234567."))
-        if not 1 <= len(sender) <= 16:
-            raise Invalid(("sender", "length", "A sender has 1 to 16 characters."))
-        if not 1 <= len(text) <= 160:
-            raise Invalid(("text", "length", "A test message has 1 to 160 characters."))
-        if _runs(draft):
+        number, sender, text = typed(request)
+        if runs(draft.trial):
             raise Invalid(("to", "running", "The last test message is still followed."))
         if not draft.is_complete:
             raise Invalid(("to", "incomplete", "The connection is not complete yet."))
@@ -59,30 +54,67 @@ async def send(request: Request) -> Answer:
     account = wizard.account(request, draft)
     to = drafts.masked(number)
     message = following.submission(number, text, sender)
+
+    async def keep(conn: Connection, trial: Trial) -> None:
+        await drafts.keep_trial(conn, draft.id, trial)
+
+    async def work(told: Told) -> Followed:
+        return await following.follow(draft.kind, account, message, told)
+
+    async def ended(found: Followed) -> None:
+        await wizard.recorded(request, draft, to, found.verdict or "not sent", found.code)
+
+    await begin(request, to, draft.name, keep, work, ended)
+    return Elsewhere(location=f"/console/drafts/{draft.id}/message")
+
+
+def typed(request: Request) -> tuple[str, str, str]:
+    """(number, sender, text) of a test message. Raises Invalid."""
+    form = request.form
+    number = phones.parse(form.get("to", "").strip().replace(" ", ""))
+    sender, text = form.get("sender", "").strip(), form.get("text", "").strip()
+    if number is None:
+        raise Invalid(("to", "format", "Write a number with + and country code, such as +258841234567."))
+    if not 1 <= len(sender) <= 16:
+        raise Invalid(("sender", "length", "A sender has 1 to 16 characters."))
+    if not 1 <= len(text) <= 160:
+        raise Invalid(("text", "length", "A test message has 1 to 160 characters."))
+    return number, sender, text
+
+
+async def begin(
+    request: Request,
+    to: str,
+    name: str,
+    keep: Callable[[Connection, Trial], Awaitable[None]],
+    work: Callable[[Told], Awaitable[Followed]],
+    ended: Callable[[Followed], Awaitable[None]],
+) -> None:
+    """Have a test message followed in the background. `to`: masked; `name`: the supplier's; `keep` keeps how far it has
+    come, `ended` is called once it has ended."""
     async with request.writing() as conn:
         until = await drafts.ends(conn, LONGEST)
-        await drafts.keep_trial(conn, draft.id, Trial(to, until, Followed(phase="connecting")))
+        await keep(conn, Trial(to, until, Followed(phase="connecting")))
 
     async def told(followed: Followed) -> None:
         async with request.services.pool.acquire() as conn:
-            await drafts.keep_trial(conn, draft.id, Trial(to, until, followed))
+            await keep(conn, Trial(to, until, followed))
 
     async def run() -> None:
         try:
             async with asyncio.timeout(LONGEST):
-                found = await following.follow(draft.kind, account, message, told)
+                found = await work(told)
         except (SettingsError, TimeoutError) as error:
             found = Followed(phase="done", detail=str(error), note="unreached")
         except Exception as error:
-            log.exception("a supplier's test message ended", supplier=draft.name)
+            log.exception("a supplier's test message ended", supplier=name)
             found = Followed(phase="done", detail=type(error).__name__, note="unreached")
         await told(found)
-        await wizard.recorded(request, draft, to, found.verdict or "not sent", found.code)
+        await ended(found)
 
     task = asyncio.create_task(run())
     _RUNNING.add(task)
     task.add_done_callback(_RUNNING.discard)
-    return Elsewhere(location=f"/console/drafts/{draft.id}/message")
 
 
 async def cure(request: Request) -> Answer:
@@ -90,26 +122,29 @@ async def cure(request: Request) -> Answer:
     draft = await wizard.read(request)
     if draft.trial is None or not draft.trial.followed.cure:
         return Elsewhere(location=f"/console/drafts/{draft.id}/message")
-    followed = draft.trial.followed
-    fitting = tuple(msgspec.structs.replace(one, fits=True) for one in followed.receipts)
-    done = msgspec.structs.replace(draft.trial, followed=msgspec.structs.replace(followed, receipts=fitting, cure={}))
-    changed = msgspec.structs.replace(draft, settings=draft.settings | followed.cure)
+    changed = msgspec.structs.replace(draft, settings=draft.settings | draft.trial.followed.cure)
     async with request.writing() as conn, conn.transaction():
         await drafts.save(conn, suppliers.seal_key(request.services.settings), changed)
-        await drafts.keep_trial(conn, draft.id, done)
+        await drafts.keep_trial(conn, draft.id, drafts.mended(draft.trial))
     said = request.text("It is set: answer and receipt name the same id now.")
     return Elsewhere(location=f"/console/drafts/{draft.id}/message", notice=said)
 
 
-def _runs(draft: Draft) -> bool:
-    return draft.trial is not None and draft.trial.followed.phase != "done" and clock.now() < draft.trial.until
+def runs(trial: Trial | None) -> bool:
+    """It is still followed."""
+    return trial is not None and trial.followed.phase != "done" and clock.now() < trial.until
 
 
 def _values(request: Request, draft: Draft) -> dict[str, Any]:
+    return wizard.steps(draft, "message") | followed(request, draft.trial) | {"here_of": f"/console/drafts/{draft.id}"}
+
+
+def followed(request: Request, trial: Trial | None) -> dict[str, Any]:
+    """What the form and the fragment of a test message show."""
     form = request.form
-    return wizard.steps(draft, "message") | {
-        "trial": draft.trial,
-        "runs": _runs(draft),
+    return {
+        "trial": trial,
+        "runs": runs(trial),
         "number": form.get("to", ""),
         "sender": form.get("sender", "Heliograph"),
         "message": form.get("text", request.text("Test message")),

@@ -40,6 +40,12 @@ class Trial(msgspec.Struct, frozen=True):
     followed: Followed
 
 
+def mended(one: Trial) -> Trial:
+    """A test message once the settings that cure its ids are set."""
+    fitting = tuple(msgspec.structs.replace(receipt, fits=True) for receipt in one.followed.receipts)
+    return msgspec.structs.replace(one, followed=msgspec.structs.replace(one.followed, receipts=fitting, cure={}))
+
+
 class Draft(msgspec.Struct, frozen=True):
     """One of them."""
 

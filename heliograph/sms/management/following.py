@@ -84,7 +84,7 @@ async def follow(kind: str, account: Account, message: Submission, told: Told, *
     if kind in kinds.HTTP:
         outcome = (await trial.attempt(kind, account, message)).outcome
         assert outcome is not None
-        return _answered(outcome, phase="done", note="elsewhere" if outcome.verdict is Verdict.ACCEPTED else "refused")
+        return answered(outcome, phase="done", note="elsewhere" if outcome.verdict is Verdict.ACCEPTED else "refused")
     return await _smpp(account, message, told, wait)
 
 
@@ -93,7 +93,7 @@ async def _smpp(account: Account, message: Submission, told: Told, wait: float) 
     heard: list[Receipt] = []
     came = asyncio.Event()
 
-    def answered(_: Submission, outcome: Outcome) -> None:
+    def came_back(_: Submission, outcome: Outcome) -> None:
         if not outcomes.done():
             outcomes.set_result(outcome)
 
@@ -107,7 +107,7 @@ async def _smpp(account: Account, message: Submission, told: Told, wait: float) 
     async def inbound(received: Sequence[Inbound]) -> Any:
         raise ForeignError
 
-    connector = smpp.connect(account, answered, receipts, inbound)
+    connector = smpp.connect(account, came_back, receipts, inbound)
     settings = kinds.settings_from(kinds.SMPP, account.settings)
     await connector.start()
     connector.set_sessions(1)
@@ -122,8 +122,8 @@ async def _smpp(account: Account, message: Submission, told: Told, wait: float) 
         connector.submit(message)
         outcome = await outcomes
         if outcome.verdict is not Verdict.ACCEPTED:
-            return _answered(outcome, phase="done", note="refused")
-        await told(_answered(outcome, phase="answered"))
+            return answered(outcome, phase="done", note="refused")
+        await told(answered(outcome, phase="answered"))
         until = loop.time() + wait
         found = _checked(account, outcome, heard)
         while not _is_final(heard) and (left := until - loop.time()) > 0:
@@ -143,7 +143,8 @@ def _is_final(heard: Sequence[Receipt]) -> bool:
     return any(one.state.value != "pending" for one in heard)
 
 
-def _answered(outcome: Outcome, *, phase: str, note: str = "") -> Followed:
+def answered(outcome: Outcome, *, phase: str, note: str = "") -> Followed:
+    """What was answered to it."""
     return Followed(
         phase=phase,
         verdict=outcome.verdict.value,
@@ -155,12 +156,18 @@ def _answered(outcome: Outcome, *, phase: str, note: str = "") -> Followed:
 
 
 def _checked(account: Account, outcome: Outcome, heard: Sequence[Receipt]) -> Followed:
-    """The answer with its receipts, and what would make their ids one."""
-    found = _answered(outcome, phase="answered")
+    found = answered(outcome, phase="answered")
     receipts = tuple(
         Heard(one.keys, one.state.value, one.error, any(key in found.ids for key in one.keys)) for one in heard
     )
-    cure = {} if any(one.fits for one in receipts) else cured(account.settings, found.ids, [one.keys for one in heard])
+    return checked(account, found, receipts)
+
+
+def checked(account: Account, found: Followed, receipts: tuple[Heard, ...]) -> Followed:
+    """The answer with its receipts, and what would make their ids one."""
+    cure = (
+        {} if any(one.fits for one in receipts) else cured(account.settings, found.ids, [one.ids for one in receipts])
+    )
     return msgspec.structs.replace(found, receipts=receipts, cure=cure)
 
 

@@ -1,0 +1,97 @@
+"""O5 A test message through a supplier that carries already, and the setting that cures what it shows."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from heliograph.audit import recording as audit
+from heliograph.base.crypto import Unsealable
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.console.carriage import wizard_message
+from heliograph.console.carriage.suppliers import HERE, known
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.sms.callbacks import addresses
+from heliograph.sms.dispatch import suppliers
+from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.management import drafts, following, trying
+from heliograph.sms.management.drafts import Trial
+from heliograph.sms.management.following import Followed, Heard, Told
+from heliograph.suppliers.contract import Account
+
+
+async def show(request: Request) -> Answer:
+    """The form, and how far the last one has come."""
+    values = await _values(request)
+    template = "carriage/wizard_message_live.html" if request.is_fragment else "carriage/supplier_test.html"
+    return Shown(template=template, values=values)
+
+
+async def send(request: Request) -> Answer:
+    """Send it, outside the queue, beside the workers; nothing of it is stored but how it went."""
+    id = request.id()
+    try:
+        number, sender, text = wizard_message.typed(request)
+        async with request.reading() as conn:
+            one = await known(conn, id)
+            if wizard_message.runs(await trying.last(conn, supplier_id=id)):
+                raise Invalid(("to", "running", "The last test message is still followed."))
+            if request.form.get("session") != "more":
+                await trying.demand_session(conn, one)
+            since = await trying.begins(conn)
+        account = _account(request, one)
+    except Invalid as refusal:
+        return refused("carriage/supplier_test.html", refusal, await _values(request))
+    to = drafts.masked(number)
+    message = following.submission(number, text, sender)
+
+    async def keep(conn: Connection, trial: Trial) -> None:
+        await trying.keep(conn, trial, supplier_id=id)
+
+    async def work(told: Told) -> Followed:
+        async def receipts(ids: tuple[str, ...]) -> list[Heard]:
+            async with request.services.pool.acquire() as conn:
+                return await trying.heard(conn, one, message, ids, since=since)
+
+        return await trying.follow(one, account, message, told, receipts)
+
+    async def ended(found: Followed) -> None:
+        async with request.writing() as conn:
+            await _record(request, conn, one, to, found)
+
+    await wizard_message.begin(request, to, one.name, keep, work, ended)
+    return Elsewhere(location=f"{HERE}/{id}/test")
+
+
+async def cure(request: Request) -> Answer:
+    """Set what makes the ids of answer and receipt one."""
+    id = request.id()
+    key = suppliers.seal_key(request.services.settings)
+    async with request.writing() as conn:
+        done = await trying.cure(conn, key, supplier_id=id, by=request.who)
+    said = request.text("It is set: answer and receipt name the same id now.") if done else ""
+    return Elsewhere(location=f"{HERE}/{id}/test", notice=said)
+
+
+async def _record(request: Request, conn: Connection, one: Supplier, to: str, found: Followed) -> None:
+    after = {"recipient": to, "verdict": found.verdict or "not sent", "code": found.code}
+    await audit.record(conn, request.who, "supplier.tested", object_id=one.id, name=one.name, after=after)
+
+
+def _account(request: Request, one: Supplier) -> Account:
+    settings = request.services.settings
+    try:
+        secret = suppliers.open_secret(suppliers.seal_key(settings), one)
+    except Unsealable:
+        raise Invalid(("to", "sealed", "Its password was sealed with another secret key. Replace it.")) from None
+    return Account(one.id, one.settings, secret, addresses.address(settings, one.id))
+
+
+async def _values(request: Request) -> dict[str, Any]:
+    id: UUID = request.id()
+    async with request.reading() as conn:
+        one = await known(conn, id)
+        trial = await trying.last(conn, supplier_id=id)
+    return wizard_message.followed(request, trial) | {"one": one, "here_of": f"{HERE}/{id}"}

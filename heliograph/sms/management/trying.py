@@ -1,0 +1,136 @@
+"""A test message through a supplier that carries already, followed through answer and receipt beside its workers.
+
+Its session is a transmitter, so nobody's receipts come to it: those of the test message come to a worker, or to the
+callback address, match nothing and are read from there. Nothing of it is stored but how far it has come, with its
+number masked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.crypto import Key
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.sms.dispatch import suppliers
+from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.management import changing, drafts, following
+from heliograph.sms.management.drafts import Trial
+from heliograph.sms.management.following import Followed, Heard, Told
+from heliograph.sms.reports.keys import SUFFIX, suffix
+from heliograph.suppliers import kinds, trial
+from heliograph.suppliers.contract import Account, Submission, Verdict
+
+#: Seconds between two looks for its receipts, and how long they are waited for.
+LOOK, WAIT = 0.5, 120.0
+#: Receipts of it that are kept.
+MOST = 20
+
+FreshReceipts = Callable[[tuple[str, ...]], Awaitable[list[Heard]]]
+
+READ = "SELECT trial::text FROM suppliers WHERE id = $1 AND state <> 'removed'"
+KEEP = "UPDATE suppliers SET trial = $2::text::jsonb WHERE id = $1"
+NOW = "SELECT now()"
+# Those that match nothing: by the handset's number, in whatever base its id is written.
+HEARD = f"""
+SELECT keys, state, error FROM receipts
+ WHERE message_id IS NULL AND supplier_id = $1 AND received_at >= $2 AND (right(recipient, {SUFFIX}) = $3 OR keys && $4)
+ ORDER BY received_at LIMIT {MOST}
+"""
+
+
+async def last(conn: Connection, *, supplier_id: UUID) -> Trial | None:
+    """How far the last test message of a supplier has come; None: there was none. Raises NotFound."""
+    row = await conn.fetchrow(READ, supplier_id)
+    if row is None:
+        raise NotFound("There is no such supplier.")
+    return None if row["trial"] is None else msgspec.json.decode(row["trial"], type=Trial)
+
+
+async def keep(conn: Connection, one: Trial, *, supplier_id: UUID) -> None:
+    """How far it has come."""
+    await conn.execute(KEEP, supplier_id, msgspec.json.encode(one).decode())
+
+
+async def begins(conn: Connection) -> datetime:
+    """The time from which on its receipts come."""
+    at: datetime = await conn.fetchval(NOW)
+    return at
+
+
+async def demand_session(conn: Connection, supplier: Supplier) -> None:
+    """Raises Invalid (`session`) if workers hold all sessions that an SMPP account is said to allow."""
+    leased = (await suppliers.sessions(conn)).get(supplier.id, (0, 0, ""))[0]
+    if supplier.kind == kinds.SMPP and leased >= supplier.sessions:
+        raise Invalid(("session", "taken", "Workers hold all of its sessions. Bind one more, or pause it first."))
+
+
+async def heard(
+    conn: Connection, supplier: Supplier, message: Submission, ids: tuple[str, ...], *, since: datetime
+) -> list[Heard]:
+    """Receipts for the handset of a test message since it was sent, oldest first. `ids`: those of its answer."""
+    rows = await conn.fetch(HEARD, supplier.id, since, suffix(message.to), list(ids))
+    return [
+        Heard(tuple(row["keys"]), row["state"], row["error"], any(key in ids for key in row["keys"])) for row in rows
+    ]
+
+
+async def follow(
+    supplier: Supplier,
+    account: Account,
+    message: Submission,
+    told: Told,
+    receipts: FreshReceipts,
+    *,
+    wait: float = WAIT,
+) -> Followed:
+    """Send it and wait for its receipt, telling each step. `receipts`: those of it so far, by the answer's ids.
+
+    Raises SettingsError (names the field).
+    """
+    await told(Followed(phase="connecting"))
+    done = await trial.attempt(supplier.kind, account, message)
+    if done.outcome is None:
+        return Followed(phase="done", detail=done.error, note="unreached")
+    if done.outcome.verdict is not Verdict.ACCEPTED:
+        return following.answered(done.outcome, phase="done", note="refused")
+    found = following.answered(done.outcome, phase="answered")
+    await told(found)
+    until = asyncio.get_running_loop().time() + wait
+    while True:
+        known = tuple(await receipts(found.ids))
+        if known != found.receipts:
+            found = following.checked(account, found, known)
+            await told(found)
+        if any(one.state != "pending" for one in known):
+            return msgspec.structs.replace(found, phase="done")
+        if asyncio.get_running_loop().time() >= until:
+            return msgspec.structs.replace(found, phase="done", note="" if known else "silent")
+        await asyncio.sleep(LOOK)
+
+
+async def cure(conn: Connection, key: Key, *, supplier_id: UUID, by: Who = SYSTEM) -> bool:
+    """Set what makes the ids of the last test message's answer and receipt one; False: nothing is to be set.
+
+    Workers follow within a second, and receipts that match nothing are read anew. Raises NotFound, Invalid.
+    """
+    async with conn.transaction():
+        one = await last(conn, supplier_id=supplier_id)
+        if one is None or not one.followed.cure:
+            return False
+        settings = one.followed.cure
+        await changing.change(
+            conn,
+            key,
+            supplier=str(supplier_id),
+            wanted=lambda before: (msgspec.structs.replace(before, settings=before.settings | settings), {}),
+            by=by,
+        )
+        await keep(conn, drafts.mended(one), supplier_id=supplier_id)
+    return True
