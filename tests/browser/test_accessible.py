@@ -77,12 +77,14 @@ async def test_every_page(site: Site, language: str, theme: str) -> None:
         await page.goto(site.base + path)
         assert await page.locator("html").get_attribute("lang") == language
         await page.evaluate(axe)
-        for width in (1280, 320):
+        # 640 px are what a screen of 1280 px shows at 200 %.
+        for width in (1280, 640, 320):
             await page.set_viewport_size({"width": width, "height": 800})
             wide = await page.evaluate("document.documentElement.scrollWidth")
             if wide > width:
                 found.append(f"{path} is {wide} px wide at {width}")
-            found.extend(f"{path} at {width}: {one}" for one in await page.evaluate(RUN))
+            if width != 640:
+                found.extend(f"{path} at {width}: {one}" for one in await page.evaluate(RUN))
 
     for path in ("/", "/login", "/login/forgotten", "/enter", "/invitation", f"/invitation#{invited}"):
         await look(path)

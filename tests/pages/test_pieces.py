@@ -265,3 +265,23 @@ async def test_a_page_without_its_database_tries_again_by_itself(
     page = await owner.post("/messages/export", form)
     assert (page.status, "data-until" in page.text) == (503, False)
     assert "What you typed is still there when you go back" in page.words
+
+
+async def test_a_name_of_10_kb_is_refused_at_its_field_and_nothing_typed_is_lost(owner: Browser) -> None:
+    """Journey 15, for what is too long to be shown anywhere."""
+    long, wrong = "ñ" * 5_120, []
+    for path, action, field in (
+        ("/contacts/new", "/contacts", "name"),
+        ("/keys/new", "/keys", "name"),
+        ("/texts/new", "/texts", "name"),
+        ("/senders/new", "/senders", "value"),
+        ("/settings", "/settings/general", "name"),
+        ("/account", "/account", "name"),
+        ("/team/invite", "/team/invite", "email"),
+    ):
+        page = await owner.submit(await owner.get(path), action, **{field: long})
+        if (page.status, f'href="#{field}"' in page.text, long in page.text) != (422, True, True):
+            wrong.append((path, page.status, page.words[:2_000]))
+    assert wrong == []
+    for path in ("/messages?q", "/contacts?q", "/audit?who", "/requests?q", "/templates?name"):
+        assert (await owner.get(f"{path}={'n' * 5_120}")).status < 500, path
