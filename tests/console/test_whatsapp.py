@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from uuid import UUID
 
@@ -11,6 +12,7 @@ import pytest
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
+from heliograph.pages import languages, words
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import MessageItem
 from heliograph.whatsapp.callbacks import dead_letters
@@ -101,6 +103,26 @@ async def test_an_account_waits_for_its_first_callback(
     live = await root.get(page.path, HX_Request="true")
     assert "waiting for" not in live.words
     assert "<html" not in live.text
+
+
+async def test_an_account_is_told_in_the_operators_language(
+    pool: Pool, tenant: Tenant, root: Browser, graph: GraphSimulator
+) -> None:
+    here = (await connected(root, graph)).path
+    await pool.execute(
+        "UPDATE whatsapp_templates SET status = 'rejected', rejection_reason = 'INVALID_FORMAT', quality = 'red'"
+    )
+    page = await root.get(here, Cookie="hg-language=pt")
+    for told in (
+        words.CONNECTIONS["connected"],
+        words.CATEGORIES["utility"],
+        words.TEMPLATE_STATUSES["rejected"],
+        words.REJECTIONS["invalid_format"],
+        words.QUALITIES["red"],
+    ):
+        assert languages.speech("pt").text(told) in page.words, told
+    for raw in ("connected", "utility", "rejected", "INVALID_FORMAT", "red", "green", "unknown", "tier_2k"):
+        assert not re.search(rf"\b{raw}\b", page.words, re.I), raw
 
 
 async def test_an_account_is_paused_held_released_and_read_anew(

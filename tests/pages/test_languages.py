@@ -37,6 +37,13 @@ def test_a_twin_fills_in_the_same_values(language: str) -> None:
             assert set(re.findall(r"%\((\w+)\)s", form)) == wanted, english
 
 
+@pytest.mark.parametrize(("english", "never"), [(r"\b(remove|delete)", r"\bretir"), (r"\brefund", r"\breembols")])
+def test_one_thing_has_one_word_in_portuguese(english: str, never: str) -> None:
+    for text, twin in catalogue("pt").items():
+        if re.search(english, text, re.I):
+            assert not re.search(never, twin if isinstance(twin, str) else " ".join(twin), re.I), text
+
+
 def test_a_browser_gets_the_language_it_likes_best() -> None:
     for header, language in (
         ("pt-MZ,pt;q=0.9,en;q=0.8", "pt"),

@@ -11,6 +11,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.whatsapp.mirror import qualities
 from heliograph.whatsapp.mirror.qualities import Noted
+from heliograph.why.words import LANGUAGES, entries
 from tests.rules import whatsapp_factories as making
 from tests.rules.whatsapp_factories import Made
 
@@ -87,6 +88,22 @@ async def test_templates_in_words(pool: Pool, tenant: Tenant, owner: Browser, ma
     assert "Rejected" in page.words
     assert "Nothing fits" in (await owner.get("/templates?status=paused")).words
     assert "order_shipped" in (await owner.get("/templates?after=nonsense")).words
+
+
+async def test_every_reason_is_told_in_both_languages(pool: Pool, owner: Browser, made: Made) -> None:
+    """Journey 5, for the codes of WhatsApp: those of SMS are read in the browser."""
+    id = await making.message(pool, made)
+    for code, known in entries()["whatsapp_failure"].items():
+        await pool.execute(
+            "UPDATE whatsapp_messages SET status = 'failed', failed_at = now(), failure_code = $2 WHERE id = $1",
+            id,
+            code,
+        )
+        for language in LANGUAGES:
+            page = await owner.get(f"/messages/{id}", Cookie=f"hg-language={language}")
+            said = known.words(language)
+            for sentence in (said.customer, said.cause, said.remedy):
+                assert sentence in page.words, (code, language)
 
 
 async def test_numbers_in_words(pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser) -> None:

@@ -13,7 +13,7 @@ from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE_CHANGE
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
-from heliograph.whatsapp import checks
+from heliograph.whatsapp import checks, reads
 from heliograph.whatsapp.dispatch import holds
 from heliograph.whatsapp.mirror import accounts, apps, onboarding, sync, template_sync, warnings
 from heliograph.whatsapp.mirror.accounts import BusinessAccount
@@ -203,7 +203,11 @@ async def _values(request: Request) -> dict[str, Any]:
         "one": row,
         "checks": checks.of_account(standing, key),
         "numbers": [one for one in numbers if one["waba_id"] == row["waba_id"]],
-        "templates": [one for one in templates if one["waba_id"] == row["waba_id"]][:TEMPLATES],
+        "templates": [
+            one | {"rejection_reason": reads.reason(one["rejection_reason"])}
+            for one in templates
+            if one["waba_id"] == row["waba_id"]
+        ][:TEMPLATES],
         "callback_url": apps.callback_url(settings, app.id),
         "verify_token": app.verify_token if may_change else "",
         "fields_at_meta": ", ".join(onboarding.FIELDS),
