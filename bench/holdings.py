@@ -83,6 +83,13 @@ SELECT organization_id, {HOUR}, 'sms', 'live', 'MZ', 'HELIOGRAPH', supplier_id,
        CASE WHEN failed THEN 'failed' ELSE 'delivered' END, count(*), count(*), '{{}}', '{{}}'
   FROM bench_ids GROUP BY 1, 2, 7, 8
 """,
+    "traffic_days": """
+INSERT INTO traffic_days (organization_id, day, channel, mode, country, sender, status, count, segments, to_sent,
+                          to_delivered)
+SELECT organization_id, (hour AT TIME ZONE 'UTC')::date, channel, mode, country, sender, status, sum(count),
+       sum(segments), histogram_sum(to_sent), histogram_sum(to_delivered)
+  FROM traffic GROUP BY 1, 2, 3, 4, 5, 6, 7
+""",
     "failure_counts": f"""
 INSERT INTO failure_counts (organization_id, hour, channel, mode, country, reason, count)
 SELECT organization_id, {HOUR}, 'sms', 'live', 'MZ', 'undelivered', count(*)

@@ -2307,6 +2307,22 @@ COMMENT ON COLUMN traffic.supplier_id IS 'zeros: not accepted by a supplier yet,
 COMMENT ON COLUMN traffic.status IS 'accepted stands for all messages waiting to be sent';
 COMMENT ON COLUMN traffic.to_sent IS 'of the row of status sent: how long messages took from acceptance, or from when they were due, to the supplier; also of those that have moved on. to_delivered likewise';
 
+CREATE TABLE traffic_days (
+    organization_id uuid NOT NULL,
+    day             date NOT NULL,
+    channel         text NOT NULL,
+    mode            text NOT NULL,
+    country         text NOT NULL,
+    sender          text NOT NULL,
+    status          text NOT NULL,
+    count           bigint NOT NULL,
+    segments        bigint NOT NULL,
+    to_sent         bigint[] NOT NULL,
+    to_delivered    bigint[] NOT NULL,
+    PRIMARY KEY (organization_id, day, channel, mode, country, sender, status)
+) WITH (fillfactor = 70);
+COMMENT ON TABLE traffic_days IS 'tenant: traffic, summed over the hours of a day (UTC) and over suppliers; folded with it';
+
 CREATE TABLE failure_counts (
     organization_id uuid NOT NULL,
     hour            timestamptz NOT NULL,

@@ -104,7 +104,7 @@ async def picture(conn: Connection, actor: Actor, *, since: datetime, until: dat
 
 
 class Fall(msgspec.Struct, frozen=True):
-    """Delivery to a country that went down: the last 24 hours beside the 7 days before them."""
+    """Delivery to a country that went down: the last 24 hours beside the 7 whole days (UTC) before them."""
 
     region: str
     now: Figures
@@ -127,7 +127,8 @@ async def falls(conn: Connection, actor: Actor) -> list[Fall]:
         points = await traffic.read(conn, actor, query=query)
         return {one.region: one.figures for one in _countries(points, (), ())}
 
-    now, before = await read(since, until), await read(since - WEEK, since)
+    midnight = _floor(since, DAY)
+    now, before = await read(since, until), await read(midnight - WEEK, midnight)
     found = [Fall(region, figures, before[region]) for region, figures in now.items() if region in before]
     return sorted((one for one in found if _fell(one) >= POINTS), key=_fell, reverse=True)
 

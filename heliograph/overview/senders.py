@@ -32,7 +32,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 async def sent(conn: Connection, actor: Actor, *, values: Sequence[str]) -> dict[str, Sent]:
     """By the values of sender IDs; those that sent nothing are left out."""
-    since = clock.now() - timedelta(days=DAYS)
+    since = (clock.now() - timedelta(days=DAYS)).date()
     found = await traffic.by_sender(conn, actor, senders=values, since=since)
     return {value: _sent(by_country) for value, by_country in found.items() if any(by_country.values())}
 

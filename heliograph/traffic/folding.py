@@ -29,6 +29,16 @@ WITH gone AS (
        SET count = known.count + excluded.count, segments = known.segments + excluded.segments,
            to_sent = histogram_add(known.to_sent, excluded.to_sent),
            to_delivered = histogram_add(known.to_delivered, excluded.to_delivered)
+), by_day AS (
+    INSERT INTO traffic_days AS known (organization_id, day, channel, mode, country, sender, status, count, segments,
+                                       to_sent, to_delivered)
+    SELECT organization_id, (hour AT TIME ZONE 'UTC')::date, channel, mode, country, sender, status,
+           sum(count)::bigint, sum(segments)::bigint, histogram_sum(to_sent), histogram_sum(to_delivered)
+      FROM gone WHERE refunds = 0 GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7
+    ON CONFLICT (organization_id, day, channel, mode, country, sender, status) DO UPDATE
+       SET count = known.count + excluded.count, segments = known.segments + excluded.segments,
+           to_sent = histogram_add(known.to_sent, excluded.to_sent),
+           to_delivered = histogram_add(known.to_delivered, excluded.to_delivered)
 ), failed AS (
     INSERT INTO failure_counts AS known (organization_id, hour, channel, mode, country, reason, count)
     SELECT organization_id, hour, channel, mode, country, reason, sum(count)::bigint

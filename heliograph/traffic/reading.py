@@ -6,7 +6,7 @@ The rule nobody may break: no supplier is named here; customers read this.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, date, datetime, time
 
 import msgspec
 
@@ -51,27 +51,37 @@ class Failed(msgspec.Struct, frozen=True):
     count: int
 
 
-READ = """
+_READ = """
 SELECT at, value, jsonb_object_agg(status, count)::text AS counts, sum(segments)::bigint AS segments,
        histogram_sum(to_sent) AS to_sent, histogram_sum(to_delivered) AS to_delivered
   FROM (SELECT date_trunc($4, hour, 'UTC') AS at,
                CASE $5 WHEN 'channel' THEN channel WHEN 'country' THEN country WHEN 'sender' THEN sender END AS value,
                status, sum(count)::bigint AS count, sum(segments)::bigint AS segments,
                histogram_sum(to_sent) AS to_sent, histogram_sum(to_delivered) AS to_delivered
-          FROM traffic
-         WHERE organization_id = $1 AND hour >= $2 AND hour < $3 AND mode = ANY ($6)
+          FROM {table}
+         WHERE organization_id = $1 AND mode = ANY ($6)
            AND ($7::text IS NULL OR channel = $7) AND ($8::text IS NULL OR country = $8)
            AND ($9::text IS NULL OR sender = $9)
          GROUP BY 1, 2, 3) by_status
  GROUP BY at, value ORDER BY at, value LIMIT $10
 """
+READ = _READ.format(
+    table="""(SELECT * FROM traffic WHERE organization_id = $1 AND hour >= $2 AND hour < $3) traffic""",
+)
+#: The same of whole days, of as few rows as there are days.
+READ_DAYS = _READ.format(
+    table="""(SELECT day::timestamp AT TIME ZONE 'UTC' AS hour, * FROM traffic_days
+                 WHERE organization_id = $1 AND day >= ($2::timestamptz AT TIME ZONE 'UTC')::date
+                   AND day < ($3::timestamptz AT TIME ZONE 'UTC')::date) traffic""",
+)
 
 
 async def read(conn: Connection, actor: Actor, *, query: Query) -> list[Point]:
     """The points of an organization, oldest first; intervals without a message are left out."""
     modes = [mode for mode in actor.modes if query.mode in (None, mode)]
+    whole = all(at.astimezone(UTC).time() == time() for at in (query.date_from, query.date_to))
     rows = await conn.fetch(
-        READ,
+        READ_DAYS if whole and query.interval == "day" else READ,
         actor.organization_id,
         query.date_from,
         query.date_to,
@@ -98,18 +108,18 @@ async def read(conn: Connection, actor: Actor, *, query: Query) -> list[Point]:
 
 BY_SENDER = """
 SELECT sender, country, jsonb_object_agg(status, count)::text AS counts
-  FROM (SELECT sender, country, status, sum(count)::bigint AS count FROM traffic
-         WHERE organization_id = $1 AND hour >= $2 AND mode = $3 AND channel = 'sms' AND sender = ANY ($4)
+  FROM (SELECT sender, country, status, sum(count)::bigint AS count FROM traffic_days
+         WHERE organization_id = $1 AND day >= $2 AND mode = $3 AND channel = 'sms' AND sender = ANY ($4)
          GROUP BY 1, 2, 3) by_status
  GROUP BY sender, country
 """
 
 
 async def by_sender(
-    conn: Connection, actor: Actor, *, senders: Sequence[str], since: datetime
+    conn: Connection, actor: Actor, *, senders: Sequence[str], since: date
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """The SMS of the actor's mode that were accepted since, from these senders: of each, by country, how many have
-    which status."""
+    """The SMS of the actor's mode that were accepted since a day (UTC), from these senders: of each, by country, how
+    many have which status."""
     found: dict[str, dict[str, dict[str, int]]] = {}
     rows = await conn.fetch(BY_SENDER, actor.organization_id, since, actor.mode, senders)
     for sender, country, counts in rows:

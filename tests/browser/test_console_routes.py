@@ -6,6 +6,7 @@ import pytest
 
 from heliograph.routes import rules
 from heliograph.sms.dispatch import suppliers
+from tests.rules.factories import SUM_DAYS
 
 from .conftest import DAY, NIGHT, Site, looks
 from .test_console import set_up
@@ -35,6 +36,7 @@ async def test_a_route_is_added_changed_and_taken_back_by_keyboard(site: Site) -
         site.made.actor.organization_id,
         main.id,
     )
+    await site.pool.execute(SUM_DAYS)
     await page.keyboard.press("g")
     await page.keyboard.press("d")
     await page.wait_for_url("**/console/routes")

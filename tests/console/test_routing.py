@@ -22,6 +22,7 @@ from heliograph.sms.circuits import sharing
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.lookups import accounts
 from tests.api.conftest import Tenant
+from tests.rules.factories import SUM_DAYS
 
 from .conftest import Browser, signed_in
 from .test_suppliers import add, told
@@ -51,6 +52,7 @@ async def yesterday(pool: Pool, tenant: Tenant, country: str, count: int, sender
         count,
         UUID(int=0),
     )
+    await pool.execute(SUM_DAYS)
 
 
 async def stored(pool: Pool, name: str = "moz") -> StoredRoute:

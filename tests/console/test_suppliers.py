@@ -16,6 +16,7 @@ from heliograph.sms.reports.words import Words, answer_codes
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Outcome, Verdict
 from heliograph.traffic import reconciliation
+from tests.rules.factories import SUM_DAYS
 
 from .conftest import Browser
 
@@ -157,6 +158,7 @@ async def test_a_pause_says_what_goes_where_instead(pool: Pool, root: Browser, s
     path = f"/console/suppliers/{id}/pause"
     assert "Nothing was sent yesterday" in (await root.get(path)).words
     await pool.execute(TRAFFIC, tenant.id, id)
+    await pool.execute(SUM_DAYS)
     assert "900 by nobody" in (await root.get(path)).words
     await add(pool, settings, "backup", priority=20)
     assert "900 by backup" in (await root.get(path)).words

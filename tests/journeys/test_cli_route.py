@@ -9,7 +9,7 @@ from heliograph.base.database.pool import Pool
 from tests.journeys.test_cli import Cli
 from tests.load import Client
 from tests.processes import SECRET_KEY, installation, until_true
-from tests.rules.factories import status_of
+from tests.rules.factories import SUM_DAYS, status_of
 
 TO = "+258841230001"
 
@@ -61,6 +61,7 @@ async def test_a_route_decides_is_explained_and_is_taken_back(pool: Pool, databa
             " 'HELIOGRAPH', $3, 'delivered', $4, $4, '{}', '{}')",
             [(organization_id, "MZ", organization_id, 30), (organization_id, "ZA", organization_id, 70)],
         )
+        await pool.execute(SUM_DAYS)
         tried = (await cli("route", "pause", "codes", "--dry-run", "--json")).data
         assert (tried["messages"], tried["least"], tried["most"]) == (100, 0.3, 0.3)
         assert tried["dry_run"] == "these rules move 30% of yesterday's traffic (100 messages)"

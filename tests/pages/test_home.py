@@ -16,6 +16,7 @@ from heliograph.sms.arrivals import FAILURES
 from heliograph.sms.status import Move, move_many
 from heliograph.traffic import Point
 from tests.rules import whatsapp_factories as making
+from tests.rules.factories import SUM_DAYS
 
 from .conftest import Api, Browser, Tenant, make_person
 from .test_messages import send
@@ -135,6 +136,7 @@ async def test_a_country_that_receives_worse_than_in_its_week_is_named(
     await counted("PT", 2, 95, 5)  # three points are no fall
     await counted("ZA", 60, 100, 0)
     await counted("ZA", 2, 10, 10)  # twenty say nothing
+    await pool.execute(SUM_DAYS)
     page = await owner.get("/")
     said = "Mozambique: 60.0 % of the messages of the last 24 hours arrived; the week before, 98.0 %."
     assert said in page.words
@@ -247,6 +249,7 @@ async def test_what_chance_explains_is_no_fall_and_neither_is_a_test(
         (now, "test", "MZ", "failed", 1000),
     ):
         await pool.execute(insert, tenant.actor.organization_id, ago, mode, country, status, count)
+    await pool.execute(SUM_DAYS)
     page = await owner.get("/")
     assert page.text.count('class="attention"') == 1
     said = "Mozambique: 80.0 % of the messages of the last 24 hours arrived; the week before, 98.0 %."

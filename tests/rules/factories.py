@@ -375,3 +375,16 @@ async def check_books(pool: Pool, organizations: Iterable[UUID]) -> None:
         assert total - used == booked
         assert used == spent <= total
         assert lowest >= 0
+
+
+#: For tests that write traffic themselves, which folding would have summed.
+SUM_DAYS = """
+INSERT INTO traffic_days AS known (organization_id, day, channel, mode, country, sender, status, count, segments,
+                                   to_sent, to_delivered)
+SELECT organization_id, (hour AT TIME ZONE 'UTC')::date, channel, mode, country, sender, status, sum(count)::bigint,
+       sum(segments)::bigint, histogram_sum(to_sent), histogram_sum(to_delivered)
+  FROM traffic GROUP BY 1, 2, 3, 4, 5, 6, 7
+    ON CONFLICT (organization_id, day, channel, mode, country, sender, status) DO UPDATE
+   SET count = excluded.count, segments = excluded.segments, to_sent = excluded.to_sent,
+       to_delivered = excluded.to_delivered
+"""

@@ -88,7 +88,16 @@ SELECT supplier_id, date_trunc('hour', sent_at, 'UTC'), country, what, count(*):
 TIMES = "SELECT accepted_at, send_at, sent_at, delivered_at FROM messages"
 
 
+DAYS = """
+SELECT organization_id, day, channel, mode, country, sender, status, sum(count)::int, sum(segments)::int,
+       histogram_sum(to_sent), histogram_sum(to_delivered)
+  FROM {} GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7
+"""
+HOURS = "(SELECT (hour AT TIME ZONE 'UTC')::date AS day, * FROM traffic) one"
+
+
 async def check(pool: Pool) -> None:
+    assert await pool.fetch(DAYS.format("traffic_days")) == await pool.fetch(DAYS.format(HOURS))
     counted = {tuple(row) for row in await pool.fetch(COUNTED)}
     assert counted == {tuple(row) for row in await pool.fetch(OF_MESSAGES)}
     reasons = {tuple(row) for row in await pool.fetch(REASONS)}
@@ -120,7 +129,8 @@ class Rolled(Machine):
     """Messages of two organizations are accepted and move in any order, in batches, while deltas are folded."""
 
     tables = (
-        "traffic", "traffic_deltas", "failure_counts", "reconciliation", "reconciliation_deltas",
+        "traffic", "traffic_days", "traffic_deltas", "failure_counts",
+        "reconciliation", "reconciliation_days", "reconciliation_deltas",
         "send_keys", "queue", "events", "messages", "usage_ledger",
         "sender_ids", "quotas", "organizations",
     )  # fmt: skip

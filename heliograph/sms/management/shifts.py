@@ -31,9 +31,9 @@ from heliograph.sms.lookups.accounts import Account
 # Of the installation as a whole: operators ask.
 YESTERDAY = """
 SELECT organization_id, country, sender, sum(count)::bigint AS messages
-  FROM traffic
+  FROM traffic_days
  WHERE organization_id IN (SELECT id FROM organizations) AND channel = 'sms' AND mode = 'live'
-   AND hour >= date_trunc('day', now(), 'UTC') - interval '1 day' AND hour < date_trunc('day', now(), 'UTC')
+   AND day = (now() AT TIME ZONE 'UTC')::date - 1
  GROUP BY 1, 2, 3 HAVING sum(count) > 0
 """
 
