@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -39,6 +39,12 @@ HTTP: Mapping[str, HttpKind] = _found()
 SETTINGS: Mapping[str, type[msgspec.Struct]] = {SMPP: SmppSettings} | {
     name: kind.settings for name, kind in HTTP.items()
 }
+
+
+@cache
+def fields(kind: str) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """The settings of a kind, in the order of its struct. Kept: reading annotations takes 10 ms."""
+    return msgspec.structs.fields(SETTINGS[kind])
 
 
 def settings_from(kind: str, values: Mapping[str, Any]) -> Any:

@@ -187,7 +187,7 @@ async def pending(connection: Connection, *, root: Traversable = ROOT) -> list[s
 async def unapplied(connection: Connection, *, root: Traversable = ROOT) -> Sequence[Script]:
     """The files that `migrate` would apply, in order. Raises ForeignSchema."""
     if not await _is_ours(connection):
-        return _scripts(root)
+        return _read(root)
     return await _wanted(connection, root, judged=False)
 
 
@@ -253,7 +253,7 @@ async def _make_partitions(
 async def _wanted(connection: Connection, root: Traversable, *, judged: bool = True) -> Sequence[Script]:
     """The scripts that are to be applied, in order. `judged`: raise MigrationChanged."""
     known = {row["name"]: row for row in await connection.fetch(KNOWN)}
-    ours = _scripts(root)
+    ours = _ours() if root is ROOT else _read(root)
     names = {script.name for script in ours}
     # A program that does not know all applied migrations is the older one: what a newer one installed stays.
     older = any(name[0].isdigit() and name not in names for name in known)
@@ -361,18 +361,8 @@ def _statements(text: str) -> list[str]:
     return [" ".join(statement.split()) for statement in plain.split(";") if statement.strip()]
 
 
-def _scripts(root: Traversable) -> Sequence[Script]:
-    """The migrations in order, then the server-side functions."""
-    return _ours() if root is ROOT else _read(root)
-
-
-@functools.cache
-def _ours() -> Sequence[Script]:
-    # A page of the console asks whether any is missing, and looking through the package's folders took 8 ms.
-    return _read(ROOT)
-
-
 def _read(root: Traversable) -> Sequence[Script]:
+    """The migrations in order, then the server-side functions."""
     return [
         *(
             Script(name, item.read_text("utf-8"), "concurrently" if name.endswith(CONCURRENTLY) else "once")
@@ -384,6 +374,10 @@ def _read(root: Traversable) -> Sequence[Script]:
             if not name.startswith("migrations/")
         ),
     ]
+
+
+#: Read once: a page of the console asks for them.
+_ours = functools.cache(functools.partial(_read, ROOT))
 
 
 def _sql(folder: Traversable, prefix: str) -> list[tuple[str, Traversable]]:

@@ -207,8 +207,7 @@ def list_options(
     if kind not in kinds.SETTINGS:
         raise typer.BadParameter(f"there are {', '.join(kinds.SETTINGS)}", param_hint="KIND")
     defaults = {
-        field.name: None if field.default is msgspec.NODEFAULT else field.default
-        for field in msgspec.structs.fields(kinds.SETTINGS[kind])
+        field.name: None if field.default is msgspec.NODEFAULT else field.default for field in kinds.fields(kind)
     }
     rows = [
         {"setting": name, "default": written(defaults[name]), "meaning": meaning}

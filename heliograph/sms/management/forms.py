@@ -43,7 +43,7 @@ def fields(kind: str) -> list[Field]:
     """All settings of a kind, in the order of its struct."""
     known = options.fields(kind)
     found = []
-    for one in msgspec.structs.fields(kinds.SETTINGS[kind]):
+    for one in kinds.fields(kind):
         of, meaning = known[one.name]
         control, choices = _control(one.name, of)
         required = one.default is msgspec.NODEFAULT and one.default_factory is msgspec.NODEFAULT

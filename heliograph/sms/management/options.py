@@ -177,7 +177,7 @@ def differences(before: Supplier, after: Supplier) -> list[dict[str, Any]]:
 def effective(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of a kind with what is in force: as stored, else the default; of what is required and not there,
     None."""
-    defaults = {one.name: _default(one) for one in msgspec.structs.fields(kinds.SETTINGS[kind])}
+    defaults = {one.name: _default(one) for one in kinds.fields(kind)}
     return {name: _plain(settings.get(name, default)) for name, default in defaults.items()}
 
 
