@@ -8,6 +8,7 @@ from __future__ import annotations
 
 #: Every action, and its description for readers.
 ACTIONS = {
+    "organization.noted": "Note on an organization written or removed",
     "organization.created": "Organization created",
     "organization.renamed": "Organization renamed",
     "organization.state_changed": "Commercial state changed",

@@ -2510,6 +2510,17 @@ COMMENT ON TABLE request_counts IS 'tenant: all requests with a key, by hour and
 
 -- -- The guard against the bill --------------------------------------------------------------------------------------
 
+CREATE TABLE organization_notes (
+    organization_id uuid NOT NULL CONSTRAINT organization_notes_organization REFERENCES organizations,
+    id              uuid NOT NULL,
+    author          text NOT NULL,
+    body            text NOT NULL,
+    created_at      timestamptz NOT NULL,
+    PRIMARY KEY (organization_id, id)
+);
+COMMENT ON TABLE organization_notes IS 'tenant: what operators write down about an organization, which it never reads; kept until one of them removes it, or until the person is erased whose number it has';
+COMMENT ON COLUMN organization_notes.author IS 'name of the operator at that time';
+
 CREATE TABLE guard_settings (
     organization_id uuid PRIMARY KEY CONSTRAINT guard_settings_organization REFERENCES organizations,
     policy          text CHECK (policy IN ('monitor', 'hold', 'refuse', 'ask')),

@@ -64,6 +64,12 @@ WITH gone AS (
     RETURNING 1
 ), changed AS (
     DELETE FROM contact_changes WHERE organization_id = $1 AND phone = ANY ($2) RETURNING 1
+), noted AS (
+    DELETE FROM organization_notes
+     WHERE organization_id = $1
+       AND EXISTS (SELECT FROM unnest($2::text[]) AS known (phone)
+                    WHERE strpos(regexp_replace(body, '[^0-9]', '', 'g'), right(known.phone, 8)) > 0)
+    RETURNING 1
 ), guarded AS (
     DELETE FROM guard_holds
      WHERE organization_id = $1 AND kind = 'number' AND range = ANY (SELECT substr(unnest($2::text[]), 2))
@@ -100,7 +106,8 @@ SELECT (SELECT count(*) FROM gone)::int AS contacts, (SELECT count(*) FROM chang
        (SELECT count(*) FROM images)::int AS rows_of_imports, (SELECT count(*) FROM rejected)::int AS rejected_rows,
        (SELECT count(*) FROM listed)::int AS names_in_campaigns, (SELECT count(*) FROM drafted)::int AS campaign_drafts,
        (SELECT count(*) FROM caught)::int AS caught_events, (SELECT count(*) FROM guarded)::int AS holds_of_the_guard,
-       (SELECT count(*) FROM converted)::int AS conversions
+       (SELECT count(*) FROM converted)::int AS conversions,
+       (SELECT count(*) FROM noted)::int AS notes_of_operators
 """
 SENT = """
 WITH looked_at AS MATERIALIZED (

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 from heliograph.accounts import organizations, quota
+from heliograph.base.actor import Who
 from heliograph.base.database.pool import Pool
+from heliograph.overview.installation import notes
 from heliograph.people import memberships
 from heliograph.sms.accepting import sender_ids
 from tests.api.conftest import Api, Tenant
 
 from .conftest import Browser
+from .test_messages import sent
 
 
 async def test_an_organization_is_created_whole(pool: Pool, root: Browser, other_browser: Browser) -> None:
@@ -127,3 +131,47 @@ async def test_an_owner_who_is_known_gets_no_link(pool: Pool, tenant: Tenant, ro
         )
         assert [member.email for member in from_console] == ["eva@example.com"]
         assert await sender_ids.list_everywhere(conn, organization_id=one.id, limit=5) == []
+
+
+async def test_notes_are_the_operators_own(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    here = f"/console/organizations/{tenant.id}/notes"
+    page = await root.get(here)
+    wrong = await root.submit(page, here, body=" ")
+    assert (wrong.status, "1 to 2,000 characters" in wrong.words) == (422, True)
+    page = await root.submit(page, here, body="Pays by transfer;\nask Ana before suspending. +258 84 123 4567")
+    assert "ask Ana before suspending" in page.words
+    page = await root.submit(page, here, body="<b>Second</b>")
+    assert "&lt;b&gt;Second" in page.text
+    # Its people read neither the notes nor that there are some.
+    rows = await pool.fetch("SELECT organization_id, after FROM audit_log WHERE action = 'organization.noted'")
+    assert [row["organization_id"] for row in rows] == [None, None]
+    assert not any("Ana" in row["after"] for row in rows)
+    assert "Note on an organization written" in (await root.get("/console/audit?action=organization.noted")).words
+    first = await pool.fetchval("SELECT id FROM organization_notes ORDER BY id LIMIT 1")
+    page = await root.submit(page, f"{here}/{first}/remove")
+    assert "ask Ana" not in page.words
+    assert await pool.fetchval("SELECT count(*) FROM organization_notes") == 1
+
+
+async def test_a_person_is_erased_from_the_page(pool: Pool, api: Api, tenant: Tenant, root: Browser) -> None:
+    async with pool.acquire() as conn:
+        await notes.add(conn, organization_id=tenant.id, body="Complains of 84 123 4567", by=Who("operator"))
+        await notes.add(conn, organization_id=tenant.id, body="Pays by transfer", by=Who("operator"))
+    await sent(api, tenant)
+    one = f"/console/organizations/{tenant.id}"
+    assert f"{one}/close" in (await root.get(one)).text
+    page = await root.get(f"{one}/erase")
+    assert "What bills refer to stays without text" in page.words
+    good = {"address": "+258 84 123 4567", "reason": "asked by mail", "typed": "erase"}
+    for wrong in ({"address": "12"}, {"reason": " "}, {"typed": "yes"}):
+        answer = await root.submit(page, f"{one}/erase", **(good | wrong))
+        assert answer.status == 422, wrong
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action LIKE 'person.%'") == 0
+    page = await root.submit(page, f"{one}/erase", **good)
+    assert "The erasure has begun" in page.words
+    while "Person erased" not in page.words:
+        await asyncio.sleep(0.05)
+        page = await root.get(one)
+    assert "asked by mail" in page.words
+    assert await pool.fetchval("SELECT count(body) FROM messages") == 0
+    assert [row["body"] for row in await pool.fetch("SELECT body FROM organization_notes")] == ["Pays by transfer"]

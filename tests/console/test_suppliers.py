@@ -58,6 +58,9 @@ async def test_the_difference_is_shown_before_it_is_saved(pool: Pool, root: Brow
     assert (after.weight, after.priority) == (3, 10)
     assert (await told(pool, id))[-1][:2] == ("supplier.changed", "operator")
     assert "Supplier changed" in page.words
+    # In words, not as it is stored.
+    assert "weight: 1 → 3" in page.words
+    assert '{"weight' not in page.words
     # A field that is emptied goes back to its default.
     page = await root.submit(await root.get(path), path, **{"option.window": "", "option.final_states": ""})
     page = await root.submit(page, path, do="save")

@@ -83,6 +83,19 @@ async def test_a_route_decides_is_explained_and_is_taken_back(pool: Pool, databa
         assert [one for one in reversed(acts) if one.startswith("route.")] == [
             *("route.added", "route.changed", "route.changed", "route.changed", "route.removed")
         ]
+        # What was done is told in words, and taken back by its id.
+        told = (await cli("route", "history", "--json")).data
+        assert [one["action"] for one in told] == ["removed", "changed", "changed", "changed", "added"]
+        assert "state: active → paused" in told[2]["changes"], told[2]
+        assert f"choices: cheap:10:1, {name}:20:1 → {name}:10:1" in told[3]["changes"], told[3]
+        assert "state: active → paused" in (await cli("route", "history", "--limit", "3")).out
+        tried = (await cli("route", "undo", told[0]["id"], "--dry-run", "--json")).data
+        assert "dry_run" in tried
+        assert (await cli("route", "list", "--json")).data == []
+        back = (await cli("route", "undo", told[0]["id"], "--json")).data
+        assert (back["name"], back["country"], back["suppliers"]) == ("codes", "MZ", [f"{name}:10:1"])
+        gone = await cli("route", "undo", told[4]["id"])
+        assert (gone.status, "cannot be taken back" in gone.err) == (1, True), gone.err
     for wrong, word in (
         (("add", "x", "--supplier", "nobody"), "no supplier 'nobody'"),
         (("add", "x"), "needs a supplier"),

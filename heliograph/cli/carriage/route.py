@@ -1,4 +1,7 @@
-"""`heliograph route`: which messages go to which suppliers. Workers follow a change within a second."""
+"""`heliograph route`: which messages go to which suppliers. Workers follow a change within a second.
+
+It has over 400 lines because each command says its options and examples where it stands.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.base.money import decimal
+from heliograph.cli.carriage import route_history
 from heliograph.cli.terminal.console import DataDir, Json, Org, as_plain, group, on_database, only, settings_of, show
 from heliograph.cli.terminal.console import shell as who
 from heliograph.routes import rules
@@ -24,7 +28,7 @@ from heliograph.sms.dispatch import explaining, routing
 from heliograph.sms.management import rerouting
 from heliograph.sms.management.shifts import LookedUp
 
-app = group("Add, list, change, pause, resume and remove routes, which choose suppliers, and explain their choice.")
+app = group("Add, list, change, pause, remove and restore routes, which choose suppliers, and explain their choice.")
 
 COLUMNS = ("name", "state", "destination", "organization", "sender", "class", "priority", "suppliers", "note")
 Which = Annotated[str, typer.Argument(metavar="ROUTE", help="Route, by name or id.")]
@@ -257,6 +261,50 @@ def remove(
         shown = await _find(conn, before.route.id)
         await rules.remove(conn, before, by=who())
         return shown | {"state": "removed"}
+
+    _change(work, dry_run, json, data_dir)
+
+
+@app.command("history")
+def history(
+    which: Annotated[
+        str | None, typer.Argument(metavar="ROUTE", help="Route, by name or id.", show_default="all of them")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number to show.")] = 50,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List what was done to a route, or to all of them, newest first; removed ones are among all of them.
+
+    \b
+    Examples:
+      heliograph route history mozambique
+      heliograph route history --limit 10
+    """
+
+    async def work(conn: Connection) -> list[dict[str, Any]]:
+        return await route_history.listed(conn, which, limit)
+
+    show(on_database(work, settings_of(data_dir)), json, route_history.COLUMNS)
+
+
+@app.command("undo")
+def undo(
+    id: Annotated[UUID, typer.Argument(metavar="CHANGE_ID", help="Id of the change, as `route history` shows it.")],
+    dry_run: DryRun = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Give a route back what it had before a change; one that was removed is added anew.
+
+    \b
+    Examples:
+      heliograph route undo 0199c0de-0000-7000-8000-000000000000 --dry-run
+      heliograph route undo 0199c0de-0000-7000-8000-000000000000
+    """
+
+    async def work(conn: Connection) -> dict[str, Any]:
+        return await _find(conn, UUID(await route_history.undone(conn, id)))
 
     _change(work, dry_run, json, data_dir)
 

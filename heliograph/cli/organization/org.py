@@ -12,7 +12,7 @@ from heliograph.accounts.organizations import Organization
 from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.cli.organization import send_defaults
+from heliograph.cli.organization import notes, send_defaults
 from heliograph.cli.terminal.console import (
     DataDir,
     Json,
@@ -27,6 +27,7 @@ from heliograph.cli.terminal.console import (
 )
 
 app = group("Create, show, rename, configure, suspend and resume organizations, and assign plans.")
+app.add_typer(notes.app, name="note")
 
 COLUMNS = ("id", "name", "state", "created_at")
 Which = Annotated[str, typer.Argument(metavar="ORG", help="Organization, by id or name.")]

@@ -11,6 +11,7 @@ from heliograph.base.errors import NotFound
 from heliograph.console.carriage import charts
 from heliograph.overview.installation import now
 from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.lists.changes import told
 from heliograph.pages.pieces import ranges
 from heliograph.pages.pieces.charts import download
 from heliograph.pages.requests import Request
@@ -57,7 +58,9 @@ async def show_one(request: Request) -> Answer:
             "words": (await words.unknown_states(conn)).get(id, []),
             "codes": await words.answer_codes(conn, one),
             "errors": (await words.error_codes(conn)).get(id, []),
-            "history": (await audit.list_page(conn, audit.Filter(object=str(id)), limit=HISTORY)).entries,
+            "history": told(
+                request, (await audit.list_page(conn, audit.Filter(object=str(id)), limit=HISTORY)).entries
+            ),
         }
     if (file := download(request, drawn)) is not None:
         return file

@@ -13,6 +13,7 @@ from heliograph.base.errors import Invalid
 from heliograph.networks import asked
 from heliograph.networks.asked import Spent
 from heliograph.pages.answers import Answer, Shown, refused
+from heliograph.pages.lists.changes import told
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE_CHANGE
 from heliograph.routes import rules
@@ -78,7 +79,9 @@ async def _values(request: Request, conn: Connection, one: Account) -> dict[str,
         "one": one,
         "settings": [(field, shown[field.name]) for field in forms.fields(one.kind)],
         "months": [("", line) for line in spent],
-        "history": (await audit.list_page(conn, audit.Filter(object=str(one.id)), limit=HISTORY)).entries,
+        "history": told(
+            request, (await audit.list_page(conn, audit.Filter(object=str(one.id)), limit=HISTORY)).entries
+        ),
         "tried": None,
         "to_try": "",
         "may_change": request.may(permission=CARRIAGE_CHANGE),

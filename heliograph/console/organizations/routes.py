@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.console.organizations import creating, keys, limits, listing, one, viewing
+from heliograph.console.organizations import creating, keys, limits, listing, noting, one, viewing
 from heliograph.pages.routes import Route, get, post
 from heliograph.people.operators.roles import APPROVE, LOOK, MONEY_CHANGE, ORGANIZATIONS, ORGANIZATIONS_CHANGE
 
@@ -22,6 +22,11 @@ ROUTES: tuple[Route, ...] = (
     post("/console/organizations/{id}/state", limits.set_state, permission=ORGANIZATIONS_CHANGE),
     get("/console/organizations/{id}/close", limits.show_close, permission=ORGANIZATIONS_CHANGE),
     post("/console/organizations/{id}/close", limits.close, permission=ORGANIZATIONS_CHANGE),
+    get("/console/organizations/{id}/notes", noting.show, permission=ORGANIZATIONS),
+    post("/console/organizations/{id}/notes", noting.add, permission=ORGANIZATIONS_CHANGE),
+    post("/console/organizations/{id}/notes/{note}/remove", noting.remove, permission=ORGANIZATIONS_CHANGE),
+    get("/console/organizations/{id}/erase", noting.show_erase, permission=ORGANIZATIONS_CHANGE, is_proved=True),
+    post("/console/organizations/{id}/erase", noting.erase, permission=ORGANIZATIONS_CHANGE, is_proved=True),
     get("/console/organizations/{id}/keys", keys.show, permission=ORGANIZATIONS),
     post("/console/organizations/{id}/keys", keys.create, permission=ORGANIZATIONS_CHANGE, is_proved=True),
     post("/console/organizations/{id}/keys/{key}/suspend", keys.suspend, permission=ORGANIZATIONS_CHANGE),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 from uuid import UUID
 
 import msgspec
@@ -16,6 +16,7 @@ from heliograph.dashboard import exporting
 from heliograph.overview.exports.kinds import Audit
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.lists.changes import Change, changes
 from heliograph.pages.pieces import leafing, ranges
 from heliograph.pages.pieces.ranges import Range
 from heliograph.pages.requests import Request
@@ -23,14 +24,6 @@ from heliograph.pages.templates import short
 
 #: Filters of the address beside the range, and the longest that is looked for.
 FIELDS, LONGEST = ("who", "action", "object"), 200
-
-
-class Change(msgspec.Struct, frozen=True):
-    """One value of what was changed, before and after; None: there was none, or there is none any more."""
-
-    name: str
-    before: str | None
-    after: str | None
 
 
 class AuditLine(msgspec.Struct, frozen=True):
@@ -110,7 +103,6 @@ def _filter(request: Request, kept: Mapping[str, str], range: Range) -> tuple[Fi
 
 def _line(request: Request, one: Recorded) -> AuditLine:
     kind = request.text(words.AUTHORS[one.who])
-    shown = reading.shown(one)
     return AuditLine(
         entry=one,
         action=request.text(ACTIONS.get(one.action, one.action)),
@@ -118,7 +110,7 @@ def _line(request: Request, one: Recorded) -> AuditLine:
         who_sought=str(one.who_id) if one.who_id is not None else one.who_name or one.who,
         kind=_kind(one, kind),
         object=one.object_name or (short(one.object_id) if _is_id(one.object_id) else one.object_id),
-        changes=_changes(request, shown["before"] or {}, shown["after"] or {}),
+        changes=changes(request, one),
     )
 
 
@@ -127,29 +119,6 @@ def _kind(one: Recorded, kind: str) -> str:
     if not one.who_name:
         return "" if one.who_id is None else short(one.who_id)
     return "" if one.who == "person" else kind
-
-
-def _changes(request: Request, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
-    return [
-        Change(
-            name.replace("_", " "),
-            _value(request, before[name]) if before.get(name) is not None else None,
-            _value(request, after[name]) if name in after else None,
-        )
-        for name in {**before, **after}
-    ]
-
-
-def _value(request: Request, value: Any) -> str:
-    if value is None or value in ("", [], {}):
-        return "–"
-    if isinstance(value, bool):
-        return request.text("yes") if value else request.text("no")
-    if isinstance(value, list):
-        return ", ".join(_value(request, one) for one in value)
-    if isinstance(value, dict):
-        return ", ".join(f"{name}: {_value(request, one)}" for name, one in value.items())
-    return str(value)
 
 
 def _is_id(text: str) -> bool:

@@ -62,8 +62,8 @@ async def history(conn: Connection, *, route_id: UUID | None = None, limit: int 
     return (await reading.list_page(conn, wanted, limit=limit)).entries
 
 
-async def entry_of(conn: Connection, *, route_id: UUID, entry_id: UUID) -> Recorded:
-    """An entry that can be taken back. Raises NotFound."""
+async def entry_of(conn: Connection, *, entry_id: UUID, route_id: UUID | None = None) -> Recorded:
+    """An entry that can be taken back; `route_id`: of this route. Raises NotFound."""
     for one in await history(conn, route_id=route_id):
         if one.id == entry_id and one.action in ACTIONS and one.before:
             return one

@@ -1,0 +1,109 @@
+"""O3: what operators write down about an organization, and the erasure of a person there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import structlog
+
+from heliograph.base import phones
+from heliograph.base.actor import Actor
+from heliograph.base.errors import Invalid
+from heliograph.console.acting import acting_for, organization
+from heliograph.overview.installation import notes
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces import confirming
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
+from heliograph.privacy import erasure
+from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
+
+log = structlog.get_logger()
+
+#: Characters of a reason.
+LONGEST = 500
+#: Erasures that run: a task that nobody holds may be collected.
+_RUNNING: set[asyncio.Task[None]] = set()
+
+
+async def show(request: Request) -> Answer:
+    """The notes."""
+    return Shown(template="organizations/notes.html", values=await _values(request))
+
+
+async def add(request: Request) -> Answer:
+    """Write one."""
+    try:
+        async with request.writing() as conn:
+            one = await organization(conn, request, "id")
+            await notes.add(conn, organization_id=one.id, body=request.form.get("body", ""), by=request.who)
+    except Invalid as refusal:
+        return refused("organizations/notes.html", refusal, await _values(request))
+    return Elsewhere(location=f"/console/organizations/{one.id}/notes", notice=request.text("Saved."))
+
+
+async def remove(request: Request) -> Answer:
+    """Remove one."""
+    async with request.writing() as conn:
+        one = await organization(conn, request, "id")
+        await notes.remove(conn, organization_id=one.id, id=request.id("note"), by=request.who)
+    return Elsewhere(location=f"/console/organizations/{one.id}/notes", notice=request.text("The note is removed."))
+
+
+async def show_erase(request: Request) -> Answer:
+    """What an erasure does, before it does it."""
+    return Shown(template="organizations/erase.html", values=await _erasing(request))
+
+
+async def erase(request: Request) -> Answer:
+    """Erase a person, for a reason. All messages are looked through, so it goes on after the answer; its receipt is in
+    the audit log."""
+    values = await _erasing(request)
+    one, reason = values["one"], values["reason"].strip()
+    try:
+        typed = values["address"].strip().replace(" ", "")
+        address = typed if is_user_id(typed) else phones.read(typed, region=one.country)
+        if address is None:
+            raise Invalid(("address", "format", "Write a phone number with + and country code, or a WhatsApp user id."))
+        if not 1 <= len(reason) <= LONGEST:
+            raise Invalid(("reason", "length", "Say why, in at most 500 characters: the organization reads it."))
+        confirming.check(request, request.text("erase"))
+    except Invalid as refusal:
+        return refused("organizations/erase.html", refusal, values)
+    by = msgspec.structs.replace(request.who, reason=reason)
+    actor = msgspec.structs.replace(acting_for(request, one), by=by)
+    task = asyncio.create_task(_erase(request, actor, address))
+    _RUNNING.add(task)
+    task.add_done_callback(_RUNNING.discard)
+    said = request.text("The erasure has begun. Its receipt comes into the history below.")
+    return Elsewhere(location=f"/console/organizations/{one.id}", notice=said)
+
+
+async def _erase(request: Request, actor: Actor, address: str) -> None:
+    try:
+        async with request.services.pool.acquire() as conn:
+            await erasure.erase(conn, actor, address=address)
+    except Exception:
+        # The audit log has its beginning and no receipt: whoever looks there begins it again.
+        log.exception("an erasure was broken off", organization_id=str(actor.organization_id))
+
+
+async def _values(request: Request) -> dict[str, Any]:
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+        listed = await notes.listed(conn, organization_id=one.id)
+    return {
+        "one": one,
+        "notes": listed,
+        "body": request.form.get("body", ""),
+        "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
+    }
+
+
+async def _erasing(request: Request) -> dict[str, Any]:
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+    form = request.form
+    return {"one": one, "address": form.get("address", ""), "reason": form.get("reason", "")}

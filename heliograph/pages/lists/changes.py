@@ -1,0 +1,57 @@
+"""What an entry of the audit log changed, in the reader's words: value by value, and never as it is stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from heliograph.audit import reading
+from heliograph.audit.reading import Recorded
+from heliograph.pages.requests import Request
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One value of what was changed, before and after; None: there was none, or there is none any more."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+class Told(msgspec.Struct, frozen=True):
+    """An entry with its changes."""
+
+    entry: Recorded
+    changes: list[Change]
+
+
+def told(request: Request, entries: list[Recorded]) -> list[Told]:
+    """Entries with what each changed."""
+    return [Told(one, changes(request, one)) for one in entries]
+
+
+def changes(request: Request, one: Recorded) -> list[Change]:
+    """What an entry says was changed."""
+    shown = reading.shown(one)
+    before, after = shown["before"] or {}, shown["after"] or {}
+    return [
+        Change(
+            name.replace("_", " "),
+            _value(request, before[name]) if before.get(name) is not None else None,
+            _value(request, after[name]) if name in after else None,
+        )
+        for name in {**before, **after}
+    ]
+
+
+def _value(request: Request, value: Any) -> str:
+    if value is None or value in ("", [], {}):
+        return "–"
+    if isinstance(value, bool):
+        return request.text("yes") if value else request.text("no")
+    if isinstance(value, list):
+        return ", ".join(_value(request, one) for one in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_value(request, one)}" for name, one in value.items())
+    return str(value)
