@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from heliograph.accounts import organizations
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
-from tests.api.conftest import Api, Tenant
+from tests.api.conftest import Api, Tenant, make_tenant
 from tests.rules import whatsapp_factories
 
 from .conftest import Browser, signed_in
@@ -77,6 +78,28 @@ async def test_who_may_not_see_all_of_the_log_sees_their_own(pool: Pool, root: B
     assert "eva@example.com" not in (await other_browser.get("/console/audit?who=Eva")).words
     page = await root.get("/console/audit?who=Eva&action=operator.signed_in")
     assert "Operator signed in to the console" in page.words
+
+
+async def test_the_log_is_narrowed_and_tells_changes_in_words(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    other = await make_tenant(pool)
+    async with pool.acquire() as conn:
+        await organizations.rename(conn, id=tenant.id, name="Acme of the north")
+        await organizations.rename(conn, id=other.id, name="Acme of the south")
+    here = "/console/audit?action=organization.renamed"
+    page = await root.get(here)
+    assert ("Acme of the north" in page.words, "Acme of the south" in page.words) == (True, True)
+    page = await root.get(f"{here}&organization=acme%20of%20the%20north")
+    assert ("Acme of the north" in page.words, "Acme of the south" in page.words) == (True, False)
+    assert f'href="/console/organizations/{tenant.id}"' in page.text
+    assert ("<ins>Acme of the north</ins>" in page.text, '"name":' in page.words) == (True, False)
+    assert "Nothing fits" in (await root.get(f"{here}&from=2020-01-01&to=2020-01-02")).words
+    for query, said in (
+        ("organization=nobody", "There is no organization of this name or id."),
+        ("action=dancing", "Choose one of the actions that are offered."),
+        ("from=yesterday", "Write a time as"),
+    ):
+        wrong = await root.get(f"/console/audit?{query}")
+        assert (wrong.status, said in wrong.words) == (422, True), query
 
 
 async def test_a_message_that_waits_is_given_up_for_a_reason(

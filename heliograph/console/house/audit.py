@@ -4,37 +4,71 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from heliograph.accounts import organizations
 from heliograph.audit import reading
 from heliograph.audit.actions import ACTIONS
-from heliograph.audit.reading import Filter
+from heliograph.audit.reading import Filter, Looked
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+from heliograph.overview.installation.organizations import names
 from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.lists.changes import told
+from heliograph.pages.pieces import ranges
+from heliograph.pages.pieces.ranges import Range
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import AUDIT
 
 #: Entries of a page, and the longest that is looked for.
 SIZE, LONGEST = 50, 200
+FIELDS = ("who", "action", "object", "organization")
 
 
 async def show(request: Request) -> Answer:
     """A page of entries, newest first."""
-    kept = {name: request.query.get(name, "").strip()[:LONGEST] for name in ("who", "action", "object")}
+    kept = {name: request.query.get(name, "").strip()[:LONGEST] for name in FIELDS}
+    range = ranges.read(request)
     is_own = not request.may(permission=AUDIT)
+    problems: dict[str, str] = {}
+    async with request.reading() as conn:
+        found = await _read(request, conn, kept, range, problems, is_own=is_own)
+        called = await names(conn, (one.organization_id for one in found.entries if one.organization_id))
+    values = {
+        "kept": kept,
+        "range": range,
+        "problems": problems,
+        "is_filtered": any(kept.values()) or bool(range.name),
+        "is_own": is_own,
+        "lines": told(request, found.entries),
+        "called": called,
+        "zone": request.speech.zone,
+        "actions": sorted(((name, request.text(label)) for name, label in ACTIONS.items()), key=lambda one: one[1]),
+        "older": "" if found.seen is None else request.again(after=found.seen),
+    }
+    return Shown(template="house/audit.html", values=values, status=422 if problems or range.problems else 200)
+
+
+async def _read(
+    request: Request, conn: Connection, kept: dict[str, str], range: Range, problems: dict[str, str], *, is_own: bool
+) -> Looked:
+    """What fits. Filters that could not be understood are added to `problems`, by their field, and not asked for."""
+    organization_id = None
+    if kept["organization"]:
+        try:
+            organization_id = (await organizations.find(conn, reference=kept["organization"])).id
+        except NotFound:
+            problems["organization"] = request.text("There is no organization of this name or id.")
+    if kept["action"] and kept["action"] not in ACTIONS:
+        problems["action"] = request.text("Choose one of the actions that are offered.")
     try:
         after = UUID(request.query["after"]) if request.query.get("after") else None
     except ValueError:
         after = None
     wanted = Filter(
+        organization_id=organization_id,
         who=str(request.operator.user_id) if is_own else kept["who"] or None,
-        action=kept["action"] if kept["action"] in ACTIONS else None,
+        action=None if "action" in problems else kept["action"] or None,
         object=kept["object"] or None,
+        date_from=range.since,
+        date_to=range.until,
     )
-    async with request.reading() as conn:
-        found = await reading.list_page(conn, wanted, after=after, limit=SIZE)
-    values = {
-        **kept,
-        "is_own": is_own,
-        "entries": found.entries,
-        "actions": sorted(((name, request.text(label)) for name, label in ACTIONS.items()), key=lambda one: one[1]),
-        "older": "" if found.seen is None else request.again(after=found.seen),
-    }
-    return Shown(template="house/audit.html", values=values)
+    return await reading.list_page(conn, wanted, after=after, limit=SIZE)

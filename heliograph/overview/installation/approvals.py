@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.database.pool import Connection
+from heliograph.overview.installation.organizations import names
 from heliograph.sms.accepting.sender_ids import SenderId
 
 #: Shown at once; the oldest come first, and the next ones when these are decided.
@@ -74,14 +75,13 @@ SELECT s.organization_id, o.name AS organization, o.state, o.created_at AS organ
                                     ORDER BY other.id LIMIT $2) seen) alike
  ORDER BY s.id
 """
-NAMES = "SELECT id, name FROM organizations WHERE id = ANY ($1)"
 
 
 async def waiting(conn: Connection) -> list[Waiting]:
     """Sender IDs to decide on, of all organizations, oldest first: MOST."""
     rows = await conn.fetch(WAITING, MOST, ALIKE)
     others = {id for row in rows for id in row["alike_ids"] or ()}
-    names = {row["id"]: row["name"] for row in await conn.fetch(NAMES, list(others))} if others else {}
+    called = await names(conn, others) if others else {}
     columns = SenderId.__struct_fields__
     return [
         Waiting(
@@ -98,7 +98,7 @@ async def waiting(conn: Connection) -> list[Waiting]:
             rejected=row["rejected"],
             brand=brand(row["value"]),
             alike=[
-                Alike(names[id], value) for id, value in zip(row["alike_ids"] or (), row["alike"] or (), strict=True)
+                Alike(called[id], value) for id, value in zip(row["alike_ids"] or (), row["alike"] or (), strict=True)
             ],
         )
         for row in rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from uuid import UUID
 
@@ -81,3 +82,11 @@ async def stops(conn: Connection, *, id: UUID) -> Stopped:
     row = await conn.fetchrow(STOPS, id)
     assert row is not None
     return Stopped(**row)
+
+
+NAMES = "SELECT id, name FROM organizations WHERE id = ANY ($1)"
+
+
+async def names(conn: Connection, ids: Iterable[UUID]) -> dict[UUID, str]:
+    """What organizations are called."""
+    return {row["id"]: row["name"] for row in await conn.fetch(NAMES, list(set(ids)))}
