@@ -90,6 +90,10 @@ SELECT organization_id, (hour AT TIME ZONE 'UTC')::date, channel, mode, country,
        sum(segments), histogram_sum(to_sent), histogram_sum(to_delivered)
   FROM traffic GROUP BY 1, 2, 3, 4, 5, 6, 7
 """,
+    "traffic_organizations": """
+INSERT INTO traffic_organizations (organization_id, day, status, count)
+SELECT organization_id, day, status, sum(count) FROM traffic_days WHERE mode = 'live' GROUP BY 1, 2, 3
+""",
     "failure_counts": f"""
 INSERT INTO failure_counts (organization_id, hour, channel, mode, country, reason, count)
 SELECT organization_id, {HOUR}, 'sms', 'live', 'MZ', 'undelivered', count(*)

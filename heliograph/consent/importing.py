@@ -43,7 +43,7 @@ class OptOutImports:
 
 UNDO = """
 WITH gone AS (
-    DELETE FROM opt_outs WHERE organization_id = $1 AND source IS NOT NULL AND since = $2 AND source = 'organization'
+    DELETE FROM opt_outs WHERE organization_id = $1 AND source <> '' AND since = $2 AND source = 'organization'
     RETURNING 1
 )
 SELECT count(*)::int FROM gone

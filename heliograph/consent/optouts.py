@@ -161,7 +161,7 @@ SELECT {COLUMNS} FROM opt_outs JOIN names_of_person($1, $2) names ON opt_outs.pe
 # From the newest: an index holds this order, and only this predicate implies it.
 PAGE = f"""
 SELECT {COLUMNS}, person FROM opt_outs
- WHERE organization_id = $1 AND source IS NOT NULL AND (since, person) < ($2, $3)
+ WHERE organization_id = $1 AND source <> '' AND (since, person) < ($2, $3)
  ORDER BY since DESC, person DESC LIMIT $4
 """
 LATEST = (datetime(9999, 1, 1, tzinfo=UTC), "~")

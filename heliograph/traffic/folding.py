@@ -39,6 +39,11 @@ WITH gone AS (
        SET count = known.count + excluded.count, segments = known.segments + excluded.segments,
            to_sent = histogram_add(known.to_sent, excluded.to_sent),
            to_delivered = histogram_add(known.to_delivered, excluded.to_delivered)
+), by_organization AS (
+    INSERT INTO traffic_organizations AS known (organization_id, day, status, count)
+    SELECT organization_id, (hour AT TIME ZONE 'UTC')::date, status, sum(count)::bigint
+      FROM gone WHERE refunds = 0 AND mode = 'live' GROUP BY 1, 2, 3 HAVING sum(count) <> 0 ORDER BY 1, 2, 3
+    ON CONFLICT (organization_id, day, status) DO UPDATE SET count = known.count + excluded.count
 ), failed AS (
     INSERT INTO failure_counts AS known (organization_id, hour, channel, mode, country, reason, count)
     SELECT organization_id, hour, channel, mode, country, reason, sum(count)::bigint

@@ -9,6 +9,7 @@ from heliograph.accounts import organizations, quota
 from heliograph.base.actor import Who
 from heliograph.base.database.pool import Pool
 from heliograph.overview.installation import notes
+from heliograph.overview.installation import organizations as overview
 from heliograph.people import memberships
 from heliograph.sms.accepting import sender_ids
 from tests.api.conftest import Api, Tenant
@@ -81,6 +82,38 @@ async def test_organizations_are_found_and_leafed_through(pool: Pool, tenant: Te
     assert "Shop 08" not in page.words
     # What stands for anything in a pattern stands for itself.
     assert "No organization fits" in (await root.get("/console/organizations?search=%25")).words
+
+
+async def test_the_list_says_how_messages_fare(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    async with pool.acquire() as conn:
+        quiet = await organizations.create(conn, name="Quiet")
+        # One transaction: it has one day, even around midnight.
+        async with conn.transaction():
+            await conn.execute(
+                """
+                INSERT INTO traffic_organizations (organization_id, day, status, count)
+                SELECT $1, (now() AT TIME ZONE 'UTC')::date - ago, status, count
+                  FROM (VALUES (0, 'accepted', 40), (0, 'sent', 2), (3, 'read', 300), (3, 'delivered', 630),
+                               (3, 'expired', 28), (30, 'failed', 9999)) AS known (ago, status, count)
+                """,
+                tenant.id,
+            )
+            for n, since in enumerate(("1 hour", "2 days", "20 days")):
+                await conn.execute(
+                    "INSERT INTO opt_outs (organization_id, recipient, since, source)"
+                    " VALUES ($1, $2, now() - $3::text::interval, 'keyword')",
+                    tenant.id,
+                    f"+25884000000{n}",
+                    since,
+                )
+            busy, still = sorted(await overview.listed(conn), key=lambda one: one.name)
+    assert (busy.today, busy.accepted, busy.delivered, busy.failed, busy.opt_outs) == (42, 1000, 930, 28, 2)
+    assert (busy.percent(busy.delivered), busy.opted_out, busy.active_at) == (93.0, 2.0, None)
+    assert (still.id, still.today, still.percent(0), still.opted_out) == (quiet.id, 0, None, None)
+    page = await root.get("/console/organizations")
+    for said in ("Sent today", "93.0 %", "2.8 %", "2.00 ‰", "of 1,000", "never"):
+        assert said in page.words, said
+    assert "Enviadas hoje" in (await root.get("/console/organizations", accept_language="pt")).words
 
 
 async def test_quota_is_given_once_for_a_form(pool: Pool, tenant: Tenant, root: Browser) -> None:

@@ -17,6 +17,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import audience
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
+from heliograph.consent import optouts
 from heliograph.privacy import erasure
 from heliograph.queue import leases
 from heliograph.sending import attempts as sending
@@ -52,6 +53,7 @@ STATEMENTS = {
         },
     ),
     "contacts with a tag": (audience.GATHER_TAGGED, {"contacts": "organization_id mode id"}),
+    "a page of opt-outs": (optouts.PAGE, {"opt_outs": r"organization_id ROW\(since,\sperson\)"}),
     "whether anybody listed would get it": (
         audience.ANY_LISTED,
         {"opt_outs": "organization_id person", "person_names": "organization_id name|person"},

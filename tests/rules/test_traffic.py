@@ -93,11 +93,18 @@ SELECT organization_id, day, channel, mode, country, sender, status, sum(count):
        histogram_sum(to_sent), histogram_sum(to_delivered)
   FROM {} GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7
 """
+BY_ORGANIZATION = """
+SELECT organization_id, day, status, sum(count)::int FROM {}
+ GROUP BY 1, 2, 3 HAVING sum(count) <> 0 ORDER BY 1, 2, 3
+"""
 HOURS = "(SELECT (hour AT TIME ZONE 'UTC')::date AS day, * FROM traffic) one"
 
 
 async def check(pool: Pool) -> None:
     assert await pool.fetch(DAYS.format("traffic_days")) == await pool.fetch(DAYS.format(HOURS))
+    assert await pool.fetch(BY_ORGANIZATION.format("traffic_organizations")) == await pool.fetch(
+        BY_ORGANIZATION.format("traffic_days WHERE mode = 'live'")
+    )
     counted = {tuple(row) for row in await pool.fetch(COUNTED)}
     assert counted == {tuple(row) for row in await pool.fetch(OF_MESSAGES)}
     reasons = {tuple(row) for row in await pool.fetch(REASONS)}
@@ -129,7 +136,7 @@ class Rolled(Machine):
     """Messages of two organizations are accepted and move in any order, in batches, while deltas are folded."""
 
     tables = (
-        "traffic", "traffic_days", "traffic_deltas", "failure_counts",
+        "traffic", "traffic_days", "traffic_organizations", "traffic_deltas", "failure_counts",
         "reconciliation", "reconciliation_days", "reconciliation_deltas",
         "send_keys", "queue", "events", "messages", "usage_ledger",
         "sender_ids", "quotas", "organizations",

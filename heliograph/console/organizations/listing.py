@@ -1,4 +1,4 @@
-"""O3 Organizations: all of them, newest first, with what is left of their quota."""
+"""O3 Organizations: all of them, newest first: what is left of their quota, and how their messages fare."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ async def show(request: Request) -> Answer:
         listed = await organizations.listed(conn, after=after, search=search, state=state)
     values = {
         "listed": listed,
+        "days": organizations.DAYS,
         "search": search,
         "state": state,
         "states": words.ORGANIZATION_STATES,

@@ -1,4 +1,7 @@
-"""All organizations, for operators: what each has left, and who belongs to it."""
+"""All organizations, for operators: what each has left, how its messages fare, and who belongs to it.
+
+The rule nobody may break: no message is counted here; figures come from sums that the roll-ups keep.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,12 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.database.pool import Connection
+from heliograph.traffic import LOST
 
 #: Of one page.
 MOST = 50
+#: Days of delivery and opt-outs, the present one (UTC) included; more opt-outs of one organization are not counted.
+DAYS, MOST_OPT_OUTS = 7, 1000
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -28,24 +34,65 @@ class Listed(msgspec.Struct, frozen=True):
     resets_at: datetime | None
     members: int
     keys: int
+    #: Live messages that were accepted today (UTC), and in the last DAYS; of these, how they fared so far.
+    today: int
+    accepted: int
+    delivered: int
+    failed: int
+    #: Recipients who asked for no more in these days, counted up to MOST_OPT_OUTS.
+    opt_outs: int
+    #: When a key was used, a member looked or a message was accepted (to the hour); None: never.
+    active_at: datetime | None
 
     @property
     def remaining(self) -> int:
         """Messages that are left."""
         return self.total - self.used
 
+    @property
+    def share_used(self) -> float:
+        """Of the quota, 0 to 1; without any, all of it."""
+        return self.used / self.total if self.total > 0 else 1.0
 
-# Newest first; members and keys are counted of the rows of one page alone.
-LIST = """
+    def percent(self, count: int) -> float | None:
+        """Of the messages of DAYS; None: there was none."""
+        return 100 * count / self.accepted if self.accepted else None
+
+    @property
+    def opted_out(self) -> float | None:
+        """Opt-outs of a thousand messages of DAYS; None: there was none."""
+        return 1000 * self.opt_outs / self.accepted if self.accepted else None
+
+
+# Newest first. Everything beside the organization is looked up for the rows of one page alone: traffic in the sums that
+# are kept for this, the last hour by its key, opt-outs by the index of their list, whose order this is.
+TODAY = "(now() AT TIME ZONE 'UTC')::date"
+SINCE = f"{TODAY} - {DAYS - 1}"
+LIST = f"""
 SELECT o.id, o.name, o.state, o.plan, o.country, o.created_at, q.total, q.used, q.resets_at,
        (SELECT count(*) FROM (SELECT FROM memberships m WHERE m.organization_id = o.id LIMIT 1000) counted) AS members,
        (SELECT count(*) FROM (SELECT FROM api_keys k WHERE k.organization_id = o.id AND k.status = 'active'
-                               LIMIT 1000) counted) AS keys
+                               LIMIT 1000) counted) AS keys,
+       coalesce(sums.today, 0)::bigint AS today, coalesce(sums.accepted, 0)::bigint AS accepted,
+       coalesce(sums.delivered, 0)::bigint AS delivered, coalesce(sums.failed, 0)::bigint AS failed,
+       (SELECT count(*) FROM (SELECT FROM opt_outs e WHERE e.organization_id = o.id AND e.source <> ''
+                                 AND e.since >= ({SINCE})::timestamp AT TIME ZONE 'UTC'
+                               ORDER BY e.since DESC LIMIT {MOST_OPT_OUTS}) counted) AS opt_outs,
+       greatest((SELECT max(last_used_at) FROM api_keys k
+                  WHERE k.organization_id = o.id AND k.status IN ('active', 'suspended')),
+                (SELECT max(s.seen_at) FROM memberships m JOIN sessions s USING (user_id)
+                  WHERE m.organization_id = o.id AND s.organization_id = o.id AND s.reason IS NULL),
+                (SELECT hour FROM traffic t WHERE t.organization_id = o.id ORDER BY hour DESC LIMIT 1)) AS active_at
   FROM (SELECT * FROM organizations
          WHERE ($1::uuid IS NULL OR id < $1) AND ($2 = '' OR lower(name) LIKE $2 || '%' OR id::text = $2)
            AND ($3 = '' OR state = $3)
          ORDER BY id DESC LIMIT $4) o
        CROSS JOIN LATERAL (SELECT * FROM quotas WHERE organization_id = o.id LIMIT 1) q
+       CROSS JOIN LATERAL (
+           SELECT sum(count) FILTER (WHERE day >= {TODAY}) AS today, sum(count) AS accepted,
+                  sum(count) FILTER (WHERE status IN ('delivered', 'read')) AS delivered,
+                  sum(count) FILTER (WHERE status = ANY ($5)) AS failed
+             FROM traffic_organizations WHERE organization_id = o.id AND day >= {SINCE}) sums
  ORDER BY o.id DESC
 """
 
@@ -56,7 +103,7 @@ async def listed(
     """Organizations, newest first. `search`: how a name begins, or an id; `state`: organizations.state, "" for all;
     `after`: the last one of the page before."""
     typed = search.strip().lower()[:200].replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return [Listed(**row) for row in await conn.fetch(LIST, after, typed, state, limit)]
+    return [Listed(**row) for row in await conn.fetch(LIST, after, typed, state, limit, LOST)]
 
 
 STOPS = """
