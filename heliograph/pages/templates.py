@@ -120,6 +120,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "action_name": _named(ACTIONS),
         "organization_state": _named(words.ORGANIZATION_STATES),
         "mail_reason": _named(words.MAIL_REASONS),
+        "campaign_status": _named(words.CAMPAIGN_STATUSES),
         "status_name": _named(words.STATUSES),
         "result_name": _named(words.RESULTS),
         "replay_name": _named(words.REPLAYS),

@@ -443,3 +443,13 @@ STATUSES: Mapping[str, str] = {
     "pending": "Pending",
     "approved": "Approved",
 }
+#: What a campaign is.
+CAMPAIGN_STATUSES: Mapping[str, str] = {
+    "scheduled": "Scheduled",
+    "staging": "Gathering",
+    "running": "Running",
+    "paused": "Paused",
+    "completed": "Completed",
+    "canceled": "Canceled",
+    "failed": "Failed",
+}

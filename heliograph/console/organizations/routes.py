@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from heliograph.console.organizations import creating, keys, limits, listing, noting, one, viewing
+from heliograph.console.organizations import creating, keys, limits, listing, looking, noting, one, viewing
 from heliograph.pages.routes import Route, get, post
-from heliograph.people.operators.roles import APPROVE, LOOK, MONEY_CHANGE, ORGANIZATIONS, ORGANIZATIONS_CHANGE
+from heliograph.people.operators.roles import APPROVE, LOOK, MONEY, MONEY_CHANGE, ORGANIZATIONS, ORGANIZATIONS_CHANGE
 
 ROUTES: tuple[Route, ...] = (
     get("/console/organizations", listing.show, permission=ORGANIZATIONS),
     get("/console/organizations/new", creating.show, permission=ORGANIZATIONS_CHANGE),
     post("/console/organizations", creating.create, permission=ORGANIZATIONS_CHANGE),
     get("/console/organizations/{id}", one.show, permission=ORGANIZATIONS),
+    get("/console/organizations/{id}/traffic", looking.show_traffic, permission=ORGANIZATIONS),
+    get("/console/organizations/{id}/webhooks", looking.show_webhooks, permission=ORGANIZATIONS),
+    get("/console/organizations/{id}/campaigns", looking.show_campaigns, permission=ORGANIZATIONS),
+    get("/console/organizations/{id}/whatsapp", looking.show_whatsapp, permission=ORGANIZATIONS),
+    get("/console/organizations/{id}/money", looking.show_money, permission=MONEY),
     get("/console/organizations/{id}/suspend", one.show_suspend, permission=ORGANIZATIONS_CHANGE),
     post("/console/organizations/{id}/suspend", one.suspend, permission=ORGANIZATIONS_CHANGE),
     get("/console/organizations/{id}/view", viewing.show, permission=LOOK, is_proved=True),

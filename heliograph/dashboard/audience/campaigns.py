@@ -75,7 +75,6 @@ async def show_list(request: Request) -> Answer:
         "drafts": kept,
         "pages": leafing.pages(request, rows[-1].id if len(found) > limit else None),
         "may_write": request.may(WRITE),
-        "statuses": words.CAMPAIGN_STATUSES,
         "is_live": any(one.status in UNDER_WAY for one in rows),
     }
     return Shown(
@@ -195,7 +194,6 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         "pace": campaign.messages_per_minute or "",
         "line": _line(campaign),
         "campaign": campaign,
-        "statuses": words.CAMPAIGN_STATUSES,
         "is_final": campaign.status not in UNDER_WAY and not counts.queued and not counts.sent,
         "is_ours": campaign.status_reason == plan.BY_REQUEST,
         "may_write": request.may(WRITE),

@@ -60,16 +60,6 @@ IMPORT_REASONS: Mapping[str, str] = {
     importing.MANY_TAGS: "There are more than 50 tags",
     importing.OVERFULL: "The contact would have more than 50 tags",
 }
-#: What a campaign is.
-CAMPAIGN_STATUSES: Mapping[str, str] = {
-    "scheduled": "Scheduled",
-    "staging": "Gathering",
-    "running": "Running",
-    "paused": "Paused",
-    "completed": "Completed",
-    "canceled": "Canceled",
-    "failed": "Failed",
-}
 #: What is wrong with the form for a campaign: field and issue.
 CAMPAIGN_FORM: Mapping[str, str] = {
     "name.required": "Give it a name.",

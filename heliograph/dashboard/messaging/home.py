@@ -17,7 +17,6 @@ from heliograph.overview.figures import ARRIVED, Picture
 from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.pieces import charts, ranges
-from heliograph.pages.pieces.charts import Chart, Series
 from heliograph.pages.requests import Request
 from heliograph.people.roles import CONTENT, USAGE
 from heliograph.traffic import Failed
@@ -68,7 +67,7 @@ async def front(request: Request) -> Answer:
         running = await attention.campaigns(conn, request)
         notices = await attention.notices(conn, request, balance=balance, running=running)
         done = await checklist.steps(conn, actor) if _wants_checklist(request) else None
-    drawn = _charts(request, picture)
+    drawn = charts.pictured(request, picture, _links(request, picture) if request.may("sms:read") else ())
     if (file := charts.download(request, drawn)) is not None:
         return file
     values: dict[str, Any] = {
@@ -141,56 +140,6 @@ def _cards(request: Request, picture: Picture) -> list[tuple[str, str, str, str]
             "–" if now.p95 is None else speech.lasted(now.p95),
             change(now.p95, before.p95, 1, " s"),
             "" if now.p95 is None else arrived,
-        ),
-    ]
-
-
-def _charts(request: Request, picture: Picture) -> list[Chart]:
-    """What became of messages, and how long they took, by hour or day."""
-    text, speech = request.text, request.speech
-    figures = [one for _, one in picture.intervals]
-    common: dict[str, Any] = {
-        "speech": speech,
-        "times": [at for at, _ in picture.intervals],
-        "step": int(picture.step.total_seconds()),
-        "links": _links(request, picture) if request.may("sms:read") else (),
-    }
-    now = picture.now
-    return [
-        Chart(
-            id="messages",
-            title=text(
-                "%(accepted)s accepted, %(delivered)s delivered, %(failed)s failed.",
-                accepted=speech.number(now.accepted),
-                delivered=speech.number(now.delivered),
-                failed=speech.number(now.failed),
-            ),
-            unit=text("messages"),
-            kind="bars",
-            series=[
-                Series(text("Accepted"), "way", [one.accepted for one in figures]),
-                Series(text("Delivered"), "good", [one.delivered for one in figures]),
-                Series(text("Failed"), "bad", [one.failed for one in figures]),
-            ],
-            **common,
-        ),
-        Chart(
-            id="delivery-time",
-            title=text("No delivery was reported.")
-            if now.p50 is None or now.p95 is None
-            else text(
-                "Half of the messages arrived within %(half)s, 95 of 100 within %(most)s.",
-                half=speech.lasted(now.p50),
-                most=speech.lasted(now.p95),
-            ),
-            unit=text("seconds"),
-            kind="lines",
-            digits=1 if now.p95 is None or now.p95 >= 1 else 2,
-            series=[
-                Series(text("Half within"), "way", [one.p50 for one in figures]),
-                Series(text("95 % within"), "warn", [one.p95 for one in figures]),
-            ],
-            **common,
         ),
     ]
 

@@ -15,6 +15,7 @@ import msgspec
 
 from heliograph.base.csv_files import Writer
 from heliograph.base.database.clock import iso
+from heliograph.overview.figures import Picture
 from heliograph.pages.answers import Download
 from heliograph.pages.languages import Speech
 from heliograph.pages.requests import Request
@@ -114,6 +115,56 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
     def _figure(self, value: float | None) -> str:
         return "–" if value is None else self.speech.number(value, self.digits)
+
+
+def pictured(request: Request, picture: Picture, links: Sequence[str] = ()) -> list[Chart]:
+    """What became of messages, and how long they took, by hour or day. `links`: where each interval leads to."""
+    text, speech = request.text, request.speech
+    figures = [one for _, one in picture.intervals]
+    common: dict[str, Any] = {
+        "speech": speech,
+        "times": [at for at, _ in picture.intervals],
+        "step": int(picture.step.total_seconds()),
+        "links": links,
+    }
+    now = picture.now
+    return [
+        Chart(
+            id="messages",
+            title=text(
+                "%(accepted)s accepted, %(delivered)s delivered, %(failed)s failed.",
+                accepted=speech.number(now.accepted),
+                delivered=speech.number(now.delivered),
+                failed=speech.number(now.failed),
+            ),
+            unit=text("messages"),
+            kind="bars",
+            series=[
+                Series(text("Accepted"), "way", [one.accepted for one in figures]),
+                Series(text("Delivered"), "good", [one.delivered for one in figures]),
+                Series(text("Failed"), "bad", [one.failed for one in figures]),
+            ],
+            **common,
+        ),
+        Chart(
+            id="delivery-time",
+            title=text("No delivery was reported.")
+            if now.p50 is None or now.p95 is None
+            else text(
+                "Half of the messages arrived within %(half)s, 95 of 100 within %(most)s.",
+                half=speech.lasted(now.p50),
+                most=speech.lasted(now.p95),
+            ),
+            unit=text("seconds"),
+            kind="lines",
+            digits=1 if now.p95 is None or now.p95 >= 1 else 2,
+            series=[
+                Series(text("Half within"), "way", [one.p50 for one in figures]),
+                Series(text("95 % within"), "warn", [one.p95 for one in figures]),
+            ],
+            **common,
+        ),
+    ]
 
 
 def download(request: Request, charts: Iterable[Chart]) -> Download | None:

@@ -1,0 +1,129 @@
+"""O3: what an organization does: its traffic, webhooks, campaigns, WhatsApp numbers and money, by the functions of
+its own dashboard.
+
+The rule nobody may break: nothing is changed here, and no text, number of a recipient or secret is shown; who has to
+see those looks at a message, or views as the organization.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.accounts import quota
+from heliograph.base.database import clock
+from heliograph.campaigns import record
+from heliograph.console.acting import acting_for, organization
+from heliograph.overview import figures, usage
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.pieces import charts, leafing, ranges
+from heliograph.pages.requests import Request
+from heliograph.traffic import Failed
+from heliograph.webhooks import figures as webhooks
+from heliograph.webhooks.figures import Health
+from heliograph.whatsapp import standing
+from heliograph.whatsapp.mirror import onboarding
+from heliograph.whatsapp.money import wallet
+from heliograph.why.words import Kind, why
+
+#: Countries and reasons of failures that are listed; months of usage.
+COUNTRIES, REASONS, MONTHS = 20, 10, 13
+USUAL = "7d"
+CHANNELS = ("sms", "whatsapp")
+
+
+async def show_traffic(request: Request) -> Answer:
+    """What became of its live messages, where they went and why they failed."""
+    range = ranges.read(request, usual=USUAL)
+    until = range.until or clock.now()
+    since = range.since or until - ranges.LENGTHS[USUAL]
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+        picture = await figures.picture(conn, acting_for(request, one), since=since, until=until)
+    drawn = charts.pictured(request, picture)
+    if (file := charts.download(request, drawn)) is not None:
+        return file
+    values = {
+        "one": one,
+        "range": range,
+        "charts": drawn,
+        "now": picture.now,
+        "countries": picture.countries[:COUNTRIES],
+        "reasons": [(failed, _kind(failed)) for failed in picture.reasons[:REASONS]],
+    }
+    return Shown(template="organizations/traffic.html", values=values)
+
+
+async def show_webhooks(request: Request) -> Answer:
+    """Its endpoints and how they do, those disabled lately included."""
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+        found = await webhooks.overview(conn, acting_for(request, one))
+    values = {
+        "one": one,
+        "lines": [(health, *_told(request, health)) for health in found if health.endpoint.catches_until is None],
+        "most_waiting": webhooks.MOST_WAITING,
+    }
+    return Shown(template="organizations/webhooks.html", values=values)
+
+
+async def show_campaigns(request: Request) -> Answer:
+    """Its campaigns of a channel, newest first."""
+    channel = request.query.get("channel", "")
+    channel = channel if channel in CHANNELS else "sms"
+    size = leafing.size(request)
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+        found = await record.list_page(
+            conn, acting_for(request, one), after=leafing.after(request), limit=size + 1, channel=channel
+        )
+    values = {
+        "one": one,
+        "channel": channel,
+        "rows": found[:size],
+        "pages": leafing.pages(request, found[size - 1].id if len(found) > size else None),
+    }
+    return Shown(template="organizations/campaigns.html", values=values)
+
+
+async def show_whatsapp(request: Request) -> Answer:
+    """Its accounts at Meta, and how its numbers stand."""
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+        accounts = await onboarding.accounts_of(conn, one.id)
+        numbers = await standing.list_all(conn, acting_for(request, one)) if accounts else []
+    values = {"one": one, "accounts": accounts, "numbers": numbers}
+    return Shown(template="organizations/whatsapp.html", values=values)
+
+
+async def show_money(request: Request) -> Answer:
+    """Its quota and how fast it goes, its usage by month, and its wallet."""
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+        actor = acting_for(request, one)
+        balance = await quota.get(conn, one.id)
+        pace = await usage.pace(conn, actor, balance)
+        months = await usage.months(conn, actor)
+        held = await wallet.show(conn, actor)
+    values: dict[str, Any] = {
+        "one": one,
+        "balance": balance,
+        "pace": pace,
+        "months": months[:MONTHS],
+        "wallet": held,
+        "currency": held.currency or wallet.DEFAULT_CURRENCY,
+    }
+    return Shown(template="organizations/money.html", values=values)
+
+
+def _kind(failed: Failed) -> Kind:
+    return "sms_failure" if failed.channel == "sms" else "whatsapp_failure"
+
+
+def _told(request: Request, health: Health) -> tuple[str, str, str]:
+    """(state in a word, why it is so, address) of an endpoint. What follows a `?` may be a secret of theirs."""
+    reason = health.endpoint.disabled_reason
+    known = None if reason is None else why("endpoint", reason)
+    because = "" if known is None else known.words(request.speech.language).customer
+    address, mark, _ = health.endpoint.url.partition("?")
+    return request.text(words.ENDPOINT_STATES[health.state]), because, f"{address}?…" if mark else address
