@@ -70,6 +70,53 @@ async def test_a_sender_is_approved_taken_back_and_rejected(pool: Pool, tenant: 
     assert {row["who"] for row in told} == {"operator"}
 
 
+async def test_how_much_they_send_and_where_to_stands_beside_it(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    async with pool.acquire() as conn:
+        await sender_ids.request(conn, tenant.actor, value="PADARIA")
+        await organizations.configure(conn, id=tenant.id, country=None, allowed_countries=["MZ", "PT"])
+    words = (await root.get("/console/approvals")).words
+    assert "It has sent nothing in 30 days · may send to Mozambique, Portugal" in words
+    async with pool.acquire() as conn:
+        for ago, mode, country, count in ((2, "live", "MZ", 800), (2, "live", "PT", 40), (2, "test", "ZA", 5)):
+            await conn.execute(
+                "INSERT INTO traffic_days VALUES ($1, (now() AT TIME ZONE 'UTC')::date - $2::int, 'sms', $3, $4, 'A',"
+                " 'delivered', $5, $5, '{}', '{}')",
+                *(tenant.id, ago, mode, country, count),
+            )
+        for ago, count in ((2, 840), (20, 1000), (40, 9999)):
+            await conn.execute(
+                "INSERT INTO traffic_organizations VALUES ($1, (now() AT TIME ZONE 'UTC')::date - $2::int,"
+                " 'delivered', $3)",
+                *(tenant.id, ago, count),
+            )
+        await organizations.configure(conn, id=tenant.id, country=None, allowed_countries=None)
+    words = (await root.get("/console/approvals")).words
+    assert "Sent in 30 days: 1,840, in the last week to Mozambique (800), Portugal (40)" in words
+    assert "may send to any country" in words
+    assert "South Africa" not in words
+
+
+async def test_a_rejection_is_read_before_it_is_made(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    async with pool.acquire() as conn:
+        asked = await sender_ids.request(conn, tenant.actor, value="PADARIA")
+    here = f"/console/approvals/{tenant.id}/{asked.id}/reject"
+    page = await root.get(here)
+    assert "Choose a reason, or write one" in page.words
+    page = await root.submit(page, here, reason="Send us <b>your</b> licence.", do="look")
+    assert page.status == 200
+    assert "The sender ID “PADARIA” was rejected." in page.words
+    assert page.text.count("Send us &lt;b&gt;your&lt;/b&gt; licence.") == 2  # in the field, and as it will be read
+    part = await root.get(f"{here}?canned=generic", hx_request="true")
+    assert "networks do not carry such names" in part.words
+    assert "<html" not in part.text
+    assert await pool.fetchval("SELECT status FROM sender_ids WHERE id = $1", asked.id) == "pending"
+    page = await root.submit(page, here, canned="generic", reason="")
+    assert await pool.fetchval("SELECT rejection_reason FROM sender_ids WHERE id = $1", asked.id) == (
+        "This name says nothing about who writes: networks do not carry such names."
+    )
+    assert "is rejected" in page.words
+
+
 async def test_what_is_not_there_and_what_is_too_late(pool: Pool, tenant: Tenant, root: Browser) -> None:
     async with pool.acquire() as conn:
         asked = await sender_ids.request(conn, tenant.actor, value="PADARIA")

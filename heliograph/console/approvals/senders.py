@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from heliograph.base.errors import Invalid, NotFound
@@ -14,6 +15,8 @@ from heliograph.people.operators.roles import APPROVE
 from heliograph.sms.accepting import four_eyes, sender_ids, sender_questions
 
 HERE = "/console/approvals"
+#: Countries that are named of those that an organization may send to.
+NAMED = 6
 
 
 async def show(request: Request) -> Answer:
@@ -23,6 +26,8 @@ async def show(request: Request) -> Answer:
     values = {
         "waiting": listed,
         "most": approvals.MOST,
+        "days": approvals.DAYS,
+        "named": NAMED,
         "may_decide": request.may(permission=APPROVE),
         "mine": four_eyes.identity(request.who),
     }
@@ -37,15 +42,18 @@ async def approve(request: Request) -> Answer:
 
 
 async def show_reject(request: Request) -> Answer:
-    """The form for the reason, and how the organization will read it."""
-    return Shown(template="approvals/sender_reject.html", values=await _values(request))
+    """The form for the reason; a fragment of it is how the organization will read what is being typed."""
+    values = await _values(request)
+    values |= {"told": _reason(request, request.query), "chosen": request.query.get("canned", "")}
+    template = "approvals/sender_told.html" if request.is_fragment else "approvals/sender_reject.html"
+    return Shown(template=template, values=values)
 
 
 async def reject(request: Request) -> Answer:
-    """It is rejected, with the reason that its organization reads."""
-    reason = request.form.get("reason", "").strip() or request.text(
-        words.REJECTED_SENDER.get(request.form.get("canned", ""), "")
-    )
+    """It is rejected, with the reason that its organization reads; or shown as the organization would read it."""
+    reason = _reason(request, request.form)
+    if request.form.get("do") == "look":
+        return Shown(template="approvals/sender_reject.html", values=await _values(request))
     try:
         if not reason:
             raise Invalid(("reason", "required", "Choose a reason, or write one: the organization reads it."))
@@ -93,6 +101,12 @@ async def _decided(request: Request, status: str, reason: str | None, said: str)
     return Elsewhere(location=HERE, notice=said % {"value": sender.value}, undo=f"{HERE}/{one.id}/{id}/undo")
 
 
+def _reason(request: Request, typed: Mapping[str, str]) -> str:
+    """In somebody's own words, or the one that was chosen; "": none yet."""
+    canned = words.REJECTED_SENDER.get(typed.get("canned", ""), "")
+    return typed.get("reason", "").strip() or (request.text(canned) if canned else "")
+
+
 async def _values(request: Request) -> dict[str, Any]:
     id = request.id()
     async with request.reading() as conn:
@@ -106,6 +120,7 @@ async def _values(request: Request) -> dict[str, Any]:
         "sender": sender,
         "canned": words.REJECTED_SENDER,
         "chosen": request.form.get("canned", ""),
+        "told": _reason(request, request.form),
         "reason": request.form.get("reason", ""),
         "question": request.form.get("question", ""),
     }

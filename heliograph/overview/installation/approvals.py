@@ -1,8 +1,9 @@
 """What waits for an operator's decision, with what one needs to decide it: whose it is, what was decided for them
-before, and which names it could be taken for."""
+before, how much they send and where to, and which names it could be taken for."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,8 @@ from heliograph.sms.accepting.sender_ids import SenderId
 MOST = 50
 #: Names of other organizations that are told of one.
 ALIKE = 5
+#: Days (UTC, today included) of what an organization sent, and of which countries it sent to; most of these first.
+DAYS, DAYS_OF_COUNTRIES, COUNTRIES = 30, 7, 5
 #: What is read as another character, and what is not read at all: `M0ZBANK` reads as `MOZBANK`. The index
 #: `sender_ids_alike` says the same; sender IDs are ASCII.
 _READ_AS = str.maketrans("013457i8", "oleastlb", " ._&-")
@@ -29,6 +32,15 @@ class Alike(msgspec.Struct, frozen=True):
 
     organization: str
     value: str
+
+
+class Sends(msgspec.Struct, frozen=True):
+    """What an organization sends: live messages of DAYS; where those of DAYS_OF_COUNTRIES went, (ISO 3166, "001" for
+    none; messages), most first; and where it may send to, None: everywhere."""
+
+    volume: int
+    countries: list[tuple[str, int]]
+    allowed: list[str] | None
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -49,6 +61,7 @@ class Waiting(msgspec.Struct, frozen=True):
     #: Sender IDs of the organization by what was decided.
     approved: int
     rejected: int
+    sends: Sends
     #: A name that is often imitated and reads alike; "": none.
     brand: str
     alike: list[Alike]
@@ -77,9 +90,39 @@ SELECT s.organization_id, o.name AS organization, o.state, o.created_at AS organ
 """
 
 
+_TODAY = "(now() AT TIME ZONE 'UTC')::date"
+# Each organization once, however many it asked for; its traffic in the sums by day.
+SENDS = f"""
+SELECT asked.id, o.allowed_countries AS allowed, sent.volume, gone.countries, gone.counts
+  FROM unnest($1::uuid[]) AS asked (id)
+       CROSS JOIN LATERAL (SELECT * FROM organizations WHERE id = asked.id LIMIT 1) o
+       CROSS JOIN LATERAL (SELECT coalesce(sum(count), 0)::bigint AS volume FROM traffic_organizations
+                            WHERE organization_id = asked.id AND day > {_TODAY} - {DAYS}) sent
+       CROSS JOIN LATERAL (
+           SELECT array_agg(country ORDER BY count DESC, country) AS countries,
+                  array_agg(count ORDER BY count DESC, country) AS counts
+             FROM (SELECT country, sum(count)::bigint AS count FROM traffic_days
+                    WHERE organization_id = asked.id AND day > {_TODAY} - {DAYS_OF_COUNTRIES} AND mode = 'live'
+                    GROUP BY 1 HAVING sum(count) > 0 ORDER BY 2 DESC, 1 LIMIT {COUNTRIES}) most) gone
+"""
+
+
+async def sends(conn: Connection, ids: Iterable[UUID]) -> dict[UUID, Sends]:
+    """How much organizations send, and where to."""
+    return {
+        row["id"]: Sends(
+            row["volume"],
+            list(zip(row["countries"] or (), row["counts"] or (), strict=True)),
+            row["allowed"],
+        )
+        for row in await conn.fetch(SENDS, list(set(ids)))
+    }
+
+
 async def waiting(conn: Connection) -> list[Waiting]:
     """Sender IDs to decide on, of all organizations, oldest first: MOST."""
     rows = await conn.fetch(WAITING, MOST, ALIKE)
+    sent = await sends(conn, (row["organization_id"] for row in rows)) if rows else {}
     others = {id for row in rows for id in row["alike_ids"] or ()}
     called = await names(conn, others) if others else {}
     columns = SenderId.__struct_fields__
@@ -96,6 +139,7 @@ async def waiting(conn: Connection) -> list[Waiting]:
             answer=row["answer"],
             approved=row["approved"],
             rejected=row["rejected"],
+            sends=sent[row["organization_id"]],
             brand=brand(row["value"]),
             alike=[
                 Alike(called[id], value) for id, value in zip(row["alike_ids"] or (), row["alike"] or (), strict=True)
