@@ -1,4 +1,4 @@
-"""A wire to the database that can be made to hang (bytes stop, and nobody is told), or that speaks TLS for it."""
+"""A wire to the database that can be made to hang (bytes stop, and nobody is told) or to refuse, or that speaks TLS."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class Wire:
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         self._host, self._port, self._tls = host, port, tls
         self._to_server, self._to_client = asyncio.Event(), asyncio.Event()
+        self._refusal = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self.thaw()
         self.port = 0
@@ -35,8 +36,27 @@ class Wire:
         self._to_client.set()
         self._to_server.set()
 
+    async def refuse(self, sqlstate: str) -> None:
+        """End every connection, and answer those that begin with this error; "": let them through again."""
+        self._refusal = sqlstate
+        if sqlstate:
+            await self._end()
+
+    async def _refused(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """What a server says that cannot begin a session (protocol 3, ErrorResponse)."""
+        if await reader.readexactly(8) == SSL_REQUEST:
+            writer.write(b"N")
+            await reader.readexactly(8)
+        fields = b"SFATAL\0VFATAL\0C%s\0Mno session can begin\0\0" % self._refusal.encode()
+        writer.write(b"E" + (4 + len(fields)).to_bytes(4) + fields)
+        writer.close()
+
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.made += 1
+        if self._refusal:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                await self._refused(reader, writer)
+            return
         await self._to_server.wait()
         server_reader, server_writer = await asyncio.open_connection(self._host, self._port)
         first = b""
@@ -67,12 +87,14 @@ class Wire:
 
 
 async def _pump(gate: asyncio.Event, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError):
-        while data := await source.read(65536):
-            await gate.wait()
-            target.write(data)
-            await target.drain()
-    target.close()
+    try:
+        with contextlib.suppress(ConnectionError):
+            while data := await source.read(65536):
+                await gate.wait()
+                target.write(data)
+                await target.drain()
+    finally:
+        target.close()
 
 
 @contextlib.asynccontextmanager

@@ -6,7 +6,10 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from heliograph.base.database.pool import Pool
+import asyncpg
+import pytest
+
+from heliograph.base.database.pool import Pool, is_down, open_pool
 from tests.processes import until_true
 from tests.wire import wire
 
@@ -45,6 +48,63 @@ async def test_requests_are_refused_while_the_database_hangs_and_answered_afterw
         assert (await post("/sms/send", BODY, "during"))[0] == 202
         assert (await post("/contacts", PERSON, "during"))[0] == 200
     assert await pool.fetchval("SELECT count(*) FROM messages") == 2
+
+
+#: What a server says that can begin no session: its files or an extension's are gone or cannot be read, it has no room,
+#: no memory or no slot, it is starting, stopping or was dropped, its catalogue is damaged, the database is not there,
+#: and a code that nobody knows yet.
+SESSIONLESS = [
+    "58P01",
+    "58030",
+    "53100",
+    "53200",
+    "53300",
+    "57P03",
+    "57P01",
+    "57P04",
+    "57P99",
+    "XX000",
+    "XX001",
+    "3D000",
+    "08004",
+]
+
+
+async def test_a_server_that_can_begin_no_session_is_away_whatever_it_says(database_url: str) -> None:
+    async with wire(database_url) as (line, url):
+        before = await open_pool(url, size=1)
+        for code in SESSIONLESS:
+            await line.refuse(code)
+            with pytest.raises(Exception) as at_once:
+                await open_pool(url, size=1)
+            with pytest.raises(Exception) as later:
+                await before.fetchval("SELECT 1")
+            assert (code, is_down(at_once.value), is_down(later.value)) == (code, True, True)
+        await line.refuse("")
+        assert await before.fetchval("SELECT 1") == 1
+        with pytest.raises(asyncpg.InternalServerError) as fault:  # a statement's own, on a server that is well
+            await before.execute("DO $$ BEGIN RAISE 'internal' USING ERRCODE = 'XX000'; END $$")
+        assert not is_down(fault.value)
+        before.terminate()
+
+
+async def test_requests_and_pages_are_refused_while_no_session_can_begin(database_url: str, pool: Pool) -> None:
+    tenant = await make_tenant(pool)
+    async with wire(database_url) as (line, url), running(url, database_patience_seconds=2.0) as api:
+        await line.refuse("58P01")
+        for ask in (
+            api.ask("POST", "/sms/send", json=BODY, headers=tenant.headers | {"idempotency-key": "1"}),
+            api.ask("GET", "/sms/messages", headers=tenant.headers),
+        ):
+            status, headers, body = await ask
+            assert (status, body["error"]["code"]) == (503, "service_unavailable")
+            assert int(headers["retry-after"]) >= 1
+        async with api.session.get(f"{api.base_url}/messages", cookies={"hg": "x" * 43}) as page:
+            assert (page.status, page.headers["retry-after"]) == (503, "1"), await page.text()
+        await line.refuse("")
+        await until_true(partial(is_back, api))
+        answer = await api.ask("POST", "/sms/send", json=BODY, headers=tenant.headers | {"idempotency-key": "1"})
+        assert answer[0] == 202
 
 
 async def vital(api: Api) -> dict[str, str]:

@@ -16,7 +16,7 @@ import asyncpg
 import structlog
 
 from heliograph.base.database import arrays, clock
-from heliograph.base.network.connecting import Connector
+from heliograph.base.network.connecting import Connector, DatabaseAway
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
@@ -65,10 +65,6 @@ ANSWER = 0.5
 
 
 PASSWORD = asyncpg.InvalidAuthorizationSpecificationError
-
-
-class DatabaseAway(ConnectionError):
-    """The database does not answer, and requests fail at once."""
 
 
 class RoleUnset(ValueError):
@@ -344,6 +340,12 @@ async def despite_deadlocks(transaction: Callable[[], Awaitable[Result]]) -> Res
             left -= 1
 
 
+#: Classes of SQLSTATE (PostgreSQL, appendix A) that are the server's affair and no statement's: connection exceptions,
+#: insufficient resources, operator intervention (also of codes that asyncpg does not know), and system errors: its
+#: files, or those of an extension, are gone or cannot be read.
+AWAY = frozenset({"08", "53", "57", "58"})
+
+
 def is_down(error: BaseException) -> bool:
     """True if `error` means that the database cannot be used now, whatever the request.
 
@@ -354,19 +356,15 @@ def is_down(error: BaseException) -> bool:
         return not isinstance(error, ValueError) and any(
             word in str(error) for word in ("closed", "closing", "released", "another operation")
         )
+    if isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "")[:2] in AWAY:
+        return True
     return isinstance(
         error,
         OSError
         | TimeoutError
-        | asyncpg.PostgresConnectionError
-        | asyncpg.CannotConnectNowError
-        | asyncpg.AdminShutdownError
-        | asyncpg.CrashShutdownError
-        | asyncpg.TooManyConnectionsError
         | asyncpg.InvalidAuthorizationSpecificationError
+        | asyncpg.InvalidCatalogNameError
         | asyncpg.ReadOnlySQLTransactionError
-        | asyncpg.InsufficientResourcesError
-        | asyncpg.QueryCanceledError
         | asyncpg.InternalClientError,
     )
 

@@ -31,12 +31,17 @@ log = structlog.get_logger()
 NEXT = (
     OSError,
     TimeoutError,
-    asyncpg.CannotConnectNowError,
     asyncpg.PostgresConnectionError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.AdminShutdownError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.PostgresSystemError,  # its files are gone or cannot be read
+    asyncpg.InternalServerError,  # or are damaged
     asyncpg.InternalClientError,  # TargetServerAttributeNotMatched is one
 )
+
+
+class DatabaseAway(ConnectionError):
+    """The database does not answer, or can begin no session; requests fail at once."""
 
 
 class Connector:
@@ -61,7 +66,8 @@ class Connector:
     async def connect(self, **options: Any) -> Raw:
         """A connection to the first host that answers and is of the wanted kind; `options`: of asyncpg.connect.
 
-        Raises what the last host's attempt raised.
+        Raises what the last host's attempt raised; DatabaseAway for an internal error, which is the fault of the
+        statement where there is one, and here of the server.
         """
         self._follow()
         options = self._options | options
@@ -107,6 +113,8 @@ class Connector:
             _watch_over(connection, self._target.keep_alive)
             return connection
         assert failed is not None
+        if isinstance(failed, asyncpg.InternalServerError):
+            raise DatabaseAway(f"the database can begin no session: {failed}") from failed
         raise failed
 
     def _order(self) -> list[Host]:
