@@ -43,6 +43,9 @@ async def go(request: Request) -> Answer:
     if thing is not None:
         return Elsewhere(location=THINGS[thing.kind][0].format(id=thing.id))
     if id is not None and "message" in kinds:
+        async with request.reading() as conn:
+            if await finding.is_request(conn, request_id=text):
+                return Elsewhere(location=request.to("/console/messages", request_id=text))
         return Elsewhere(location=THINGS["message"][0].format(id=id))
     # Where the console listens apart, the reference is not.
     if text in entries()["error"] and not request.services.settings.console_listen:

@@ -35,6 +35,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     id: UUID
     channel: str
+    #: WhatsApp messages are listed of the actor's mode alone, and do not say it.
+    mode: str = "live"
     #: "outbound" or "inbound"; received SMS are not included.
     direction: str = "outbound"
     status: str
@@ -220,6 +222,7 @@ def _of_sms(one: sms.Message) -> Message:
     return Message(
         id=one.id,
         channel="sms",
+        mode=one.mode,
         status=one.status,
         recipient=one.recipient,
         sender=one.sender,

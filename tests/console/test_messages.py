@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 from heliograph.accounts import organizations
@@ -12,6 +13,8 @@ from tests.rules import whatsapp_factories
 
 from .conftest import Browser, signed_in
 
+#: Version and variant of a UUIDv7.
+SEVEN = 0x7 << 76 | 0x2 << 62
 TEXT = "The code of your door is 4711"
 
 
@@ -66,6 +69,60 @@ async def test_a_message_is_found(pool: Pool, api: Api, tenant: Tenant, root: Br
         assert said in wrong.words
     assert "No message fits" in (await root.get("/console/messages?organization=acme&channel=whatsapp")).words
     assert (await root.get("/console/messages/00000000-0000-0000-0000-000000000000")).status == 404
+
+
+async def asked(api: Api, tenant: Tenant, **body: str) -> tuple[str, str]:
+    """(id of the request, id of its message or code of its refusal)"""
+    headers = tenant.headers | {"idempotency-key": uuid7().hex}
+    _, headers, answer = await api.ask("POST", "/sms/send", json={"message": TEXT} | body, headers=headers)
+    return headers["x-request-id"], answer["message"]["id"] if "message" in answer else ""
+
+
+async def test_messages_are_found_by_reference_and_by_request(
+    pool: Pool, api: Api, tenant: Tenant, root: Browser
+) -> None:
+    other = await make_tenant(pool)
+    _, theirs = await asked(api, other, to="+258841234567", clientReference="order-7")
+    request, ours = await asked(api, tenant, to="+258841234567", clientReference="order-7")
+    here = "/console/messages"
+    # Several organizations may use one reference.
+    page = await root.get(f"{here}?reference=order-7")
+    assert (page.status, "Write whose it is" in page.words) == (422, True)
+    page = await root.get(f"{here}?reference=order-7&organization=acme")
+    assert (ours in page.text, theirs in page.text) == (True, False)
+    assert "order-7" in page.words
+    assert "No message fits" in (await root.get(f"{here}?reference=order-8&organization=acme")).words
+    # The id of a request says when it was made, and so whose it is.
+    page = await root.get(f"{here}?request_id={request}")
+    assert (ours in page.text, theirs in page.text) == (True, False)
+    assert f'href="/console/organizations/{tenant.id}"' in page.text
+    # One that nobody made, also with times that no clock has.
+    for unknown in (uuid7(), UUID(int=SEVEN), UUID(int=(2**48 - 1 << 80) | SEVEN)):
+        page = await root.get(f"{here}?request_id={unknown}")
+        assert page.status in (200, 422), unknown
+        assert ours not in page.text
+    # One that the program chose is looked for in its organization.
+    chosen = {"x-request-id": "job.17", "idempotency-key": "one"}
+    body = {"to": "+258841234567", "message": TEXT}
+    status, _, answer = await api.ask("POST", "/sms/send", json=body, headers=tenant.headers | chosen)
+    assert (await root.get(f"{here}?request_id=job.17")).status == 422
+    page = await root.get(f"{here}?request_id=job.17&organization=acme")
+    assert (status, f'href="/console/messages/{answer["message"]["id"]}"' in page.text) == (202, True)
+    assert ours not in page.text
+    assert "Referência do cliente" in (await root.get(here, accept_language="pt")).words
+
+
+async def test_a_request_that_was_refused_is_found(pool: Pool, api: Api, tenant: Tenant, root: Browser) -> None:
+    request, _ = await asked(api, tenant, to="12")
+    while not await pool.fetchval("SELECT count(*) FROM requests"):  # noqa: ASYNC110 - the log is written once a second
+        await asyncio.sleep(0.05)
+    page = await root.get(f"/console/messages?request_id={request}")
+    assert "POST /sms/send" in page.words
+    assert "400 validation_error" in page.words
+    assert "No message fits" not in page.words
+    page = await root.get(f"/console/go?q={request}")
+    assert page.path == f"/console/messages?request_id={request}"
+    assert "POST /sms/send" in page.words
 
 
 async def test_who_may_not_see_all_of_the_log_sees_their_own(pool: Pool, root: Browser, other_browser: Browser) -> None:

@@ -5,68 +5,29 @@ The rule nobody may break: text and whole number are shown for a reason that was
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from heliograph.accounts import organizations
-from heliograph.base import phones
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.phones import masked
 from heliograph.base.process.logs import NUMBERS, cleaned
-from heliograph.console.acting import acting_for
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE
 from heliograph.sending.timeline import Timeline
-from heliograph.sms import messages, timeline
+from heliograph.sms import timeline
 from heliograph.sms.intervening import deciding
 from heliograph.whatsapp import intervening as whatsapp
-from heliograph.whatsapp import messages as whatsapp_messages
 from heliograph.whatsapp import timeline as whatsapp_timeline
 
 HERE = "/console/messages"
-#: Messages of a list; characters of a reason.
-LISTED, LONGEST = 50, 500
-
-
-async def find(request: Request) -> Answer:
-    """By id; or those to a number, of one organization."""
-    typed = {name: request.query.get(name, "").strip() for name in ("id", "organization", "recipient", "channel")}
-    values: dict[str, Any] = {**typed, "found": None}
-    if typed["id"]:
-        try:
-            return Elsewhere(location=f"{HERE}/{UUID(typed['id'])}")
-        except ValueError:
-            wrong = Invalid(("id", "format", "An id looks like 0199c0de-0000-7000-8000-000000000000."))
-            return refused("messages/find.html", wrong, values)
-    if not typed["organization"] and not typed["recipient"]:
-        return Shown(template="messages/find.html", values=values)
-    number = phones.parse(typed["recipient"]) if typed["recipient"] else None
-    if typed["recipient"] and number is None:
-        wrong = Invalid(("recipient", "format", "Write a phone number with its country code, such as +258841234567."))
-        return refused("messages/find.html", wrong, values)
-    try:
-        async with request.reading() as conn:
-            one = await organizations.find(conn, reference=typed["organization"] or None)
-            actor = acting_for(request, one)
-            found = await _listed(conn, actor, typed["channel"], number)
-    except (Invalid, NotFound) as refusal:
-        return refused("messages/find.html", Invalid(("organization", refusal.code, refusal.message)), values)
-    return Shown(template="messages/find.html", values=values | {"found": found})
-
-
-async def _listed(conn: Connection, actor: Actor, channel: str, number: str | None) -> Sequence[Any]:
-    """The latest messages of an organization, to a number (E.164) if one is given."""
-    if channel == "whatsapp":
-        of = whatsapp_messages.Filters(recipient=number)
-        return (await whatsapp_messages.list_page(conn, actor, filters=of, limit=LISTED)).messages
-    filters = messages.Filters(mode="live", recipient=number)
-    return (await messages.list_page(conn, actor, filters=filters, limit=LISTED)).messages
+#: Characters of a reason.
+LONGEST = 500
 
 
 async def show(request: Request) -> Answer:

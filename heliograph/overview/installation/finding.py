@@ -6,9 +6,11 @@ The rule nobody may break: what the operator's role may not see is not found.
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from heliograph.base.database.pool import Connection
+from heliograph.base.ids import time_of, uuid7_floor
 from heliograph.overview.finding import Thing
 
 #: What can be found by id or name.
@@ -44,6 +46,65 @@ SELECT kind, id FROM (
       ORDER BY created_at DESC LIMIT 1)
 ) found WHERE kind = ANY ($2) LIMIT 1
 """
+
+
+# The time of the id finds the few rows among which it can be: by the key of messages, and by the log's index in the
+# partitions of that day.
+OWNER_OF_REQUEST = """
+SELECT o.id FROM organizations o CROSS JOIN LATERAL (
+    (SELECT FROM requests
+      WHERE organization_id = o.id AND request_id = $1 AND id >= $2 AND id < $4 LIMIT 1)
+    UNION ALL
+    (SELECT FROM messages
+      WHERE organization_id = o.id AND id >= $2 AND id < $3 AND request_id = $1 LIMIT 1)
+    UNION ALL
+    (SELECT FROM whatsapp_messages
+      WHERE organization_id = o.id AND id >= $2 AND id < $3 AND request_id = $1 LIMIT 1)) found
+ LIMIT 1
+"""
+#: Processes' clocks differ by less; a message is accepted this long after its request began, and the request is
+#: answered and logged this long after that, at most.
+EARLIER, ACCEPTED, ANSWERED = timedelta(seconds=1), timedelta(seconds=30), timedelta(minutes=5)
+
+
+async def owner_of_request(conn: Connection, *, request_id: str) -> UUID | None:
+    """Whose request has this `x-request-id`; None: nobody's that is still known, or it does not say when it was made,
+    as those do that the API makes (UUIDv7)."""
+    at = made_at(request_id)
+    if at is None:
+        return None
+    bounds = (uuid7_floor(at + gap) for gap in (-EARLIER, ACCEPTED, ANSWERED))
+    owner: UUID | None = await conn.fetchval(OWNER_OF_REQUEST, request_id, *bounds)
+    return owner
+
+
+# A message of this id, of whichever organization, is what was meant.
+IS_MESSAGE = """
+SELECT FROM organizations o CROSS JOIN LATERAL (
+    (SELECT FROM messages WHERE organization_id = o.id AND id = $1 LIMIT 1)
+    UNION ALL (SELECT FROM whatsapp_messages WHERE organization_id = o.id AND id = $1 LIMIT 1)) found LIMIT 1
+"""
+
+
+async def is_request(conn: Connection, *, request_id: str) -> bool:
+    """No message has this id, and somebody's request has."""
+    if await conn.fetchrow(IS_MESSAGE, uuid_of(request_id)) is not None:
+        return False
+    return await owner_of_request(conn, request_id=request_id) is not None
+
+
+def made_at(text: str) -> datetime | None:
+    """When an id was made, if it is a UUIDv7 of this age (2001 to 6429)."""
+    id = uuid_of(text)
+    return time_of(id) if id is not None and id.version == 7 and 10**12 < id.int >> 80 < 2**47 else None
+
+
+def uuid_of(text: str) -> UUID | None:
+    """The id that a text is, in any spelling; None: it is none."""
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
 
 
 async def by_id(conn: Connection, *, id: UUID, kinds: Collection[str]) -> Thing | None:

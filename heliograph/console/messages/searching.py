@@ -1,0 +1,98 @@
+"""O4 Messages: one is found by its id; several by number, the customer's reference, or the id of the request that sent
+them.
+
+The rule nobody may break: no look goes through the messages of all organizations. Ids say when they were made, so a
+request is looked for in its minutes; everything else is one organization's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from heliograph.accounts import organizations
+from heliograph.accounts.organizations import Organization
+from heliograph.base import phones
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import time_of
+from heliograph.console.acting import acting_for
+from heliograph.console.messages.looking import HERE
+from heliograph.overview import messages
+from heliograph.overview.installation import finding
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.requests import reading as requests
+
+#: Messages of a list, and characters of what is looked for.
+LISTED, LONGEST = 50, 200
+FIELDS = ("id", "organization", "recipient", "reference", "request_id", "channel")
+
+
+async def find(request: Request) -> Answer:
+    """By id; or those of one organization to a number, with a reference, or of a request."""
+    typed = {name: request.query.get(name, "").strip()[:LONGEST] for name in FIELDS}
+    values: dict[str, Any] = {**typed, "found": None, "asked": None, "one": None, "further": ""}
+    if typed["id"]:
+        if (id := finding.uuid_of(typed["id"])) is not None:
+            return Elsewhere(location=f"{HERE}/{id}")
+        wrong = Invalid(("id", "format", "An id looks like 0199c0de-0000-7000-8000-000000000000."))
+        return refused("messages/find.html", wrong, values)
+    if not any(typed[name] for name in ("organization", "recipient", "reference", "request_id")):
+        return Shown(template="messages/find.html", values=values)
+    number = phones.parse(typed["recipient"]) if typed["recipient"] else None
+    if typed["recipient"] and number is None:
+        wrong = Invalid(("recipient", "format", "Write a phone number with its country code, such as +258841234567."))
+        return refused("messages/find.html", wrong, values)
+    filters = messages.Filters(
+        channel=typed["channel"] if typed["channel"] in messages.CHANNELS else None,
+        recipient=number,
+        client_reference=typed["reference"] or None,
+        request_id=typed["request_id"] or None,
+    )
+    try:
+        async with request.reading() as conn:
+            one = await _organization(conn, typed)
+            if one is None:
+                return Shown(template="messages/find.html", values=values | {"found": []})
+            values |= await _listed(conn, request, one, filters)
+    except NotFound as refusal:
+        return refused("messages/find.html", Invalid(("organization", refusal.code, refusal.message)), values)
+    except Invalid:
+        wrong = Invalid(("organization", "ambiguous", "Write whose it is: several organizations may have the same."))
+        return refused("messages/find.html", wrong, values)
+    return Shown(template="messages/find.html", values=values)
+
+
+async def _organization(conn: Connection, typed: dict[str, str]) -> Organization | None:
+    """The one that is named, whose request it is, or the only one. None: nobody made such a request. Raises Invalid,
+    NotFound."""
+    if not typed["organization"] and finding.made_at(typed["request_id"]) is not None:
+        owner = await finding.owner_of_request(conn, request_id=typed["request_id"])
+        return None if owner is None else await organizations.get(conn, id=owner)
+    return await organizations.find(conn, reference=typed["organization"] or None)
+
+
+async def _listed(conn: Connection, request: Request, one: Organization, filters: messages.Filters) -> dict[str, Any]:
+    """The latest of an organization's messages that fit, and the request that is looked for where it is in the log."""
+    actor = acting_for(request, one)
+    after = finding.uuid_of(request.query.get("after", ""))
+    made_at = finding.made_at(filters.request_id or "")
+    found = messages.Found([], None)
+    if made_at is not None and after is None:
+        when = {"date_from": made_at - finding.EARLIER, "date_to": made_at + finding.ACCEPTED}
+        found = await messages.list_page(conn, actor, filters=msgspec.structs.replace(filters, **when), limit=LISTED)
+    # A program may have chosen an id whose time is not that of its request.
+    if not found.messages:
+        found = await messages.list_page(conn, actor, filters=filters, after=after, limit=LISTED)
+    rows = found.messages[:LISTED]
+    last = rows[-1].id if len(found.messages) > LISTED else found.seen
+    asked = filters.request_id and await requests.by_request_id(conn, actor, request_id=filters.request_id)
+    return {
+        "one": one,
+        "found": rows,
+        "asked": asked or None,
+        "looked_until": None if found.seen is None else time_of(found.seen),
+        "further": "" if last is None else request.again(after=last),
+    }
