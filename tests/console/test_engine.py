@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from uuid import UUID
+from uuid import UUID, uuid4
 
+from heliograph.base.actor import SYSTEM
 from heliograph.base.checks import Check
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import SECRETS, Settings, in_force
+from heliograph.console.engine import now
 from heliograph.console.engine.desk import Desk
+from heliograph.overview.installation import steps
 from heliograph.overview.installation.now import Watch
+from heliograph.people import users
+from heliograph.people.operators import accounts
 from heliograph.queue import holds
 from heliograph.sms.accepting import sender_ids
+from heliograph.traffic.reconciliation import Line
 from tests.api.conftest import Api, Tenant
 
 from .conftest import Browser, signed_in
@@ -56,6 +62,53 @@ async def test_rates_are_those_between_two_looks(pool: Pool, api: Api, tenant: T
     assert status == 202
     async with pool.acquire() as conn:
         assert (await watch.read(conn)).queued["sms"] == 1
+
+
+async def test_now_names_what_is_missing_and_whose_quota_ends(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    words = (await root.get("/console/now")).words
+    assert "Before others rely on it 2 of 6 done" in words, "an organization and its sender ID are there"
+    assert "Look into it : workers" in words
+    assert "Near the end of their quota" not in words
+    await pool.execute("UPDATE quotas SET used = 899")
+    assert "Near the end of their quota" not in (await root.get("/console/now")).words
+    await pool.execute("UPDATE quotas SET used = 999")
+    async with pool.acquire() as conn:
+        await accounts.add(conn, SYSTEM, user_id=await second(pool), email="rui@example.com", role="root")
+    page = await root.get("/console/now", accept_language="pt")
+    assert "Perto do fim da quota Acme 99 %" in page.words
+    assert "3 de 6" in page.words
+    await pool.execute("UPDATE organizations SET state = 'suspended'")
+    assert "Perto do fim" not in (await root.get("/console/now", accept_language="pt")).words
+
+
+async def second(pool: Pool) -> UUID:
+    async with pool.acquire() as conn:
+        user, _ = await users.ensure(conn, SYSTEM, email="rui@example.com", name="Rui")
+    return user.id
+
+
+async def test_what_is_missing_is_looked_for_until_nothing_is(pool: Pool) -> None:
+    clock = [100.0]
+    watch = Watch(monotonic=lambda: clock[0])
+    done = steps.Facts(steps.Setup(True, True, True, True, True), [], False, 0)
+    async with pool.acquire() as conn:
+        assert not (await watch.read(conn)).facts.setup.is_done
+        watch._facts = (clock[0], done)
+        assert (await watch.read(conn)).facts.setup.is_done, "it is as it was half a minute ago"
+        clock[0] += 30
+        assert not (await watch.read(conn)).facts.setup.is_done
+
+
+def test_receipts_of_all_suppliers_are_added_up() -> None:
+    def line(to_receipt: list[int], **counts: int) -> Line:
+        return Line(supplier_id=uuid4(), at=None, country=None, counts=counts, segments={}, to_receipt=to_receipt)
+
+    none = now.reported([])
+    assert (none.delivered, none.p95) == (None, None)
+    # One of them had no receipt yet: its messages say nothing.
+    seen = now.reported([line([0, 8], delivered=8, undelivered=1, never=1), line([], accepted=90)])
+    assert seen.delivered == 0.8
+    assert seen.p95 is not None
 
 
 async def test_work_is_held_and_released(pool: Pool, tenant: Tenant, root: Browser) -> None:

@@ -1,14 +1,57 @@
-"""O1 Now: what is wrong, since when, and what to do; then what goes through and what waits."""
+"""O1 Now: what is wrong, since when, and what to do; then what goes through, what waits, and what is still missing."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import zip_longest
+
+import msgspec
 
 from heliograph.console.engine.desk import Trouble, desk
 from heliograph.overview.installation.now import Now, only_simulated
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import (
+    APPROVALS,
+    CARRIAGE,
+    CARRIAGE_CHANGE,
+    OPERATORS,
+    ORGANIZATIONS_CHANGE,
+    SETTINGS,
+)
+from heliograph.sms.management import watching
+from heliograph.traffic import percentile
+from heliograph.traffic.reconciliation import Line
 
 #: Work that is overdue for so long is late, seconds.
 LATE = 10.0
+#: Where a check that is not well is looked into, by how its name begins: the page has the buttons.
+PLACES = (
+    ("supplier", "/console/suppliers"),
+    ("receipts of ", "/console/receipts/unmatched"),
+    ("whatsapp", "/console/whatsapp"),
+    ("inbox", "/console/inbound"),
+    ("queue", "/console/queue"),
+    ("holds", "/console/queue"),
+    ("workers", "/console/queue"),
+    ("", "/console/health"),
+)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Something that an installation needs. `link`: where it is done, "" where this operator may not."""
+
+    text: str
+    is_done: bool
+    link: str = ""
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """What receipts of this hour and the one before told, of all suppliers. None: there were none."""
+
+    delivered: float | None
+    #: Seconds within which 95 of 100 came.
+    p95: float | None
 
 
 async def show(request: Request) -> Answer:
@@ -16,9 +59,52 @@ async def show(request: Request) -> Answer:
     async with request.reading() as conn:
         seen = await desk(request).watch.read(conn)
         troubles = await desk(request).look(conn, request.services.settings)
-    values = {"now": seen, "troubles": troubles, "said": _said(request, seen, troubles)}
+        watched = await watching.watch(conn)
+    values = {
+        "now": seen,
+        "suppliers": seen.suppliers,
+        "watched": watched,
+        "reported": reported(one.line for one in watched.values() if one.line is not None),
+        "troubles": [(one, _place(one) if request.may(permission=CARRIAGE) else "") for one in troubles],
+        "steps": _steps(request, seen),
+        "said": _said(request, seen, troubles),
+    }
     values["simulated_only"] = only_simulated(seen.suppliers)
     return Shown(template="engine/now_live.html" if request.is_fragment else "engine/now.html", values=values)
+
+
+def reported(lines: Iterable[Line]) -> Reported:
+    """What lines of several suppliers come to."""
+    listed = list(lines)
+    ended = sum(one.matched + one["never"] for one in listed)
+    histogram = [sum(column) for column in zip_longest(*(one.to_receipt for one in listed), fillvalue=0)]
+    return Reported(
+        delivered=sum(one["delivered"] for one in listed) / ended if ended else None,
+        p95=percentile(histogram, 0.95) if any(histogram) else None,
+    )
+
+
+def _place(one: Trouble) -> str:
+    return next(path for name, path in PLACES if one.check.check.startswith(name))
+
+
+def _steps(request: Request, seen: Now) -> list[Step]:
+    """What is still to be done; nothing once all of it is."""
+    setup, text = seen.facts.setup, request.text
+    https = (request.services.settings.public_url or "").startswith("https://")
+
+    def step(said: str, is_done: bool, permission: str, path: str) -> Step:
+        return Step(said, is_done, path if request.may(permission=permission) else "")
+
+    listed = [
+        step(text("Connect a supplier"), setup.supplier, CARRIAGE_CHANGE, "/console/suppliers/new"),
+        step(text("Create an organization"), setup.organization, ORGANIZATIONS_CHANGE, "/console/organizations/new"),
+        step(text("Approve a sender ID"), setup.sender, APPROVALS, "/console/approvals"),
+        step(text("Take a backup"), setup.backup, CARRIAGE, "/console/health"),
+        step(text("Have the public address begin with https"), https, SETTINGS, "/console/settings"),
+        step(text("Add a second operator"), setup.second_operator, OPERATORS, "/console/operators/new"),
+    ]
+    return [] if all(one.is_done for one in listed) else listed
 
 
 def _said(request: Request, seen: Now, troubles: list[Trouble]) -> str:
@@ -31,4 +117,12 @@ def _said(request: Request, seen: Now, troubles: list[Trouble]) -> str:
         return request.text("Work is late: the oldest is due for %(time)s.", time=request.speech.lasted(late))
     if troubles:
         return request.speech.count("Carrying; %(num)s warning.", "Carrying; %(num)s warnings.", len(troubles))
-    return request.text("Everything works.")
+    if seen.rates is None or not seen.suppliers:
+        return request.text("Everything works.")
+    return request.text(
+        "Carrying %(rate)s a second; %(bound)s of %(all)s suppliers connected; the oldest work is due for %(time)s.",
+        rate=request.speech.number(seen.rates.handed_over, 1 if seen.rates.handed_over < 10 else 0),
+        bound=sum(one.bound > 0 for one in seen.suppliers),
+        all=len(seen.suppliers),
+        time=request.speech.lasted(late),
+    )

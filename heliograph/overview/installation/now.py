@@ -15,7 +15,8 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.database.pool import Connection
-from heliograph.overview.installation import approvals
+from heliograph.overview.installation import approvals, steps
+from heliograph.overview.installation.steps import Facts
 from heliograph.queue import holds
 from heliograph.queue.holds import Hold
 
@@ -23,6 +24,8 @@ from heliograph.queue.holds import Hold
 SPAN, KEPT = 8.0, 30.0
 #: Rows of a list, and what is counted at most.
 MOST, COUNTED = 100, 10_000
+#: What changes seldom is looked at after so long, seconds; while something is missing, each time.
+SELDOM = 30.0
 #: A worker that was not seen for so long is gone, seconds.
 GONE = 15.0
 
@@ -82,6 +85,7 @@ class Now(msgspec.Struct, frozen=True):
     snapshot: float
     dead_rows: int
     at: datetime
+    facts: Facts
 
 
 def only_simulated(suppliers: Sequence[Supplier]) -> bool:
@@ -147,6 +151,7 @@ class Watch:
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._now = monotonic
         self._seen: deque[tuple[float, tuple[int, ...]]] = deque()
+        self._facts: tuple[float, Facts] | None = None
 
     async def read(self, conn: Connection) -> Now:
         """The state of the installation now."""
@@ -162,8 +167,14 @@ class Watch:
             suppliers=await suppliers(conn),
             holds=await holds.list_all(conn),
             approvals=(await approvals.waits(conn)).count,
+            facts=await self._look(conn),
             **rest,
         )
+
+    async def _look(self, conn: Connection) -> Facts:
+        if self._facts is None or not self._facts[1].setup.is_done or self._now() - self._facts[0] >= SELDOM:
+            self._facts = (self._now(), await steps.look(conn))
+        return self._facts[1]
 
     def _rates(self, counters: tuple[int, ...]) -> Rates | None:
         at = self._now()

@@ -1,0 +1,78 @@
+"""What an installation still lacks before others may rely on it, and whose quota ends soon."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database.pool import Connection
+
+#: Organizations near the end of their quota that are named.
+NAMED = 5
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """What is there, of what an installation needs."""
+
+    #: A supplier that is no simulator.
+    supplier: bool
+    organization: bool
+    #: A sender ID that was approved.
+    sender: bool
+    #: A backup that was finished.
+    backup: bool
+    second_operator: bool
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing is missing."""
+        return all(getattr(self, name) for name in self.__struct_fields__)
+
+
+class Near(msgspec.Struct, frozen=True):
+    """An organization that has used nine tenths of its quota, or all of it."""
+
+    id: UUID
+    name: str
+    used: int
+    total: int
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """All of it. `held`: accounts and numbers of WhatsApp that nothing is sent from now, counted up to 1,000; `near`:
+    NAMED at most, the fullest first; `is_cut`: there are more of them."""
+
+    setup: Setup
+    near: list[Near]
+    is_cut: bool
+    held: int
+
+
+SETUP = """
+SELECT EXISTS (SELECT FROM suppliers WHERE state <> 'removed' AND NOT simulated) AS supplier,
+       EXISTS (SELECT FROM organizations) AS organization,
+       EXISTS (SELECT FROM sender_ids WHERE status = 'approved') AS sender,
+       EXISTS (SELECT FROM backups) AS backup,
+       (SELECT count(*) > 1 FROM (SELECT FROM operators LIMIT 2) few) AS second_operator
+"""
+NEAR = """
+SELECT o.id, o.name, q.used, q.total
+  FROM (SELECT organization_id, used, total FROM quotas WHERE total > 0 AND used >= total - total / 10) q
+       JOIN organizations o ON o.id = q.organization_id AND o.state IN ('active', 'past_due', 'trial')
+ ORDER BY q.used::float8 / q.total DESC, o.name LIMIT $1
+"""
+HELD = """
+SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_accounts WHERE state = 'active' AND held_until > now()
+                               LIMIT 1000) a)
+     + (SELECT count(*) FROM (SELECT FROM whatsapp_numbers WHERE state = 'active' AND held_until > now()
+                               LIMIT 1000) n)
+"""
+
+
+async def look(conn: Connection) -> Facts:
+    """What is there and what is near its end."""
+    row = await conn.fetchrow(SETUP)
+    assert row is not None
+    near = [Near(*one) for one in await conn.fetch(NEAR, NAMED + 1)]
+    return Facts(Setup(**row), near[:NAMED], len(near) > NAMED, await conn.fetchval(HELD))
