@@ -1,4 +1,5 @@
-"""O8 Inbound: messages from handsets that are nobody's, given to an organization; keywords, and who floods."""
+"""O8 Inbound: messages from handsets that are nobody's, given to an organization; keywords, who floods, and the
+latest ones of all."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ from heliograph.accounts import organizations
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import acting_for
 from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.pieces import leafing
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE, CARRIAGE_CHANGE, LOOK
-from heliograph.sms.received import inbound, unassigned
+from heliograph.sms.received import inbound, newest, unassigned
 from heliograph.sms.received.unassigned import Words
 
 HERE = "/console/inbound"
@@ -63,6 +65,7 @@ async def retry(request: Request) -> Answer:
 
 
 async def _page(request: Request, problem: Invalid | None = None, words: list[Words] | None = None) -> Shown:
+    size = leafing.size(request)
     async with request.reading() as conn:
         values: dict[str, Any] = {
             "rows": await unassigned.listed(conn),
@@ -70,8 +73,11 @@ async def _page(request: Request, problem: Invalid | None = None, words: list[Wo
             "said": await unassigned.keywords(conn),
             "most_said": unassigned.KEYWORDS,
         }
+        heard = await newest.heard(conn, after=leafing.after(request), limit=size + 1)
     values |= {
         "words": words,
+        "heard": heard[:size],
+        "pages": leafing.pages(request, heard[size - 1].id if len(heard) > size else None),
         "reason": request.form.get("reason", ""),
         "recipient": request.form.get("recipient", ""),
         "organization": request.form.get("organization", ""),
