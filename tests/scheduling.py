@@ -26,12 +26,13 @@ def workers() -> int:
 
 
 def order(items: list[pytest.Item]) -> None:
-    """What lasts first, the longest before all others."""
+    """What lasts first, the longest before all others. What is of a group of its own stays together."""
     items.sort(key=lambda item: -_seconds(item))
     for number, item in enumerate(items):
         if not _seconds(item):
             break
-        item.add_marker(pytest.mark.xdist_group(f"{LASTING}{number}"))
+        own = item.get_closest_marker("xdist_group")
+        item.add_marker(pytest.mark.xdist_group(f"{LASTING}{own.args[0] if own else number}"))
 
 
 def _seconds(item: pytest.Item) -> float:
