@@ -310,5 +310,5 @@ async def _queue(conn: Connection, settings: Settings) -> list[Check]:
     kinds = ", ".join(sorted({one.kind for one in withheld}))
     reasons = "; ".join(sorted({one.reason for one in withheld if one.reason}))
     detail = f"{kinds} held by an operator since {iso(withheld[0].created_at)}; {reasons or 'no reason given'}"
-    remedy = "`heliograph queue list` shows what is held, `heliograph queue release` releases it."
+    remedy = "`heliograph hold list` shows what is held, `heliograph hold release` releases it."
     return [check, Check("holds", "warning", detail, remedy)]

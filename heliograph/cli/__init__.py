@@ -17,7 +17,8 @@ from typer.completion import completion_init
 from typer.core import TyperCommand, TyperGroup
 
 from heliograph import __version__
-from heliograph.cli.terminal.console import group, run, single
+from heliograph.cli.terminal.console import run
+from heliograph.cli.terminal.printing import group, single
 
 #: Commands in the order of the help text, each with the room of its module, which has `app` (the commands of a noun) or
 #: `command` (one command).
@@ -26,7 +27,7 @@ ROOMS = {
     "api": "running",
     "worker": "running",
     "migrate": "running",
-    "send": "carriage",
+    "send": "developer",
     "doctor": "running",
     "guide": "developer",
     "call": "developer",
@@ -56,6 +57,7 @@ ROOMS = {
     "campaign": "audience",
     "message": "carriage",
     "queue": "carriage",
+    "hold": "carriage",
     "guard": "carriage",
     "inbound": "carriage",
     "receipts": "carriage",
@@ -67,6 +69,7 @@ ROOMS = {
     "profile": "developer",
     "listen": "developer",
     "trigger": "developer",
+    "logs": "developer",
     "requests": "developer",
     "completion": "developer",
 }
@@ -108,8 +111,8 @@ class Nouns(TyperGroup):
 
 HELP = """Heliograph, the messaging platform that organizations run themselves.
 
-For developers, over the API with a key: send, login, profile, listen, trigger, requests. All others are for operators:
-they use the database, need its URL or data directory, and ask for no key.
+For developers, over the API with a key: send, login, profile, listen, trigger, logs, requests. All others are for
+operators: they use the database, need its URL or data directory, and ask for no key.
 """
 app = group(HELP, cls=Nouns)
 

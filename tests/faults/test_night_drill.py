@@ -137,7 +137,7 @@ async def test_what_can_be_wrong_at_once(database_url: str, owner_url: str, tmp_
             await prometheus.rests(FIRST)
 
         # Much happens at once.
-        await drill.operator("queue", "hold", "--kind", "webhook", "--reason", "the drill")
+        await drill.operator("hold", "add", "--kind", "webhook", "--reason", "the drill")
         await made.smsc.stop()
         async with Client(made.base_url, made.key) as client:
             id = await client.send("+258841000001")
@@ -149,10 +149,10 @@ async def test_what_can_be_wrong_at_once(database_url: str, owner_url: str, tmp_
         await prometheus.fires(TOGETHER)
 
         # Each by its page.
-        listed = await drill.command("HeliographHeld", "queue", "list", "--json")
-        (hold,) = msgspec.json.decode(listed.out)["holds"]
+        listed = await drill.command("HeliographHeld", "hold", "list", "--json")
+        (hold,) = msgspec.json.decode(listed.out)
         assert hold["reason"] == "the drill"
-        await drill.command("HeliographHeld", "queue", "release", hold["id"])
+        await drill.command("HeliographHeld", "hold", "release", hold["id"])
         shown = await drill.command("HeliographSupplierDown", "supplier", "show", "main")
         assert "main" in shown.out
         await made.smsc.start()

@@ -31,6 +31,7 @@ GROUPS = (
     "quota",
     "whatsapp",
     "queue",
+    "hold",
 )
 ONE = "/console/organizations/{id}"
 ACCOUNT = "/console/whatsapp/accounts/{organization}/{id}"
@@ -127,10 +128,11 @@ PAIRS = {
     "message elsewhere": "/console/messages/{id}/elsewhere",
     "message decide": "/console/messages/{id}/decide",
     "queue list": "/console/queue",
-    "queue hold": "/console/queue/hold",
+    "hold list": "/console/queue",
+    "hold add": "/console/queue/hold",
     "queue withdraw": "/console/queue/withdraw",
     "queue hurry": "/console/queue/{id}/hurry",
-    "queue release": "/console/queue/holds/{id}/release",
+    "hold release": "/console/queue/holds/{id}/release",
     "whatsapp account add": "/console/whatsapp/new",
     "whatsapp account list": "/console/whatsapp",
     "whatsapp account show": ACCOUNT,

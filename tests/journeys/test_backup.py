@@ -99,9 +99,9 @@ async def test_a_backup_under_load_holds_what_was_answered_and_sends_nothing_bef
             assert row["status"] == "accepted"
             # What was under way when the backup was taken is not touched either.
             assert [one for one in await rows(second, waiting) if str(one["id"]) != new] == before
-            held = heliograph("queue", "list", "--data-dir", str(elsewhere / "data"))["holds"]
+            held = heliograph("hold", "list", "--data-dir", str(elsewhere / "data"))
             assert {one["kind"] for one in held} == {"sms", "whatsapp", "webhook"}
-            heliograph("queue", "release", "--all", "--data-dir", str(elsewhere / "data"))
+            heliograph("hold", "release", "--all", "--data-dir", str(elsewhere / "data"))
             await until_true(lambda: rows(second, "SELECT FROM messages WHERE id = $1 AND status = 'delivered'", new))
 
 

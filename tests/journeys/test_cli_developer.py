@@ -180,6 +180,14 @@ async def test_requests_are_listed_shown_and_followed(desk: Desk) -> None:
     assert (one["status"], one["errorCode"]) == (400, "validation_error")
     listed = json.loads((await desk.run("requests", "list", "--status", "4xx", "--limit", "200", "--json")).out)
     assert one["id"] in [other["id"] for other in listed]
+    # The log ends with the latest one, and goes on from there.
+    newest = listed[0]["requestId"]
+    last = (await desk.run("logs", "-n", "1", "-o", "tsv")).out.splitlines()
+    assert [entry.split("\t")[-1] for entry in last] == [newest]
+    followed = await desk.start("logs", "-f", "-n", "2", "--json")
+    await until(lambda: len(followed.out.splitlines()) == 2)
+    assert await followed.stop(signal.SIGINT) == 0
+    assert [json.loads(entry)["id"] for entry in followed.out.splitlines()] == [listed[1]["id"], listed[0]["id"]]
     shown = json.loads((await desk.run("requests", "get", one["id"], "-o", "json")).out)
     assert (shown["id"], "answer" in shown) == (one["id"], True)
     assert "404" in (await desk.run("requests", "get", "01990000-0000-7000-8000-000000000000", status=1)).err

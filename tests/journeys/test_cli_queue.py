@@ -1,4 +1,4 @@
-"""`heliograph queue` as an operator uses it, beside a worker and a supplier."""
+"""`heliograph queue` and `hold` as an operator uses it, beside a worker and a supplier."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def test_what_is_held_waits_across_restarts_until_it_is_released_or_withdr
     cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
     async with installation(database_url, tmp_path) as made, made.serving(), Client(made.base_url, made.key) as client:
         other = await organization(pool)
-        made_hold = await cli("queue", "hold", "--org", "acme", "--reason", "what is this?", "--json")
+        made_hold = await cli("hold", "add", "--org", "acme", "--reason", "what is this?", "--json")
         assert {one["organization"] for one in made_hold.data} == {"Acme"}
         waiting = [UUID(await client.send("+258841230001")), UUID(await client.send("+258841230002"))]
         for _ in range(2):  # a worker, and the one after it
@@ -31,10 +31,12 @@ async def test_what_is_held_waits_across_restarts_until_it_is_released_or_withdr
         assert [await status_of(pool, id) for id in waiting] == ["accepted", "accepted"]
 
         listed = (await cli("queue", "list", "--kind", "sms", "--json")).data
-        assert [(one["organization"], one["rows"], one["held"]) for one in listed["waiting"]] == [("Acme", 2, 2)]
-        assert [one["reason"] for one in listed["holds"]] == ["what is this?"] * 3
+        assert [(one["organization"], one["rows"], one["held"]) for one in listed] == [("Acme", 2, 2)]
+        assert [one["reason"] for one in (await cli("hold", "list", "--json")).data] == ["what is this?"] * 3
         table = await cli("queue", "list")
-        assert ("Acme" in table.out, "Held:" in table.out) == (True, True)
+        assert ("Acme" in table.out, "3 holds are in force" in table.err) == (True, True)
+        tabbed = await cli("hold", "list", "-o", "tsv")
+        assert [line.split("\t")[5] for line in tabbed.out.splitlines()] == ["what is this?"] * 3
         doctor = await cli("doctor", "--url", made.base_url, "--json")
         checks = {one["check"]: one for one in msgspec.json.decode(doctor.out)}
         assert (checks["holds"]["state"], "what is this?" in checks["holds"]["detail"]) == ("warning", True)
@@ -58,16 +60,16 @@ async def test_what_is_held_waits_across_restarts_until_it_is_released_or_withdr
         assert done.data == [{"kind": "sms", "canceled": 1, "ended": 0, "left": 1}]
         assert [await status_of(pool, id) for id in waiting] == ["canceled", "sending"]
 
-        nobody = await cli("queue", "release")
+        nobody = await cli("hold", "release")
         assert (nobody.status, "--all" in nobody.err) == (2, True)
-        assert len((await cli("queue", "release", "--org", "Acme", "--json")).data) == 3
+        assert len((await cli("hold", "release", "--org", "Acme", "--json")).data) == 3
         async with made.working():
             await until_true(lambda: _is(pool, waiting[1], "delivered"))
         assert [await status_of(pool, id) for id in waiting] == ["canceled", "delivered"]
     for wrong, word in (("x", "--older-than"), ("5", "15m"), ("-1h", "--older-than")):
         refused = await cli("queue", "list", "--older-than", wrong)
         assert (refused.status, word in refused.err) == (2, True)
-    assert "no supplier 'none'" in (await cli("queue", "hold", "--supplier", "none")).err
+    assert "no supplier 'none'" in (await cli("hold", "add", "--supplier", "none")).err
 
 
 async def _is(pool: Pool, id: UUID, status: str) -> bool:

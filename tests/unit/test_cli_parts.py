@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import typer
@@ -14,9 +14,16 @@ import typer
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.process.settings import DEFAULT_SECRET_KEY, SettingsError
 from heliograph.cli import app
-from heliograph.cli.terminal.console import record, settings_of, table
+from heliograph.cli.terminal.console import settings_of
 from heliograph.cli.terminal.options import pairs
+from heliograph.cli.terminal.printing import Json, record, show, single, table
 
+WITHOUT_TABLE = {
+    *("up", "api", "worker", "simulate smsc", "simulate graph", "simulate receiver"),
+    *("call", "campaign watch", "whatsapp campaign watch"),
+    *("audit export", "usage month", "contacts export", "optout export", "billing export"),
+    *("rates show", "rates draft", "prices show"),
+}
 KEPT = "the secret key that is kept in the directory"
 OTHER = "another secret key, from the environment"
 URL = "postgresql://somebody@db.example.com/messages"
@@ -99,7 +106,10 @@ def test_every_command_has_an_example_and_prints_json() -> None:
         if not hasattr(command, "list_commands"):
             example = re.search(rf"Examples?:\n +(\S+=\S+ )*{path}\b", command.help)
             assert example, path
-            assert any("--json" in parameter.opts for parameter in command.params), path
+            options = {one for parameter in command.params for one in parameter.opts}
+            assert "--json" in options, path
+            # What prints no records has no table: where it listens, a stream, or a file that is CSV or JSON.
+            assert ("-o" in options) is (path.removeprefix("heliograph ") not in WITHOUT_TABLE), path
             yield path
             return
         for name in command.list_commands(None):
@@ -108,13 +118,42 @@ def test_every_command_has_an_example_and_prints_json() -> None:
     names = {path.split()[1] for path in walk(typer.main.get_command(app), "heliograph")}
     wanted = (
         "up migrate api worker org key sender supplier quota contacts tag campaign message inbound optout webhook queue"
-        " receipts"
+        " receipts hold"
     )
     others = "send guard doctor simulate whatsapp user mail audit usage tag backup restore rekey rates prices margin"
-    others += (
-        " route rule lookup login profile listen trigger requests completion guide person call billing installation"
-    )
+    others += " route rule lookup login profile listen trigger logs requests completion guide person call"
+    others += " billing installation"
     assert names == set(f"{wanted} {others}".split())
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        (["-o", "tsv"], "0198\tTwo words and a tab\n0199\t-\n"),
+        (["-o", "json"], '[{"id":"0198","name":"Two words\\tand a tab"},{"id":"0199","name":""}]\n'),
+        (["--json"], '[{"id":"0198","name":"Two words\\tand a tab"},{"id":"0199","name":""}]\n'),
+        (["-o", "table"], "id    name\n0198  Two words\tand a tab\n0199  -\n"),
+        (["one", "-o", "tsv"], "id\t0198\nname\tTwo words and a tab\n"),
+    ],
+)
+def test_the_form_of_what_is_printed(words: list[str], printed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    records = [{"id": "0198", "name": "Two words\tand a tab"}, {"id": "0199", "name": ""}]
+
+    def command(which: Annotated[str | None, typer.Argument()] = None, json: Json = False) -> None:
+        show(records[0], json) if which else show(records, json, ("id", "name"))
+
+    single("things", command)(words, standalone_mode=False)
+    assert capsys.readouterr().out == printed
+
+
+def test_one_form_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    def command(json: Json = False) -> None:
+        show({"id": 1}, json)
+
+    with pytest.raises(SystemExit) as ended:
+        single("things", command)(["--json", "-o", "tsv"])
+    assert ended.value.code == 2
+    assert "it is JSON with --json" in capsys.readouterr().err
 
 
 def test_pairs() -> None:

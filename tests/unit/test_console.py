@@ -14,7 +14,8 @@ import pytest
 
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.process.settings import OTHERS, Settings, SettingsError, from_environment, unknown_names
-from heliograph.cli.terminal.console import fitted, settings_of
+from heliograph.cli.terminal.console import settings_of
+from heliograph.cli.terminal.printing import fitted
 from heliograph.up import part_environment
 from tests.house.project import ROOT, files
 

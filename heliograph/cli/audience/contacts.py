@@ -19,19 +19,15 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.process import private_files
 from heliograph.cli.terminal.console import (
     DataDir,
-    Json,
     Org,
     Problem,
     acting_for,
-    as_plain,
-    group,
     on_database,
     operator,
     organization,
-    say,
     settings_of,
-    show,
 )
+from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.contacts import exporting, importing, records, sheets, undoing
 from heliograph.contacts.importing import Options, Summary
 from heliograph.contacts.records import Contact, OnDuplicate

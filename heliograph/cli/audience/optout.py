@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from heliograph.base.database.pool import Connection
-from heliograph.cli.terminal.console import DataDir, Json, Org, group, on_database, operator, say, settings_of, show
+from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of
+from heliograph.cli.terminal.printing import Json, group, say, show
 from heliograph.consent import exporting, optouts
 from heliograph.consent.optouts import OptOut
 

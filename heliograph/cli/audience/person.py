@@ -13,18 +13,8 @@ from heliograph.accounts.organizations import Organization
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.process import private_files
-from heliograph.cli.terminal.console import (
-    DataDir,
-    Json,
-    Org,
-    acting_for,
-    group,
-    on_database,
-    organization,
-    say,
-    settings_of,
-    show,
-)
+from heliograph.cli.terminal.console import DataDir, Org, acting_for, on_database, organization, settings_of
+from heliograph.cli.terminal.printing import Json, group, say, show
 from heliograph.privacy import erasure, holdings
 from heliograph.privacy.erasure import Receipt
 from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id

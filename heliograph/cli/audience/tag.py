@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from heliograph.base.database.pool import Connection
-from heliograph.cli.terminal.console import DataDir, Json, Org, group, on_database, operator, settings_of, show
+from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of
+from heliograph.cli.terminal.printing import Json, group, show
 from heliograph.contacts import records, tags
 from heliograph.contacts.tags import Tag, TagChange
 

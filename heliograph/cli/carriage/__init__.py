@@ -1,1 +1,1 @@
-"""Commands that follow a message: sending, looking up, queueing, suppliers, inbound."""
+"""Commands that follow a message: looking up, queueing and holding, suppliers, inbound."""

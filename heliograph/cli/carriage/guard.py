@@ -12,18 +12,15 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import (
     DataDir,
-    Json,
     Org,
     OrgOrAll,
-    as_plain,
-    group,
     moment,
     on_database,
     organization,
     settings_of,
     shell,
-    show,
 )
+from heliograph.cli.terminal.printing import Json, as_plain, group, show
 from heliograph.guard import holds, rules
 from heliograph.guard.holds import Hold
 from heliograph.guard.rules import Rules

@@ -7,19 +7,8 @@ from typing import Annotated
 import typer
 
 from heliograph.base.database.pool import Connection
-from heliograph.cli.terminal.console import (
-    DataDir,
-    Json,
-    Org,
-    as_plain,
-    group,
-    on_database,
-    operator,
-    say,
-    settings_of,
-    shell,
-    show,
-)
+from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of, shell
+from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.sms.received import inbound
 from heliograph.sms.received import unassigned as unassigned_
 from heliograph.sms.received.inbound import Listed

@@ -14,22 +14,8 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.money import decimal
-from heliograph.cli.terminal.console import (
-    DataDir,
-    Json,
-    Org,
-    as_plain,
-    cell,
-    group,
-    moment,
-    on_database,
-    operator,
-    record,
-    settings_of,
-    shell,
-    show,
-    table,
-)
+from heliograph.cli.terminal.console import DataDir, Org, moment, on_database, operator, settings_of, shell
+from heliograph.cli.terminal.printing import Json, as_plain, cell, group, record, show, table
 from heliograph.overview import intervening
 from heliograph.sending.timeline import Timeline
 from heliograph.sms import messages, timeline

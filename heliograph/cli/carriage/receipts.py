@@ -13,18 +13,8 @@ import typer
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.process import private_files
-from heliograph.cli.terminal.console import (
-    DataDir,
-    Json,
-    as_plain,
-    group,
-    moment,
-    on_database,
-    say,
-    settings_of,
-    shell,
-    show,
-)
+from heliograph.cli.terminal.console import DataDir, moment, on_database, settings_of, shell
+from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.reports import reconciliation, unmatched, words
 from heliograph.sms.reports.receipts import Applied

@@ -19,8 +19,9 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.base.money import decimal
 from heliograph.cli.carriage import route_history
-from heliograph.cli.terminal.console import DataDir, Json, Org, as_plain, group, on_database, only, settings_of, show
+from heliograph.cli.terminal.console import DataDir, Org, on_database, only, settings_of
 from heliograph.cli.terminal.console import shell as who
+from heliograph.cli.terminal.printing import Json, as_plain, group, show
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route
 from heliograph.routes.rules import StoredRoute

@@ -9,8 +9,8 @@ from uuid import UUID
 from heliograph.audit import reading
 from heliograph.audit.reading import Recorded
 from heliograph.base.database.pool import Connection
-from heliograph.cli.terminal.console import as_plain
 from heliograph.cli.terminal.console import shell as who
+from heliograph.cli.terminal.printing import as_plain
 from heliograph.routes import rules
 from heliograph.sms.dispatch import routing
 from heliograph.sms.management import rerouting

@@ -11,7 +11,8 @@ import typer
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
-from heliograph.cli.terminal.console import DataDir, Json, as_plain, group, on_database, settings_of, shell, show
+from heliograph.cli.terminal.console import DataDir, on_database, settings_of, shell
+from heliograph.cli.terminal.printing import Json, as_plain, group, show
 from heliograph.senders import numbers, rules
 from heliograph.senders.book import NumberRule, SenderRule
 from heliograph.sms.dispatch import routing, suppliers

@@ -20,17 +20,8 @@ from heliograph.base.errors import NotFound
 from heliograph.base.process.settings import Settings, SettingsError
 from heliograph.cli.carriage import supplier_kinds, supplier_trial
 from heliograph.cli.carriage.supplier_kinds import usage
-from heliograph.cli.terminal.console import (
-    DataDir,
-    Json,
-    as_plain,
-    group,
-    on_database,
-    say,
-    settings_of,
-    shell,
-    show,
-)
+from heliograph.cli.terminal.console import DataDir, on_database, settings_of, shell
+from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
@@ -424,7 +415,7 @@ def _shown(one: Supplier, held: dict[UUID, tuple[int, int, str]], serves: bool, 
     """A supplier as operators see it: everything but its password. `live`: what happens to live messages there."""
     leased, bound, error = held.get(one.id, (0, 0, ""))
     row: dict[str, Any] = as_plain(one)
-    del row["secret"], row["holds"]  # `queue list` shows holds, with what they mean
+    del row["secret"], row["holds"]  # `hold list` shows holds, with what they mean
     return row | {
         "live": "sent" if not one.simulated else "simulated" if serves else "none",
         "address": _address(one),

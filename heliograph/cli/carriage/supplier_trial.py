@@ -18,19 +18,8 @@ from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.process import logs
 from heliograph.base.process.settings import Settings, SettingsError
-from heliograph.cli.terminal.console import (
-    FAILED,
-    DataDir,
-    Json,
-    Problem,
-    cell,
-    on_database,
-    record,
-    settings_of,
-    shell,
-    show,
-    table,
-)
+from heliograph.cli.terminal.console import FAILED, DataDir, Problem, on_database, settings_of, shell
+from heliograph.cli.terminal.printing import Json, cell, record, show, table
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import routing, supplier_pool, suppliers
 from heliograph.sms.dispatch.routing import Supplier

@@ -13,8 +13,9 @@ import msgspec
 import typer
 
 from heliograph.api.routes import OPERATIONS, PREFIX
-from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UrlOption, client, line
-from heliograph.cli.terminal.console import WRONG, DataDir, Json, Problem, show
+from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UrlOption, client
+from heliograph.cli.terminal.console import WRONG, DataDir, Problem
+from heliograph.cli.terminal.printing import JsonOnly, line, show
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 #: Fields of a list's page: what of it are the items, and where the next one begins.
@@ -56,7 +57,7 @@ def command(
     key: KeyOption = None,
     url: UrlOption = None,
     profile: ProfileOption = None,
-    json: Json = False,
+    json: JsonOnly = False,
     data_dir: DataDir = None,
 ) -> None:
     """Call any operation of the API with a key, and print its answer as JSON.
@@ -97,7 +98,7 @@ def _all(api: Client, method: str, path: str, query: dict[str, Any]) -> None:
         if not isinstance(page, dict) or _ITEMS not in page:
             raise Problem("--all is for lists: this answer has no items", WRONG)
         for one in page[_ITEMS]:
-            line(one, None, True, ())
+            line(one, True, ())
         if not page.get(_MORE) or not page.get(_NEXT):
             return
         query["cursor"] = page[_NEXT]

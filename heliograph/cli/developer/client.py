@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import urlencode
 from uuid import uuid4
 
-import msgspec
 import typer
 
 from heliograph.cli.developer import profiles
-from heliograph.cli.terminal.console import WRONG, Problem, as_plain, cell, show
+from heliograph.cli.terminal.console import WRONG, Problem
 from heliograph.cli.terminal.http import address, ask
 
 KeyOption = Annotated[
@@ -38,10 +37,6 @@ ProfileOption = Annotated[
         show_default=False,
         help="Profile of `heliograph login`. Defaults to the current one.",
     ),
-]
-Output = Annotated[
-    Literal["table", "json", "tsv"] | None,
-    typer.Option("--output", "-o", show_default="table", help="Form of the output."),
 ]
 
 
@@ -97,25 +92,3 @@ def refusal(status: int, answer: Any) -> str:
         return f"the API refused it: {status} {error['code']}: {error['message']}"
     except (TypeError, KeyError):
         return f"the API answered {status}"
-
-
-def output(data: Any, form: str | None, json: bool, columns: tuple[str, ...]) -> None:
-    """Print records as the options say; `columns` of a table and of TSV."""
-    if form == "tsv":
-        rows = as_plain(data)
-        for row in rows if isinstance(rows, list) else [rows]:
-            print("\t".join(_flat(cell(row.get(name))) for name in columns), flush=True)
-    else:
-        show(data, json or form == "json", columns)
-
-
-def line(data: Mapping[str, Any], form: str | None, json: bool, columns: tuple[str, ...]) -> None:
-    """Print one record of a stream on a line of its own."""
-    if json or form == "json":
-        print(msgspec.json.encode(as_plain(data)).decode(), flush=True)
-    else:
-        print(("\t" if form == "tsv" else "  ").join(_flat(cell(data.get(name))) for name in columns), flush=True)
-
-
-def _flat(text: str) -> str:
-    return text.replace("\t", " ").replace("\n", " ")

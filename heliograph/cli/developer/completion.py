@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 from typer.completion import get_completion_script
 
-from heliograph.cli.terminal.console import Json, show
+from heliograph.cli.terminal.printing import Json, show
 
 
 def command(

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 import uvloop
 
-from heliograph.cli.terminal.console import Json, Problem, say, show
+from heliograph.cli.terminal.console import Problem
+from heliograph.cli.terminal.printing import Json, say, show
 from heliograph.serve import serve_guide
 
 

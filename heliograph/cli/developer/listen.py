@@ -22,9 +22,10 @@ import typer
 from heliograph.base.database import clock
 from heliograph.base.process import private_files
 from heliograph.cli.developer import profiles
-from heliograph.cli.developer.client import Client, KeyOption, Output, ProfileOption, UrlOption, client, line, refusal
-from heliograph.cli.terminal.console import UNREACHABLE, WRONG, DataDir, Json, Problem, moment, say
+from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UrlOption, client, refusal
+from heliograph.cli.terminal.console import UNREACHABLE, WRONG, DataDir, Problem, moment
 from heliograph.cli.terminal.http import exchange
+from heliograph.cli.terminal.printing import Json, line, say
 from heliograph.webhooks.delivery import signing
 
 #: Seconds between two questions while there is nothing new, after a failure, and between two signs of life.
@@ -61,7 +62,6 @@ def command(
     key: KeyOption = None,
     url: UrlOption = None,
     profile: ProfileOption = None,
-    form: Output = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -96,7 +96,7 @@ def command(
                 answer = receiver.post(event) if receiver is not None else ""
                 shown = {"at": event["timestamp"], "type": event["type"], "id": event["id"], "answer": answer}
                 whole = {"event": event, "answer": answer or None}
-                line(whole if json or form == "json" else shown | {"subject": _subject(event)}, form, json, COLUMNS)
+                line(whole if json else shown | {"subject": _subject(event)}, json, COLUMNS)
             private_files.write(place, msgspec.json.encode(Position(page["nextCursor"], query["dateFrom"])))
     except KeyboardInterrupt:
         say("Stopped. --resume continues here.")

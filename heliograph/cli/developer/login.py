@@ -11,8 +11,9 @@ import typer
 from heliograph.cli.developer import profiles
 from heliograph.cli.developer.client import Client, UrlOption, refusal
 from heliograph.cli.developer.profiles import DEFAULT, Profile
-from heliograph.cli.terminal.console import WRONG, DataDir, Json, Problem, say, show
+from heliograph.cli.terminal.console import WRONG, DataDir, Problem
 from heliograph.cli.terminal.http import address
+from heliograph.cli.terminal.printing import Json, say, show
 
 
 def command(

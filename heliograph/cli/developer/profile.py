@@ -8,8 +8,8 @@ import msgspec
 import typer
 
 from heliograph.cli.developer import profiles
-from heliograph.cli.developer.client import Output, output
-from heliograph.cli.terminal.console import Json, Problem, group, say
+from heliograph.cli.terminal.console import Problem
+from heliograph.cli.terminal.printing import Json, group, say, show
 
 app = group("List, choose and remove the installations that `heliograph login` remembers.")
 
@@ -17,7 +17,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the profile."
 
 
 @app.command("list")
-def list_(form: Output = None, json: Json = False) -> None:
+def list_(json: Json = False) -> None:
     """List the profiles; keys are cut.
 
     \b
@@ -29,7 +29,7 @@ def list_(form: Output = None, json: Json = False) -> None:
         {"profile": name, "url": one.url, "key": one.shown_key, "is_current": name == known.current}
         for name, one in sorted(known.profiles.items())
     ]
-    output(shown, form, json, ("profile", "url", "key", "is_current"))
+    show(shown, json, ("profile", "url", "key", "is_current"))
 
 
 @app.command("use")
@@ -43,7 +43,7 @@ def use(name: Name, json: Json = False) -> None:
     known = profiles.read()
     profiles.get(name)
     profiles.write(msgspec.structs.replace(known, current=name))
-    output([{"profile": name, "is_current": True}], None, json, ("profile", "is_current"))
+    show([{"profile": name, "is_current": True}], json, ("profile", "is_current"))
 
 
 @app.command("remove")
@@ -59,5 +59,5 @@ def remove(name: Name, json: Json = False) -> None:
         raise Problem(f"there is no profile {name!r}")
     left = {other: one for other, one in known.profiles.items() if other != name}
     profiles.write(msgspec.structs.replace(known, profiles=left))
-    output([{"profile": name, "removed": True}], None, json, ("profile", "removed"))
+    show([{"profile": name, "removed": True}], json, ("profile", "removed"))
     say("Its API key stays valid until it is revoked.")

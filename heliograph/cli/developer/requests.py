@@ -8,8 +8,9 @@ from urllib.parse import quote
 
 import typer
 
-from heliograph.cli.developer.client import KeyOption, Output, ProfileOption, UrlOption, client, line, output
-from heliograph.cli.terminal.console import DataDir, Json, group, say
+from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UrlOption, client
+from heliograph.cli.terminal.console import DataDir
+from heliograph.cli.terminal.printing import Json, group, line, say, show
 
 app = group("Requests that changed something or were refused, from the API's log. Uses the API with a key.")
 
@@ -30,7 +31,6 @@ def list_(
     key: KeyOption = None,
     url: UrlOption = None,
     profile: ProfileOption = None,
-    form: Output = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -41,7 +41,7 @@ def list_(
       heliograph requests list --status 4xx
     """
     api = client(key, url, profile, data_dir)
-    output(api.ask("GET", "/requests", query={"limit": limit, "statusClass": status})["items"], form, json, COLUMNS)
+    show(api.ask("GET", "/requests", query={"limit": limit, "statusClass": status})["items"], json, COLUMNS)
 
 
 @app.command("get")
@@ -50,7 +50,6 @@ def get(
     key: KeyOption = None,
     url: UrlOption = None,
     profile: ProfileOption = None,
-    form: Output = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -61,7 +60,7 @@ def get(
       heliograph requests get 0198c1c7-7d5e-7cc3-98c9-5a1f7b0c2d3e
     """
     api = client(key, url, profile, data_dir)
-    output(api.ask("GET", f"/requests/{quote(request, safe='')}")["request"], form, json, (*COLUMNS, "body", "answer"))
+    show(api.ask("GET", f"/requests/{quote(request, safe='')}")["request"], json, (*COLUMNS, "body", "answer"))
 
 
 @app.command("tail")
@@ -70,7 +69,6 @@ def tail(
     key: KeyOption = None,
     url: UrlOption = None,
     profile: ProfileOption = None,
-    form: Output = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -82,18 +80,23 @@ def tail(
     """
     api = client(key, url, profile, data_dir)
     say(f"Requests to {api.base_url}. Stop with Ctrl-C.")
+    follow(api, status, json, first=0)
+
+
+def follow(api: Client, status: str | None, json: bool, *, first: int) -> None:
+    """Print the `first` latest requests, and then those that come, oldest first, until interrupted."""
     known: dict[str, None] = {}
-    is_first = True
+    shown = first
     try:
         while True:
-            answer = api.ask("GET", "/requests", query={"limit": LOOK, "statusClass": status})
-            for one in reversed(answer["items"]):
-                if one["id"] not in known and not is_first:
-                    line(one, form, json, COLUMNS)
+            page = api.ask("GET", "/requests", query={"limit": LOOK, "statusClass": status})["items"]
+            for at, one in reversed(list(enumerate(page))):
+                if one["id"] not in known and at < shown:
+                    line(one, json, COLUMNS)
                 known[one["id"]] = None
             for old in list(known)[:-KNOWN]:
                 del known[old]
-            is_first = False
+            shown = LOOK
             time.sleep(POLL)
     except KeyboardInterrupt:
         say("Stopped.")

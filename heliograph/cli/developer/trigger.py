@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from heliograph.cli.developer.client import Client, KeyOption, Output, ProfileOption, UrlOption, client, output
-from heliograph.cli.terminal.console import WRONG, DataDir, Json, Problem, say
+from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UrlOption, client
+from heliograph.cli.terminal.console import WRONG, DataDir, Problem
+from heliograph.cli.terminal.printing import Json, say, show
 
 #: What the last digits of a number make of a message of a test key: docs/api.md.
 NUMBERS = {
@@ -24,7 +25,6 @@ def command(
     key: KeyOption = None,
     url: UrlOption = None,
     profile: ProfileOption = None,
-    form: Output = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -42,7 +42,7 @@ def command(
     if not api.is_test:
         raise Problem("events are triggered with a test key, which begins with hg_test_: nobody gets a message", WRONG)
     made = _tested(api) if event == TEST else [_sent(api, event)]
-    output(made, form, json, ("event", "id", "of"))
+    show(made, json, ("event", "id", "of"))
     say("`heliograph listen` shows it in a moment.")
 
 

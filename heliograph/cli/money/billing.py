@@ -15,18 +15,8 @@ from heliograph.base.csv_files import unguarded
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.process import private_files
-from heliograph.cli.terminal.console import (
-    DataDir,
-    Json,
-    Problem,
-    as_plain,
-    group,
-    on_database,
-    say,
-    settings_of,
-    shell,
-    show,
-)
+from heliograph.cli.terminal.console import DataDir, Problem, on_database, settings_of, shell
+from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.overview.installation import billing
 from heliograph.overview.installation.billing import Locked, Month
 from heliograph.overview.usage import month_of

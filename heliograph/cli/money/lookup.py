@@ -13,7 +13,8 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.money import decimal
-from heliograph.cli.terminal.console import DataDir, Json, Problem, group, on_database, settings_of, shell, show
+from heliograph.cli.terminal.console import DataDir, Problem, on_database, settings_of, shell
+from heliograph.cli.terminal.printing import Json, group, show
 from heliograph.networks import asked
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.lookups import accounts, asking, forms

@@ -12,7 +12,8 @@ from heliograph.base import csv_files
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.money import decimal
-from heliograph.cli.terminal.console import DataDir, Json, OrgOrAll, only, settings_of, show
+from heliograph.cli.terminal.console import DataDir, OrgOrAll, only, settings_of
+from heliograph.cli.terminal.printing import Json, show
 from heliograph.cli.terminal.reports import on_reader
 from heliograph.prices import margins
 from heliograph.prices.margins import PARTS, Line

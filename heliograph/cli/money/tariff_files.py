@@ -11,7 +11,8 @@ import typer
 
 from heliograph.base.database.clock import iso
 from heliograph.base.money import decimal
-from heliograph.cli.terminal.console import Problem, as_plain, say, show
+from heliograph.cli.terminal.console import Problem
+from heliograph.cli.terminal.printing import as_plain, say, show
 from heliograph.prices.rows import COLUMNS, TariffInvalid, read, write
 from heliograph.prices.tariff import Rate
 from heliograph.prices.tariffs import Difference, Imported, Listed

@@ -9,7 +9,8 @@ import typer
 from heliograph.accounts import installation
 from heliograph.accounts.installation import Installation
 from heliograph.base.database.pool import Connection
-from heliograph.cli.terminal.console import DataDir, Json, group, on_database, settings_of, shell, show
+from heliograph.cli.terminal.console import DataDir, on_database, settings_of, shell
+from heliograph.cli.terminal.printing import Json, group, show
 
 app = group("Show and set what holds for the whole installation: its name, announcement, links and four eyes.")
 

@@ -15,21 +15,17 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import (
     DataDir,
-    Json,
     Org,
     OrgOrAll,
     acting_for,
-    as_plain,
-    group,
     moment,
     on_database,
     only,
     operator,
-    say,
     settings_of,
-    show,
     with_organization,
 )
+from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 
 app = group("Create, list, rotate, rename, suspend, resume and revoke API keys.")
 

@@ -8,16 +8,8 @@ from uuid import UUID
 import typer
 
 from heliograph.base.database.pool import Connection
-from heliograph.cli.terminal.console import (
-    DataDir,
-    Json,
-    group,
-    on_database,
-    organization,
-    settings_of,
-    shell,
-    show,
-)
+from heliograph.cli.terminal.console import DataDir, on_database, organization, settings_of, shell
+from heliograph.cli.terminal.printing import Json, group, show
 from heliograph.overview.installation import notes
 
 app = group("List, write and remove operators' notes on an organization, which it never reads.")

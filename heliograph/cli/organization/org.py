@@ -13,18 +13,8 @@ from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.cli.organization import notes, send_defaults
-from heliograph.cli.terminal.console import (
-    DataDir,
-    Json,
-    as_plain,
-    group,
-    moment,
-    on_database,
-    organization,
-    settings_of,
-    shell,
-    show,
-)
+from heliograph.cli.terminal.console import DataDir, moment, on_database, organization, settings_of, shell
+from heliograph.cli.terminal.printing import Json, as_plain, group, show
 
 app = group("Create, show, rename, configure, suspend and resume organizations, and assign plans.")
 app.add_typer(notes.app, name="note")

@@ -10,18 +10,8 @@ import typer
 from heliograph.accounts import quota, spending
 from heliograph.accounts.quota import Quota
 from heliograph.base.database.pool import Connection
-from heliograph.cli.terminal.console import (
-    DataDir,
-    Json,
-    Org,
-    as_plain,
-    group,
-    on_database,
-    organization,
-    settings_of,
-    shell,
-    show,
-)
+from heliograph.cli.terminal.console import DataDir, Org, on_database, organization, settings_of, shell
+from heliograph.cli.terminal.printing import Json, as_plain, group, show
 from heliograph.sms import refunds
 
 app = group("Grant, adjust and show the message quota of an organization, and say what is refunded.")

@@ -10,7 +10,8 @@ import typer
 from heliograph.accounts import send_defaults
 from heliograph.accounts.send_defaults import SendDefaults
 from heliograph.base.database.pool import Connection
-from heliograph.cli.terminal.console import DataDir, Json, on_database, organization, settings_of, shell, show
+from heliograph.cli.terminal.console import DataDir, on_database, organization, settings_of, shell
+from heliograph.cli.terminal.printing import Json, show
 
 Which = Annotated[str, typer.Argument(metavar="ORG", help="Organization, by id or name.")]
 

@@ -11,18 +11,16 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import (
     DataDir,
-    Json,
     Org,
     OrgOrAll,
-    group,
     on_database,
     only,
     operator,
     settings_of,
     shell,
-    show,
     with_organization,
 )
+from heliograph.cli.terminal.printing import Json, group, show
 from heliograph.senders import registrations
 from heliograph.senders.registrations import Registered
 from heliograph.sms.accepting import sender_ids, sender_questions

@@ -9,18 +9,8 @@ import typer
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.process import private_files
-from heliograph.cli.terminal.console import (
-    DataDir,
-    Json,
-    Org,
-    as_plain,
-    group,
-    operator,
-    say,
-    settings_of,
-    shell,
-    show,
-)
+from heliograph.cli.terminal.console import DataDir, Org, operator, settings_of, shell
+from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.cli.terminal.reports import on_reader
 from heliograph.overview import usage
 

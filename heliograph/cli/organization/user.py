@@ -11,19 +11,16 @@ from heliograph.base.errors import NotFound
 from heliograph.base.process.settings import Settings
 from heliograph.cli.terminal.console import (
     DataDir,
-    Json,
     Org,
     OrgOrAll,
     acting_for,
-    group,
     on_database,
     only,
     organization,
-    say,
     settings_of,
     shell,
-    show,
 )
+from heliograph.cli.terminal.printing import Json, group, say, show
 from heliograph.people import links, memberships, roles, users
 from heliograph.people.operators import accounts
 from heliograph.people.operators import roles as operator_roles

@@ -14,20 +14,8 @@ from heliograph.audit.actions import ACTIONS
 from heliograph.audit.reading import Filter
 from heliograph.base.database.pool import Connection
 from heliograph.base.process import private_files
-from heliograph.cli.terminal.console import (
-    DataDir,
-    Json,
-    OrgOrAll,
-    as_plain,
-    group,
-    moment,
-    on_database,
-    only,
-    say,
-    settings_of,
-    shell,
-    show,
-)
+from heliograph.cli.terminal.console import DataDir, OrgOrAll, moment, on_database, only, settings_of, shell
+from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.cli.terminal.reports import on_reader
 
 app = group("List and export the audit log: who changed what, when and from where.")

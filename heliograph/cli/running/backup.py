@@ -13,18 +13,8 @@ import typer
 from heliograph.backup import restoring, store, taking
 from heliograph.backup.store import Backup, BackupError, Secrets
 from heliograph.base.embedded import copies
-from heliograph.cli.terminal.console import (
-    DataDir,
-    Json,
-    Problem,
-    connection,
-    embedded_home,
-    group,
-    say,
-    settings_of,
-    shell,
-    show,
-)
+from heliograph.cli.terminal.console import DataDir, Problem, connection, embedded_home, settings_of, shell
+from heliograph.cli.terminal.printing import Json, group, say, show
 
 app = group("Take, list and verify backups.")
 COLUMNS = ("taken_at", "kind", "bytes", "has_secrets", "path")

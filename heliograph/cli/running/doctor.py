@@ -13,8 +13,9 @@ from heliograph.base.checks import Check
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.process import logs
 from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key
-from heliograph.cli.terminal.console import FAILED, DataDir, Json, Problem, connection, settings_of, show
+from heliograph.cli.terminal.console import FAILED, DataDir, Problem, connection, settings_of
 from heliograph.cli.terminal.http import address, ask
+from heliograph.cli.terminal.printing import Json, show
 
 
 def command(

@@ -11,7 +11,8 @@ from heliograph.base.ids import uuid7
 from heliograph.base.network import smtp
 from heliograph.base.network.smtp import Letter, Unsent
 from heliograph.base.process.settings import from_environment
-from heliograph.cli.terminal.console import FAILED, Json, Problem, group, say, show
+from heliograph.cli.terminal.console import FAILED, Problem
+from heliograph.cli.terminal.printing import Json, group, say, show
 from heliograph.mail.work import sender_of
 from heliograph.people.mailing import texts
 

@@ -9,7 +9,8 @@ import typer
 from heliograph import rekeying
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
-from heliograph.cli.terminal.console import FAILED, DataDir, Json, on_database, say, settings_of, shell, show
+from heliograph.cli.terminal.console import FAILED, DataDir, on_database, settings_of, shell
+from heliograph.cli.terminal.printing import Json, say, show
 
 
 def command(

@@ -17,7 +17,8 @@ from heliograph.base.embedded.server import default_data_dir
 from heliograph.base.process import private_files
 from heliograph.base.process.settings import from_environment
 from heliograph.cli.running.backup import PassphraseFile, passphrase_of
-from heliograph.cli.terminal.console import Json, Problem, moment, say, shell, show
+from heliograph.cli.terminal.console import Problem, moment, shell
+from heliograph.cli.terminal.printing import Json, say, show
 
 
 def command(
@@ -39,7 +40,7 @@ def command(
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> None:
-    """Restore a backup into an empty place. All outgoing work is held until `heliograph queue release`.
+    """Restore a backup into an empty place. All outgoing work is held until `heliograph hold release`.
 
     A backup of `heliograph up` is restored into --data-dir; a dump into the database of HELIOGRAPH_DATABASE_URL. What
     was sent after the backup was taken would otherwise be sent again: look with `heliograph queue list`, withdraw what
@@ -74,7 +75,7 @@ def command(
         say("The secret key was not restored. Set HELIOGRAPH_SECRET_KEY to the one of before, or put the file back.")
     elif found.manifest.kind == "dump":
         say("Set HELIOGRAPH_SECRET_KEY to the one of before; the backup holds it for a data directory only.")
-    say("All outgoing work is held. Inspect it with `heliograph queue list`; then `heliograph queue release --all`.")
+    say("All outgoing work is held. Inspect it with `heliograph queue list`; then `heliograph hold release --all`.")
 
 
 async def _into_database(found: store.Backup) -> Restored:

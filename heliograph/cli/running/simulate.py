@@ -10,8 +10,9 @@ import typer
 import uvloop
 
 from heliograph.base.process.signals import stopping
-from heliograph.cli.terminal.console import Json, Problem, as_plain, group, say, show
+from heliograph.cli.terminal.console import Problem
 from heliograph.cli.terminal.options import options_of
+from heliograph.cli.terminal.printing import JsonOnly, as_plain, group, say, show
 from heliograph.simulators import receiver
 from heliograph.simulators.graph.simulator import GraphOptions, GraphSimulator, Setup
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
@@ -31,7 +32,7 @@ def smsc(
     given: dict[str, Any],
     config: Annotated[Path | None, typer.Option(help="JSON file {options: {...}}. Flags take precedence.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
-    json: Json = False,
+    json: JsonOnly = False,
 ) -> None:
     """Run an SMPP 3.4 SMSC with configurable faults. Ctrl-C stops it.
 
@@ -89,7 +90,7 @@ def graph(
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
-    json: Json = False,
+    json: JsonOnly = False,
 ) -> None:
     """Run a simulation of Meta's Graph API for WhatsApp with configurable faults. Ctrl-C stops it.
 
@@ -184,7 +185,7 @@ def receive(
     ledger: Annotated[Path | None, typer.Option(help="File to append a line to for each event received.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed for random choices.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not print a line for each callback.")] = False,
-    json: Json = False,
+    json: JsonOnly = False,
 ) -> None:
     """Receive webhook callbacks, verify their signatures and print a line for each. Ctrl-C stops it.
 

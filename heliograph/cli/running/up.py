@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 import uvloop
 
-from heliograph.cli.terminal.console import Problem, say, show
+from heliograph.cli.terminal.console import Problem
+from heliograph.cli.terminal.printing import say, show
 from heliograph.up import UpError, UpOptions, Welcome, up, welcome
 
 

@@ -10,14 +10,15 @@ import uvloop
 from heliograph.base.process import spans, supervised
 from heliograph.base.process.settings import Settings
 from heliograph.base.process.signals import stopping
-from heliograph.cli.terminal.console import DataDir, Json, show
+from heliograph.cli.terminal.console import DataDir
+from heliograph.cli.terminal.printing import JsonOnly, show
 from heliograph.cli.terminal.process import begin, prepared
 from heliograph.worker import work
 
 log = structlog.get_logger()
 
 
-def command(json: Json = False, data_dir: DataDir = None) -> None:
+def command(json: JsonOnly = False, data_dir: DataDir = None) -> None:
     """Send messages, process receipts and deliver webhooks. Any number of workers can share a database.
 
     \b

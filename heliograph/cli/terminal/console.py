@@ -1,7 +1,7 @@
-"""What every command shares: finding the database, printing results, and exiting on an expected refusal.
+"""What every command shares: finding the database, and exiting on an expected refusal.
 
-Data goes to stdout, as JSON with `--json`; everything else goes to stderr. Exit status: 0 done, 1 refused or not
-found, 2 wrong usage or settings, 3 something that is needed (mostly the database) cannot be reached.
+Exit status: 0 done, 1 refused or not found, 2 wrong usage or settings, 3 something that is needed (mostly the
+database) cannot be reached.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import contextlib
 import getpass
 import io
 import os
-import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from json import dumps, loads
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
@@ -23,13 +21,12 @@ from uuid import UUID
 import asyncpg
 import msgspec
 import typer
-from typer.core import TyperGroup
 
 from heliograph.accounts import organizations
 from heliograph.accounts.organizations import Organization
 from heliograph.base.actor import Actor, Who
 from heliograph.base.database import url as database_url
-from heliograph.base.database.clock import ClockDiffers, iso
+from heliograph.base.database.clock import ClockDiffers
 from heliograph.base.database.migrate import ForeignSchema, MigrationError
 from heliograph.base.database.pool import Connection, follow_clock, is_down
 from heliograph.base.embedded.install import PostgresError
@@ -37,13 +34,11 @@ from heliograph.base.embedded.server import default_data_dir, owner_url_of, url_
 from heliograph.base.errors import Refusal
 from heliograph.base.network.connecting import connect
 from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key, from_environment, unknown_names
+from heliograph.cli.terminal.printing import as_plain, say
 
 Result = TypeVar("Result")
 
 FAILED, WRONG, UNREACHABLE = 1, 2, 3
-#: What a cut column of a table keeps at least.
-NARROWEST = 12
-Json = Annotated[bool, typer.Option("--json", help="Print data as JSON on stdout, and everything else on stderr.")]
 DataDir = Annotated[
     Path | None,
     typer.Option(
@@ -75,25 +70,6 @@ class Problem(Exception):
     def __init__(self, text: str, exit_status: int = FAILED) -> None:
         super().__init__(text)
         self.exit_status = exit_status
-
-
-def group(help: str, *, cls: type[TyperGroup] | None = None) -> typer.Typer:
-    """A command with subcommands. Plain text, no shell completion: both cost time at every start."""
-    return typer.Typer(
-        help=help,
-        cls=cls,
-        no_args_is_help=True,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-    )
-
-
-def single(name: str, function: Callable[..., None]) -> typer.Typer:
-    """A command without subcommands."""
-    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(name)(function)
-    return app
 
 
 def settings_of(
@@ -221,21 +197,6 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def show(data: Any, json: bool, columns: Sequence[str] = ()) -> None:
-    """Print a record, or a list of records as a table of `columns`; as JSON, records are whole."""
-    plain = as_plain(data)
-    if json:
-        print(_speakable(msgspec.json.encode(plain).decode()), flush=True)
-    elif isinstance(plain, list):
-        if plain:
-            cells = [[cell(row.get(name)) for name in columns] for row in plain]
-            print(fitted(cells, columns, _width()))
-        else:
-            say("Nothing to show.")
-    else:
-        print(record(plain))
-
-
 def moment(text: str, option: str) -> datetime:
     """Parse a time written by an operator into UTC. Raises typer.BadParameter on `option`."""
     try:
@@ -245,80 +206,6 @@ def moment(text: str, option: str) -> datetime:
     if at.tzinfo is None:
         raise typer.BadParameter("needs a time zone: add Z for UTC", param_hint=option)
     return at.astimezone(UTC)
-
-
-def say(line: str) -> None:
-    """A line of text for people."""
-    print(line, file=sys.stderr, flush=True)
-
-
-def as_plain(data: Any) -> Any:
-    """Convert to JSON types; times as the API writes them."""
-    if isinstance(data, msgspec.Struct):
-        return {name: as_plain(getattr(data, name)) for name in data.__struct_fields__}
-    if isinstance(data, Mapping):
-        return {str(name): as_plain(value) for name, value in data.items()}
-    if isinstance(data, list | tuple | set | frozenset):
-        return [as_plain(value) for value in data]
-    if isinstance(data, datetime):
-        return iso(data)
-    if isinstance(data, UUID | Path):
-        return str(data)
-    return data
-
-
-def table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
-    """Columns aligned under their names."""
-    lines = [[name.replace("_", " ") for name in columns], *rows]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
-
-
-def fitted(rows: Sequence[Sequence[str]], columns: Sequence[str], width: int | None) -> str:
-    """A table of at most `width` characters per line; None: unlimited.
-
-    The widest texts are cut first. Ids stay whole, as they are copied from the table; if
-    it still does not fit, each row becomes a record with one line per value.
-    """
-    widths = [max(len(name), *(len(row[at]) for row in rows)) for at, name in enumerate(columns)]
-    if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
-        return table(rows, columns)
-    least = [
-        widths[at] if name == "id" or name.endswith("_id") else min(widths[at], max(len(name), NARROWEST))
-        for at, name in enumerate(columns)
-    ]
-    if sum(least) + 2 * (len(least) - 1) > width:
-        return "\n\n".join(record(dict(zip(columns, row, strict=True))) for row in rows)
-    while sum(widths) + 2 * (len(widths) - 1) > width:
-        at = max((at for at in range(len(widths)) if widths[at] > least[at]), key=lambda at: widths[at])
-        widths[at] -= 1
-    return table([[_cut(text, most) for text, most in zip(row, widths, strict=True)] for row in rows], columns)
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 3] + "..."
-
-
-def _width() -> int | None:
-    """Width of the terminal; None if stdout is a file or a pipe, which gets everything."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def _speakable(json: str) -> str:
-    """JSON that stdout can encode: in an ASCII locale, other characters become JSON escapes."""
-    try:
-        json.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:
-        return dumps(loads(json), separators=(",", ":"))
-    return json
-
-
-def record(values: Mapping[str, Any]) -> str:
-    """One line per value."""
-    width = max((len(name) for name in values), default=0)
-    return "\n".join(f"{name.replace('_', ' '):<{width}}  {cell(value)}" for name, value in values.items())
 
 
 def run(app: typer.Typer) -> None:
@@ -366,19 +253,6 @@ def _refusal(refusal: Refusal) -> str:
     text = "; ".join(fields) or refusal.message
     known = ", ".join(f"{name}: {value}" for name, value in as_plain(details).items() if value is not None)
     return f"{text.rstrip('.')} ({known})" if known else text
-
-
-def cell(value: Any) -> str:
-    """Format a value on one line."""
-    if value is None or value == "" or value == []:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return ", ".join(cell(one) for one in value)
-    if isinstance(value, dict):
-        return ", ".join(f"{name}={cell(one)}" for name, one in value.items())
-    return str(value)
 
 
 def _read(path: Path) -> str:

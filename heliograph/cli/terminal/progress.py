@@ -12,7 +12,8 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
 from heliograph.campaigns import record
 from heliograph.campaigns.record import Campaign
-from heliograph.cli.terminal.console import Problem, connection, on_database, only, operator, show
+from heliograph.cli.terminal.console import Problem, connection, on_database, only, operator
+from heliograph.cli.terminal.printing import show
 
 #: Seconds between two looks of `follow`.
 LOOK = 1.0

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
 from heliograph.base.standby.readers import Unread, reached
-from heliograph.cli.terminal.console import Result, connection, say
+from heliograph.cli.terminal.console import Result, connection
+from heliograph.cli.terminal.printing import say
 
 
 def on_reader(work: Callable[[Connection], Awaitable[Result]], settings: Settings) -> Result:

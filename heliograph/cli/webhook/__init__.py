@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.cli.terminal.console import group
+from heliograph.cli.terminal.printing import group
 from heliograph.cli.webhook import catcher, deliveries, endpoints
 
 app = group(

@@ -9,18 +9,8 @@ import typer
 
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
-from heliograph.cli.terminal.console import (
-    DataDir,
-    Json,
-    Org,
-    as_plain,
-    group,
-    on_database,
-    operator,
-    say,
-    settings_of,
-    show,
-)
+from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of
+from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.cli.webhook.kit import Mode
 from heliograph.webhooks import catcher, endpoints
 from heliograph.webhooks.delivery.catching import MOST

@@ -11,18 +11,8 @@ import msgspec
 import typer
 
 from heliograph.base.database.pool import Connection
-from heliograph.cli.terminal.console import (
-    DataDir,
-    Json,
-    Org,
-    as_plain,
-    group,
-    on_database,
-    operator,
-    say,
-    settings_of,
-    show,
-)
+from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of
+from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.cli.webhook.kit import EndpointId, Mode, owner
 from heliograph.webhooks import changing, endpoints, figures
 from heliograph.webhooks.changing import Changes
@@ -127,8 +117,8 @@ def show_one(
     show(as_plain(health.endpoint) | {name: as_plain(value) for name, value in told.items()}, json)
 
 
-@app.command("change")
-def change(
+@app.command("update")
+def update(
     id: EndpointId,
     url: Annotated[str | None, typer.Option(help="Another URL.")] = None,
     event: Annotated[
@@ -147,7 +137,7 @@ def change(
 
     \b
     Example:
-      heliograph webhook change 0199c0de-0000-7000-8000-000000000000 --url https://example.com/new --enable
+      heliograph webhook update 0199c0de-0000-7000-8000-000000000000 --url https://example.com/new --enable
     """
     asked = Changes(
         url=url, subscribed_events=event, description=description, disabled=_inverse(enable), recover=recover or None

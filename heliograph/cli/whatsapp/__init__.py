@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.cli.terminal.console import group
+from heliograph.cli.terminal.printing import group
 from heliograph.cli.whatsapp import accounts, campaign, inbound, mirror, wallet
 
 app = group("WhatsApp accounts, numbers, templates, wallets, rates, campaigns and callbacks from Meta.")

@@ -11,18 +11,8 @@ import typer
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings, SettingsError
-from heliograph.cli.terminal.console import (
-    DataDir,
-    Json,
-    Org,
-    group,
-    on_database,
-    operator,
-    say,
-    settings_of,
-    shell,
-    show,
-)
+from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of, shell
+from heliograph.cli.terminal.printing import Json, group, say, show
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.whatsapp.dispatch import holds

@@ -13,18 +13,8 @@ from heliograph.campaigns import filling, plan, record
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.campaigns.channels.whatsapp import Wish
 from heliograph.campaigns.record import Campaign
-from heliograph.cli.terminal.console import (
-    DataDir,
-    Json,
-    Org,
-    OrgOrAll,
-    group,
-    moment,
-    on_database,
-    operator,
-    settings_of,
-    show,
-)
+from heliograph.cli.terminal.console import DataDir, Org, OrgOrAll, moment, on_database, operator, settings_of
+from heliograph.cli.terminal.printing import Json, JsonOnly, group, show
 from heliograph.cli.terminal.progress import follow, id_of, listed
 from heliograph.whatsapp.mirror import onboarding
 
@@ -158,7 +148,7 @@ def show_(which: Which, org: Org = None, json: Json = False, data_dir: DataDir =
 
 
 @app.command("watch")
-def watch(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+def watch(which: Which, org: Org = None, json: JsonOnly = False, data_dir: DataDir = None) -> None:
     """Follow a campaign until it has ended; with --json, print its record each time it changes.
 
     \b

@@ -13,20 +13,9 @@ import typer
 from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, open_pool
-from heliograph.cli.terminal.console import (
-    DataDir,
-    Json,
-    Org,
-    Problem,
-    group,
-    on_database,
-    operator,
-    say,
-    settings_of,
-    shell,
-    show,
-)
+from heliograph.cli.terminal.console import DataDir, Org, Problem, on_database, operator, settings_of, shell
 from heliograph.cli.terminal.http import address, exchange
+from heliograph.cli.terminal.printing import Json, group, say, show
 from heliograph.whatsapp.callbacks import dead_letters, inbox, simulated
 from heliograph.whatsapp.callbacks.simulated import Callback, Number
 from heliograph.whatsapp.mirror import apps

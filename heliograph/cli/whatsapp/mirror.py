@@ -13,17 +13,15 @@ from heliograph.base.database.pool import Connection, Pool, open_pool
 from heliograph.base.process.settings import Settings
 from heliograph.cli.terminal.console import (
     DataDir,
-    Json,
     Org,
     Problem,
-    group,
     no_database,
     on_database,
     operator,
     settings_of,
     shell,
-    show,
 )
+from heliograph.cli.terminal.printing import Json, group, show
 from heliograph.whatsapp.dispatch import holds
 from heliograph.whatsapp.mirror import accounts, apps, onboarding, sync, template_sync
 from heliograph.whatsapp.mirror.reading import Mirror

@@ -11,19 +11,15 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.money import decimal, micros
 from heliograph.cli.terminal.console import (
     DataDir,
-    Json,
     Org,
     Problem,
-    as_plain,
-    group,
     on_database,
     operator,
     organization,
-    say,
     settings_of,
     shell,
-    show,
 )
+from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.whatsapp.money import rates, wallet
 from heliograph.whatsapp.money.rates import Imported, Rate, RatesInvalid
 from heliograph.whatsapp.money.wallet import Entry, Wallet

@@ -11,8 +11,9 @@ import typer
 
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.process.settings import SettingsError
-from heliograph.cli.terminal.console import FAILED, DataDir, Json, Problem, connection, say, settings_of, show
+from heliograph.cli.terminal.console import FAILED, DataDir, Problem, connection, settings_of
 from heliograph.cli.terminal.http import address, ask
+from heliograph.cli.terminal.printing import Json, say, show
 from heliograph.sms import timeline
 from heliograph.sms.status import STATUSES
 

@@ -1,0 +1,121 @@
+"""`heliograph hold`: outgoing work that waits until an operator releases it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from heliograph.base.database.pool import Connection
+from heliograph.cli.carriage.queue import Age, Kind, SupplierName, selection
+from heliograph.cli.terminal.console import DataDir, OrgOrAll, Problem, on_database, settings_of, shell
+from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
+from heliograph.queue import holds
+from heliograph.queue.holds import Hold
+
+app = group("List holds of outgoing work, add and release them.")
+
+COLUMNS = ("id", "kind", "supplier", "organization", "before", "reason", "created_at")
+
+
+@app.command("list")
+def list_(json: Json = False, data_dir: DataDir = None) -> None:
+    """Show what is held, and why.
+
+    \b
+    Example:
+      heliograph hold list
+    """
+
+    async def work(conn: Connection) -> list[dict[str, Any]]:
+        return await _named(conn, await holds.list_all(conn))
+
+    show(on_database(work, settings_of(data_dir)), json, COLUMNS)
+
+
+@app.command("add")
+def add(
+    reason: Annotated[str, typer.Option(help="Reason, shown by `hold list` and `doctor`.")] = "",
+    kind: Kind = None,
+    supplier: SupplierName = None,
+    older_than: Age = None,
+    org: OrgOrAll = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Hold outgoing work until it is released. Holds survive restarts, and nothing is lost.
+
+    Without options everything is held: SMS, WhatsApp messages and webhooks. New work is held as well, unless
+    --older-than restricts the hold to existing work. Messages are still accepted, and expire as usual.
+
+    \b
+    Examples:
+      heliograph hold add --reason "restored from last night's dump"
+      heliograph hold add --kind sms --org Acme
+      heliograph hold add --older-than 2h
+    """
+    if len(reason) > holds.LONGEST_REASON:
+        raise typer.BadParameter(f"has at most {holds.LONGEST_REASON} characters", param_hint="--reason")
+
+    async def work(conn: Connection) -> tuple[list[dict[str, Any]], int]:
+        which = await selection(conn, kind, supplier, org, older_than)
+        made, leased = await holds.hold(conn, which, reason=reason, by=shell())
+        return await _named(conn, made), leased
+
+    held, leased = on_database(work, settings_of(data_dir))
+    show(held, json, COLUMNS)
+    if leased:
+        say(f"{leased:,} rows are already claimed by workers, which will still send them.")
+
+
+@app.command("release")
+def release(
+    hold_id: Annotated[UUID | None, typer.Argument(metavar="[HOLD_ID]", help="Id of a hold, from `hold list`.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All holds.")] = False,
+    kind: Kind = None,
+    supplier: SupplierName = None,
+    org: OrgOrAll = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Release held work. Give the id of a hold, or select holds with the options of `hold add` or --all.
+
+    \b
+    Examples:
+      heliograph hold release --all
+      heliograph hold release --kind webhook
+    """
+    if not everything and hold_id is kind is supplier is org is None:
+        raise typer.BadParameter("select the holds: HOLD_ID, --kind, --supplier, --org or --all")
+
+    async def work(conn: Connection) -> list[dict[str, Any]]:
+        which = await selection(conn, kind, supplier, org, None)
+        return await _named(conn, await holds.release(conn, which, id=hold_id, by=shell()))
+
+    released = on_database(work, settings_of(data_dir))
+    if hold_id is not None and not released:
+        raise Problem(f"there is no hold {hold_id}")
+    show(released, json, COLUMNS)
+
+
+async def _named(conn: Connection, held: list[Hold]) -> list[dict[str, Any]]:
+    """Holds, with the names of the suppliers and organizations they refer to."""
+    names = {row["id"]: row["name"] for row in await conn.fetch(NAMES, [one for hold in held for one in _ids(hold)])}
+    return [
+        as_plain(one)
+        | {
+            "supplier": names.get(one.line, one.line and str(one.line)),
+            "organization": names.get(one.organization_id),
+        }
+        for one in held
+    ]
+
+
+NAMES = """
+SELECT id, name FROM suppliers WHERE id = ANY ($1) UNION ALL SELECT id, name FROM organizations WHERE id = ANY ($1)
+"""
+
+
+def _ids(hold: Hold) -> list[UUID]:
+    return [one for one in (hold.line, hold.organization_id) if one is not None]

@@ -1,0 +1,213 @@
+"""What a command prints, and in which form: as a table for people, as JSON, or as TSV.
+
+Data goes to stdout; what only people read goes to stderr.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from datetime import datetime
+from json import dumps, loads
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+import typer
+from typer.core import TyperGroup
+
+from heliograph.base.database.clock import iso
+
+#: What a cut column of a table keeps at least.
+NARROWEST = 12
+#: Of a command that prints by `show` or `line` alone: it has `-o` as well (`Commands`).
+Json = Annotated[bool, typer.Option("--json", help="Print data as JSON on stdout, and everything else on stderr.")]
+#: Of a command that has another form than a table, as CSV, or prints nothing but where it listens.
+JsonOnly = Annotated[bool, typer.Option("--json", help="Print data as JSON on stdout, and everything else on stderr.")]
+Output = Annotated[
+    Literal["table", "json", "tsv"] | None,
+    typer.Option("--output", "-o", show_default="table", help="Form of the output."),
+]
+#: What the command that runs was told with `-o`.
+_output: ContextVar[str | None] = ContextVar("output", default=None)
+
+
+class Commands(typer.Typer):
+    """Commands, of which each that takes `json: Json` takes `-o` beside it."""
+
+    def command(  # type: ignore[override]  # its many options are handed on
+        self, name: str | None = None, **options: Any
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """As typer's."""
+        add = super().command(name, **options)
+
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            add(_with_output(function) if function.__annotations__.get("json") in ("Json", Json) else function)
+            return function
+
+        return decorate
+
+
+def _with_output(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def command(*args: Any, output: str | None = None, **values: Any) -> Any:
+        if values["json"] and output not in (None, "json"):
+            raise typer.BadParameter("it is JSON with --json; give one of the two", param_hint="-o")
+        token = _output.set(output)
+        try:
+            return function(*args, **values | {"json": values["json"] or output == "json"})
+        finally:
+            _output.reset(token)
+
+    signature = inspect.signature(function, eval_str=True)
+    added = inspect.Parameter("output", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Output)
+    command.__signature__ = signature.replace(parameters=[*signature.parameters.values(), added])  # type: ignore[attr-defined]
+    command.__annotations__ = function.__annotations__ | {"output": Output}
+    return command
+
+
+def group(help: str, *, cls: type[TyperGroup] | None = None) -> typer.Typer:
+    """A command with subcommands. Plain text, no shell completion: both cost time at every start."""
+    return Commands(
+        help=help,
+        cls=cls,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+
+
+def single(name: str, function: Callable[..., None]) -> typer.Typer:
+    """A command without subcommands."""
+    app = Commands(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(name)(function)
+    return app
+
+
+def say(line: str) -> None:
+    """A line of text for people."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def show(data: Any, json: bool, columns: Sequence[str] = ()) -> None:
+    """Print a record, or a list of records as a table of `columns`; as JSON, records are whole.
+
+    As TSV, records are lines of their `columns`, without a heading; a record that has none is a line for each value.
+    """
+    plain = as_plain(data)
+    if json:
+        print(_speakable(msgspec.json.encode(plain).decode()), flush=True)
+    elif _output.get() == "tsv":
+        for row in plain if isinstance(plain, list) else [plain]:
+            lines = [[row.get(name) for name in columns]] if columns else [list(pair) for pair in row.items()]
+            for values in lines:
+                print("\t".join(map(_flat, values)), flush=True)
+    elif isinstance(plain, list):
+        if plain:
+            cells = [[cell(row.get(name)) for name in columns] for row in plain]
+            print(fitted(cells, columns, _width()))
+        else:
+            say("Nothing to show.")
+    else:
+        print(record(plain))
+
+
+def line(data: Mapping[str, Any], json: bool, columns: Sequence[str]) -> None:
+    """Print one record of a stream on a line of its own."""
+    if json:
+        print(_speakable(msgspec.json.encode(as_plain(data)).decode()), flush=True)
+    else:
+        between = "\t" if _output.get() == "tsv" else "  "
+        print(between.join(_flat(data.get(name)) for name in columns), flush=True)
+
+
+def as_plain(data: Any) -> Any:
+    """Convert to JSON types; times as the API writes them."""
+    if isinstance(data, msgspec.Struct):
+        return {name: as_plain(getattr(data, name)) for name in data.__struct_fields__}
+    if isinstance(data, Mapping):
+        return {str(name): as_plain(value) for name, value in data.items()}
+    if isinstance(data, list | tuple | set | frozenset):
+        return [as_plain(value) for value in data]
+    if isinstance(data, datetime):
+        return iso(data)
+    if isinstance(data, UUID | Path):
+        return str(data)
+    return data
+
+
+def table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
+    """Columns aligned under their names."""
+    lines = [[name.replace("_", " ") for name in columns], *rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def fitted(rows: Sequence[Sequence[str]], columns: Sequence[str], width: int | None) -> str:
+    """A table of at most `width` characters per line; None: unlimited.
+
+    The widest texts are cut first. Ids stay whole, as they are copied from the table; if
+    it still does not fit, each row becomes a record with one line per value.
+    """
+    widths = [max(len(name), *(len(row[at]) for row in rows)) for at, name in enumerate(columns)]
+    if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
+        return table(rows, columns)
+    least = [
+        widths[at] if name == "id" or name.endswith("_id") else min(widths[at], max(len(name), NARROWEST))
+        for at, name in enumerate(columns)
+    ]
+    if sum(least) + 2 * (len(least) - 1) > width:
+        return "\n\n".join(record(dict(zip(columns, row, strict=True))) for row in rows)
+    while sum(widths) + 2 * (len(widths) - 1) > width:
+        at = max((at for at in range(len(widths)) if widths[at] > least[at]), key=lambda at: widths[at])
+        widths[at] -= 1
+    return table([[_cut(text, most) for text, most in zip(row, widths, strict=True)] for row in rows], columns)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _width() -> int | None:
+    """Width of the terminal; None if stdout is a file or a pipe, which gets everything."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _speakable(json: str) -> str:
+    """JSON that stdout can encode: in an ASCII locale, other characters become JSON escapes."""
+    try:
+        json.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return dumps(loads(json), separators=(",", ":"))
+    return json
+
+
+def record(values: Mapping[str, Any]) -> str:
+    """One line per value."""
+    width = max((len(name) for name in values), default=0)
+    return "\n".join(f"{name.replace('_', ' '):<{width}}  {cell(value)}" for name, value in values.items())
+
+
+def cell(value: Any) -> str:
+    """Format a value on one line."""
+    if value is None or value == "" or value == []:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(cell(one) for one in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={cell(one)}" for name, one in value.items())
+    return str(value)
+
+
+def _flat(value: Any) -> str:
+    return cell(value).replace("\t", " ").replace("\n", " ")
