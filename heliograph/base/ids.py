@@ -70,8 +70,8 @@ def _make() -> int:
 
 
 def uuid7_floor(at: datetime) -> UUID:
-    """The smallest UUIDv7 of the millisecond `at`: a bound for ranges of time over ids."""
-    return UUID(int=((at - EPOCH) // MILLISECOND << 80) | (0x7 << 76) | (0x2 << 62))
+    """The smallest UUIDv7 of the millisecond `at`: a bound for ranges of time over ids. None is older than 1970."""
+    return UUID(int=(max(0, (at - EPOCH) // MILLISECOND) << 80) | (0x7 << 76) | (0x2 << 62))
 
 
 def time_of(id: UUID) -> datetime:

@@ -105,6 +105,10 @@ async def test_the_ledger_tells_every_change(api: Api, tenant: Tenant, pool: Poo
     assert {item["channel"] for item in body["items"]} == {"sms"}
     assert body["items"][2]["id"] == ids[1]
     assert sum(item["quantity"] for item in body["items"]) == 899
+    for years, found in ((("0569", "1278"), 0), (("0569", "9999"), 5), (("9998", "9999"), 0)):
+        span = "dateFrom={}-07-16T10:12:08Z&dateTo={}-11-20T08:50:59Z".format(*years)
+        status, _, body = await api.ask("GET", f"/usage?{span}", headers=tenant.headers)
+        assert (status, len(body["items"])) == (200, found), years
 
 
 async def test_pages_stay_while_rows_are_added(api: Api, tenant: Tenant) -> None:

@@ -26,6 +26,13 @@ async def actor(as_owner: Callable[[str], Awaitable[None]]) -> Actor:
     return Actor(uuid7(), uuid7(), "live", frozenset(), "active")
 
 
+class Hold:
+    """Of one that has taken its key: it works until it is over."""
+
+    def __init__(self) -> None:
+        self.begun, self.over = asyncio.Event(), asyncio.Event()
+
+
 async def make(
     pool: Pool,
     actor: Actor,
@@ -33,7 +40,7 @@ async def make(
     *,
     key: UUID = KEY,
     request: bytes = REQUEST,
-    hold: asyncio.Event | None = None,
+    hold: Hold | None = None,
     fail: bool = False,
     hours: int = 72,
     wait_seconds: float = 2.0,
@@ -44,7 +51,8 @@ async def make(
         async def run() -> tuple[int, bytes]:
             await conn.execute("INSERT INTO things VALUES ($1)", name)
             if hold is not None:
-                await hold.wait()
+                hold.begun.set()
+                await hold.over.wait()
             if fail:
                 raise NotFound
             return 201, name.encode()
@@ -87,24 +95,24 @@ async def test_a_refused_one_leaves_nothing_and_frees_its_key(pool: Pool, actor:
 
 
 async def test_a_twin_waits_for_the_first_and_is_replayed(pool: Pool, actor: Actor) -> None:
-    hold = asyncio.Event()
+    hold = Hold()
     first = asyncio.create_task(make(pool, actor, "first", hold=hold))
-    await working(pool)
+    await hold.begun.wait()
     twin = asyncio.create_task(make(pool, actor, "twin"))
     await waiting(pool)
-    hold.set()
+    hold.over.set()
     assert await first == Outcome(201, b"first", False)
     assert await twin == Outcome(201, b"first", True)
 
 
 async def test_a_twin_does_not_wait_for_ever(pool: Pool, actor: Actor) -> None:
-    hold = asyncio.Event()
+    hold = Hold()
     first = asyncio.create_task(make(pool, actor, "first", hold=hold))
-    await working(pool)
+    await hold.begun.wait()
     with pytest.raises(IdempotencyInProgress) as refused:
         await make(pool, actor, "twin", wait_seconds=0.2)
     assert refused.value.headers == {"retry-after": "1"}
-    hold.set()
+    hold.over.set()
     await first
 
 
@@ -117,12 +125,12 @@ async def test_a_table_that_somebody_holds_is_no_twin(pool: Pool, actor: Actor) 
 
 
 async def test_a_twin_of_one_that_fails_does_the_work(pool: Pool, actor: Actor) -> None:
-    hold = asyncio.Event()
+    hold = Hold()
     first = asyncio.create_task(make(pool, actor, "first", hold=hold, fail=True))
-    await working(pool)
+    await hold.begun.wait()
     twin = asyncio.create_task(make(pool, actor, "twin"))
     await waiting(pool)
-    hold.set()
+    hold.over.set()
     with pytest.raises(NotFound):
         await first
     assert await twin == Outcome(201, b"twin", False)
@@ -155,11 +163,6 @@ def test_what_a_key_may_be() -> None:
     for wrong in (b"", b"x" * 256, b"\x7f", b"a\tb", "é".encode()):
         with pytest.raises(Invalid):
             checked_key(wrong)
-
-
-async def working(pool: Pool) -> None:
-    """Wait until somebody is in the middle of a transaction."""
-    await seen(pool, "state = 'idle in transaction'")
 
 
 async def waiting(pool: Pool) -> None:

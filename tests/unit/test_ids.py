@@ -45,6 +45,11 @@ def test_the_floor_of_a_time_is_the_first_id_of_its_millisecond(at: datetime) ->
     assert floor.int & 0xFFF_3FFF_FFFF_FFFF_FFFF == 0
 
 
+def test_no_id_is_older_than_1970() -> None:
+    first = uuid7_floor(datetime(1970, 1, 1, tzinfo=UTC))
+    assert uuid7_floor(datetime(569, 7, 16, tzinfo=UTC)) == uuid7_floor(datetime.min.replace(tzinfo=UTC)) == first
+
+
 def test_an_id_lies_between_the_floors_around_it() -> None:
     at = datetime.now(UTC)
     assert uuid7_floor(at - timedelta(seconds=1)) < uuid7() < uuid7_floor(at + timedelta(seconds=60))

@@ -16,7 +16,7 @@ import msgspec
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
-from heliograph.base.ids import EPOCH, uuid7_floor
+from heliograph.base.ids import uuid7_floor
 from heliograph.webhooks.delivery.attempts import type_of
 from heliograph.webhooks.recording.events import KINDS
 
@@ -93,10 +93,10 @@ async def read(
         raise Invalid(("kind", "enum", f"`kind` must be one of {', '.join(KINDS)}"))
     position = after or START
     if date_from is not None:
-        position = max(position, UUID(int=_floor(date_from).int - 1))
-    end = _floor(await conn.fetchval(SETTLED, SETTLING))
+        position = max(position, UUID(int=uuid7_floor(date_from).int - 1))
+    end = uuid7_floor(await conn.fetchval(SETTLED, SETTLING))
     if date_to is not None:
-        end = min(end, _floor(date_to))
+        end = min(end, uuid7_floor(date_to))
     look = LOOK if kind is None else LOOK_FOR_KIND
     # One more than the page says whether there is more.
     rows = await conn.fetch(READ, actor.organization_id, position, end, kind, look, limit + 1, actor.modes)
@@ -118,7 +118,3 @@ SELECT id, kind, request_id, data, created_at FROM events
 async def get_many(conn: Connection, actor: Actor, *, ids: Sequence[UUID]) -> list[Recorded]:
     """These events, oldest first; those that are not the actor's are left out."""
     return [Recorded(*row) for row in await conn.fetch(GET, actor.organization_id, list(ids), list(actor.modes))]
-
-
-def _floor(at: datetime) -> UUID:
-    return uuid7_floor(max(at, EPOCH))
