@@ -54,6 +54,15 @@ async def test_what_was_pasted_leads_to_its_page(pool: Pool, tenant: Tenant, roo
         assert await led(root, pasted) == place
 
 
+async def test_what_names_nothing_may_be_a_reference(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    page = await root.get(await led(root, "order & 7"))
+    assert 'href="/console/messages?reference=order+%26+7"' in page.text
+    page = await root.get("/console/messages?reference=order+%26+7")
+    assert (page.status, "Acme" in page.words) == (200, True), "there is one organization only"
+    page = await root.get(f"/console/organizations/{tenant.id}")
+    assert f'href="/console/audit?organization={tenant.id}"' in page.text
+
+
 @pytest.mark.parametrize("role", ["support", "finance"])
 async def test_what_a_role_may_not_see_is_not_found(pool: Pool, browser: Browser, role: str) -> None:
     me = await signed_in(pool, browser, role)
