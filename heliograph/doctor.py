@@ -14,14 +14,13 @@ from datetime import UTC, timedelta
 
 import asyncpg
 
-from heliograph.base.checks import LATE, Check
 from heliograph.base.database import clock, migrate, roles
 from heliograph.base.database import url as database_url
-from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.network import certificates, smtp
 from heliograph.base.network.smtp import Unsent
 from heliograph.base.process.settings import Settings
+from heliograph.base.sentences import LATE, Check, Sentence, State, joined, kept, quoted, said
 from heliograph.base.standby.readers import Unread, reached
 from heliograph.mail.work import sender_of
 from heliograph.queue import holds as queue_holds
@@ -34,7 +33,7 @@ from heliograph.whatsapp.dispatch import holds
 OLDEST_POSTGRES = 15
 #: The clocks of this machine and the database must not differ by more, seconds.
 SKEW = 2.0
-SET_CLOCKS = (
+SET_CLOCKS = said(
     "Synchronize both clocks by NTP. Until then retention is suspended, and a process that ends cannot start again."
 )
 #: A worker that has not been seen for longer is gone, seconds.
@@ -61,11 +60,18 @@ async def examine(conn: Connection, settings: Settings, *, far: bool = True) -> 
     try:
         pending = await migrate.pending(conn)
     except migrate.ForeignSchema as error:
-        return [*checks, Check("migrations", "failed", "of another schema", str(error))]
+        return [*checks, Check(said("migrations"), "failed", said("of another schema"), quoted(str(error)))]
     if pending:
-        checks.append(Check("migrations", "failed", f"pending: {', '.join(pending)}", "Run `heliograph migrate`."))
+        checks.append(
+            Check(
+                said("migrations"),
+                "failed",
+                said("pending: %(names)s", names=", ".join(pending)),
+                said("Run `heliograph migrate`."),
+            )
+        )
     else:
-        checks.append(Check("migrations", "ok", "none pending"))
+        checks.append(Check(said("migrations"), "ok", said("none pending")))
     try:
         looks = (_speed, _standby, disk, _certificates, _roles, _partitions, _workers, *CHANNELS, _queue, _backups)
         for look in (*looks, *((_mail,) if far else ())):
@@ -77,59 +83,82 @@ async def examine(conn: Connection, settings: Settings, *, far: bool = True) -> 
 
 async def _server(conn: Connection, settings: Settings) -> Check:
     version: str = await conn.fetchval("SHOW server_version")
-    detail = f"PostgreSQL {version.split()[0]} at {database_url.shown(settings.database_url)}"
+    name, where = said("database"), database_url.shown(settings.database_url)
+    detail = said("PostgreSQL %(version)s at %(where)s", version=version.split()[0], where=where)
     if conn.get_server_version().major < OLDEST_POSTGRES:
-        return Check("database", "failed", detail, f"Upgrade PostgreSQL to {OLDEST_POSTGRES} or later.")
+        return Check(
+            name, "failed", detail, said("Upgrade PostgreSQL to %(version)s or later.", version=OLDEST_POSTGRES)
+        )
     if await conn.fetchval("SELECT pg_is_in_recovery()"):
-        return Check("database", "failed", f"{detail}: this is a standby", "Use the address of the primary.")
-    return Check("database", "ok", detail)
+        return Check(
+            name,
+            "failed",
+            said("%(detail)s: this is a standby", detail=detail),
+            said("Use the address of the primary."),
+        )
+    return Check(name, "ok", detail)
 
 
 async def _durable(conn: Connection) -> Check:
     off = [name for name in DURABLE if await conn.fetchval("SELECT current_setting($1)", name) == "off"]
     if off:
-        remedy = "Turn them on in postgresql.conf: without them, a crash can lose accepted messages."
-        return Check("durability", "failed", f"{' and '.join(off)} off", remedy)
-    return Check("durability", "ok", f"{', '.join(DURABLE)} on")
+        remedy = said("Turn them on in postgresql.conf: without them, a crash can lose accepted messages.")
+        return Check(said("durability"), "failed", said("%(names)s off", names=", ".join(off)), remedy)
+    return Check(said("durability"), "ok", said("%(names)s on", names=", ".join(DURABLE)))
 
 
 def _encryption(url: str) -> Check:
-    target = database_url.parse(url)
+    name, target = said("encryption"), database_url.parse(url)
     far = [host.name for host in target.hosts if not database_url.is_local(host.name)]
     if not far:
-        return Check("encryption", "ok", "the database is on this machine")
+        return Check(name, "ok", said("the database is on this machine"))
     mode = target.sslmode or os.environ.get("PGSSLMODE", "")
     if mode == "verify-full":
-        return Check("encryption", "ok", "the server's certificate and host name are verified")
-    detail = f"sslmode is {mode or 'prefer, the default'}: a man in the middle can impersonate {', '.join(far)}"
-    remedy = "Add `?sslmode=verify-full&sslrootcert=FILE` to HELIOGRAPH_DATABASE_URL (FILE: your CA's certificate)."
-    return Check("encryption", "warning", detail, remedy)
+        return Check(name, "ok", said("the server's certificate and host name are verified"))
+    detail = said(
+        "sslmode is %(mode)s: a man in the middle can impersonate %(hosts)s",
+        mode=mode or said("prefer, the default"),
+        hosts=", ".join(far),
+    )
+    remedy = said(
+        "Add `?sslmode=verify-full&sslrootcert=FILE` to HELIOGRAPH_DATABASE_URL (FILE: your CA's certificate)."
+    )
+    return Check(name, "warning", detail, remedy)
 
 
 def _clock() -> Check:
-    ahead = clock.ahead()
+    ahead, name = clock.ahead(), said("clocks")
     if abs(ahead) > SKEW:
-        detail = f"this machine's is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the database's"
-        return Check("clocks", "failed", detail, SET_CLOCKS)
-    return Check("clocks", "ok", f"{abs(ahead) * 1000:.0f} ms apart")
+        seconds = round(abs(ahead), 1)
+        detail = (
+            said("this machine's is %(seconds)s s ahead of the database's", seconds=seconds)
+            if ahead > 0
+            else said("this machine's is %(seconds)s s behind the database's", seconds=seconds)
+        )
+        return Check(name, "failed", detail, SET_CLOCKS)
+    return Check(name, "ok", said("%(ms)s ms apart", ms=round(abs(ahead) * 1000)))
 
 
 async def _mail(conn: Connection, settings: Settings) -> list[Check]:
     """Whether the mail server lets this service in; no mail is sent."""
-    sender = sender_of(settings)
+    name, sender = said("mail"), sender_of(settings)
     if sender is None:
-        return [Check("mail", "ok", "no server is set: invitations and new passwords are links to hand on")]
+        return [Check(name, "ok", said("no server is set: invitations and new passwords are links to hand on"))]
     server = smtp.parse(settings.smtp_url)
     where = f"{server.host}:{server.port}"
     try:
         await sender.greet()
     except Unsent as error:
-        detail = f"{where}: {smtp.REASONS[error.reason]}" + (f" ({error.said})" if error.said else "")
-        remedy = "Check HELIOGRAPH_SMTP_URL; `heliograph mail test ADDRESS` tries it with a mail. Mails wait meanwhile."
-        return [Check("mail", "warning", detail, remedy)]
+        why = kept(smtp.REASONS[error.reason])
+        if error.said:
+            why = Sentence.of("%(why)s (%(said)s)", {"why": why, "said": error.said})
+        remedy = said(
+            "Check HELIOGRAPH_SMTP_URL; `heliograph mail test ADDRESS` tries it with a mail. Mails wait meanwhile."
+        )
+        return [Check(name, "warning", Sentence.of("%(where)s: %(why)s", {"where": where, "why": why}), remedy)]
     finally:
         sender.close()
-    return [Check("mail", "ok", f"{where} lets this service in")]
+    return [Check(name, "ok", said("%(where)s lets this service in", where=where))]
 
 
 async def _standby(conn: Connection, settings: Settings) -> list[Check]:
@@ -139,13 +168,14 @@ async def _standby(conn: Connection, settings: Settings) -> list[Check]:
     where = database_url.shown(settings.reader_database_url)
     try:
         async with reached(conn, settings.reader_database_url, bound=settings.reader_wait_seconds) as (_, behind):
-            return [Check("standby", "ok", f"{where} has what was committed after {behind * 1000:.0f} ms")]
+            detail = said("%(where)s has what was committed after %(ms)s ms", where=where, ms=round(behind * 1000))
+            return [Check(said("standby"), "ok", detail)]
     except Unread as error:
-        remedy = (
+        remedy = said(
             "Lists, reports and exports are read from the primary meanwhile. Look at `pg_stat_replication` on the"
             " primary and at the standby's log; check HELIOGRAPH_READER_DATABASE_URL."
         )
-        return [Check("standby", "warning", f"{where}: {error}", remedy)]
+        return [Check(said("standby"), "warning", quoted(f"{where}: {error}"), remedy)]
 
 
 BLOCKERS = """
@@ -156,21 +186,27 @@ SELECT count(*), coalesce(extract(epoch FROM max(now() - query_start)), 0)::floa
 
 async def _speed(conn: Connection, settings: Settings) -> list[Check]:
     """Whether the database answers at once, and nobody waits for somebody else's transaction."""
-    best, tries = math.inf, 0
+    name, best, tries = said("speed of the database"), math.inf, 0
     while best > SLOW and tries < TRIES:
         began, tries = time.perf_counter(), tries + 1
         await conn.execute("SELECT")
         best = min(best, time.perf_counter() - began)
     if best > SLOW:
-        detail = f"a statement that does nothing takes {best * 1000:.0f} ms"
-        remedy = "Look at the database's machine and the network to it: processor, disk, other programs, distance."
-        return [Check("speed of the database", "failed" if best > HALTING else "warning", detail, remedy)]
+        detail = said("a statement that does nothing takes %(ms)s ms", ms=round(best * 1000))
+        remedy = said(
+            "Look at the database's machine and the network to it: processor, disk, other programs, distance."
+        )
+        return [Check(name, "failed" if best > HALTING else "warning", detail, remedy)]
     blocked, longest = await conn.fetchrow(BLOCKERS, BLOCKED)  # type: ignore[misc]
     if blocked:
-        detail = f"{blocked} statements wait for others, the longest for {longest:.0f} s"
-        remedy = "End what they wait for: `SELECT pid, query, pg_blocking_pids(pid) FROM pg_stat_activity` names it."
-        return [Check("speed of the database", "warning", detail, remedy)]
-    return [Check("speed of the database", "ok", f"a statement that does nothing takes {best * 1000:.1f} ms")]
+        detail = said(
+            "%(count)s statements wait for others, the longest for %(seconds)s s", count=blocked, seconds=round(longest)
+        )
+        remedy = said(
+            "End what they wait for: `SELECT pid, query, pg_blocking_pids(pid) FROM pg_stat_activity` names it."
+        )
+        return [Check(name, "warning", detail, remedy)]
+    return [Check(name, "ok", said("a statement that does nothing takes %(ms)s ms", ms=round(best * 1000, 1)))]
 
 
 # Only some roles may ask where the data is, and a refusal would fill the server's log.
@@ -184,59 +220,70 @@ async def disk(conn: Connection, settings: Settings) -> list[Check]:
     socket, else by the root of this machine's files."""
     names = [host.name for host in database_url.parse(settings.database_url).hosts]
     if not all(database_url.is_local(name) for name in names):
-        return [Check("disk", "ok", "the database's disk is not seen from here")]
+        return [Check(said("disk"), "ok", said("the database's disk is not seen from here"))]
     place = await conn.fetchval(PLACE) or next((name for name in names if name.startswith("/")), "/")
     try:
         disk = shutil.disk_usage(place)
     except OSError as error:
-        return [Check("disk", "warning", f"{place} cannot be looked at: {error.strerror}", "Check its permissions.")]
+        detail = said("%(place)s cannot be looked at: %(error)s", place=place, error=error.strerror or "")
+        return [Check(said("disk"), "warning", detail, said("Check its permissions."))]
     percent = 100 * disk.free / disk.total
-    detail = f"{disk.free / 1e9:,.1f} GB of {disk.total / 1e9:,.1f} GB are free at {place} ({percent:.0f} %)"
+    detail = said(
+        "%(free)s GB of %(total)s GB are free at %(place)s (%(percent)s %%)",
+        free=round(disk.free / 1e9, 1),
+        total=round(disk.total / 1e9, 1),
+        place=place,
+        percent=round(percent),
+    )
     if percent < settings.disk_free_percent:
-        remedy = (
+        remedy = said(
             "Make room before it is full, which stops everything: a larger disk, fewer other files, or a shorter "
             "HELIOGRAPH_TEXT_RETENTION_DAYS."
         )
-        return [Check("disk", "failed" if percent < settings.disk_free_percent / 10 else "warning", detail, remedy)]
-    return [Check("disk", "ok", detail)]
+        state: State = "failed" if percent < settings.disk_free_percent / 10 else "warning"
+        return [Check(said("disk"), state, detail, remedy)]
+    return [Check(said("disk"), "ok", detail)]
 
 
 async def _certificates(conn: Connection, settings: Settings) -> list[Check]:
     """Whether certificates in files of ours end soon: those of the database's connection, and of suppliers'."""
     target = database_url.parse(settings.database_url)
-    files = [("the database", path) for name, path in target.files if name in ("sslcert", "sslrootcert")]
+    files: list[tuple[str, str]] = [
+        (said("the database"), path) for name, path in target.files if name in ("sslcert", "sslrootcert")
+    ]
     for one in await routing.load(conn):
         names = ("tls_certificate_file", "tls_ca_file")
         files += [(one.name, one.settings[name]) for name in names if one.settings.get(name)]
     checks = [_certificate(whose, path) for whose, path in files]
-    return checks or [Check("certificates", "ok", "no file of ours holds one")]
+    return checks or [Check(said("certificates"), "ok", said("no file of ours holds one"))]
 
 
 def _certificate(whose: str, path: str) -> Check:
-    name = f"certificate of {whose}"
+    name = said("certificate of %(whose)s", whose=whose)
     try:
         ends = certificates.ends_at(path)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it holds no certificate"
-        return Check(name, "failed", f"{path} cannot be read: {reason}", "Correct the setting, or the file.")
+        reason = quoted(error.strerror or "") if isinstance(error, OSError) else said("it holds no certificate")
+        detail = said("%(path)s cannot be read: %(reason)s", path=path, reason=reason)
+        return Check(name, "failed", detail, said("Correct the setting, or the file."))
     left = ends - clock.now()
-    detail = f"{path} is valid until {iso(ends)}"
-    remedy = f"Replace {path} by a new one in time; sessions use it when they connect again."
+    remedy = said("Replace %(path)s by a new one in time; sessions use it when they connect again.", path=path)
     if left <= timedelta(0):
-        return Check(name, "failed", f"{path} ended at {iso(ends)}", remedy)
+        return Check(name, "failed", said("%(path)s ended at %(at)s", path=path, at=ends), remedy)
     if left < ENDING:
-        return Check(name, "warning", f"{detail}, {left.days} days from now", remedy)
-    return Check(name, "ok", detail)
+        detail = said("%(path)s is valid until %(at)s, %(days)s days from now", path=path, at=ends, days=left.days)
+        return Check(name, "warning", detail, remedy)
+    return Check(name, "ok", said("%(path)s is valid until %(at)s", path=path, at=ends))
 
 
 async def _roles(conn: Connection, settings: Settings) -> list[Check]:
     if await roles.owns(conn):
-        detail = "the application's role owns its tables, and could change the audit log"
-        remedy = (
+        detail = said("the application's role owns its tables, and could change the audit log")
+        remedy = said(
             "Give the tables to another role, name it in HELIOGRAPH_OWNER_DATABASE_URL, and run `heliograph migrate`."
         )
-        return [Check("roles", "warning", detail, remedy)]
-    return [Check("roles", "ok", "the application's role owns no table")]
+        return [Check(said("roles"), "warning", detail, remedy)]
+    return [Check(said("roles"), "ok", said("the application's role owns no table"))]
 
 
 async def _partitions(conn: Connection, settings: Settings) -> list[Check]:
@@ -247,9 +294,9 @@ async def _partitions(conn: Connection, settings: Settings) -> list[Check]:
     names += [migrate.day_name(table, day) for table in migrate.DAILY for day in days]
     missing = [name for name in names if await conn.fetchval("SELECT to_regclass($1) IS NULL", name)]
     if missing:
-        remedy = "Keep a worker running, which creates them, or run `heliograph migrate`."
-        return [Check("partitions", "failed", f"missing: {', '.join(missing)}", remedy)]
-    return [Check("partitions", "ok", "this month's and next month's, today's and tomorrow's exist")]
+        remedy = said("Keep a worker running, which creates them, or run `heliograph migrate`.")
+        return [Check(said("partitions"), "failed", said("missing: %(names)s", names=", ".join(missing)), remedy)]
+    return [Check(said("partitions"), "ok", said("this month's and next month's, today's and tomorrow's exist"))]
 
 
 WORKERS = """
@@ -259,13 +306,19 @@ SELECT name, clock_ahead FROM workers WHERE seen_at > now() - make_interval(secs
 
 async def _workers(conn: Connection, settings: Settings) -> list[Check]:
     rows = await conn.fetch(WORKERS, WORKER_SEEN)
-    living = [row["name"] for row in rows]
-    skewed = [f"{row['name']} by {row['clock_ahead']:+.0f} s" for row in rows if abs(row["clock_ahead"]) > clock.MOST]
+    name, living = said("workers"), [row["name"] for row in rows]
+    skewed = [
+        said("%(name)s by %(seconds)s s", name=row["name"], seconds=f"{row['clock_ahead']:+.0f}")
+        for row in rows
+        if abs(row["clock_ahead"]) > clock.MOST
+    ]
     if skewed:
-        return [Check("workers", "failed", f"clocks differ from the database's: {', '.join(skewed)}", SET_CLOCKS)]
+        detail = said("clocks differ from the database's: %(workers)s", workers=joined(skewed))
+        return [Check(name, "failed", detail, SET_CLOCKS)]
     if living:
-        return [Check("workers", "ok", ", ".join(living))]
-    return [Check("workers", "failed", f"none seen in the last {WORKER_SEEN:g} s", "Start `heliograph worker`.")]
+        return [Check(name, "ok", quoted(", ".join(living)))]
+    detail = said("none seen in the last %(seconds)s s", seconds=round(WORKER_SEEN))
+    return [Check(name, "failed", detail, said("Start `heliograph worker`."))]
 
 
 # With the traffic that makes a backup matter.
@@ -284,31 +337,41 @@ async def _backups(conn: Connection, settings: Settings) -> list[Check]:
     matters = matters and all(
         database_url.is_local(one.name) for one in database_url.parse(settings.database_url).hosts
     )
-    remedy = "Take one with `heliograph backup take --to DIRECTORY`, every day."
+    name, remedy = said("backups"), said("Take one with `heliograph backup take --to DIRECTORY`, every day.")
     if last is None:
-        return [Check("backups", "warning", "none was ever taken", remedy)] if matters else []
-    detail = f"the last one is of {iso(last)}, " + (
-        "none was verified" if verified is None else f"the last verified one of {iso(verified)}"
-    )
+        return [Check(name, "warning", said("none was ever taken"), remedy)] if matters else []
+    if verified is None:
+        detail = said("the last one is of %(at)s, none was verified", at=last)
+    else:
+        detail = said("the last one is of %(at)s, the last verified one of %(verified)s", at=last, verified=verified)
     if matters and age > BACKUP_AGE:
-        return [Check("backups", "warning", detail, remedy)]
-    return [Check("backups", "ok", detail)]
+        return [Check(name, "warning", detail, remedy)]
+    return [Check(name, "ok", detail)]
 
 
 async def _queue(conn: Connection, settings: Settings) -> list[Check]:
     # Work that waits for a number held by Meta is reported with its account.
     held = await holds.held(conn)
     ages = {kind: await queue_holds.late(conn, kind, without=held) for kind in queue_holds.OUTGOING}
-    late = ", ".join(f"{kind} is {age:.0f} s overdue" for kind, age in ages.items() if age > LATE)
-    check = Check("queue", "ok", "nothing overdue")
+    late = [
+        said("%(kind)s is %(seconds)s s overdue", kind=kind, seconds=round(age))
+        for kind, age in ages.items()
+        if age > LATE
+    ]
+    check = Check(said("queue"), "ok", said("nothing overdue"))
     if late:
-        remedy = "Check the workers, suppliers and accounts first; otherwise start more workers."
-        check = Check("queue", "failed", late, remedy)
+        remedy = said("Check the workers, suppliers and accounts first; otherwise start more workers.")
+        check = Check(said("queue"), "failed", joined(late), remedy)
     withheld = await queue_holds.list_all(conn)
     if not withheld:
         return [check]
     kinds = ", ".join(sorted({one.kind for one in withheld}))
     reasons = "; ".join(sorted({one.reason for one in withheld if one.reason}))
-    detail = f"{kinds} held by an operator since {iso(withheld[0].created_at)}; {reasons or 'no reason given'}"
-    remedy = "`heliograph hold list` shows what is held, `heliograph hold release` releases it."
-    return [check, Check("holds", "warning", detail, remedy)]
+    detail = said(
+        "%(kinds)s held by an operator since %(since)s; %(reasons)s",
+        kinds=kinds,
+        since=withheld[0].created_at,
+        reasons=reasons or said("no reason given"),
+    )
+    remedy = said("`heliograph hold list` shows what is held, `heliograph hold release` releases it.")
+    return [check, Check(said("holds"), "warning", detail, remedy)]

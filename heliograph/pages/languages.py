@@ -17,6 +17,7 @@ from babel import Locale, dates, numbers
 from babel.messages.pofile import read_po
 
 from heliograph.base.database import clock
+from heliograph.base.sentences import Sentence, Value
 
 #: Code and own name of each language, the first being that of the texts themselves.
 LANGUAGES = {"en": "English", "pt": "Português"}
@@ -67,6 +68,19 @@ class Speech:
         known = self._texts.get(english, english)
         found = known if isinstance(known, str) else known[0]
         return found % values if values else found
+
+    def told(self, sentence: str) -> str:
+        """A sentence for operators in the reader's language; what is none, and the words of others, as they are."""
+        if not isinstance(sentence, Sentence) or not sentence.english:
+            return sentence
+        return self.text(sentence.english, **{name: self._value(value) for name, value in sentence.values.items()})
+
+    def _value(self, value: Value) -> str:
+        if isinstance(value, str):
+            return self.told(value)
+        if isinstance(value, datetime):
+            return self.moment(value)
+        return self.number(value, len(str(value).partition(".")[2]))
 
     def form(self, one: str, many: str, number: int) -> str:
         """`one` or `many` as the number wants it, with `%(num)s` still to be filled in."""

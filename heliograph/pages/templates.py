@@ -109,6 +109,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "date": _date,
         "month": _month,
         "lasted": _lasted,
+        "told": _told,
         "short": short,
         "tail": tail,
         "iso": iso,
@@ -206,6 +207,12 @@ def _ngettext(context: Context, one: str, many: str, number: int) -> str:
 @pass_context
 def _number(context: Context, value: float, digits: int = 0) -> str:
     found: str = context["speech"].number(value, digits)
+    return found
+
+
+@pass_context
+def _told(context: Context, sentence: str) -> str:
+    found: str = context["speech"].told(sentence)
     return found
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from heliograph.base.checks import LATE, Check
 from heliograph.base.crypto import Unsealable
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
+from heliograph.base.sentences import LATE, Check, kept, quoted, said
 from heliograph.queue.leases import GUARDED
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
@@ -21,33 +21,36 @@ async def look(conn: Connection, settings: Settings) -> list[Check]:
 async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
     found = await routing.load(conn)
     if not found:
-        remedy = "Add one with `heliograph supplier add smpp`; until then only messages of test keys are sent."
-        return [Check("suppliers", "warning", "none configured", remedy)]
+        remedy = said("Add one with `heliograph supplier add smpp`; until then only messages of test keys are sent.")
+        return [Check(said("suppliers"), "warning", said("none configured"), remedy)]
     held = await suppliers.sessions(conn)
     key = suppliers.seal_key(settings) if settings.secret_key else None
     serve = {one.id for one in routing.serving(found)}
     checks = []
     for one in found:
-        name = f"supplier {one.name}"
+        name = said("supplier %(name)s", name=one.name)
         _, bound, error = held.get(one.id, (0, 0, ""))
         if one.state != "active":
-            remedy = f"Run `heliograph supplier resume {one.name}` to send through it again."
-            checks.append(Check(name, "warning", one.state, remedy))
+            remedy = said("Run `heliograph supplier resume %(name)s` to send through it again.", name=one.name)
+            checks.append(Check(name, "warning", kept(one.state), remedy))
             continue
         try:
             if key is not None:
                 suppliers.open_secret(key, one)
         except Unsealable:
-            remedy = "Start with the secret key it was added with, or remove it and add it again."
-            checks.append(Check(name, "failed", "its password was encrypted with another secret key", remedy))
+            remedy = said("Start with the secret key it was added with, or remove it and add it again.")
+            detail = said("its password was encrypted with another secret key")
+            checks.append(Check(name, "failed", detail, remedy))
             continue
         if one.simulated:
             checks.append(_simulator(one, bound, serves=one.id in serve))
         elif bound:
-            checks.append(Check(name, "ok", f"{bound} of {one.sessions} sessions bound"))
+            detail = said("%(bound)s of %(all)s sessions bound", bound=bound, all=one.sessions)
+            checks.append(Check(name, "ok", detail))
         else:
-            remedy = "Start a worker if none is running; otherwise check the address, system_id and password."
-            checks.append(Check(name, "failed", f"no session bound{(': ' + error if error else '')}", remedy))
+            remedy = said("Start a worker if none is running; otherwise check the address, system_id and password.")
+            detail = said("no session bound: %(error)s", error=kept(error)) if error else said("no session bound")
+            checks.append(Check(name, "failed", detail, remedy))
     return checks + await _receipts(conn, settings, found)
 
 
@@ -56,31 +59,41 @@ async def _receipts(conn: Connection, settings: Settings, found: list[Supplier])
     checks = await remedies.check(conn, settings, found)
     known = {one.id: one for one in found}
     for advice in await diagnosis.advise(conn):
-        wanted = " and ".join(f"{name}={base}" for name, base in advice.settings.items())
-        detail = f"{advice.looked} match no message; {advice.fitting} of them would match with {wanted}"
-        checks.append(Check(f"receipts of {advice.supplier}", "failed", detail, f"`{advice.command}`"))
+        detail = said(
+            "%(looked)s match no message; %(fitting)s of them would match with %(settings)s",
+            looked=advice.looked,
+            fitting=advice.fitting,
+            settings=", ".join(f"{name}={base}" for name, base in advice.settings.items()),
+        )
+        name = said("receipts of %(name)s", name=advice.supplier)
+        checks.append(Check(name, "failed", detail, quoted(f"`{advice.command}`")))
     for id, unknown in (await words.unknown_states(conn)).items():
         if id in known:
-            said = ", ".join(f"{one.word} ({one.count})" for one in unknown[:10])
+            states = ", ".join(f"{one.word} ({one.count})" for one in unknown[:10])
             setting = words.state_setting(known[id])
             if setting is None:
-                remedy = "No setting says what they mean: the file of this kind of supplier has to be extended."
+                remedy = said("No setting says what they mean: the file of this kind of supplier has to be extended.")
             else:
-                remedy = (
-                    f"If one of them is a final state: {remedies.change(known[id], f'{setting}.WORD=undelivered')}."
-                )
-            checks.append(Check(f"receipts of {known[id].name}", "warning", f"unknown states: {said}", remedy))
+                command = remedies.change(known[id], f"{setting}.WORD=undelivered")
+                remedy = said("If one of them is a final state: %(command)s.", command=command)
+            name = said("receipts of %(name)s", name=known[id].name)
+            checks.append(Check(name, "warning", said("unknown states: %(states)s", states=states), remedy))
     return checks
 
 
 def _simulator(one: routing.Supplier, bound: int, *, serves: bool) -> Check:
     """A supplier that only pretends."""
-    name = f"supplier {one.name}"
+    name = said("supplier %(name)s", name=one.name)
     if not serves:
-        return Check(name, "ok", "a simulator: live messages go only to the other suppliers")
+        return Check(name, "ok", said("a simulator: live messages go only to the other suppliers"))
     if bound:
-        return Check(name, "ok", f"a simulator: live messages reach nobody; {bound} of {one.sessions} sessions bound")
-    return Check(name, "failed", "a simulator, no session bound", "Start a worker and the simulator.")
+        detail = said(
+            "a simulator: live messages reach nobody; %(bound)s of %(all)s sessions bound",
+            bound=bound,
+            all=one.sessions,
+        )
+        return Check(name, "ok", detail)
+    return Check(name, "failed", said("a simulator, no session bound"), said("Start a worker and the simulator."))
 
 
 HELD = "SELECT count(*) FROM (SELECT FROM queue WHERE kind = 'sms' AND line = $1 LIMIT 10000) one"
@@ -91,15 +104,22 @@ async def _held(conn: Connection) -> list[Check]:
     held: int = await conn.fetchval(HELD, GUARDED)
     if not held:
         return []
-    remedy = "`heliograph guard list` says which and why; `guard release` sends them, `guard withdraw` cancels them."
-    return [Check("guard", "warning", f"{held:,} messages to suspicious ranges are held", remedy)]
+    remedy = said(
+        "`heliograph guard list` says which and why; `guard release` sends them, `guard withdraw` cancels them."
+    )
+    return [
+        Check(said("guard"), "warning", said("%(count)s messages to suspicious ranges are held", count=held), remedy)
+    ]
 
 
 async def _inbox(conn: Connection) -> Check:
     late, unassigned = await inbound.standing(conn)
     if late > LATE:
-        return Check("inbox", "failed", f"inbound messages are {late:.0f} s overdue", "Start a worker.")
+        detail = said("inbound messages are %(seconds)s s overdue", seconds=round(late))
+        return Check(said("inbox"), "failed", detail, said("Start a worker."))
     if unassigned:
-        detail = f"{unassigned} inbound messages went to numbers that belong to no organization, or to several"
-        return Check("inbox", "warning", detail, "See `heliograph inbound list --unassigned`.")
-    return Check("inbox", "ok", "every inbound message has been assigned to an organization")
+        detail = said(
+            "%(count)s inbound messages went to numbers that belong to no organization, or to several", count=unassigned
+        )
+        return Check(said("inbox"), "warning", detail, said("See `heliograph inbound list --unassigned`."))
+    return Check(said("inbox"), "ok", said("every inbound message has been assigned to an organization"))

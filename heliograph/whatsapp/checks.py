@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from heliograph.base.checks import LATE, Check
 from heliograph.base.crypto import Key, Unsealable
-from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
+from heliograph.base.sentences import LATE, Check, kept, quoted, said
 from heliograph.queue import leases
 from heliograph.whatsapp.callbacks import dead_letters, intake
 from heliograph.whatsapp.mirror import accounts, apps, onboarding
@@ -23,7 +22,7 @@ async def _accounts(conn: Connection, settings: Settings) -> list[Check]:
     key = apps.seal_key(settings) if settings.secret_key else None
     found = await onboarding.standing(conn)
     if not found:
-        return [Check("whatsapp", "ok", "none connected")]
+        return [Check(said("whatsapp"), "ok", said("none connected"))]
     return [check for one in found for check in of_account(one, key)]
 
 
@@ -36,58 +35,75 @@ def _warned(one: dict[str, Any]) -> list[Check]:
     if not one["warnings"]:
         return []
     waba_id = one["waba_id"]
-    remedy = f"Resolve it with Meta, then run `heliograph whatsapp account acknowledge {waba_id}`."
-    return [Check(f"whatsapp {waba_id} warnings", "warning", one["warnings"], remedy)]
+    remedy = said("Resolve it with Meta, then run `heliograph whatsapp account acknowledge %(id)s`.", id=waba_id)
+    return [Check(said("whatsapp %(id)s warnings", id=waba_id), "warning", quoted(one["warnings"]), remedy)]
 
 
 def _account(one: dict[str, Any], key: Key | None) -> Check:
     """One WhatsApp account: first what keeps it from sending, then what keeps it from receiving."""
-    name = f"whatsapp {one['waba_id']}"
+    name = said("whatsapp %(id)s", id=one["waba_id"])
     update = f'heliograph whatsapp account update {one["waba_id"]} --org "{one["organization"]}"'
     try:
         if key is not None:
             accounts.open_token(key, one["id"], one["token"])
     except Unsealable:
-        remedy = f"Start with the secret key it was added with, or run `{update} --token-file FILE`."
-        return Check(name, "failed", "its token was encrypted with another secret key", remedy)
-    if one["state"] == "paused":
-        remedy = f"Run `heliograph whatsapp account resume {one['waba_id']}` to send from its numbers again."
-        return Check(name, "warning", "paused", remedy)
-    status, detail = one["credential_status"], one["credential_detail"]
-    if status == "invalid":
-        return Check(name, "failed", f"Meta rejects its token: {detail}", f"Run `{update} --token-file FILE`.")
-    if one["held_reason"]:
-        remedy = (
-            "Resolve it with Meta. Waiting messages then go out by themselves, or immediately after "
-            f"`heliograph whatsapp account release {one['waba_id']}`."
+        remedy = said(
+            "Start with the secret key it was added with, or run `%(command)s --token-file FILE`.", command=update
         )
-        return Check(name, "warning", f"held: {one['held_reason']}", remedy)
+        return Check(name, "failed", said("its token was encrypted with another secret key"), remedy)
+    if one["state"] == "paused":
+        remedy = said(
+            "Run `heliograph whatsapp account resume %(id)s` to send from its numbers again.", id=one["waba_id"]
+        )
+        return Check(name, "warning", said("paused"), remedy)
+    status, detail = one["credential_status"], kept(one["credential_detail"])
+    anew = said("Run `%(command)s --token-file FILE`.", command=update)
+    if status == "invalid":
+        return Check(name, "failed", said("Meta rejects its token: %(detail)s", detail=detail), anew)
+    if one["held_reason"]:
+        remedy = said(
+            "Resolve it with Meta. Waiting messages then go out by themselves, or immediately after "
+            "`heliograph whatsapp account release %(id)s`.",
+            id=one["waba_id"],
+        )
+        return Check(name, "warning", said("held: %(reason)s", reason=kept(one["held_reason"])), remedy)
     if status == "missing_scope":
-        return Check(name, "warning", f"its token lacks permissions: {detail}", "Grant them at Meta.")
+        return Check(
+            name, "warning", said("its token lacks permissions: %(detail)s", detail=detail), said("Grant them at Meta.")
+        )
     if status == "expiring":
-        ends = f"its token expires at {one['credential_expires_at']:%Y-%m-%d %H:%M} UTC"
-        return Check(name, "warning", ends, f"Run `{update} --token-file FILE`.")
+        return Check(name, "warning", said("its token expires at %(at)s", at=one["credential_expires_at"]), anew)
     if one["subscribed"] is False:
-        return Check(name, "warning", "Meta is not subscribed to send its callbacks", f"Run `{update} --subscribe`.")
+        remedy = said("Run `%(command)s --subscribe`.", command=update)
+        return Check(name, "warning", said("Meta is not subscribed to send its callbacks"), remedy)
     if one["unsigned_at"] is not None:
-        detail = f"callbacks come that are not signed with the app's secret, the last at {iso(one['unsigned_at'])}"
-        remedy = f"If they are Meta's, the secret was changed there: run `{update} --app-secret-file FILE`."
+        detail = said(
+            "callbacks come that are not signed with the app's secret, the last at %(at)s", at=one["unsigned_at"]
+        )
+        remedy = said(
+            "If they are Meta's, the secret was changed there: run `%(command)s --app-secret-file FILE`.",
+            command=update,
+        )
         return Check(name, "warning", detail, remedy)
     if not one["called_back"]:
-        remedy = f"Enter at Meta what `heliograph whatsapp account show {one['waba_id']}` prints."
-        return Check(name, "warning", "no callback from Meta has ever arrived", remedy)
+        remedy = said("Enter at Meta what `heliograph whatsapp account show %(id)s` prints.", id=one["waba_id"])
+        return Check(name, "warning", said("no callback from Meta has ever arrived"), remedy)
     if one["mirror_detail"]:
-        remedy = "Numbers and templates are as of the last sync, which is being retried."
-        return Check(name, "warning", f"the last sync with Meta failed: {one['mirror_detail']}", remedy)
-    return Check(name, "ok", "its token has not been checked yet" if status == "unknown" else "its token is valid")
+        remedy = said("Numbers and templates are as of the last sync, which is being retried.")
+        detail = said("the last sync with Meta failed: %(error)s", error=one["mirror_detail"])
+        return Check(name, "warning", detail, remedy)
+    is_known = status != "unknown"
+    return Check(name, "ok", said("its token is valid") if is_known else said("its token has not been checked yet"))
 
 
 async def _callbacks(conn: Connection) -> Check:
     late = await leases.oldest(conn, intake.KIND)
     if late > LATE:
-        return Check("callbacks", "failed", f"callbacks from Meta are {late:.0f} s overdue", "Start a worker.")
+        detail = said("callbacks from Meta are %(seconds)s s overdue", seconds=round(late))
+        return Check(said("callbacks"), "failed", detail, said("Start a worker."))
     aside = await dead_letters.count(conn)
     if aside:
-        remedy = "See `heliograph whatsapp inbound dead-letters`."
-        return Check("callbacks", "warning", f"{aside} callback items could not be applied", remedy)
-    return Check("callbacks", "ok", "all callbacks from Meta are processed")
+        remedy = said("See `heliograph whatsapp inbound dead-letters`.")
+        detail = said("%(count)s callback items could not be applied", count=aside)
+        return Check(said("callbacks"), "warning", detail, remedy)
+    return Check(said("callbacks"), "ok", said("all callbacks from Meta are processed"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from uuid import UUID, uuid4
 
 from heliograph.base.actor import SYSTEM
-from heliograph.base.checks import Check
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import SECRETS, Settings, in_force
+from heliograph.base.sentences import Check, quoted
 from heliograph.console.engine import now
 from heliograph.console.engine.desk import Desk
 from heliograph.overview.installation import steps
@@ -34,8 +34,9 @@ async def test_now_names_what_is_wrong_with_its_remedy(pool: Pool, root: Browser
 
 async def test_what_is_wrong_is_told_since_when(pool: Pool) -> None:
     desk = Desk()
-    failed, warned = Check("workers", "failed", "none", "Start one."), Check("backups", "warning", "old", "Take one.")
-    fine = Check("database", "ok", "18")
+    failed = Check(quoted("workers"), "failed", quoted("none"), quoted("Start one."))
+    warned = Check(quoted("backups"), "warning", quoted("old"), quoted("Take one."))
+    fine = Check(quoted("database"), "ok", quoted("18"))
     first = desk.troubles([fine, warned])
     second = desk.troubles([fine, warned, failed])
     assert [one.check.check for one in second] == ["workers", "backups"], "failures come first"

@@ -73,9 +73,9 @@ async def test_what_waits_for_a_held_number_is_not_late_and_what_waits_for_a_wor
     held, other = await made(pool), await made(pool)
     await message(pool, held)
     await pool.execute("UPDATE queue SET due_at = now() - interval '1 hour'")
-    assert "whatsapp is 36" in (await examined(database_url))["queue"]["detail"]
+    assert "whatsapp is 3,6" in (await examined(database_url))["queue"]["detail"]
     await pool.execute("UPDATE whatsapp_numbers SET held_until = now() WHERE id = $1", held.number_id)
     assert (await examined(database_url))["queue"]["state"] == "ok"
     await message(pool, other)
     await pool.execute("UPDATE queue SET due_at = now() - interval '2 hours' WHERE line = $1", other.number_id)
-    assert "whatsapp is 72" in (await examined(database_url))["queue"]["detail"]
+    assert "whatsapp is 7,2" in (await examined(database_url))["queue"]["detail"]

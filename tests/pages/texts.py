@@ -11,6 +11,7 @@ from jinja2.ext import babel_extract
 
 from heliograph.accounts.api_keys import SCOPES
 from heliograph.audit.actions import ACTIONS
+from heliograph.base.network import smtp
 from heliograph.console import places as console_places
 from heliograph.console.carriage import charts, editing, wizard
 from heliograph.console.routing import editing as routing
@@ -23,6 +24,8 @@ from heliograph.sms.lookups import forms as lookup_forms
 from heliograph.sms.management import changing, forms
 from heliograph.suppliers import kinds
 from heliograph.suppliers.lookups import kinds as lookups
+from heliograph.suppliers.whatsapp_cloud import errors
+from heliograph.suppliers.whatsapp_cloud.errors import Scope
 from heliograph.webhooks.samples import SUMMARIES
 from tests.house.project import ROOT
 
@@ -60,7 +63,7 @@ SHOWN_RULES = {
 
 def texts() -> set[str]:
     """In English, as they are looked up; of a plural its singular."""
-    found: set[str | None] = set()
+    found: set[str | None] = {*sentences()}
     for folder in RULES:
         for path in (PACKAGE / folder).rglob("*.html"):
             found |= set(_of_template(path))
@@ -91,6 +94,34 @@ def texts() -> set[str]:
     for heading, rail in console_places.GROUPS:
         found |= {heading, *(one.label for one in rail)}
     return {text for text in found if text}
+
+
+def sentences() -> set[str]:
+    """What is told to operators anywhere (`base.sentences`), and what is kept as a word and told as a sentence."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        source = path.read_text()
+        if "base.sentences import" in source:
+            found |= set(_said(ast.parse(source)))
+    found |= {one.title for one in _faults() if one.scope in (Scope.NUMBER, Scope.ACCOUNT, Scope.CREDENTIAL)}
+    return found | {*smtp.REASONS.values(), "credential", "paused", "draining"}
+
+
+def _said(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "said" and node.args:
+            first = node.args[0]
+            if isinstance(first, ast.Constant):
+                yield first.value
+            else:
+                raise AssertionError(f"line {node.lineno}: a sentence that is told stands where it is said")
+
+
+def _faults() -> Iterator[errors.Fault]:
+    for value in vars(errors).values():
+        for one in value.values() if isinstance(value, dict) else [value]:
+            if isinstance(one, errors.Fault):
+                yield one
 
 
 def _of_template(path: Path) -> Iterator[str]:

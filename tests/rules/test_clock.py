@@ -154,5 +154,5 @@ async def test_doctor_names_the_machines_whose_clocks_differ(pool: Pool) -> None
         await follow_clock(conn)
         found = doctor._clock()
         assert found.state == "failed"
-        assert "3600.0 s behind" in found.detail
+        assert "3,600.0 s behind" in found.detail
         assert "NTP" in found.remedy

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 
 from heliograph import doctor
-from heliograph.base.checks import Check
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.network import certificates
 from heliograph.base.process.settings import Settings
+from heliograph.base.sentences import Check
 from heliograph.sms.dispatch import suppliers
 from tests.certificates import Authority
 from tests.processes import until_true

@@ -9,11 +9,11 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph.base.checks import Check
 from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
+from heliograph.base.sentences import Check
 from heliograph.sms import checks
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.reports import receipts, words

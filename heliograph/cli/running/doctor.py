@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from heliograph import doctor
-from heliograph.base.checks import Check
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.process import logs
 from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key
+from heliograph.base.sentences import Check, quoted, said
 from heliograph.cli.terminal.console import FAILED, DataDir, Problem, connection, settings_of
 from heliograph.cli.terminal.http import address, ask
 from heliograph.cli.terminal.printing import Json, show
@@ -53,39 +53,48 @@ async def _examine(url: str, data_dir: Path | None) -> list[Check]:
         logs.check(settings)
     except (SettingsError, PostgresError) as error:
         return [
-            Check("settings", "failed", str(error), "Correct the setting named; docs/settings.md lists all settings.")
+            Check(
+                said("settings"),
+                "failed",
+                quoted(str(error)),
+                said("Correct the setting named; docs/settings.md lists all settings."),
+            )
         ]
-    checks = [Check("settings", "ok", "all are valid"), _secret_key(settings)]
+    checks = [Check(said("settings"), "ok", said("all are valid")), _secret_key(settings)]
     try:
         async with connection(settings.database_url) as conn:
             checks += await doctor.examine(conn, settings)
     except Problem as problem:
-        remedy = "Start it, or set HELIOGRAPH_DATABASE_URL to its address."
-        checks.append(Check("database", "failed", str(problem), remedy))
+        remedy = said("Start it, or set HELIOGRAPH_DATABASE_URL to its address.")
+        checks.append(Check(said("database"), "failed", quoted(str(problem)), remedy))
     checks.append(await asyncio.to_thread(_api, url))
     return checks
 
 
 def _secret_key(settings: Settings) -> Check:
+    name = said("secret key")
     try:
         demand_secret_key(settings)
     except SettingsError as error:
-        return Check("secret key", "failed", "HELIOGRAPH_SECRET_KEY is not set", str(error))
+        return Check(name, "failed", said("HELIOGRAPH_SECRET_KEY is not set"), quoted(str(error)))
     if settings.other_secret_key:
-        remedy = "`heliograph rekey` encrypts everything under the secret key, and says when the other one may go."
-        return Check("secret key", "warning", "is being changed: another one is set beside it", remedy)
-    return Check("secret key", "ok", f"{len(settings.secret_key)} characters")
+        remedy = said(
+            "`heliograph rekey` encrypts everything under the secret key, and says when the other one may go."
+        )
+        return Check(name, "warning", said("is being changed: another one is set beside it"), remedy)
+    return Check(name, "ok", said("%(count)s characters", count=len(settings.secret_key)))
 
 
 def _api(url: str) -> Check:
-    remedy = "Start `heliograph api`, or give its URL with --url."
+    name, remedy = said("api"), said("Start `heliograph api`, or give its URL with --url.")
     try:
         status, _, answer = ask("GET", url, "/health", timeout=5.0)
     except Problem as problem:
-        return Check("api", "failed", str(problem), remedy)
+        return Check(name, "failed", quoted(str(problem)), remedy)
     if status != 200 or not isinstance(answer, dict):
-        return Check("api", "failed", f"{url} answered {status}", remedy)
+        return Check(name, "failed", said("%(url)s answered %(status)s", url=url, status=str(status)), remedy)
     if answer.get("status") != "ok":
         wrong = [f"{name} {state}" for name, state in answer.get("checks", {}).items() if state != "ok"]
-        return Check("api", "failed", f"{url} says: {', '.join(wrong)}", "See the checks above.")
-    return Check("api", "ok", f"{url} answers")
+        detail = said("%(url)s says: %(wrong)s", url=url, wrong=", ".join(wrong))
+        return Check(name, "failed", detail, said("See the checks above."))
+    return Check(name, "ok", said("%(url)s answers", url=url))

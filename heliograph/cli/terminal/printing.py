@@ -22,6 +22,7 @@ import typer
 from typer.core import TyperGroup
 
 from heliograph.base.database.clock import iso
+from heliograph.base.sentences import Sentence
 
 #: What a cut column of a table keeps at least.
 NARROWEST = 12
@@ -137,7 +138,7 @@ def as_plain(data: Any) -> Any:
         return [as_plain(value) for value in data]
     if isinstance(data, datetime):
         return iso(data)
-    if isinstance(data, UUID | Path):
+    if isinstance(data, UUID | Path | Sentence):
         return str(data)
     return data
 

@@ -13,10 +13,10 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from heliograph import doctor
-from heliograph.base.checks import Check
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.process.settings import Settings
+from heliograph.base.sentences import Check
 from heliograph.overview.installation import approvals
 from heliograph.overview.installation.approvals import Waits
 from heliograph.overview.installation.now import Watch

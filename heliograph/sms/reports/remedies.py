@@ -14,10 +14,10 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.checks import Check
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
+from heliograph.base.sentences import Check, Sentence, said
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.reports.diagnosis import MINUTES, SAMPLE
@@ -115,45 +115,65 @@ def _is_unread(line: Line | None) -> bool:
 
 
 def _recipients(one: Supplier, found: Fitting) -> Check:
-    detail = f"{found.fitting} of {found.looked} receipts that match nothing name a known id and another recipient"
+    detail = said(
+        "%(fitting)s of %(looked)s receipts that match nothing name a known id and another recipient",
+        fitting=found.fitting,
+        looked=found.looked,
+    )
     if one.kind == kinds.GENERIC:
-        remedy = f"Match them by the id alone: {change(one, 'receipt_recipient_at=')}."
+        remedy = said("Match them by the id alone: %(command)s.", command=change(one, "receipt_recipient_at="))
     else:
-        remedy = "The supplier rewrites numbers in receipts, or reuses ids: ask it to report the number as it was sent."
-    return Check(f"receipts of {one.name}", "failed", detail, remedy)
+        remedy = said(
+            "The supplier rewrites numbers in receipts, or reuses ids: ask it to report the number as it was sent."
+        )
+    return Check(said("receipts of %(name)s", name=one.name), "failed", detail, remedy)
 
 
 def _silent(one: Supplier, line: Line, settings: Settings) -> Check:
-    detail = f"none for any of {line['accepted']:,} messages of the last day"
-    return Check(f"receipts of {one.name}", "warning", detail, _cure_of_silence(one, settings))
+    detail = said("none for any of %(count)s messages of the last day", count=line["accepted"])
+    return Check(said("receipts of %(name)s", name=one.name), "warning", detail, _cure_of_silence(one, settings))
 
 
-def _cure_of_silence(one: Supplier, settings: Settings) -> str:
+def _cure_of_silence(one: Supplier, settings: Settings) -> Sentence:
     if one.kind == kinds.SMPP:
         if one.settings.get("registered_delivery", 1) == 0:
-            return f"They are not asked for: {change(one, 'registered_delivery=1')}."
-        return f"Ask the supplier to enable them; if it sends them to receivers only: {change(one, 'bind=pair')}."
+            return said("They are not asked for: %(command)s.", command=change(one, "registered_delivery=1"))
+        return said(
+            "Ask the supplier to enable them; if it sends them to receivers only: %(command)s.",
+            command=change(one, "bind=pair"),
+        )
     if not settings.public_url:
-        return "Set HELIOGRAPH_PUBLIC_URL, so that the supplier is told where to report."
+        return said("Set HELIOGRAPH_PUBLIC_URL, so that the supplier is told where to report.")
     if one.kind == kinds.GENERIC and not one.settings.get("receipt_state_at"):
-        return f"Say where a receipt has its state: {change(one, 'receipt_state_at=/status')}, for instance."
+        return said(
+            "Say where a receipt has its state: %(command)s, for instance.",
+            command=change(one, "receipt_state_at=/status"),
+        )
     address = f"{addresses.PREFIX}{one.id}/…/{addresses.RECEIPTS}"
-    return (
-        f"Give the supplier the address of `heliograph supplier show {shlex.quote(one.name)}` ({address}), and check "
-        "that it can reach it; the log names callbacks that hold nothing known."
+    return said(
+        "Give the supplier the address of `heliograph supplier show %(name)s` (%(address)s), and check "
+        "that it can reach it; the log names callbacks that hold nothing known.",
+        name=shlex.quote(one.name),
+        address=address,
     )
 
 
 def _unread(one: Supplier, line: Line) -> Check:
-    detail = f"{line['unknown']:,} of {line.submitted:,} answers of the last hour did not come, or could not be read"
+    detail = said(
+        "%(unknown)s of %(all)s answers of the last hour did not come, or could not be read",
+        unknown=line["unknown"],
+        all=line.submitted,
+    )
+    name = shlex.quote(one.name)
     if one.kind == kinds.GENERIC:
-        remedy = (
-            f"`heliograph supplier test {shlex.quote(one.name)} --to NUMBER` shows an answer: correct code_at, id_at "
-            "and codes."
+        remedy = said(
+            "`heliograph supplier test %(name)s --to NUMBER` shows an answer: correct code_at, id_at and codes.",
+            name=name,
         )
     else:
-        remedy = (
-            f"`heliograph supplier test {shlex.quote(one.name)} --to NUMBER` shows an answer; if it is only slow: "
-            f"{change(one, 'response_seconds=60')}."
+        remedy = said(
+            "`heliograph supplier test %(name)s --to NUMBER` shows an answer; if it is only slow: %(command)s.",
+            name=name,
+            command=change(one, "response_seconds=60"),
         )
-    return Check(f"answers of {one.name}", "failed", detail, remedy)
+    return Check(said("answers of %(name)s", name=one.name), "failed", detail, remedy)

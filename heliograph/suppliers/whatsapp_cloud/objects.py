@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from heliograph.base.sentences import said
 from heliograph.suppliers.whatsapp_cloud.callbacks.content import part, words
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import Tier
 from heliograph.suppliers.whatsapp_cloud.callbacks.management import (
@@ -34,6 +35,14 @@ ACCOUNT_FIELDS = "id,name,currency,timezone_id,account_review_status,owner_busin
 
 #: What a token must be allowed to do.
 SCOPES = ("whatsapp_business_management", "whatsapp_business_messaging")
+NOT_GRANTED = {
+    "whatsapp_business_management": said("whatsapp_business_management is not granted"),
+    "whatsapp_business_messaging": said("whatsapp_business_messaging is not granted"),
+}
+NOT_GRANTED_HERE = {
+    "whatsapp_business_management": said("whatsapp_business_management is not granted for this account"),
+    "whatsapp_business_messaging": said("whatsapp_business_messaging is not granted for this account"),
+}
 #: A token that expires within this is said to be expiring.
 EXPIRING = timedelta(days=7)
 #: `message_send_ttl_seconds` of -1.
@@ -229,21 +238,22 @@ def token_report(value: Mapping[str, Any]) -> TokenReport:
 
 
 def credential_state(report: TokenReport, waba_id: str, now: datetime) -> tuple[str, str]:
-    """(`ok`, `expiring`, `missing_scope`, `invalid` or `unknown`; what is wrong, for operators).
+    """(`ok`, `expiring`, `missing_scope`, `invalid` or `unknown`; what is wrong, for operators, as it is stored:
+    a sentence without values, or Meta's own).
 
     Only a clear no is `invalid`: it stops the account.
     """
     if report.valid is None:
-        return "unknown", "Meta's answer does not say whether the token is valid"
+        return "unknown", said("Meta's answer does not say whether the token is valid")
     if not report.valid:
-        return "invalid", report.detail or "the token is not valid"
+        return "invalid", report.detail or said("the token is not valid")
     if report.expires_at is not None and report.expires_at <= now:
-        return "invalid", "the token has expired"
+        return "invalid", said("the token has expired")
     for scope in SCOPES:
         if scope not in report.scopes:
-            return "missing_scope", f"{scope} is not granted"
+            return "missing_scope", NOT_GRANTED[scope]
         if scope in report.targets and waba_id not in report.targets[scope]:
-            return "missing_scope", f"{scope} is not granted for this account"
+            return "missing_scope", NOT_GRANTED_HERE[scope]
     if report.expires_at is not None and report.expires_at - now < EXPIRING:
         return "expiring", f"the token expires at {report.expires_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     return "ok", ""

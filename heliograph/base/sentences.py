@@ -1,0 +1,83 @@
+"""Sentences for operators that can be told in another language, and results of checks, which are made of them.
+
+A sentence is English and remembers what it was made of: its text, which is the key of its twin in a catalogue, and its
+values. So whoever knows nothing of languages (a command, a log, a row of the database) has a text like any other. The
+rules nobody may break: `said` is given a text that stands where it is called, since a test looks there for what has to
+be translated; a successful check says what it found, and a failed one says the remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Literal, Self, TypeAlias
+
+import msgspec
+
+from heliograph.base.database.clock import iso
+
+#: If work has been due for longer than this, whoever does it does not keep up, seconds.
+LATE = 60.0
+
+State = Literal["ok", "warning", "failed"]
+#: What stands in a sentence: words of others, which are the same in every language, a number, a time, a sentence.
+Value: TypeAlias = "str | int | float | datetime | Sentence"
+
+
+class Sentence(str):
+    """A text in English, made by `said` or `quoted`."""
+
+    #: What is looked up, with `%(name)s` for values; "" for the words of others.
+    english: str
+    values: Mapping[str, Value]
+
+    @classmethod
+    def of(cls, english: str, values: Mapping[str, Value]) -> Self:
+        """With its values filled in."""
+        made = cls(english % {name: plain(value) for name, value in values.items()} if values else english)
+        made.english, made.values = english, values
+        return made
+
+
+def said(english: str, /, **values: Value) -> Sentence:
+    """A sentence: `said("%(count)s sessions bound", count=2)`."""
+    return Sentence.of(english, values)
+
+
+def quoted(words: str) -> Sentence:
+    """The words of others, of an operator, or of an error: they are told as they are."""
+    made = Sentence(words)
+    made.english, made.values = "", {}
+    return made
+
+
+def kept(words: str) -> Sentence:
+    """A sentence without values that was stored as its text; what is none is told as it is."""
+    return Sentence.of(words, {})
+
+
+def joined(parts: Iterable[str], by: str = ", ") -> Sentence:
+    """Several after each other."""
+    found = [part if isinstance(part, Sentence) else quoted(part) for part in parts if part]
+    if not found:
+        return quoted("")
+    whole = found[0]
+    for part in found[1:]:
+        whole = Sentence.of(f"%(a)s{by}%(b)s", {"a": whole, "b": part})
+    return whole
+
+
+def plain(value: Value) -> str:
+    """As English texts have it."""
+    if isinstance(value, str):
+        return str(value)
+    return iso(value) if isinstance(value, datetime) else f"{value:,}"
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One check's result. `remedy` is empty when it is ok."""
+
+    check: Sentence
+    state: State
+    detail: Sentence
+    remedy: Sentence = quoted("")
