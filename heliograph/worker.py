@@ -20,13 +20,13 @@ from uuid import UUID
 
 import structlog
 
-from heliograph import traffic
+from heliograph import __version__, traffic
 from heliograph.accounts import plans
 from heliograph.base.database import clock, pulse
 from heliograph.base.database.pool import Connection, Pool, is_down, open_pool
 from heliograph.base.ids import uuid7
 from heliograph.base.network.connecting import Connector
-from heliograph.base.process import crash
+from heliograph.base.process import crash, memory
 from heliograph.base.process.measures import Gauge
 from heliograph.base.process.settings import Settings, current
 from heliograph.base.standby.readers import Readers
@@ -61,8 +61,9 @@ from heliograph.whatsapp.work import WhatsAppWork
 log = structlog.get_logger()
 
 BEAT = """
-INSERT INTO workers (id, name, started_at, seen_at, clock_ahead) VALUES ($1, $2, now(), now(), $3)
-ON CONFLICT (id) DO UPDATE SET seen_at = now(), clock_ahead = excluded.clock_ahead
+INSERT INTO workers (id, name, started_at, seen_at, clock_ahead, version, memory)
+VALUES ($1, $2, now(), now(), $3, $4, $5)
+ON CONFLICT (id) DO UPDATE SET seen_at = now(), clock_ahead = excluded.clock_ahead, memory = excluded.memory
 """
 
 #: Makes a channel's part of a worker: (pool, settings, the worker's id, who delivers the events that it raises,
@@ -204,7 +205,7 @@ class Worker:
 
     async def _beat(self) -> None:
         name = f"{socket.gethostname()}:{os.getpid()}"
-        await self._pool.execute(BEAT, self._id, name, clock.ahead())
+        await self._pool.execute(BEAT, self._id, name, clock.ahead(), __version__, memory.resident())
 
     async def _renew(self) -> None:
         for part in self._parts:

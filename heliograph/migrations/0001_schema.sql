@@ -2710,10 +2710,13 @@ CREATE TABLE workers (
     name        text NOT NULL,
     started_at  timestamptz NOT NULL,
     seen_at     timestamptz NOT NULL,
-    clock_ahead double precision NOT NULL DEFAULT 0
+    clock_ahead double precision NOT NULL DEFAULT 0,
+    version     text NOT NULL DEFAULT '',
+    memory      bigint
 );
 COMMENT ON TABLE workers IS 'control: living worker processes, for health checks';
 COMMENT ON COLUMN workers.clock_ahead IS 'seconds by which its machine''s clock is ahead of the database''s';
+COMMENT ON COLUMN workers.memory IS 'bytes that it occupies; NULL: its system does not say so';
 
 CREATE TABLE backups (
     id          uuid PRIMARY KEY,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from uuid import UUID, uuid4
 
+from heliograph import __version__
 from heliograph.base.actor import SYSTEM
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import SECRETS, Settings, in_force
 from heliograph.base.sentences import Check, quoted
 from heliograph.console.engine import now
 from heliograph.console.engine.desk import Desk
+from heliograph.overview.installation import now as state
 from heliograph.overview.installation import steps
 from heliograph.overview.installation.now import Watch
 from heliograph.people import users
@@ -17,6 +19,7 @@ from heliograph.people.operators import accounts
 from heliograph.queue import holds
 from heliograph.sms.accepting import sender_ids
 from heliograph.traffic.reconciliation import Line
+from heliograph.worker import Worker
 from tests.api.conftest import Api, Tenant
 
 from .conftest import Browser, signed_in
@@ -80,6 +83,19 @@ async def test_now_names_what_is_missing_and_whose_quota_ends(pool: Pool, tenant
     assert "3 de 6" in page.words
     await pool.execute("UPDATE organizations SET state = 'suspended'")
     assert "Perto do fim" not in (await root.get("/console/now", accept_language="pt")).words
+
+
+async def test_workers_say_what_they_run_and_occupy(pool: Pool, root: Browser, settings: Settings) -> None:
+    await Worker(settings, pool, channels={})._beat()
+    await pool.execute("INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, 'old', now(), now())", uuid4())
+    async with pool.acquire() as conn:
+        mine, old = sorted(await state.workers(conn), key=lambda one: one.name == "old")
+    assert (mine.version, old.version, old.memory, mine.sessions) == (__version__, "", None, 0)
+    assert mine.memory is None or mine.memory > 10_000_000
+    for page in ("/console/now", "/console/queue"):
+        words = (await root.get(page)).words
+        assert f"works {__version__} 0 " in words, page
+        assert "old ● works – 0 – " in words, page
 
 
 async def second(pool: Pool) -> UUID:

@@ -46,6 +46,11 @@ class Worker(msgspec.Struct, frozen=True):
     started_at: datetime
     seen_at: datetime
     is_gone: bool
+    #: Of the program that it runs; "": not known. Bytes that it occupies; None: not known.
+    version: str
+    memory: int | None
+    #: Sessions at suppliers that it holds.
+    sessions: int
 
 
 class Supplier(msgspec.Struct, frozen=True):
@@ -107,7 +112,9 @@ SELECT kind, (SELECT count(*) FROM (SELECT FROM queue q WHERE q.kind = asked.kin
   FROM unnest($1::text[]) AS asked (kind)
 """
 WORKERS = """
-SELECT name, started_at, seen_at, seen_at < now() - make_interval(secs => $1) AS is_gone FROM workers
+SELECT name, started_at, seen_at, seen_at < now() - make_interval(secs => $1) AS is_gone, version, memory,
+       (SELECT count(*) FROM supplier_sessions s WHERE s.worker_id = w.id AND s.lease_until > now()) AS sessions
+  FROM workers w
  WHERE seen_at > now() - interval '1 minute' ORDER BY name, started_at LIMIT $2
 """
 SUPPLIERS = f"""
