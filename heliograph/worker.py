@@ -41,7 +41,7 @@ from heliograph.metrics.exporting import Exporter, exported
 from heliograph.notices import standing
 from heliograph.overview.exports import jobs
 from heliograph.overview.exports.work import ExportWork
-from heliograph.pages.noticing import mail
+from heliograph.pages.noticing import mail, report
 from heliograph.people.mailing import forgotten
 from heliograph.people.noticing import telling
 from heliograph.queue import timers
@@ -51,6 +51,7 @@ from heliograph.queue.watch import Watch
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
 from heliograph.retention import forgetting, shorter
 from heliograph.sms.received import inbox
+from heliograph.sms.reports import daily
 from heliograph.sms.work import SmsWork
 from heliograph.traffic import reconciliation
 from heliograph.webhooks.delivery.work import WebhookWork
@@ -149,6 +150,7 @@ class Worker:
             SharedTimer("plans", self._renew_plans, 30.0, in_steps=True),
             SharedTimer(standing.TIMER, standing.look, standing.EVERY),
             SharedTimer(telling.TIMER, self._tell, telling.EVERY, when=telling.DUE),
+            SharedTimer(daily.TIMER, self._report, daily.EVERY),
             *(one for part in self._parts for one in part.timers()),
         ]
 
@@ -213,6 +215,12 @@ class Worker:
 
     async def _tell(self, conn: Connection) -> None:
         await telling.tell(conn, box=outbox.of(self._settings), writes=mail.letter)
+
+    async def _report(self, conn: Connection) -> None:
+        known = self._settings
+        address = known.console_url or ("" if known.console_listen else known.public_url)
+        console = f"{address}/console" if address else ""
+        await daily.tell(conn, box=outbox.of(self._settings), writes=partial(report.letter, console=console))
 
     async def _renew_plans(self, conn: Connection) -> None:
         await plans.renew(conn)

@@ -39,6 +39,8 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     announcement_until: datetime | None = None
     #: Whether a sender ID is approved once two operators have approved it.
     four_eyes: bool = False
+    #: Whether operators are mailed the receipts of each day.
+    receipts_mail: bool = False
     #: Message quota that an organization begins with where whoever creates it names none.
     new_quota: int = 0
     #: Pages of whoever runs the installation, linked at the foot of the dashboard; "": none.
@@ -116,11 +118,13 @@ class Current:
 def _of(rows: Mapping[str, str]) -> Installation:
     known = {name: value for name, value in rows.items() if name in NAMES}
     until = known.pop("announcement_until", None)
-    eyes, amount = known.pop("four_eyes", ""), known.pop("new_quota", "0")
+    eyes, mail = known.pop("four_eyes", ""), known.pop("receipts_mail", "")
+    amount = known.pop("new_quota", "0")
     return Installation(
         **known,  # what is left are texts
         announcement_until=datetime.fromisoformat(until) if until else None,
         four_eyes=eyes == "true",
+        receipts_mail=mail == "true",
         new_quota=int(amount),
     )
 
@@ -143,8 +147,9 @@ def _checked(given: Mapping[str, str]) -> dict[str, str]:
     elif until:
         assert at is not None
         values["announcement_until"] = at.isoformat()
-    if values.get("four_eyes", "") not in ("", "true", "false"):
-        wrong.append(("four_eyes", "enum", "`four_eyes` must be true or false"))
+    for name in ("four_eyes", "receipts_mail"):
+        if values.get(name, "") not in ("", "true", "false"):
+            wrong.append((name, "enum", f"`{name}` must be true or false"))
     if (amount := values.get("new_quota")) and not (amount.isascii() and amount.isdigit() and len(amount) <= DIGITS):
         wrong.append(("new_quota", "range", f"`new_quota` must be a number of messages of at most {DIGITS} digits"))
     if wrong:

@@ -103,11 +103,16 @@ async def put(
 
 
 async def put_many(
-    conn: Connection, outbox: Outbox, letters: Sequence[tuple[UUID, UUID, Letter]], *, kind: str, within: timedelta
+    conn: Connection,
+    outbox: Outbox,
+    letters: Sequence[tuple[UUID | None, UUID, Letter]],
+    *,
+    kind: str,
+    within: timedelta,
 ) -> int:
-    """Have mails of one kind sent once the caller's transaction commits: (organization, subject, what it says). Returns
-    how many; the others are too many, in the installation or in their organization's day. What waits for the same
-    subjects stays."""
+    """Have mails of one kind sent once the caller's transaction commits: (organization, or None for the installation's;
+    subject; what it says). Returns how many; the others are too many, in the installation or in their organization's
+    day. What waits for the same subjects stays."""
     ids = [uuid7() for _ in letters]
     done = await conn.execute(
         PUT_MANY,

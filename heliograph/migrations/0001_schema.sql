@@ -307,7 +307,7 @@ COMMENT ON COLUMN own_numbers.codes IS 'sent within the hour that began at codes
 
 CREATE TABLE mails (
     id              uuid PRIMARY KEY,
-    kind            text NOT NULL CHECK (kind IN ('invitation', 'link', 'forgotten', 'notices', 'trial')),
+    kind            text NOT NULL CHECK (kind IN ('invitation', 'link', 'forgotten', 'notices', 'trial', 'report')),
     organization_id uuid,
     subject_id      uuid,
     sealed          bytea CHECK (length(sealed) <= 16384),
@@ -325,7 +325,7 @@ CREATE INDEX mails_of_subject ON mails (subject_id, created_at);
 CREATE INDEX mails_of_organization ON mails (organization_id, created_at);
 CREATE INDEX mails_age ON mails (created_at);
 COMMENT ON TABLE mails IS 'control: mails to people, sent by workers; rows are kept for a week, texts only until sent';
-COMMENT ON COLUMN mails.kind IS 'forgotten: a password reset was requested; a worker looks up the person and creates the link. notices: what needs somebody''s eye. trial: an operator looks whether mails arrive';
+COMMENT ON COLUMN mails.kind IS 'forgotten: a password reset was requested; a worker looks up the person and creates the link. notices: what needs somebody''s eye. trial: an operator looks whether mails arrive. report: the receipts of a day, to operators';
 COMMENT ON COLUMN mails.organization_id IS 'whose limit it counts against; NULL: nobody''s';
 COMMENT ON COLUMN mails.subject_id IS 'the invitation or user it is about; NULL: not known yet';
 COMMENT ON COLUMN mails.sealed IS 'recipient, subject and text, encrypted; erased when sent or given up';

@@ -57,6 +57,7 @@ async def test_what_is_wrong_is_named_and_nothing_is_set(pool: Pool, root: Brows
         ("announcement_until", "2027-01-31T18:00"),
         ("announcement_until", "soon"),
         ("four_eyes", "yes"),
+        ("receipts_mail", "on"),
         ("new_quota", "-1"),
         ("new_quota", "1" * 10),
         ("privacy_url", "acme.test"),

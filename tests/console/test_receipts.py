@@ -5,19 +5,26 @@ from __future__ import annotations
 import csv
 import io
 from datetime import timedelta
+from functools import partial
 from uuid import UUID
 
+import msgspec
+
+from heliograph.accounts import installation
 from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
+from heliograph.mail import outbox
+from heliograph.pages.noticing import report
 from heliograph.sms.dispatch import suppliers
-from heliograph.sms.reports import receipts, words
+from heliograph.sms.reports import daily, receipts, words
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import Receipt, ReceiptState
 from heliograph.traffic import reconciliation
 from tests.rules.factories import SENDER, TO, organization, sent, status_of
 
-from .conftest import Browser, signed_in
+from .conftest import Browser, make_operator, signed_in
 
 KEY = derive_key("a secret key of a test installation", "suppliers")
 
@@ -151,3 +158,43 @@ async def test_words_are_given_their_meaning(pool: Pool, root: Browser, other_br
     page = await other_browser.get(here)
     assert "absent subscriber" in page.words
     assert f'action="{here}' not in page.text
+
+
+async def test_the_receipts_of_a_day_are_mailed_once(pool: Pool, root: Browser, settings: Settings) -> None:
+    box = outbox.of(
+        msgspec.structs.replace(
+            settings, smtp_url="smtp://localhost", mail_from="a@acme.test", public_url="https://acme.test"
+        )
+    )
+    writes = partial(report.letter, console="https://acme.test/console")
+    late = clock.now().replace(hour=daily.HOUR)
+    early = late.replace(hour=daily.HOUR - 1)
+    id = await added(pool)
+    for email, role in (("rui@example.com", "auditor"), ("fay@example.com", "finance")):
+        await make_operator(pool, email, role)
+    await pool.execute("UPDATE users SET language = 'pt' WHERE email = 'rui@example.com'")
+    async with pool.acquire() as conn:
+        assert await daily.tell(conn, box=box, writes=writes, at=late) == 0, "nobody asked for it"
+        page = await root.get("/console/settings")
+        await root.submit(page, "/console/settings", receipts_mail="true")
+        assert (await installation.load(conn)).receipts_mail
+        assert await daily.tell(conn, box=box, writes=writes, at=late) == 0, "nothing was handed over"
+        for at, delivered in ((late - timedelta(days=1), 80), (late - timedelta(days=8), 90)):
+            events = [(id, "MZ", "accepted", 100), (id, "MZ", "delivered", delivered), (id, "MZ", "undelivered", 10)]
+            await reconciliation.count(conn, events, at)
+        assert await daily.tell(conn, box=box, writes=writes, at=early) == 0
+        assert await daily.tell(conn, box=None, writes=writes, at=late) == 0
+        # Those who see suppliers: not whoever sees money alone.
+        assert await daily.tell(conn, box=box, writes=writes, at=late) == 2
+        assert await daily.tell(conn, box=box, writes=writes, at=late + timedelta(hours=1)) == 0, "once is enough"
+        assert box is not None
+        rows = await conn.fetch("SELECT id, kind, sealed, attempts FROM mails")
+    letters = {one.to: one for one in (outbox.letter(box.key, outbox.Taken(*row)) for row in rows)}
+    assert set(letters) == {"eva@example.com", "rui@example.com"}
+    english, portuguese = letters["eva@example.com"].text, letters["rui@example.com"].text
+    day = late - timedelta(days=1)
+    assert "main\n  Submitted: 100\n" in english
+    assert "Delivered: 88.9 % (Week before: 90.0 %)" in english
+    assert f"https://acme.test/console/receipts?from={day:%Y-%m-%d}&to={day:%Y-%m-%d}" in english
+    assert "88,9 %" in portuguese
+    assert letters["rui@example.com"].subject.startswith("Heliograph: Recibos de ")

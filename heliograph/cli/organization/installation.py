@@ -44,6 +44,14 @@ def set_(
             help="Whether a sender ID is approved once two operators have approved it.",
         ),
     ] = None,
+    receipts_mail: Annotated[
+        bool | None,
+        typer.Option(
+            "--receipts-mail/--no-receipts-mail",
+            show_default=False,
+            help="Whether operators are mailed the receipts of each day.",
+        ),
+    ] = None,
     new_quota: Annotated[
         str | None,
         typer.Option(metavar="MESSAGES", show_default=False, help="Quota of organizations created without one."),
@@ -72,6 +80,7 @@ def set_(
         "announcement": announcement,
         "announcement_until": announcement_until,
         "four_eyes": None if four_eyes is None else str(four_eyes).lower(),
+        "receipts_mail": None if receipts_mail is None else str(receipts_mail).lower(),
         "new_quota": new_quota,
         "terms_url": terms_url,
         "privacy_url": privacy_url,

@@ -58,7 +58,7 @@ def _given(request: Request) -> dict[str, str]:
     """The fields of the form, as `installation.change` takes them. Raises Invalid."""
     form = request.form
     given = {name: form.get(name, "") for name in installation.NAMES}
-    given["four_eyes"] = "true" if form.get("four_eyes") else "false"
+    given |= {name: "true" if form.get(name) else "false" for name in ("four_eyes", "receipts_mail")}
     if given["name"].strip() == installation.PRODUCT:
         given["name"] = ""
     if until := given["announcement_until"]:

@@ -1,0 +1,76 @@
+"""The receipts of a day, mailed to operators on the next: whoever watches suppliers need not remember to look.
+
+The rule nobody may break: an operator gets one mail about a day, whichever worker runs this, and however often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, timedelta
+from uuid import uuid5
+
+import msgspec
+
+from heliograph.accounts import installation
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.base.network.smtp import Letter
+from heliograph.mail import outbox
+from heliograph.mail.outbox import Outbox
+from heliograph.people.operators import roles
+from heliograph.sms.reports import reconciliation
+from heliograph.sms.reports.reconciliation import Reconciled
+from heliograph.traffic.reconciliation import Query
+
+#: How often a worker looks, seconds; and from which hour of the next day (UTC) on the mail goes out: most receipts of
+#: the evening have come by then.
+TIMER, EVERY, HOUR = "receipts mail", 600.0, 6
+KIND = "report"
+#: Given up after this: the next one is near.
+WITHIN = timedelta(hours=12)
+DAY = timedelta(days=1)
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """Who is mailed, and how they read. None: not chosen."""
+
+    email: str
+    language: str | None
+    zone: str | None
+
+
+#: Writes a mail: to whom, what the installation is called, the day, a line for each supplier.
+Writes = Callable[[Reader, str, date, Sequence[Reconciled]], Letter]
+
+READERS = """
+SELECT u.id, u.email, u.language, u.time_zone AS zone FROM operators o JOIN users u ON u.id = o.user_id
+ WHERE o.role = ANY ($1) ORDER BY u.id LIMIT 200
+"""
+TOLD = "SELECT DISTINCT subject_id FROM mails WHERE subject_id = ANY ($1) AND created_at >= $2"
+
+
+async def tell(conn: Connection, *, box: Outbox | None, writes: Writes, at: datetime | None = None) -> int:
+    """Put in what operators were not mailed yet about the day before `at`, in the caller's transaction; how many mails.
+    None where the installation does not want them, sends no mails (`box`), or handed nothing to a supplier. Only one
+    worker at a time may run this."""
+    at = clock.now() if at is None else at
+    if box is None or at.hour < HOUR:
+        return 0
+    known = await installation.load(conn)
+    if not known.receipts_mail:
+        return 0
+    today = at.replace(hour=0, minute=0, second=0, microsecond=0)
+    readers = {uuid5(row["id"], KIND): row for row in await conn.fetch(READERS, roles.holders(roles.CARRIAGE))}
+    told = {row["subject_id"] for row in await conn.fetch(TOLD, list(readers), today)}
+    wanted = {subject: row for subject, row in readers.items() if subject not in told}
+    if not wanted:
+        return 0
+    lines = await reconciliation.report(conn, Query(date_from=today - DAY, date_to=today, by=()))
+    if not lines:
+        return 0
+    day = (today - DAY).date()
+    letters = [
+        (None, subject, writes(Reader(row["email"], row["language"], row["zone"]), known.name, day, lines))
+        for subject, row in wanted.items()
+    ]
+    return await outbox.put_many(conn, box, letters, kind=KIND, within=WITHIN)
