@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -14,12 +15,17 @@ from tests.guard_traffic import ATTACKS, HONEST, ORGANIZATION, Outcome, measured
 GUIDE = Path(__file__).parents[2] / "docs" / "guard.md"
 
 
+def measured_once(test: Callable[..., None]) -> Callable[..., None]:
+    """What is measured takes many seconds: who looks at it runs on one worker."""
+    return pytest.mark.lasts(15)(pytest.mark.xdist_group("guard traffic")(test))
+
+
 @pytest.fixture(scope="module")
 def found() -> dict[tuple[str, float], Outcome]:
     return measured()
 
 
-@pytest.mark.lasts(15)
+@measured_once
 def test_the_targets(found: dict[tuple[str, float], Outcome]) -> None:
     least = {"sequential": 0.99, "random in three": 0.9, "the same, 60 %": 0.9, "a listed country": 0.95}
     for rate, mistaken in ((20.0, 0.001), (200.0, 0.003)):
@@ -41,6 +47,7 @@ def test_the_targets(found: dict[tuple[str, float], Outcome]) -> None:
                 assert one.false <= mistaken, (case.name, rate, one)
 
 
+@measured_once
 def test_the_guide_has_what_was_measured(found: dict[tuple[str, float], Outcome]) -> None:
     assert table(found) in GUIDE.read_text(), "python -m tests.guard_traffic prints it"
 
