@@ -8,9 +8,9 @@ be translated; a successful check says what it found, and a failed one says the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import msgspec
 
@@ -30,6 +30,20 @@ class Sentence(str):
     #: What is looked up, with `%(name)s` for values; "" for the words of others.
     english: str
     values: Mapping[str, Value]
+
+    def changed(self, change: Callable[[str], str]) -> Sentence:
+        """With what others wrote in it changed, such as long numbers cut."""
+        if not self.english:
+            return quoted(change(self))
+        values = {
+            name: value.changed(change)
+            if isinstance(value, Sentence)
+            else change(value)
+            if isinstance(value, str)
+            else value
+            for name, value in self.values.items()
+        }
+        return Sentence.of(self.english, values)
 
     @classmethod
     def of(cls, english: str, values: Mapping[str, Value]) -> Self:
@@ -65,6 +79,42 @@ def joined(parts: Iterable[str], by: str = ", ") -> Sentence:
     for part in found[1:]:
         whole = Sentence.of(f"%(a)s{by}%(b)s", {"a": whole, "b": part})
     return whole
+
+
+def _changed(value: Value, change: Callable[[str], str]) -> Value:
+    if isinstance(value, Sentence):
+        return value.changed(change)
+    return change(value) if isinstance(value, str) else value
+
+
+def packed(sentence: str) -> str:
+    """For storing it with its values, as JSON."""
+    return msgspec.json.encode(_packed(sentence)).decode()
+
+
+def unpacked(stored: str) -> Sentence:
+    """A sentence that was stored."""
+    return _unpacked(msgspec.json.decode(stored)) if stored else quoted("")
+
+
+def _packed(value: Value) -> Any:
+    if isinstance(value, Sentence) and value.english:
+        return [value.english, {name: _packed(one) for name, one in value.values.items()}]
+    if isinstance(value, datetime):
+        return {"at": iso(value)}
+    return str(value) if isinstance(value, str) else value
+
+
+def _unpacked(stored: Any) -> Sentence:
+    if isinstance(stored, str):
+        return quoted(stored)
+    return Sentence.of(stored[0], {name: _value(one) for name, one in stored[1].items()})
+
+
+def _value(stored: Any) -> Value:
+    if isinstance(stored, dict):
+        return datetime.fromisoformat(stored["at"])
+    return _unpacked(stored) if isinstance(stored, list | str) else stored
 
 
 def plain(value: Value) -> str:

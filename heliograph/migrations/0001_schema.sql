@@ -1043,7 +1043,7 @@ CREATE TABLE route_suppliers (
 COMMENT ON TABLE route_suppliers IS 'reference: who carries a route''s messages: by priority, those of equal priority by weight';
 COMMENT ON COLUMN route_suppliers.points IS 'its share of an adaptive route, of a hundred, in place of priority and weight; NULL: not measured yet';
 COMMENT ON COLUMN route_suppliers.streak IS 'evaluations in a row in which it was better than the one with most points';
-COMMENT ON COLUMN route_suppliers.reason IS 'what the last evaluation saw of it, for operators';
+COMMENT ON COLUMN route_suppliers.reason IS 'what the last evaluation saw of it, for operators: a sentence with its values, as JSON';
 COMMENT ON COLUMN route_suppliers.degraded IS 'at the last evaluation no supplier of the route was within the bounds of its class';
 
 CREATE TABLE route_decisions (
@@ -1051,7 +1051,7 @@ CREATE TABLE route_decisions (
     said    text NOT NULL,
     used_on date NOT NULL
 );
-COMMENT ON TABLE route_decisions IS 'control: why messages went to a supplier, in words, each once: what queue and attempts name. id: the digest of the words; used_on: the last day on which an attempt named it';
+COMMENT ON TABLE route_decisions IS 'control: why messages went to a supplier, each once: what queue and attempts name. said: a sentence with its values, as JSON; id: its digest; used_on: the last day on which an attempt named it';
 
 CREATE TABLE supplier_sessions (
     supplier_id uuid NOT NULL CONSTRAINT supplier_sessions_supplier REFERENCES suppliers,

@@ -17,6 +17,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from heliograph.base.sentences import Sentence, joined, quoted, said
+
 Id = TypeVar("Id")
 
 #: Messages that the prior counts as, and the rate that is assumed where nothing was measured.
@@ -95,7 +97,7 @@ class Outcome(msgspec.Struct, Generic[Id], frozen=True):
     shares: Mapping[Id, int]
     streaks: Mapping[Id, int]
     #: For operators: of each supplier, what was seen of it.
-    reasons: Mapping[Id, str]
+    reasons: Mapping[Id, Sentence]
     #: None of them is within the bounds of the class.
     degraded: bool = False
 
@@ -120,60 +122,71 @@ def expected_cost(price: int, quality: float, loss: int, *, segments: int = 1) -
     return price * segments + loss * (1 - quality)
 
 
-def outside(one: Judged[Id], bounds: Bounds) -> str:
+def outside(one: Judged[Id], bounds: Bounds) -> Sentence:
     """Why a supplier is outside of the bounds; empty: it is within."""
     quality, slow = one.quality, one.hour.p95
     if quality < bounds.floor:
-        return f"delivers {quality:.0%}, under the class's {bounds.floor:.0%}"
+        return said(
+            "delivers %(share)s, under the class's %(floor)s", share=f"{quality:.0%}", floor=f"{bounds.floor:.0%}"
+        )
     if one.week.count >= PROVEN and quality < one.usual - bounds.drop:
-        return f"delivers {quality:.0%}, its week {one.usual:.0%}"
+        return said("delivers %(share)s, its week %(usual)s", share=f"{quality:.0%}", usual=f"{one.usual:.0%}")
     if slow is not None and bounds.slowest is not None and slow > bounds.slowest:
-        return f"receipts take {slow:.0f} s, over {bounds.slowest:.0f} s"
+        return said("receipts take %(seconds)s s, over %(most)s s", seconds=round(slow), most=round(bounds.slowest))
     if slow is not None and one.week.p95 and one.hour.count >= PROVEN and slow > bounds.slower * one.week.p95:
-        return f"receipts take {slow:.0f} s, its week {one.week.p95:.0f} s"
-    return ""
+        return said("receipts take %(seconds)s s, its week %(usual)s s", seconds=round(slow), usual=round(one.week.p95))
+    return quoted("")
 
 
 def evaluate(route: Sequence[Judged[Id]], bounds: Bounds, *, segments: int = 1) -> Outcome[Id]:
     """Judge a route's suppliers and move their shares. Ties go to the lower price, and then to the first of them."""
     incumbent = max(route, key=lambda one: (one.share, one.rest))
-    said = {one.id: _seen(one) for one in route}
+    told = {one.id: _seen(one) for one in route}
+
+    def more(id: Id, sentence: Sentence, by: str = "; ") -> None:
+        told[id] = joined([told[id], sentence], by)
+
     priced = [one for one in route if one.price is not None]
     proven = [one for one in priced if one.hour.count >= PROVEN]
     if len(priced) < 2 or not proven:
-        why = "prices of two suppliers are needed" if len(priced) < 2 else "too little was sent to judge"
-        return _moved(
-            route, bounds, None, {}, {id: f"{text}; {why}, shares return to rest" for id, text in said.items()}
-        )
+        for one in route:
+            more(
+                one.id,
+                said("prices of two suppliers are needed, shares return to rest")
+                if len(priced) < 2
+                else said("too little was sent to judge, shares return to rest"),
+            )
+        return _moved(route, bounds, None, {}, told)
     why_not = {one.id: outside(one, bounds) for one in proven}
     within = [one for one in proven if not why_not[one.id]]
     for one in route:
-        unproven = "has no rate" if one.price is None else "unproven"
-        said[one.id] += f"; {why_not[one.id] or 'within bounds' if one.id in why_not else unproven}"
+        unproven = said("has no rate") if one.price is None else said("unproven")
+        more(one.id, why_not[one.id] or said("within bounds") if one.id in why_not else unproven)
     if not within:
         best = max(proven, key=lambda one: one.quality)
-        said[best.id] += "; degraded: none is within bounds, it delivers best"
-        return msgspec.structs.replace(_moved(route, bounds, best.id, {}, said), degraded=True)
+        more(best.id, said("degraded: none is within bounds, it delivers best"))
+        return msgspec.structs.replace(_moved(route, bounds, best.id, {}, told), degraded=True)
 
     def cost(one: Judged[Id]) -> float:
         return expected_cost(one.price or 0, one.quality, bounds.loss, segments=segments)
 
     best = min(within, key=lambda one: (cost(one), one.price or 0))
     for one in within:
-        said[one.id] += f", expected cost {cost(one) / 1_000_000:.6f}"
+        more(one.id, said("expected cost %(amount)s", amount=f"{cost(one) / 1_000_000:.6f}"), ", ")
     if best.id == incumbent.id:
-        said[best.id] += "; cheapest"
-        return _moved(route, bounds, best.id, {}, said)
+        more(best.id, said("cheapest"))
+        return _moved(route, bounds, best.id, {}, told)
     if incumbent not in within:
-        said[best.id] += "; takes over at once: the incumbent is outside of its bounds"
-        return _moved(route, bounds, best.id, {}, said)
+        more(best.id, said("takes over at once: the incumbent is outside of its bounds"))
+        return _moved(route, bounds, best.id, {}, told)
     if cost(best) > BETTER * cost(incumbent):
-        said[best.id] += f"; not cheap enough: {cost(best) / cost(incumbent):.3f} of the incumbent's cost"
-        return _moved(route, bounds, incumbent.id, {}, said)
+        ratio = f"{cost(best) / cost(incumbent):.3f}"
+        more(best.id, said("not cheap enough: %(ratio)s of the incumbent's cost", ratio=ratio))
+        return _moved(route, bounds, incumbent.id, {}, told)
     streak = min(best.streak + 1, IN_A_ROW)
-    said[best.id] += f"; cheaper {streak} of {IN_A_ROW} times in a row"
+    more(best.id, said("cheaper %(count)s of %(all)s times in a row", count=streak, all=IN_A_ROW))
     target = best.id if streak >= IN_A_ROW else incumbent.id
-    return _moved(route, bounds, target, {best.id: streak}, said)
+    return _moved(route, bounds, target, {best.id: streak}, told)
 
 
 def at_rest(weights: Sequence[tuple[Id, int, int]], trickle: int) -> dict[Id, int]:
@@ -206,7 +219,7 @@ def _moved(
     bounds: Bounds,
     target: Id | None,
     streaks: Mapping[Id, int],
-    reasons: Mapping[Id, str],
+    reasons: Mapping[Id, Sentence],
 ) -> Outcome[Id]:
     rest = {one.id: one.rest for one in route}
     wanted = rest
@@ -217,6 +230,12 @@ def _moved(
     return Outcome(shares, {one.id: streaks.get(one.id, 0) for one in route}, reasons)
 
 
-def _seen(one: Judged[Id]) -> str:
+def _seen(one: Judged[Id]) -> Sentence:
     hour, week = one.hour, one.week
-    return f"{hour.delivered} of {hour.count} delivered in the hour, {week.delivered} of {week.count} in its week"
+    return said(
+        "%(hour)s of %(hour_all)s delivered in the hour, %(week)s of %(week_all)s in its week",
+        hour=hour.delivered,
+        hour_all=hour.count,
+        week=week.delivered,
+        week_all=week.count,
+    )

@@ -1,7 +1,8 @@
-"""Why a message went to a supplier: kept with its attempt as a number of eight bytes, and once in words.
+"""Why a message went to a supplier: kept with its attempt as a number of eight bytes, and once as a sentence.
 
-Few decisions differ: the words of each are one row of `route_decisions`, under their own digest, and an attempt names
-it. The rule nobody may break: what an attempt names is committed with the attempt, in the words of that moment.
+Few decisions differ: the sentence of each, with its values, is one row of `route_decisions`, under its own digest, and
+an attempt names it. The rule nobody may break: what an attempt names is committed with the attempt, as it was said at
+that moment.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from datetime import date, datetime
 from uuid import UUID
 
 from heliograph.base.database.pool import Connection
+from heliograph.base.sentences import packed
 from heliograph.routes import words
 from heliograph.routes.lookup import Candidates
 
@@ -47,7 +49,8 @@ class Decisions:
             self._made.clear()
             self._words.clear()
             self._stored.clear()
-        said = words.explained(found, names=self._names(), facts=self._facts(found), skipped=dict(skipped))
+        sentence = words.explained(found, names=self._names(), facts=self._facts(found), skipped=dict(skipped))
+        said = packed(sentence)
         number = int.from_bytes(hashlib.blake2b(said.encode(), digest_size=8).digest(), "big", signed=True)
         self._made[id(found), skipped] = (found, number)
         self._words[number] = said

@@ -21,6 +21,7 @@ from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
+from heliograph.base.sentences import Sentence, packed, unpacked
 from heliograph.classes import kinds
 from heliograph.routes.lookup import Choice, Route
 
@@ -38,7 +39,7 @@ class Share(msgspec.Struct, frozen=True):
     points: int
     #: Evaluations in a row in which it was better than the one with most points.
     streak: int
-    reason: str
+    reason: Sentence
     #: No supplier of the route is within the bounds of its class; the one that delivers best carries.
     degraded: bool = False
 
@@ -111,7 +112,11 @@ UPDATE route_suppliers known SET points = given.points, streak = given.streak, r
 
 async def store_shares(conn: Connection, shares: Mapping[UUID, Sequence[Share]]) -> None:
     """Store the shares of routes, by route."""
-    rows = [(route, *msgspec.structs.astuple(one)) for route, some in shares.items() for one in some]
+    rows = [
+        (route, one.supplier_id, one.points, one.streak, packed(one.reason), one.degraded)
+        for route, some in shares.items()
+        for one in some
+    ]
     if rows:
         await conn.execute(SHARE, *(list(column) for column in zip(*rows, strict=True)))
 
@@ -331,4 +336,4 @@ def _stored(row: asyncpg.Record) -> StoredRoute:
 
 def _shares(text: str | None) -> list[Share]:
     given = msgspec.json.decode(text or "[]", type=list[tuple[UUID, int, int, str, bool]])
-    return [Share(*one) for one in given]
+    return [Share(id, points, streak, unpacked(why), degraded) for id, points, streak, why, degraded in given]

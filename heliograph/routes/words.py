@@ -3,33 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import reduce
 from uuid import UUID
 
+from heliograph.base.sentences import Sentence, joined, quoted, said
 from heliograph.routes.lookup import Candidates, Group, Route
 
+#: Why a candidate is not given a message now.
+REFUSED_IT, UNRATED = said("it refused the message"), said("it has no rate there")
+BARRED, AVOIDED = said("its rules refuse the sender there"), said("it refuses the sender")
+FULL, HELD = said("full, and slow for too long"), said("held by an operator")
+PASSED_OVER, PUT_OFF = said("passed over by an operator"), said("it put the message off")
+UNBOUND = said("no session")
 
-def matched(route: Route, how: str) -> str:
+
+def circuit_open(since: datetime) -> Sentence:
+    """It failed too often, and is left alone: "circuit open since 10:02 UTC"."""
+    return said("circuit open since %(time)s UTC", time=f"{since:%H:%M}")
+
+
+def matched(route: Route, how: str) -> Sentence:
     """What decided about the destination: "prefix 258"."""
     match how:
         case "prefix":
-            return f"prefix {route.prefix}"
+            return said("prefix %(digits)s", digits=route.prefix or "")
         case "network":
-            return f"network {route.network}"
+            return said("network %(network)s", network=route.network or "")
         case "range":
-            return f"network {route.network} by the number's range"
+            return said("network %(network)s by the number's range", network=route.network or "")
         case "country":
-            return f"country {route.country}"
-    return "any destination"
+            return said("country %(country)s", country=route.country or "")
+    return said("any destination")
 
 
-def asked(route: Route, organization: Callable[[UUID], str]) -> list[str]:
+def asked(route: Route, organization: Callable[[UUID], str]) -> list[Sentence]:
     """Its conditions: "class otp"."""
-    given = (
-        ("organization", None if route.organization_id is None else organization(route.organization_id)),
-        ("sender", route.sender),
-        ("class", route.traffic_class),
-    )
-    return [f"{what} {value}" for what, value in given if value is not None]
+    found = []
+    if route.organization_id is not None:
+        found.append(said("organization %(name)s", name=organization(route.organization_id)))
+    if route.sender is not None:
+        found.append(said("sender %(name)s", name=route.sender))
+    if route.traffic_class is not None:
+        found.append(said("class %(name)s", name=route.traffic_class))
+    return found
 
 
 def explained(
@@ -39,7 +56,7 @@ def explained(
     organization: Callable[[UUID], str] = str,
     facts: Mapping[UUID, str] | None = None,
     skipped: Mapping[UUID, str] | None = None,
-) -> str:
+) -> Sentence:
     """One sentence: "prefix 258, class otp (route codes): main before backup; cheap skipped: paused".
 
     `names`: of suppliers. `facts`: what to say of them in brackets, such as price and quality. `skipped`: why some of
@@ -47,30 +64,47 @@ def explained(
     """
     skipped = skipped or {}
 
-    def named(id: UUID) -> str:
-        fact = (facts or {}).get(id)
-        return names.get(id, str(id)) + (f" ({fact})" if fact else "")
+    def named(id: UUID) -> Sentence:
+        fact, name = (facts or {}).get(id), quoted(names.get(id, str(id)))
+        return Sentence.of("%(name)s (%(fact)s)", {"name": name, "fact": fact}) if fact else name
 
-    def together(group: Group) -> str:
+    def together(group: Group) -> Sentence:
         asked_now = [one for one in group.choices if one.supplier_id not in skipped]
         total = sum(one.weight for one in asked_now)
         if len(asked_now) == 1:
             return named(asked_now[0].supplier_id)
-        shares = [f"{named(one.supplier_id)} {one.weight * 100 / total:.0f} %" for one in asked_now]
-        return " beside ".join(shares)
+        shares = [
+            Sentence.of(
+                "%(name)s %(share)s %%", {"name": named(one.supplier_id), "share": round(one.weight * 100 / total)}
+            )
+            for one in asked_now
+        ]
+        return (
+            reduce(lambda some, one: said("%(some)s beside %(other)s", some=some, other=one), shares)
+            if shares
+            else quoted("")
+        )
 
     route = found.route
     if found.matched == "owner":
-        head = "the sender's number belongs to its supplier"
+        head = said("the sender's number belongs to its supplier")
     elif route is None:
-        head = "no route: the suppliers' own prefixes, priorities and weights"
+        head = said("no route: the suppliers' own prefixes, priorities and weights")
     else:
-        head = ", ".join([matched(route, found.matched), *asked(route, organization)]) + f" (route {route.name})"
-    able = [said for group in found.groups if (said := together(group))]
-    parts = [" before ".join(able) or "nobody can be asked now"]
+        conditions = joined([matched(route, found.matched), *asked(route, organization)])
+        head = said("%(conditions)s (route %(name)s)", conditions=conditions, name=route.name)
+    able = [one for group in found.groups if (one := together(group))]
     if not found.suppliers:
-        parts = ["nobody carries there"]
+        parts = [said("nobody carries there")]
+    elif not able:
+        parts = [said("nobody can be asked now")]
+    else:
+        parts = [reduce(lambda first, then: said("%(first)s before %(then)s", first=first, then=then), able)]
     if route is not None and route.degraded:
-        parts.append("degraded: no supplier is within the bounds of its class")
-    parts += [f"{names.get(id, str(id))} skipped: {skipped[id]}" for id in found.suppliers if id in skipped]
-    return f"{head}: {'; '.join(parts)}"
+        parts.append(said("degraded: no supplier is within the bounds of its class"))
+    parts += [
+        said("%(name)s skipped: %(why)s", name=names.get(id, str(id)), why=skipped[id])
+        for id in found.suppliers
+        if id in skipped
+    ]
+    return Sentence.of("%(head)s: %(parts)s", {"head": head, "parts": joined(parts, "; ")})

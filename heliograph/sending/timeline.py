@@ -21,6 +21,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.money import decimal
+from heliograph.base.sentences import unpacked
 from heliograph.sending import attempts
 from heliograph.webhooks import timeline as webhooks
 from heliograph.webhooks.timeline import Entry, known
@@ -146,8 +147,11 @@ def _cost(row: asyncpg.Record) -> str | None:
 def _attempts(rows: Iterable[asyncpg.Record]) -> Iterable[Entry]:
     for row in rows:
         which = known({"attempt": row["attempt"], "supplier": row.get("supplier")})
+        because = row.get("because") and unpacked(row["because"])
         yield Entry(
-            row["started_at"], "attempt", known(which | {"reference": row["reference"], "because": row.get("because")})
+            row["started_at"],
+            "attempt",
+            known(which | {"reference": row["reference"], "because": because}),
         )
         if row["ended_at"]:
             answer = {"state": row["state"], "code": row["code"], "detail": row["detail"], "cost": _cost(row)}

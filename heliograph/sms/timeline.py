@@ -11,6 +11,7 @@ import asyncpg
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
+from heliograph.base.sentences import joined, kept
 from heliograph.guard.windows import RULES
 from heliograph.sending import attempts, timeline
 from heliograph.sending.timeline import Source, Timeline
@@ -100,7 +101,7 @@ def _quiet(row: asyncpg.Record) -> Iterable[Entry]:
 def _held(row: asyncpg.Record) -> Iterable[Entry]:
     """What the guard made of it."""
     only_noted = row["released_at"] == row["held_at"]
-    values = {"hold": str(row["id"]), "because": "; ".join(RULES[rule] for rule in row["rules"])}
+    values = {"hold": str(row["id"]), "because": joined([kept(RULES[rule]) for rule in row["rules"]], "; ")}
     if row["kind"] != "number":
         values["range"] = row["range"]
     yield Entry(row["held_at"], "suspicious" if only_noted else "held", values)

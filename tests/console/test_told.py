@@ -8,16 +8,21 @@ from datetime import timedelta
 from heliograph import doctor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
-from heliograph.base.sentences import Sentence, joined, kept, quoted, said
+from heliograph.base.sentences import Sentence, joined, kept, packed, quoted, said, unpacked
 from heliograph.pages.languages import catalogue, speech
 from heliograph.queue import holds
 from heliograph.queue.holds import Selection
+from heliograph.routes.lookup import Choice, Route
 from heliograph.sms.dispatch import suppliers
+from heliograph.suppliers.contract import Outcome, Verdict
 from heliograph.whatsapp.dispatch.holds import hold_account
 from heliograph.whatsapp.mirror import accounts, apps
 from tests.api.conftest import Tenant
 from tests.pages.texts import sentences
+from tests.rules.dispatching import Bench
+from tests.rules.factories import message, supplier
 
 from .conftest import Browser
 
@@ -36,7 +41,7 @@ def is_told_in_english(words: str) -> list[str]:
     return [
         text
         for text in sorted(sentences())
-        if len(piece := english_of(text)) >= 12 and piece not in str(twins[text]) and piece in words
+        if len(piece := english_of(text)) >= 10 and " " in piece and piece not in str(twins[text]) and piece in words
     ]
 
 
@@ -100,3 +105,38 @@ async def test_no_page_of_findings_is_half_english(
             assert portuguese.told(one.remedy) in pages["/console/now"], one
     assert "problema de pagamento" in pages["/console/whatsapp"]
     assert f"heliograph whatsapp account release {account.waba_id}" in pages["/console/whatsapp"]
+
+
+async def test_why_a_supplier_was_chosen_is_kept_with_its_values_and_told(
+    pool: Pool, tenant: Tenant, root: Browser
+) -> None:
+    main, backup = supplier("main", id=uuid7()), supplier("backup", id=uuid7())
+    routes = [Route(id=uuid7(), name="moz", prefix="258", choices=(Choice(main.id, 1), Choice(backup.id, 2)))]
+    bench = Bench(pool, main, backup, routes=routes)
+    bench.connectors[main.id].script = lambda _: Outcome(Verdict.REFUSED, code="0x0A", failover=True)
+    id = await message(pool, tenant.actor)
+    await bench.round(2)
+    english = await root.get(f"/console/messages/{id}")
+    assert "prefix 258 (route moz): backup; main skipped: it refused the message" in english.words
+    page = await root.get(f"/console/messages/{id}", Cookie="hg-language=pt")
+    assert "prefixo 258 (rota moz): main antes de backup" in page.words
+    assert "prefixo 258 (rota moz): backup; main omitido: recusou a mensagem" in page.words
+    assert is_told_in_english(page.words) == []
+    await pool.execute("UPDATE supplier_sessions SET bound = false")
+    path = "/console/routes/explain?to=%2B258841234567&class=otp"
+    assert is_told_in_english((await root.get(path, Cookie="hg-language=pt")).words) == []
+
+
+def test_a_sentence_is_stored_with_its_values() -> None:
+    at = clock.EPOCH + timedelta(days=20_000, milliseconds=5)
+    inner = joined([said("%(count)s characters", count=1234), quoted('a "b" %(c)s 100 %')])
+    for one in (
+        said("workers"),
+        quoted("words of others"),
+        Sentence.of(
+            "%(path)s ended at %(at)s (%(why)s, %(share)s %%)", {"path": "a", "at": at, "why": inner, "share": 0.5}
+        ),
+    ):
+        again = unpacked(packed(one))
+        assert (again, again.english, speech("pt").told(again)) == (one, one.english, speech("pt").told(one))
+    assert unpacked("") == ""

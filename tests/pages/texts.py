@@ -18,8 +18,10 @@ from heliograph.console.routing import editing as routing
 from heliograph.console.routing import told
 from heliograph.dashboard import listing, places
 from heliograph.dashboard.audience import words as audience
+from heliograph.guard.windows import RULES as SUSPICIONS
 from heliograph.pages import words
 from heliograph.pages.pieces.places import KEYS
+from heliograph.senders.book import STATES
 from heliograph.sms.lookups import forms as lookup_forms
 from heliograph.sms.management import changing, forms
 from heliograph.suppliers import kinds
@@ -104,7 +106,8 @@ def sentences() -> set[str]:
         if "base.sentences import" in source:
             found |= set(_said(ast.parse(source)))
     found |= {one.title for one in _faults() if one.scope in (Scope.NUMBER, Scope.ACCOUNT, Scope.CREDENTIAL)}
-    return found | {*smtp.REASONS.values(), "credential", "paused", "draining"}
+    found |= {*smtp.REASONS.values(), *SUSPICIONS.values(), *STATES}
+    return found | {"credential", "paused", "draining", "removed"}
 
 
 def _said(tree: ast.Module) -> Iterator[str]:

@@ -145,7 +145,7 @@ async def test_a_route_to_a_network_is_judged_by_that_network(pool: Pool) -> Non
     assert "100 of 500 delivered in the hour" in vodacom.shares[CHEAP].reason
     assert vodacom.shares[CHEAP].points == 5
     # Too little went to this one to say anything: the country speaks.
-    assert "5000 of 5509 delivered in the hour" in movitel.shares[CHEAP].reason
+    assert "5,000 of 5,509 delivered in the hour" in movitel.shares[CHEAP].reason
     assert movitel.shares[CHEAP].points == 15
 
 

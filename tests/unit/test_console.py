@@ -100,7 +100,8 @@ def test_a_table_that_cannot_fit_becomes_records() -> None:
 
 
 PRINT = """
-from heliograph.cli.terminal.console import run, show
+from heliograph.cli.terminal.console import run
+from heliograph.cli.terminal.printing import show
 import typer
 app = typer.Typer()
 @app.command()

@@ -16,6 +16,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.phones import masked
 from heliograph.base.process.logs import NUMBERS, cleaned
+from heliograph.base.sentences import Sentence
 from heliograph.pages.answers import Answer, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE
@@ -115,6 +116,8 @@ def _safe(name: str, value: Any) -> Any:
         return _masked(value)
     if isinstance(value, list | tuple):
         return [_safe(name, one) for one in value]
+    if isinstance(value, Sentence):
+        return value.changed(cleaned)
     if isinstance(value, str):
         return masked(value) if name in NUMBERS and value.startswith("+") else cleaned(value, numbers=name != "id")
     return value

@@ -20,6 +20,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.histogram import percentile
 from heliograph.base.money import decimal
+from heliograph.base.sentences import Sentence, joined, quoted, said
 from heliograph.networks import plan
 from heliograph.prices.book import Book
 from heliograph.prices.tariff import Destination
@@ -95,7 +96,7 @@ class Facts:
 
     def __init__(self, book: Book) -> None:
         self._book = book
-        self._quality: dict[tuple[UUID, str], str] = {}
+        self._quality: dict[tuple[UUID, str], Sentence] = {}
         self._refreshed_at = float("-inf")
 
     async def refresh(self, conn: Connection | Pool) -> bool:
@@ -105,34 +106,34 @@ class Facts:
         at = monotonic()
         until = clock.now().astimezone(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
         rows = await conn.fetch(QUALITY, until - SAID_OF, until)
-        self._quality = {(row["supplier_id"], row["country"]): said for row in rows if (said := _delivered(row))}
+        self._quality = {(row["supplier_id"], row["country"]): told for row in rows if (told := _delivered(row))}
         self._refreshed_at = at
         return True
 
-    def of(self, found: Candidates) -> dict[UUID, str]:
+    def of(self, found: Candidates) -> dict[UUID, Sentence]:
         """What to say of each candidate; nothing where no route chose them."""
         route = found.route
         if route is None:
             return {}
         country, at, to = country_of(route) or "", clock.now(), destination(route)
-        said = {}
+        found_of = {}
         for id in found.suppliers:
             card = self._book.card(id)
             rate = None if card is None else card.find(to, at, message_class=route.traffic_class or "")
             price = "" if rate is None or rate.rate.rejects else f"{_short(rate.rate.price)} {rate.rate.currency}"
-            if facts := [one for one in (price, self._quality.get((id, country), "")) if one]:
-                said[id] = ", ".join(facts)
-        return said
+            if facts := joined([price, self._quality.get((id, country), "")]):
+                found_of[id] = facts
+        return found_of
 
 
-def _delivered(row: asyncpg.Record) -> str:
+def _delivered(row: asyncpg.Record) -> Sentence:
     # Receipts may be counted an instant before their answer.
     count = max(row["count"], row["delivered"])
     if count < adaptive.PROVEN:
-        return ""
+        return quoted("")
     share = f"{row['delivered'] * 100 / count:.0f} %"
     p95 = percentile(row["to_receipt"] or (), 0.95)
-    return share if p95 is None else f"{share} in {max(1, round(p95))} s"
+    return quoted(share) if p95 is None else said("%(share)s in %(seconds)s s", share=share, seconds=max(1, round(p95)))
 
 
 def _short(amount: int) -> str:

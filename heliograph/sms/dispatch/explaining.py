@@ -15,6 +15,7 @@ from heliograph.accounts import send_defaults
 from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
+from heliograph.base.sentences import Sentence, joined, kept, quoted, said
 from heliograph.classes.kinds import CLASSES
 from heliograph.classes.quiet import QuietHours
 from heliograph.networks import asked, learned
@@ -34,6 +35,8 @@ from heliograph.sms.dispatch.adapting import Facts
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.lookups import accounts, asking
 
+KNOWN_BY_LOOKUP, KNOWN_BY_RECEIPT = said("known by a look-up"), said("known by a receipt")
+
 
 class Hindrance(msgspec.Struct, frozen=True):
     """Why a supplier is not asked now."""
@@ -45,24 +48,25 @@ class Hindrance(msgspec.Struct, frozen=True):
     error: str = ""
 
     @property
-    def said(self) -> str:
+    def said(self) -> Sentence:
         """In a few words."""
         match self.code:
             case "held":
-                return "held by an operator"
-            case "circuit":
-                return f"circuit open since {self.since:%H:%M} UTC"
+                return said("held by an operator")
+            case "circuit" if self.since is not None:
+                return words.circuit_open(self.since)
             case "unbound":
-                return "no session bound" + (f" ({self.error})" if self.error else "")
-        return self.code
+                bare = said("no session bound")
+                return said("no session bound (%(error)s)", error=kept(self.error)) if self.error else bare
+        return kept(self.code)
 
 
 class Explanation(msgspec.Struct, frozen=True):
     """What would be done with a message now."""
 
-    decision: str
+    decision: Sentence
     #: The number's network (MCC-MNC) and how it is known, or that it is looked up first; None: neither.
-    network: str | None
+    network: Sentence | None
     #: The route's name; None: the suppliers' own settings decide.
     route: str | None
     #: Names in the order in which they would be asked; those of equal priority by their share.
@@ -70,7 +74,7 @@ class Explanation(msgspec.Struct, frozen=True):
     #: Routes that fit and lose to that one, in their order.
     passed_over: list[str]
     #: What is done to the message on its way, by supplier: another sender, a number written another way.
-    changes: list[str]
+    changes: list[Sentence]
     #: From when it may leave, if it waits for the end of quiet hours there; None: now.
     quiet_until: datetime | None
 
@@ -82,23 +86,23 @@ SELECT network, source FROM number_networks WHERE number = $1 AND learned_at > n
 """
 
 
-async def _network(conn: Connection, to: str, routes: Sequence[Route]) -> tuple[str | None, bool, str]:
+async def _network(conn: Connection, to: str, routes: Sequence[Route]) -> tuple[str | None, bool, Sentence]:
     """A number's network, whether that is certain, and how it is known."""
     learnt = await conn.fetchrow(KNOWN, int(to[1:]), learned.KEPT)
     if learnt is not None:
-        return learnt["network"], True, f"known by a {'look-up' if learnt['source'] == LOOKUP else 'receipt'}"
+        return learnt["network"], True, KNOWN_BY_LOOKUP if learnt["source"] == LOOKUP else KNOWN_BY_RECEIPT
     place = Directory().place(to)
     if place.is_exact:
-        return place.network, True, "known by its range: numbers there cannot be ported"
-    how = "by its range" if place.network else ""
+        return place.network, True, said("known by its range: numbers there cannot be ported")
+    how = said("by its range") if place.network else quoted("")
     if place.country in asking.countries(routes):
         asker = accounts.serving(await accounts.load(conn), place.country)
         last = (await asked.states(conn, [int(to[1:])])).get(int(to[1:]))
         if asker is not None and (last is None or last.is_due or last.state == "asked"):
             price = f"{asker.settings.price} {asker.settings.currency}"
-            how = ", ".join([*filter(None, [how]), f"looked up first by {asker.name} for {price}"])
+            how = joined([how, said("looked up first by %(name)s for %(price)s", name=asker.name, price=price)])
         elif last is not None:
-            how = ", ".join([*filter(None, [how]), "not found" if last.state == "unknown" else "its look-up failed"])
+            how = joined([how, said("not found") if last.state == "unknown" else said("its look-up failed")])
     return place.network or None, False, how
 
 
@@ -115,7 +119,7 @@ async def explain(
     """What would be done with a message to `to` (E.164). `network`: MCC-MNC, taken for certain; None: as
     workers know it."""
     active = await rules.active(conn)
-    is_certain, how = network is not None, "as given"
+    is_certain, how = network is not None, said("as given")
     if network is None:
         network, is_certain, how = await _network(conn, to, active)
     known, book = await routing.load(conn), await loading.load(conn)
@@ -141,22 +145,23 @@ async def explain(
         is_certain=is_certain,
     )
     held, avoided = await suppliers.sessions(conn), await sharing.avoided(conn)
-    skipped = {id: why.said for id, why in _hindered(known, held, avoided).items()}
+    skipped: dict[UUID, str] = {id: why.said for id, why in _hindered(known, held, avoided).items()}
     spoken = {
         id: book.spoken(id, to, organization_id=organization_id, sender=sender, network=network or "")
         for id in found.suppliers
     }
     skipped |= {id: _refusing(book, id, to, organization_id, sender, network) for id in spoken if spoken[id] is None}
-    skipped |= dict.fromkeys(await _unrated(conn, found, to, traffic_class, network), "it has no rate there")
+    skipped |= dict.fromkeys(await _unrated(conn, found, to, traffic_class, network), said("it has no rate there"))
     names = {one.id: one.name for one in known}
     seen = shares.get(found.route.id, {}) if found.route else {}
     facts = await _facts(conn, found)
-    facts |= {id: ", ".join([*filter(None, [facts.get(id)]), one.reason]) for id, one in seen.items()}
+    facts |= {id: joined([facts.get(id, ""), one.reason]) for id, one in seen.items()}
     slow = {id: one.throttled_at for id, one in avoided.items() if one.throttled_at is not None}
     facts |= {
-        id: ", ".join([*filter(None, [facts.get(id)]), f"throttled at {at:%H:%M} UTC"]) for id, at in slow.items()
+        id: joined([facts.get(id, ""), said("throttled at %(time)s UTC", time=f"{at:%H:%M}")])
+        for id, at in slow.items()
     }
-    said = words.explained(found, names=names, organization=lambda _: organization, skipped=skipped, facts=facts)
+    decision = words.explained(found, names=names, organization=lambda _: organization, skipped=skipped, facts=facts)
     asked = [
         choice.supplier_id
         for group in found.groups
@@ -164,8 +169,8 @@ async def explain(
         if choice.supplier_id not in skipped
     ]
     return Explanation(
-        said,
-        (f"{network} ({how})" if network else how) or None,
+        decision,
+        (Sentence.of("%(network)s (%(how)s)", {"network": network, "how": how}) if network else how) or None,
         found.route.name if found.route else None,
         [names[id] for id in asked],
         [route.name for _, route in fitting if route != found.route],
@@ -178,21 +183,26 @@ async def explain(
     )
 
 
-def _changes(supplier: str, sender: str, spoken: str, to: str, address: NumberRule | None) -> list[str]:
-    found = [] if spoken == sender else [f"{supplier} sends it as {spoken}"]
+def _changes(supplier: str, sender: str, spoken: str, to: str, address: NumberRule | None) -> list[Sentence]:
+    found = []
+    if spoken != sender:
+        found.append(said("%(supplier)s sends it as %(sender)s", supplier=supplier, sender=spoken))
     if address is not None and (written := address.written(to[1:])) != to[1:]:
-        found.append(f"{supplier} is given {written}")
+        found.append(said("%(supplier)s is given %(number)s", supplier=supplier, number=written))
     if address is not None and address.numbering is not None:
         ton, npi = address.numbering
-        found.append(f"{supplier} is told TON {ton}, NPI {npi}")
+        found.append(said("%(supplier)s is told TON %(ton)s, NPI %(npi)s", supplier=supplier, ton=ton, npi=npi))
     return found
 
 
 def _refusing(
     book: SenderBook, supplier_id: UUID, to: str, organization_id: UUID, sender: str, network: str | None
-) -> str:
+) -> Sentence:
     state = book.registration(supplier_id, phones.country(to), organization_id, sender, network or "")
-    return f"its rules refuse the sender there (registration: {state or 'nobody asked'})"
+    return said(
+        "its rules refuse the sender there (registration: %(state)s)",
+        state=kept(state) if state else said("nobody asked"),
+    )
 
 
 async def _unrated(conn: Connection, found: Candidates, to: str, traffic_class: str, network: str | None) -> list[UUID]:
@@ -219,7 +229,7 @@ async def _opens(conn: Connection, organization_id: UUID, to: str, traffic_class
     return QuietHours().until(chosen.quiet_hours, to, clock.now())
 
 
-async def _facts(conn: Connection, found: Candidates) -> dict[UUID, str]:
+async def _facts(conn: Connection, found: Candidates) -> dict[UUID, Sentence]:
     """Price and quality of the candidates, as workers say them with what they decide."""
     book = Book()
     await book.refresh(conn)

@@ -17,9 +17,11 @@ import structlog
 
 from heliograph.base.money import Charge
 from heliograph.base.retry import HOLD
+from heliograph.base.sentences import Sentence, kept
 from heliograph.classes.kinds import CLASSES
 from heliograph.networks.directory import Place
 from heliograph.queue.leases import SINGLE, Postponed
+from heliograph.routes import words
 from heliograph.routes.decisions import Decisions
 from heliograph.routes.lookup import Candidates, Route, Table
 from heliograph.senders.book import Book
@@ -301,37 +303,36 @@ class Selection:
         for id in found.order(lease.id):
             one = self._known.get(id)
             if due.refused and id in due.refused:
-                skipped.append((id, "it refused the message"))
+                skipped.append((id, words.REFUSED_IT))
             elif id in unrated:
-                skipped.append((id, "it has no rate there"))
+                skipped.append((id, words.UNRATED))
             elif id in barred:
-                skipped.append((id, "its rules refuse the sender there"))
+                skipped.append((id, words.BARRED))
             elif one is None:
                 skipped.append((id, self._unusable(due, id)))
             elif with_room and accounts[id].room <= 0:
-                skipped.append((id, "full, and slow for too long"))
+                skipped.append((id, words.FULL))
             elif one.holds and holds_back(one, lease.organization_id, lease.id):
-                skipped.append((id, "held by an operator"))
+                skipped.append((id, words.HELD))
             elif id in due.passed or id == put_off:
                 last = last or one
-                skipped.append((id, "passed over by an operator" if id in due.passed else "it put the message off"))
+                skipped.append((id, words.PASSED_OVER if id in due.passed else words.PUT_OFF))
             elif accounts[id].senders.avoided(due.sender):
                 last = last or one
-                skipped.append((id, "it refuses the sender"))
+                skipped.append((id, words.AVOIDED))
             else:
                 return one, tuple(skipped)
         return last, tuple((id, why) for id, why in skipped if last is None or id != last.id)
 
-    def _unusable(self, due: ClaimedMessage, id: UUID) -> str:
+    def _unusable(self, due: ClaimedMessage, id: UUID) -> Sentence:
         account = self._accounts().get(id)
         if account is None or account.supplier.state != "active":
-            return account.supplier.state if account is not None else "removed"
+            return kept(account.supplier.state if account is not None else "removed")
         if account.supplier.held:
-            return "held by an operator"
+            return words.HELD
         if account.breaker.open:
-            since = due.at - timedelta(seconds=account.breaker.open_for())
-            return f"circuit open since {since:%H:%M} UTC"
-        return "no session"
+            return words.circuit_open(due.at - timedelta(seconds=account.breaker.open_for()))
+        return words.UNBOUND
 
     def _begun_at(self, due: ClaimedMessage, usable: Mapping[UUID, Supplier]) -> Supplier | None:
         """Who has, or may have, some segments of a long message, if the others may follow there."""
