@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.accounts import idempotency
+from heliograph.accounts import idempotency, text_keys
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.crypto import Key, Unsealable, seal, unseal
@@ -116,6 +116,13 @@ PLACES = (
         values="{column}",
         written="$1",
         has="cardinality({column}) > 0",
+    ),
+    Place(
+        "text_keys",
+        "sealed",
+        text_keys.seal_key,
+        lambda ids: text_keys.context(ids[0]),
+        ("organization_id",),
     ),
     Place("users", "totp", factors.seal_key, lambda ids: f"users/{ids[0]}"),
     Place("mails", "sealed", outbox.seal_key, lambda ids: outbox.context(ids[0])),

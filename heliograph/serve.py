@@ -24,7 +24,7 @@ import msgspec
 import uvloop
 
 from heliograph import requests
-from heliograph.accounts import idempotency
+from heliograph.accounts import idempotency, text_keys
 from heliograph.accounts.installation import Current
 from heliograph.accounts.keyring import Keyring
 from heliograph.api.callbacks import sms as sms_callbacks
@@ -109,6 +109,7 @@ async def serve(
     """
     crash.arm(settings.crash_at)
     clock.arm(settings.clock_shift)
+    text_keys.arm(settings)
     stop = stop or asyncio.Event()
     listening = sockets or [listen(host, port)]
     pool = await open_pool(

@@ -21,7 +21,7 @@ from uuid import UUID
 import structlog
 
 from heliograph import __version__, traffic
-from heliograph.accounts import plans
+from heliograph.accounts import plans, text_keys
 from heliograph.base.database import clock, pulse
 from heliograph.base.database.pool import Connection, Pool, is_down, open_pool
 from heliograph.base.ids import uuid7
@@ -255,6 +255,7 @@ async def work(settings: Settings, *, stop: asyncio.Event, on_ready: Callable[[]
     """
     crash.arm(settings.crash_at)
     clock.arm(settings.clock_shift)
+    text_keys.arm(settings)
     pool = await open_pool(
         settings.database_url,
         size=settings.database_pool,

@@ -14,6 +14,7 @@ from zoneinfo import available_timezones
 import asyncpg
 import msgspec
 
+from heliograph.accounts import text_keys
 from heliograph.audit import recording as audit
 from heliograph.base import naming, phones
 from heliograph.base.actor import SYSTEM, Actor, Who
@@ -219,11 +220,15 @@ SET_STATE = f"UPDATE organizations SET state = $2 WHERE id = $1 RETURNING {_COLU
 
 async def set_state(conn: Connection, *, id: UUID, state: str, by: Who = SYSTEM) -> Organization:
     """Suspend, resume or close an organization. Takes effect on every process within a second, like the revocation of a
-    key."""
+    key. Closing throws the key of its sealed texts away, for good. Raises Invalid, NotFound."""
     _check_state(state)
     async with conn.transaction():
         before = _known(await conn.fetchrow(LOCK, id), id)
         after = _known(await conn.fetchrow(SET_STATE, id, state), id)
+        if state == "closed":
+            await text_keys.destroy(conn, id)
+        elif before.state == "closed":
+            await text_keys.renew(conn, id)
         await _record(conn, by, "organization.state_changed", after, {"state": before.state}, {"state": after.state})
     return after
 

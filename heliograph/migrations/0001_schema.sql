@@ -70,6 +70,16 @@ COMMENT ON COLUMN organizations.allowance IS 'quota granted each period; NULL: t
 COMMENT ON COLUMN organizations.period_anchor IS 'the n-th period begins n × period_months after it, so that one that began on the 31st comes back to the 31st after a shorter month';
 COMMENT ON COLUMN organizations.price_list_id IS 'a tariff; NULL: the default price list';
 
+CREATE TABLE text_keys (
+    organization_id uuid PRIMARY KEY CONSTRAINT text_keys_organization REFERENCES organizations,
+    sealed          bytea,
+    is_used         boolean NOT NULL,
+    created_at      timestamptz NOT NULL
+);
+COMMENT ON TABLE text_keys IS 'tenant: what seals the texts of organizations that want theirs sealed at rest';
+COMMENT ON COLUMN text_keys.sealed IS 'the key, sealed; NULL: thrown away when the organization was closed, and its texts with it';
+COMMENT ON COLUMN text_keys.is_used IS 'new texts are sealed with it; otherwise it only opens';
+
 CREATE TABLE api_keys (
     id              uuid PRIMARY KEY,
     organization_id uuid NOT NULL CONSTRAINT api_keys_organization REFERENCES organizations,

@@ -12,6 +12,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph.accounts import text_keys
 from heliograph.audit import recording as audit
 from heliograph.base import phones
 from heliograph.base.actor import Actor
@@ -128,8 +129,12 @@ async def held(conn: Connection, actor: Actor, *, address: str) -> AsyncIterator
             last = await conn.fetchval(LAST.format(_TABLES[what]), actor.organization_id, after, STEP)
             if last is None:
                 break
-            for row in await conn.fetch(sql, actor.organization_id, names, after, STEP):
-                yield _row(what, row)
+            rows = await conn.fetch(sql, actor.organization_id, names, after, STEP)
+            texts = await text_keys.opened_of(
+                conn, actor.organization_id, _TABLES[what], [(row["id"], row["body"]) for row in rows]
+            )
+            for row in rows:
+                yield _row(what, row) | {"body": texts[row["id"]]}
             after = last
 
 

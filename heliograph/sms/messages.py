@@ -14,6 +14,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph.accounts import text_keys
 from heliograph.base.actor import Actor
 from heliograph.base.database import bounded_scan, clock
 from heliograph.base.database.bounded_scan import LOOK
@@ -208,8 +209,10 @@ async def list_page(
     return Found([_message(row) for row in found], seen)
 
 
-TEXTS = """
-SELECT id, CASE WHEN $4::integer IS NULL THEN body ELSE left(body, $4) END AS body FROM messages
+# A sealed text is cut once it is opened.
+TEXTS = f"""
+SELECT id, CASE WHEN $4::integer IS NULL OR body LIKE '{text_keys.PREFIX}%' THEN body ELSE left(body, $4) END AS body
+  FROM messages
  WHERE organization_id = $1 AND id = ANY ($2) AND mode = ANY ($3) AND body IS NOT NULL
 """
 
@@ -217,7 +220,10 @@ SELECT id, CASE WHEN $4::integer IS NULL THEN body ELSE left(body, $4) END AS bo
 async def texts(conn: Connection, actor: Actor, *, ids: Collection[UUID], most: int | None = None) -> dict[UUID, str]:
     """What messages say, of those that were not forgotten; of each at most the first `most` characters."""
     rows = await conn.fetch(TEXTS, actor.organization_id, list(ids), list(actor.modes), most) if ids else []
-    return {row["id"]: row["body"] for row in rows}
+    found = await text_keys.opened_of(
+        conn, actor.organization_id, "messages", [(row["id"], row["body"]) for row in rows]
+    )
+    return {id: text[:most] for id, text in found.items() if text is not None}
 
 
 SELECT = f"""
@@ -238,7 +244,8 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
     tried = await webhook_timeline.tried(conn, actor.organization_id, raised)
     kinds = {one["id"]: one["kind"] for one in raised}
     steps = [*_steps(row, begun), *(delivery(one, kinds[one["event_id"]]) for one in tried)]
-    return MessageDetail(_message(row), row["body"], sorted(steps, key=lambda step: step.at), list(kinds))
+    text = (await text_keys.opened_of(conn, actor.organization_id, "messages", [(id, row["body"])]))[id]
+    return MessageDetail(_message(row), text, sorted(steps, key=lambda step: step.at), list(kinds))
 
 
 WAITING = f"""

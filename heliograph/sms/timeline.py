@@ -7,7 +7,9 @@ from datetime import timedelta
 from uuid import UUID
 
 import asyncpg
+import msgspec
 
+from heliograph.accounts import text_keys
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
@@ -59,7 +61,10 @@ SELECT q.kind, q.due_at, q.tries, q.attempt, q.lane, q.lease_until, s.name AS su
 
 async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by: Who = SYSTEM) -> Timeline:
     """The timeline of a message. Raises NotFound."""
-    return await timeline.of_message(conn, SOURCE, id=id, with_text=with_text, by=by)
+    found = await timeline.of_message(conn, SOURCE, id=id, with_text=with_text, by=by)
+    whose = found.message["organization_id"]
+    text = (await text_keys.opened_of(conn, whose, "messages", [(id, found.text)]))[id]
+    return msgspec.structs.replace(found, text=text)
 
 
 STATUS = """

@@ -12,9 +12,9 @@ import pyotp
 import pytest
 
 from heliograph import rekeying
-from heliograph.accounts import idempotency
+from heliograph.accounts import idempotency, text_keys
 from heliograph.base.actor import SYSTEM, Actor
-from heliograph.base.crypto import Unsealable
+from heliograph.base.crypto import Unsealable, unseal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
@@ -68,6 +68,9 @@ class Installation:
 
     async def fill(self) -> None:
         self.actor = await organization(self.pool, quota=10)
+        text_keys.arm(OLD)
+        async with self.pool.acquire() as conn:
+            await text_keys.switch(conn, organization_id=self.actor.organization_id, on=True)
         self.who = await made(self.pool)
         rules = endpoints.rules(OLD)
         key = suppliers.seal_key(OLD)
@@ -136,6 +139,9 @@ class Installation:
             rules = endpoints.rules(settings)
             secrets = await endpoints.secrets(conn, self.actor, id=self.endpoint, rules=rules)
             assert secrets == [self.second, self.first]
+            id = self.actor.organization_id
+            data_key = await conn.fetchval("SELECT sealed FROM text_keys WHERE organization_id = $1", id)
+            assert len(unseal(text_keys.seal_key(settings), data_key, text_keys.context(id))) == text_keys.BYTES
             (letter,) = await dead_letters.list_all(conn, apps.seal_key(settings), limit=10)
             assert letter.raw == b"a dead letter"
             mail = await conn.fetchrow("SELECT id, kind, sealed, attempts FROM mails")

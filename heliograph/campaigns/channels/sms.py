@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from heliograph.accounts.organizations import DestinationNotAllowed
+from heliograph.accounts.text_keys import Sealing
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
@@ -111,6 +112,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
     def __init__(self) -> None:
         self._charges = Charges()
         self._carried = Carried()
+        self._sealing = Sealing()
 
     async def open(self, conn: Connection, due: Due) -> SmsBatch | Stop:
         """The text and the quota, unless the sender is no longer approved."""
@@ -121,8 +123,18 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
             return Stop(plan.SENDER, fails=True)
         await self._charges.refresh(conn)
         await self._carried.refresh(conn)
+        await self._sealing.refresh(conn)
         return SmsBatch(
-            due, text, traffic_class, sender_id, sender, remaining, left_today, self._charges, self._carried
+            due,
+            text,
+            traffic_class,
+            sender_id,
+            sender,
+            remaining,
+            left_today,
+            self._charges,
+            self._carried,
+            self._sealing,
         )
 
     async def unsent(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> list[UUID]:
@@ -154,6 +166,7 @@ class SmsBatch:
         left_today: int | None,
         charges: Charges,
         carried: Carried,
+        sealing: Sealing,
     ) -> None:
         """`remaining`: messages of the quota; `left_today`: segments that may still be sent today, if that has a
         limit."""
@@ -163,6 +176,7 @@ class SmsBatch:
         self.short = plan.SPENT if self.budget < remaining else plan.QUOTA
         self._due, self._text, self._sender_id, self._sender = due, text, sender_id, sender
         self._class = traffic_class
+        self._sealing = sealing
         prices = charges.book.price_list(due.organization_id) if due.mode == "live" else None
         self._charges = None if prices is None else charges
         self._carried = carried if due.mode == "live" and carried.book.judges else None
@@ -215,10 +229,14 @@ class SmsBatch:
         self, conn: Connection, ids: Sequence[UUID], recipients: Sequence[str], made: Sequence[Any], due: list[datetime]
     ) -> bool:
         """Store them."""
+        whose = self._due.organization_id
+        texts = [] if self._fill is None else [one.text for one in made]
+        if self._sealing.seals(whose):
+            texts = [self._sealing.sealed(whose, "messages", id, one.text) for id, one in zip(ids, made, strict=True)]
         left = await bulk.accept_bulk(
             conn,
             Bulk(
-                organization_id=self._due.organization_id,
+                organization_id=whose,
                 mode=self._due.mode,
                 campaign_id=self._due.id,
                 sender_id=self._sender_id,
@@ -226,7 +244,7 @@ class SmsBatch:
                 request_id=self._due.request_id,
                 ids=ids,
                 recipients=recipients,
-                texts=[] if self._fill is None else [one.text for one in made],
+                texts=texts,
                 text=self._text,
                 encodings=[one.encoding for one in made],
                 segments=[one.segments for one in made],

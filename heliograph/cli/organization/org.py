@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from heliograph.accounts import installation, organizations, plans, quota
+from heliograph.accounts import installation, organizations, plans, quota, text_keys
 from heliograph.accounts.organizations import Organization
 from heliograph.base import phones
 from heliograph.base.database import clock
@@ -185,7 +185,8 @@ def state(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Set an organization's commercial state. In `suspended` and `closed` its keys can only read.
+    """Set an organization's commercial state. In `suspended` and `closed` its keys can only read. `closed` throws away
+    the key of its sealed texts (`heliograph org configure ORG --seal-texts`), which nobody can read from then on.
 
     \b
     Example:
@@ -219,7 +220,11 @@ def resume(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
 async def _whole(conn: Connection, which: str) -> dict[str, object]:
     found = await organization(conn, which)
     balance = await quota.get(conn, found.id)
-    return as_plain(found) | {"quota": as_plain(balance) | {"remaining": balance.remaining}}
+    return await _shown(conn, found) | {"quota": as_plain(balance) | {"remaining": balance.remaining}}
+
+
+async def _shown(conn: Connection, found: Organization) -> dict[str, object]:
+    return as_plain(found) | {"texts": as_plain(await text_keys.get(conn, organization_id=found.id))}
 
 
 app.command("defaults")(send_defaults.defaults)
@@ -316,6 +321,14 @@ def configure(
             help="Let developers reveal the number and text of one message at a time, which is recorded.",
         ),
     ] = None,
+    seal_texts: Annotated[
+        bool | None,
+        typer.Option(
+            "--seal-texts/--no-seal-texts",
+            show_default=False,
+            help="Store texts of SMS that it sends from now on encrypted, under a key that closing it throws away.",
+        ),
+    ] = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -327,11 +340,15 @@ def configure(
       heliograph org configure "Acme Lda" --help-reply "Acme, +258 21 000 000. Reply STOP to get no more."
       heliograph org configure "Acme Lda" --country MZ --country ZA --home-country MZ
       heliograph org configure "Acme Lda" --require-factor --session-hours 8 --time-zone Africa/Maputo
+      heliograph org configure "Acme Lda" --seal-texts
     """
+    settings = settings_of(data_dir, needs_key=seal_texts is True)
 
-    async def work(conn: Connection) -> Organization:
+    async def work(conn: Connection) -> dict[str, object]:
         found = await organization(conn, which)
-        return await organizations.configure(
+        if seal_texts is not None:
+            await text_keys.switch(conn, organization_id=found.id, on=seal_texts, by=shell())
+        changed = await organizations.configure(
             conn,
             id=found.id,
             smart_encoding=smart_encoding,
@@ -348,8 +365,9 @@ def configure(
             country=msgspec.UNSET if home_country is None else None if home_country == "none" else home_country,
             by=shell(),
         )
+        return await _shown(conn, changed)
 
-    show(on_database(work, settings_of(data_dir)), json)
+    show(on_database(work, settings), json)
 
 
 def _countries(given: list[str] | None) -> list[str] | msgspec.UnsetType | None:

@@ -22,7 +22,7 @@ import asyncpg
 import msgspec
 import typer
 
-from heliograph.accounts import organizations
+from heliograph.accounts import organizations, text_keys
 from heliograph.accounts.organizations import Organization
 from heliograph.base.actor import Actor, Who
 from heliograph.base.database import url as database_url
@@ -127,6 +127,8 @@ def embedded_home(data_dir: Path | None, environment: Mapping[str, str] = os.env
 
 def on_database(work: Callable[[Connection], Awaitable[Result]], settings: Settings) -> Result:
     """Run `work` on a connection of its own. Raises Problem if the database cannot be reached."""
+
+    text_keys.arm(settings)
 
     async def connected() -> Result:
         async with connection(settings.database_url) as conn:

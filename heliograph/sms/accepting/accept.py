@@ -28,6 +28,7 @@ from heliograph.accounts.requests import (
     tell,
     windows_of,
 )
+from heliograph.accounts.text_keys import Sealing
 from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.clock import iso, now
@@ -101,6 +102,8 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
     sender: SenderId | None
     encoding: str
     segments: int
+    #: What the message says, as it is stored.
+    text: str
     #: What its organization pays; None: there is no price.
     price: Charge | None
     #: A refusal found before the batch; the answer unless the idempotency key already has one.
@@ -142,6 +145,7 @@ class Acceptor:
         self._suspicious = Book(pool)
         self._charges = CurrentCharges(pool)
         self._carried = Current(pool, Carried())
+        self._sealing = Current(pool, Sealing())
         self._intake: Intake[_Item] = Intake(self._store, name="sms accept", limit=limit)
         #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
         self.stored = asyncio.Event()
@@ -190,6 +194,7 @@ class Acceptor:
         await self._suspicious.close()
         await self._charges.close()
         await self._carried.close()
+        await self._sealing.close()
         await self._kept.close()
 
     async def _prepare(self, send: Send) -> _Item:
@@ -216,7 +221,17 @@ class Acceptor:
                 if is_down(error):
                     raise Unavailable from error
                 raise
-        return _Item(send, new_id(send), sender, kind, segments, price, refusal)
+        id = new_id(send)
+        return _Item(send, id, sender, kind, segments, await self._stored_text(send, id), price, refusal)
+
+    async def _stored_text(self, send: Send, id: UUID) -> str:
+        try:
+            sealing = await self._sealing.get()
+        except Exception as error:
+            if is_down(error):
+                raise Unavailable from error
+            raise
+        return sealing.sealed(send.actor.organization_id, "messages", id, send.text)
 
     async def _store_one(self, item: _Item) -> Answer | BaseException:
         send, sender, unit, fits = item.send, item.sender, item.send.rate_unit, item.refusal is None
@@ -243,7 +258,7 @@ class Acceptor:
                 life(send) if fits else None,
                 send.send_at if fits else None,
                 send.lane,
-                send.text,
+                item.text,
                 BUCKET,
                 unit.key_id if unit else None,
                 unit.limit if unit else None,
@@ -294,7 +309,7 @@ class Acceptor:
                 [None if item.refusal else life(item.send) for item in items],
                 [None if item.refusal else item.send.send_at for item in items],
                 [send.lane for send in sends],
-                [send.text for send in sends],
+                [item.text for item in items],
                 BUCKET,
                 *windows,
                 [send.actor.key_id for send in sends],

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.accounts import text_keys
 from heliograph.base.database.pool import Connection
 from heliograph.queue.leases import Lease
 
@@ -118,7 +119,7 @@ PASSED = "SELECT id, passed FROM queue WHERE id = ANY ($1) AND kind || '' = 'sms
 
 
 async def load(conn: Connection, claimed: Sequence[Lease]) -> list[ClaimedMessage]:
-    """The claimed messages, in their order."""
+    """The claimed messages, in their order, with their texts opened. Raises Locked."""
     rows = await conn.fetch(
         DUE,
         [lease.organization_id for lease in claimed],
@@ -126,6 +127,10 @@ async def load(conn: Connection, claimed: Sequence[Lease]) -> list[ClaimedMessag
         [lease.attempt > 0 for lease in claimed],
     )
     found = [ClaimedMessage(lease, *row.values()) for lease, row in zip(claimed, rows, strict=True)]
+    if any(text_keys.is_sealed(one.body) for one in found):
+        items = [text_keys.Item(one.lease.organization_id, one.lease.id, one.body) for one in found]
+        texts = await text_keys.opened(conn, "messages", items, demanded=True)
+        found = [msgspec.structs.replace(one, body=text) for one, text in zip(found, texts, strict=True)]
     again = [lease.id for lease in claimed if lease.tries]
     passed = {row["id"]: row["passed"] for row in await conn.fetch(PASSED, again)} if again else {}
     if not passed:
