@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 import typer
 
-from heliograph.accounts import installation, organizations, plans, quota, text_keys
+from heliograph.accounts import installation, organizations, plans, quota
 from heliograph.accounts.organizations import Organization
-from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.cli.organization import notes, send_defaults
+from heliograph.cli.organization import configuring, notes, send_defaults
+from heliograph.cli.organization.configuring import countries, shown
 from heliograph.cli.terminal.console import DataDir, moment, on_database, organization, settings_of, shell
 from heliograph.cli.terminal.printing import Json, as_plain, group, show
 
@@ -65,7 +64,7 @@ def create(
     async def work(conn: Connection) -> Organization:
         async with conn.transaction():
             made = await organizations.create(
-                conn, name=name, state=state, country=home_country, allowed_countries=_countries(country), by=shell()
+                conn, name=name, state=state, country=home_country, allowed_countries=countries(country), by=shell()
             )
             amount = (await installation.load(conn)).new_quota if grant is None else grant
             if amount:
@@ -220,177 +219,13 @@ def resume(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
 async def _whole(conn: Connection, which: str) -> dict[str, object]:
     found = await organization(conn, which)
     balance = await quota.get(conn, found.id)
-    return await _shown(conn, found) | {"quota": as_plain(balance) | {"remaining": balance.remaining}}
-
-
-async def _shown(conn: Connection, found: Organization) -> dict[str, object]:
-    return as_plain(found) | {"texts": as_plain(await text_keys.get(conn, organization_id=found.id))}
+    return await shown(conn, found) | {"quota": as_plain(balance) | {"remaining": balance.remaining}}
 
 
 app.command("defaults")(send_defaults.defaults)
 
 
-@app.command("configure")
-def configure(
-    which: Which,
-    smart_encoding: Annotated[
-        bool | None,
-        typer.Option(
-            "--smart-encoding/--no-smart-encoding",
-            show_default=False,
-            help="Replace typographic characters with plain ones so that a text fits the GSM alphabet.",
-        ),
-    ] = None,
-    replace_accents: Annotated[
-        bool | None,
-        typer.Option(
-            "--replace-accents/--keep-accents",
-            show_default=False,
-            help=(
-                "Send á as a where this makes a text fit the GSM alphabet and so halves its segments. "
-                "Typographic characters are replaced too."
-            ),
-        ),
-    ] = None,
-    country: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="REGION", show_default=False, help="Country that may be sent to, repeatable; `any` allows all."
-        ),
-    ] = None,
-    home_country: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CODE",
-            show_default=False,
-            help="Country, such as MZ, for reading numbers without a country code; `none` rejects them.",
-        ),
-    ] = None,
-    opt_out_word: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="WORD",
-            show_default=False,
-            help="Additional opt-out word, repeatable; replaces the previous ones; `none` removes them.",
-        ),
-    ] = None,
-    stop_reply: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            show_default=False,
-            help="Reply to STOP; `default` for the standard text, empty for no reply.",
-        ),
-    ] = None,
-    start_reply: Annotated[
-        str | None, typer.Option(metavar="TEXT", show_default=False, help="Reply to START, likewise.")
-    ] = None,
-    help_reply: Annotated[
-        str | None, typer.Option(metavar="TEXT", show_default=False, help="Reply to HELP, likewise.")
-    ] = None,
-    time_zone: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ZONE",
-            show_default=False,
-            help="Time zone, such as Africa/Maputo, of members who chose none; `none` is UTC.",
-        ),
-    ] = None,
-    require_factor: Annotated[
-        bool | None,
-        typer.Option(
-            "--require-factor/--no-require-factor",
-            show_default=False,
-            help="Require a second factor of members: without one they see nothing of the organization.",
-        ),
-    ] = None,
-    session_hours: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=organizations.LONGEST_SESSION,
-            show_default=False,
-            help="Hours without use after which members are signed out; 0 leaves it at the usual 12.",
-        ),
-    ] = None,
-    reveal: Annotated[
-        bool | None,
-        typer.Option(
-            "--reveal/--no-reveal",
-            show_default=False,
-            help="Let developers reveal the number and text of one message at a time, which is recorded.",
-        ),
-    ] = None,
-    seal_texts: Annotated[
-        bool | None,
-        typer.Option(
-            "--seal-texts/--no-seal-texts",
-            show_default=False,
-            help="Store texts of SMS that it sends from now on encrypted, under a key that closing it throws away.",
-        ),
-    ] = None,
-    json: Json = False,
-    data_dir: DataDir = None,
-) -> None:
-    """Change an organization's settings. Options left out stay unchanged.
-
-    \b
-    Examples:
-      heliograph org configure "Acme Lda" --opt-out-word FORA --opt-out-word SAIR
-      heliograph org configure "Acme Lda" --help-reply "Acme, +258 21 000 000. Reply STOP to get no more."
-      heliograph org configure "Acme Lda" --country MZ --country ZA --home-country MZ
-      heliograph org configure "Acme Lda" --require-factor --session-hours 8 --time-zone Africa/Maputo
-      heliograph org configure "Acme Lda" --seal-texts
-    """
-    settings = settings_of(data_dir, needs_key=seal_texts is True)
-
-    async def work(conn: Connection) -> dict[str, object]:
-        found = await organization(conn, which)
-        if seal_texts is not None:
-            await text_keys.switch(conn, organization_id=found.id, on=seal_texts, by=shell())
-        changed = await organizations.configure(
-            conn,
-            id=found.id,
-            smart_encoding=smart_encoding,
-            replace_accents=replace_accents,
-            allowed_countries=_countries(country),
-            opt_out_words=[] if opt_out_word == ["none"] else opt_out_word or None,
-            stop_reply=_reply(stop_reply),
-            start_reply=_reply(start_reply),
-            help_reply=_reply(help_reply),
-            time_zone=msgspec.UNSET if time_zone is None else None if time_zone == "none" else time_zone,
-            factor_required=require_factor,
-            session_hours=msgspec.UNSET if session_hours is None else session_hours or None,
-            reveals=reveal,
-            country=msgspec.UNSET if home_country is None else None if home_country == "none" else home_country,
-            by=shell(),
-        )
-        return await _shown(conn, changed)
-
-    show(on_database(work, settings), json)
-
-
-def _countries(given: list[str] | None) -> list[str] | msgspec.UnsetType | None:
-    """As `organizations` takes them."""
-    if not given:
-        return msgspec.UNSET
-    return None if given == ["any"] else _regions(given)
-
-
-def _regions(given: list[str]) -> list[str]:
-    known = set(phones.REGIONS.values())
-    regions = [one.upper() for one in given]
-    for one in regions:
-        if one not in known:
-            raise typer.BadParameter(f"{one!r} is not a country with its own calling code")
-    return regions
-
-
-def _reply(given: str | None) -> str | msgspec.UnsetType | None:
-    """As `organizations.configure` takes it."""
-    if given is None:
-        return msgspec.UNSET
-    return None if given == "default" else given
+app.command("configure")(configuring.configure)
 
 
 def _set_state(which: str, state: str, json: bool, data_dir: DataDir) -> None:

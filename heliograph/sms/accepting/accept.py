@@ -102,7 +102,7 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
     sender: SenderId | None
     encoding: str
     segments: int
-    #: What the message says, as it is stored.
+    #: What it says, as it is stored; empty if it is refused.
     text: str
     #: What its organization pays; None: there is no price.
     price: Charge | None
@@ -202,6 +202,7 @@ class Acceptor:
         sender: SenderId | None = None
         price: Charge | None = None
         refusal = unfit(send, segments) or forbidden(send.actor, send.to)
+        id, text = new_id(send), ""
         if refusal is None:
             try:
                 if is_guarded(send):
@@ -215,23 +216,15 @@ class Acceptor:
                     if send.actor.mode == "live":
                         await self.check_sender(send, sender)
                         price = await self.price(send, sender, segments)
+                    sealing = await self._sealing.get()
+                    text = sealing.sealed(send.actor.organization_id, "messages", id, send.text)
             except Refusal as refused:
                 refusal = refused
             except Exception as error:
                 if is_down(error):
                     raise Unavailable from error
                 raise
-        id = new_id(send)
-        return _Item(send, id, sender, kind, segments, await self._stored_text(send, id), price, refusal)
-
-    async def _stored_text(self, send: Send, id: UUID) -> str:
-        try:
-            sealing = await self._sealing.get()
-        except Exception as error:
-            if is_down(error):
-                raise Unavailable from error
-            raise
-        return sealing.sealed(send.actor.organization_id, "messages", id, send.text)
+        return _Item(send, id, sender, kind, segments, text, price, refusal)
 
     async def _store_one(self, item: _Item) -> Answer | BaseException:
         send, sender, unit, fits = item.send, item.sender, item.send.rate_unit, item.refusal is None
