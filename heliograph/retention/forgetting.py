@@ -99,7 +99,7 @@ async def forget(conn: Connection, settings: Settings, *, also: Sequence[Step] =
         return True
     present: datetime = await conn.fetchval("SELECT now()")
     finished = True
-    for step in (*_steps(_bounds(settings, present.astimezone(UTC)), RULES), *also):
+    for step in (*_steps(bounds(settings, present.astimezone(UTC)), RULES), *also):
         began = time.monotonic()
         try:
             if not await step.run(conn):
@@ -118,7 +118,8 @@ async def forget(conn: Connection, settings: Settings, *, also: Sequence[Step] =
     return finished
 
 
-def _bounds(settings: Settings, now: datetime) -> Bounds:
+def bounds(settings: Settings, now: datetime) -> Bounds:
+    """What is past at `now`, as the settings say."""
     kept = timedelta(days=31 * settings.metadata_retention_months)
     return Bounds(
         now=now,

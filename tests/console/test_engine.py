@@ -173,6 +173,9 @@ async def test_health_shows_every_check_and_no_secret(pool: Pool, root: Browser,
     for check in ("database", "durability", "clocks", "migrations", "partitions", "workers", "mail"):
         assert check in page.words, check
     assert "No backup was taken" in page.words
+    assert "Dropped next: the oldest part of" in page.words
+    for table in ("messages", "audit_log", "requests"):
+        assert f'<td class="mono">{table}</td>' in page.text, table
     assert database_url.partition("://")[2].partition("@")[0] not in page.text
 
 

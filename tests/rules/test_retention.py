@@ -14,11 +14,11 @@ from structlog.testing import capture_logs
 
 from heliograph.accounts import plans, usage
 from heliograph.base.database import clock
-from heliograph.base.database.migrate import day_name, make_days, make_partitions
+from heliograph.base.database.migrate import DAILY, PARTITIONED, day_name, make_days, make_partitions
 from heliograph.base.database.pool import Connection, Pool, follow_clock
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.process.settings import Settings
-from heliograph.retention import forgetting
+from heliograph.retention import forgetting, standing
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.reports import parts
 from heliograph.sms.reports.keys import PartId
@@ -132,7 +132,19 @@ async def test_partitions_that_are_wholly_past_are_dropped_each_table_by_its_own
     async with pool.acquire() as conn:
         for back in range(17):
             await make_partitions(conn, (NOW - timedelta(days=28 * back)).date(), ahead=0)
+        past = {one.name: one for one in await standing.standing(conn, SETTINGS)}
     await forget(pool)
+    async with pool.acquire() as conn:
+        kept = {one.name: one for one in await standing.standing(conn, SETTINGS)}
+    # What was said to be due is gone, and nothing else is.
+    assert kept.keys() == {*PARTITIONED, *DAILY}
+    for name, one in past.items():
+        assert one.next_drop is not None, name
+        assert (one.partitions > kept[name].partitions) is (one.next_drop <= NOW), name
+    for name, one in kept.items():
+        assert one.next_drop is None or one.next_drop > NOW, name
+        assert one.bytes >= one.next_bytes > 0, name
+    assert kept["messages"].kept == timedelta(days=31 * SETTINGS.metadata_retention_months)
     rows = await pool.fetch(
         "SELECT inhparent::regclass::text AS parent, inhrelid::regclass::text AS child FROM pg_inherits"
         " JOIN pg_class ON pg_class.oid = inhparent WHERE relkind = 'p'"
@@ -141,6 +153,9 @@ async def test_partitions_that_are_wholly_past_are_dropped_each_table_by_its_own
         months = sorted(row["child"][-7:] for row in rows if row["parent"] == table and "rest" not in row["child"])
         first_kept = NOW - timedelta(days=days)
         assert months[0] == f"{first_kept:%Y_%m}", table
+        oldest = kept[table].oldest
+        assert oldest is not None
+        assert f"{oldest:%Y_%m_%d}" == f"{first_kept:%Y_%m}_01", table
         assert any(row["child"] == f"{table}_rest" for row in rows)
 
 

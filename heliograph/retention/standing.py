@@ -1,0 +1,69 @@
+"""What is kept of the tables that die by the month or day: how much, how long, and what is dropped next."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.base.process.settings import Settings
+from heliograph.retention.forgetting import bounds
+from heliograph.retention.rules import RULES
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """One partitioned table."""
+
+    name: str
+    #: For how long a row is kept after the end of its month or day.
+    kept: timedelta
+    partitions: int
+    #: Of all partitions, with indexes.
+    bytes: int
+    #: Where its oldest partition begins, when that is dropped, and its size; None: it has none of ours.
+    oldest: datetime | None
+    next_drop: datetime | None
+    next_bytes: int
+
+
+# Sizes are asked of the files: no table is read.
+SIZES = """
+SELECT parent.relname AS parent, child.relname AS name, coalesce(pg_total_relation_size(child.oid), 0) AS bytes
+  FROM pg_inherits JOIN pg_class child ON child.oid = inhrelid JOIN pg_class parent ON parent.oid = inhparent
+ WHERE parent.relname = ANY ($1) AND parent.relnamespace = current_schema()::regnamespace
+"""
+_MONTH, _DAY = re.compile(r"_(\d{4})_(\d{2})"), re.compile(r"_(\d{4})_(\d{2})_(\d{2})")
+
+
+async def standing(conn: Connection, settings: Settings) -> list[Kept]:
+    """All of them, the largest first."""
+    at = bounds(settings, clock.now().astimezone(UTC))
+    tables = {table.name: table for one in RULES for table in one.tables}
+    sizes: dict[str, dict[str, int]] = defaultdict(dict)
+    for row in await conn.fetch(SIZES, list(tables)):
+        sizes[row["parent"]][row["name"]] = row["bytes"]
+    found = []
+    for name, table in tables.items():
+        kept = at.now - table.bound(at)
+        spans = sorted(
+            (*span, size) for part, size in sizes[name].items() if (span := _span(part.removeprefix(name))) is not None
+        )
+        begins, ends, size = spans[0] if spans else (None, None, 0)
+        drop = None if ends is None else ends + kept
+        found.append(Kept(name, kept, len(sizes[name]), sum(sizes[name].values()), begins, drop, size))
+    return sorted(found, key=lambda one: (-one.bytes, one.name))
+
+
+def _span(suffix: str) -> tuple[datetime, datetime] | None:
+    """From when to when a partition's rows are, by the end of its name; None: the default one."""
+    if named := _DAY.fullmatch(suffix):
+        begins = datetime(int(named[1]), int(named[2]), int(named[3]), tzinfo=UTC)
+        return begins, begins + timedelta(days=1)
+    if named := _MONTH.fullmatch(suffix):
+        year, month = int(named[1]), int(named[2])
+        return datetime(year, month, 1, tzinfo=UTC), datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
+    return None
