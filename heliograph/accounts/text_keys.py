@@ -1,8 +1,9 @@
 """Texts sealed at rest: each organization that wants it has a data key, which is thrown away when it is closed.
 
-A data key is 32 random bytes, kept sealed by the installation's secret key. A sealed text is PREFIX and the base64 of
+A data key is 32 random bytes, kept sealed by the installation's secret key. A sealed text is SEALED and the base64 of
 what `crypto.seal` returns for the table and id of its row, so columns keep their types, and rows from before and after
-the switch stand side by side. PostgreSQL never sees a key. A text whose key is gone reads as one that was erased: None.
+the switch stand side by side; an open one that happens to begin with MARK is stored behind OPEN. PostgreSQL never sees
+a key. A text whose key is gone reads as one that was erased: None.
 
 The rule nobody may break: while an organization has a key in use, a text is stored sealed or not at all; and a text
 that does not open because this process lacks the secret key is never taken for an erased one by whoever sends it.
@@ -31,8 +32,9 @@ from heliograph.base.process.settings import Settings
 
 log = structlog.get_logger()
 
-#: What a sealed text begins with.
-PREFIX = "sealed:1:"
+#: What a stored text begins with that is not what it says: a sealed one, and an open one that begins so itself.
+MARK = "sealed:"
+SEALED, OPEN = f"{MARK}1:", f"{MARK}0:"
 #: Of a data key.
 BYTES = 32
 
@@ -189,11 +191,11 @@ class Sealing:
     def sealed(self, organization_id: UUID, table: str, id: UUID, text: str) -> str:
         """The text as it is to be stored in this row. Raises Unavailable if its key cannot be opened here."""
         if organization_id not in self._keys:
-            return text
+            return OPEN + text if text.startswith(MARK) else text
         key = self._keys[organization_id]
         if key is None:
             raise Unavailable
-        return PREFIX + base64.b64encode(seal(key, text.encode(), f"{table}/{id}")).decode()
+        return SEALED + base64.b64encode(seal(key, text.encode(), f"{table}/{id}")).decode()
 
     def seals(self, organization_id: UUID) -> bool:
         """Whether its texts are sealed."""
@@ -208,11 +210,11 @@ async def opened(conn: Connection, table: str, items: Sequence[Item], *, demande
 
     Without the secret key they are None as well, and the log says so; if `demanded`, Locked is raised.
     """
-    if not any(is_sealed(item.text) for item in items):
+    if not any(is_marked(item.text) for item in items):
         return [item.text for item in items]
-    wanted = {item.organization_id for item in items if is_sealed(item.text)}
+    wanted = {item.organization_id for item in items if item.text is not None and item.text.startswith(SEALED)}
     keys: dict[UUID, Key | None] = {}
-    for row in await conn.fetch(KEYS, list(wanted)):
+    for row in await conn.fetch(KEYS, list(wanted)) if wanted else ():
         id, sealed = row["organization_id"], row["sealed"]
         try:
             keys[id] = None if sealed is None else _unsealed(id, sealed)
@@ -232,25 +234,22 @@ async def opened_of(
     return dict(zip((item.id for item in items), await opened(conn, table, items), strict=True))
 
 
-def is_sealed(text: str | None) -> bool:
-    """Whether a stored text looks sealed."""
-    return text is not None and text.startswith(PREFIX)
+def is_marked(text: str | None) -> bool:
+    """Whether a stored text is not what it says, so that it has to go through `opened`."""
+    return text is not None and text.startswith(MARK)
 
 
 def _opened(item: Item, table: str, keys: dict[UUID, Key | None]) -> str | None:
-    # Somebody may well send a text that begins so.
-    if item.text is None or not is_sealed(item.text) or item.organization_id not in keys:
+    if item.text is None or not is_marked(item.text):
         return item.text
-    key = keys[item.organization_id]
+    if item.text.startswith(OPEN):
+        return item.text.removeprefix(OPEN)
+    key = keys.get(item.organization_id)
     if key is None:
         return None
     try:
-        sealed = base64.b64decode(item.text.removeprefix(PREFIX), validate=True)
-    except binascii.Error:
-        return item.text
-    try:
-        return unseal(key, sealed, f"{table}/{item.id}").decode()
-    except Unsealable:
+        return unseal(key, base64.b64decode(item.text.removeprefix(SEALED)), f"{table}/{item.id}").decode()
+    except (Unsealable, binascii.Error):
         # Of a key that was thrown away, altered, or of another row.
         return None
 

@@ -211,7 +211,7 @@ async def list_page(
 
 # A sealed text is cut once it is opened.
 TEXTS = f"""
-SELECT id, CASE WHEN $4::integer IS NULL OR body LIKE '{text_keys.PREFIX}%' THEN body ELSE left(body, $4) END AS body
+SELECT id, CASE WHEN $4::integer IS NULL OR body LIKE '{text_keys.MARK}%' THEN body ELSE left(body, $4) END AS body
   FROM messages
  WHERE organization_id = $1 AND id = ANY ($2) AND mode = ANY ($3) AND body IS NOT NULL
 """

@@ -116,13 +116,15 @@ async def test_texts_from_before_and_after_the_switch_stand_side_by_side(pool: P
         during = stored(await Acceptor(pool).accept(send(actor, "during")))
         await text_keys.switch(conn, organization_id=actor.organization_id, on=False)
         after = stored(await Acceptor(pool).accept(send(actor, "after")))
+        like_ours = stored(await Acceptor(pool).accept(send(actor, "sealed:1:QUJDREVGR0g=")))
         bodies = [row["body"] for row in await conn.fetch("SELECT body FROM messages ORDER BY id")]
-        assert [text_keys.is_sealed(one) for one in bodies] == [False, True, True, False]
-        assert await messages.texts(conn, actor, ids=[before, looks_sealed, during, after]) == {
+        assert [text_keys.is_marked(one) for one in bodies] == [False, True, True, False, True]
+        assert await messages.texts(conn, actor, ids=[before, looks_sealed, during, after, like_ours]) == {
             before: "before",
             looks_sealed: "sealed:1: is how it begins",
             during: "during",
             after: "after",
+            like_ours: "sealed:1:QUJDREVGR0g=",
         }
         told = await conn.fetch(
             "SELECT before, after FROM audit_log WHERE action = 'organization.configured' ORDER BY id"

@@ -127,7 +127,7 @@ async def load(conn: Connection, claimed: Sequence[Lease]) -> list[ClaimedMessag
         [lease.attempt > 0 for lease in claimed],
     )
     found = [ClaimedMessage(lease, *row.values()) for lease, row in zip(claimed, rows, strict=True)]
-    if any(text_keys.is_sealed(one.body) for one in found):
+    if any(text_keys.is_marked(one.body) for one in found):
         items = [text_keys.Item(one.lease.organization_id, one.lease.id, one.body) for one in found]
         texts = await text_keys.opened(conn, "messages", items, demanded=True)
         found = [msgspec.structs.replace(one, body=text) for one, text in zip(found, texts, strict=True)]
