@@ -191,7 +191,7 @@ class Sealing:
     def sealed(self, organization_id: UUID, table: str, id: UUID, text: str) -> str:
         """The text as it is to be stored in this row. Raises Unavailable if its key cannot be opened here."""
         if organization_id not in self._keys:
-            return OPEN + text if text.startswith(MARK) else text
+            return kept_open(text)
         key = self._keys[organization_id]
         if key is None:
             raise Unavailable
@@ -232,6 +232,11 @@ async def opened_of(
     """The same for one organization, by the ids of the rows."""
     items = [Item(organization_id, id, text) for id, text in texts]
     return dict(zip((item.id for item in items), await opened(conn, table, items), strict=True))
+
+
+def kept_open(text: str) -> str:
+    """An open text as it is to be stored."""
+    return OPEN + text if text.startswith(MARK) else text
 
 
 def is_marked(text: str | None) -> bool:

@@ -107,6 +107,17 @@ async def test_a_campaign_leaves_its_template_and_nothing_else(pool: Pool) -> No
     assert [one.text for one in bench.only.submitted] == [f"hello {MARKER}"] * 2
 
 
+async def test_a_campaign_may_begin_as_sealed_texts_do(pool: Pool) -> None:
+    actor = await sealing(pool)
+    async with pool.acquire() as conn:
+        await text_keys.switch(conn, organization_id=actor.organization_id, on=False)
+    await create(pool, actor, text="sealed:1:QUJD", recipients=[number(1), number(2)])
+    await run(pool)
+    bench = Bench(pool)
+    await bench.round()
+    assert [one.text for one in bench.only.submitted] == ["sealed:1:QUJD"] * 2
+
+
 async def test_texts_from_before_and_after_the_switch_stand_side_by_side(pool: Pool) -> None:
     actor = await organization(pool)
     before = stored(await Acceptor(pool).accept(send(actor, "before")))

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from heliograph.accounts import text_keys
 from heliograph.accounts.organizations import DestinationNotAllowed
 from heliograph.accounts.text_keys import Sealing
 from heliograph.base.actor import Actor
@@ -230,7 +231,7 @@ class SmsBatch:
     ) -> bool:
         """Store them."""
         whose = self._due.organization_id
-        texts = [] if self._fill is None else [one.text for one in made]
+        texts = [] if self._fill is None else [text_keys.kept_open(one.text) for one in made]
         if self._sealing.seals(whose):
             texts = [self._sealing.sealed(whose, "messages", id, one.text) for id, one in zip(ids, made, strict=True)]
         left = await bulk.accept_bulk(
@@ -245,7 +246,7 @@ class SmsBatch:
                 ids=ids,
                 recipients=recipients,
                 texts=texts,
-                text=self._text,
+                text=text_keys.kept_open(self._text),
                 encodings=[one.encoding for one in made],
                 segments=[one.segments for one in made],
                 due=due,
