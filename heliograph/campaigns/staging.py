@@ -19,10 +19,13 @@ import asyncpg
 import msgspec
 import structlog
 
+from heliograph import traces
 from heliograph.accounts.organizations import STOPPED, not_allowed
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.ids import uuid7
+from heliograph.base.process import spans
 from heliograph.base.process.crash import crash_point
+from heliograph.base.process.spans import Span
 from heliograph.campaigns import audience, pausing, plan, withdrawal
 from heliograph.campaigns.channels.contract import Batch, Due, Made, Stop
 from heliograph.campaigns.channels.table import CHANNELS
@@ -302,9 +305,20 @@ def _judge(wanted: _Wanted, rows: list[audience.Recipient], *, budget: int | Non
 async def _accept(conn: Connection, due: Due, batch: Batch, chunk: _Chunk, *, due_at: list[datetime]) -> None:
     """Store the chunk's messages. Raises plan.Anew if somebody used the budget meanwhile."""
     ids = [uuid7() for _ in chunk.recipients]
+    begun: list[tuple[UUID, Span]] = []
+    if spans.on():
+        said = {"organization_id": str(due.organization_id), "campaign_id": str(due.id)}
+        for at, id in enumerate(ids):
+            if spans.chosen():
+                ids[at] = spans.marked(id)
+                begun.append((ids[at], spans.root("campaign message", said | {"message_id": str(ids[at])})))
     if not await batch.accept(conn, ids, chunk.recipients, chunk.made, due_at):
         raise plan.Anew
     await conn.execute(CHUNKED, due.organization_id, due.id, ids[0], ids[-1], len(ids), due.at)
+    if begun:
+        await traces.keep(conn, [(due.organization_id, id, span.context) for id, span in begun])
+        for _, span in begun:
+            span.end()
 
 
 def _pace(due: Due, most: int) -> tuple[datetime, timedelta | None, int]:

@@ -25,6 +25,7 @@ from heliograph.accounts.api_keys import ScopeRequired
 from heliograph.base.database import clock
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7, uuid7_text
+from heliograph.base.process import spans
 from heliograph.http.server.asgi import MORE_TIME
 from heliograph.http.static import ASKED, Headers
 from heliograph.http.static import Page as File
@@ -158,9 +159,11 @@ class Pages:
                     code = answer.refusal.code
                 status, headers, body = self._made(request, answer)
         except Disconnected:
+            self._end_span(request, spans.CLOSED, "")
             return
         except Exception as error:
             status, headers, body, code = await self._failed(request, error)
+        self._end_span(request, status, code)
         await self._send(request, send, status, headers, body)
         if request.method == "POST" and request.route and isinstance(request.session, Known):
             self._remember(request, status, code, began)
@@ -184,6 +187,8 @@ class Pages:
         request.is_fragment = b"hx-request" in headers
         request.query, request.form, request.parameters = {}, {}, {}
         request.session, request.mode, request.route = None, "live", ""
+        # Only forms cause something that goes on.
+        request.span = spans.incoming(headers.get(b"traceparent")) if request.method == "POST" else None
         request.token = request.cookies.get(cookies.session_name(self.realm.cookie, request.is_secure), "")
         theme = request.cookies.get(cookies.THEME, "")
         request.theme = theme if theme in cookies.THEMES else "system"
@@ -468,6 +473,22 @@ class Pages:
                 return await memberships.holders(conn, person.organization_id, roles, limit=NAMED)
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
             return []  # the page of an error says what it can
+
+    def _end_span(self, request: Request, status: int, code: str) -> None:
+        if request.span is None:
+            return
+        said: dict[str, str | int] = {
+            "http.request.method": request.method,
+            "http.response.status_code": status,
+            "request_id": request.request_id,
+        }
+        if request.route:
+            said["http.route"] = request.route
+        if isinstance(request.session, Known) and request.session.organization_id is not None:
+            said["organization_id"] = str(request.session.organization_id)
+        if code:
+            said["error.type"] = code
+        request.span.end(said, name=f"POST {request.route or 'page'}", failed=status >= 500)
 
     def _remember(self, request: Request, status: int, code: str, began: float) -> None:
         """An act of the dashboard stands in the log of requests beside those of programs; what was typed does not."""

@@ -21,6 +21,7 @@ from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7_text
 from heliograph.base.process.settings import Settings
+from heliograph.base.process.spans import Context, Span
 from heliograph.base.standby.readers import Readers
 from heliograph.pages.languages import Speech
 from heliograph.pages.realms import Realm
@@ -100,6 +101,7 @@ class Request:
         "route",
         "services",
         "session",
+        "span",
         "speech",
         "theme",
         "token",
@@ -133,6 +135,8 @@ class Request:
     speech: Speech
     realm: Realm
     session: Known | Operator | None
+    #: None: it is not traced.
+    span: Span | None
     #: The session's, as the browser sent it.
     token: str
     #: The file that the form brings, on routes that take one.
@@ -140,6 +144,11 @@ class Request:
     notice: str
     #: Where the form behind the notice's "Undo" goes to; "": there is none.
     undo: str
+
+    @property
+    def trace(self) -> Context | None:
+        """Where what follows on a form continues its trace."""
+        return None if self.span is None else self.span.context
 
     @property
     def person(self) -> Known:

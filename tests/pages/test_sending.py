@@ -12,12 +12,16 @@ import pytest
 from heliograph.accounts import organizations
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.base.process import spans
 from heliograph.consent import optouts
 from heliograph.consent.optouts import OptOut
 from heliograph.contacts import records
 from heliograph.sms.accepting import sender_ids
+from tests.tracing import Exporter, exporter
 
 from .conftest import Browser, Page, Tenant, make_person
+
+__all__ = ["exporter"]
 
 SENDS = "SELECT recipient, body, mode, send_at, expires_at, guarantee, client_reference FROM messages ORDER BY id"
 
@@ -38,6 +42,20 @@ def value(page: Page, name: str) -> str:
     """What stands in a text area, or in an input."""
     area = re.search(rf'<textarea id="{name}"[^>]*>(.*?)</textarea>', page.text, re.S)
     return html.unescape(area[1]) if area else page.form("/send")[name]
+
+
+async def test_a_send_that_is_to_be_traced_is(pool: Pool, owner: Browser, exporter: Exporter) -> None:
+    trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    spans.use(exporter, ratio=0)
+    await owner.post("/send", await fill(owner, to="+258841234567", message="Olá"))
+    assert await pool.fetchval("SELECT count(*) FROM message_traces") == 0
+    form = await fill(owner, to="+258841234567", message="Bom dia")
+    await owner.post("/send", form, traceparent=f"00-{trace}-{parent}-01")
+    (row,) = await pool.fetch("SELECT t.trace_id, m.body FROM message_traces t JOIN messages m ON m.id = t.message_id")
+    assert (row["trace_id"].hex, row["body"]) == (trace, "Bom dia")
+    (step,) = exporter.steps
+    assert (step.name, step.said["http.route"], step.has_ended) == ("POST /send", "/send", True)
+    assert "25884" not in str(step.said)
 
 
 async def test_it_sends_once_and_says_what_becomes_of_it(pool: Pool, owner: Browser) -> None:

@@ -22,7 +22,7 @@ from heliograph.accounts.organizations import STOPPED, OrganizationSuspended
 from heliograph.accounts.requests import Answer, IdempotencyConflict, RateUnit
 from heliograph.api.door.operation import REQUIRED, Call, Operation, Services
 from heliograph.api.door.reading import query_reader, reader
-from heliograph.api.door.tracing import CLOSED, end_span
+from heliograph.api.door.tracing import end_span
 from heliograph.api.shapes import envelope
 from heliograph.api.shapes.refusals import MethodNotAllowed, PayloadTooLarge, RateLimited, UnsupportedMediaType
 from heliograph.base.actor import Who
@@ -118,7 +118,7 @@ class Guard:
             if call.rate_unit is not None:
                 await self._settle(call)
         except Disconnected:
-            end_span(call, self._prefix, CLOSED, "")
+            end_span(call, self._prefix, spans.CLOSED, "")
             return
         except Exception as error:
             refusal = await self._refusal(call, error)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from heliograph.api.door.operation import Call
 
-#: The status, as nginx has it, of a request whose client was gone before it had sent it.
-CLOSED = 499
-
 
 def end_span(call: Call, prefix: str, status: int, code: str) -> None:
     """The request is answered; `code`: of a refusal. Nothing, if it is not traced."""

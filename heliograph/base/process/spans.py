@@ -29,6 +29,8 @@ Kind = Literal["server", "client", "internal"]
 #: What is said of a step: by OpenTelemetry's own names where they have a dot, else by ours, below `heliograph.`.
 Attributes = Mapping[str, str | int]
 NOTHING: Attributes = MappingProxyType({})
+#: The status, as nginx has it, of a request whose client was gone before it had sent it.
+CLOSED = 499
 #: The header of W3C Trace Context.
 HEADER = "traceparent"
 #: Of an id that is traced, these bits have this value. Others have it by chance once in 65,536 times, which costs a
@@ -127,15 +129,31 @@ def incoming(header: bytes | None) -> Span | None:
     if _State.exporter is None:
         return None
     parent, wanted = _read(header) if header is not None else (None, False)
-    if not wanted and random.random() >= _State.ratio:
+    if not (_chosen() if wanted else chosen()):
         return None
+    return _State.exporter.begin("request", parent=parent, kind="server", at=moment(), said=NOTHING)
+
+
+def chosen() -> bool:
+    """Whether to trace what nobody asked to be traced, and what no request brings: a share, at most so many a second.
+    False, if nothing is traced here."""
+    return _State.exporter is not None and random.random() < _State.ratio and _chosen()
+
+
+def _chosen() -> bool:
     second = int(time.monotonic())
     if second != _State.second:
         _State.second, _State.begun = second, 0
     if _State.begun >= _State.most:
-        return None
+        return False
     _State.begun += 1
-    return _State.exporter.begin("request", parent=parent, kind="server", at=moment(), said=NOTHING)
+    return True
+
+
+def root(name: str, said: Attributes) -> Span:
+    """The first step of a trace that begins here."""
+    assert _State.exporter is not None
+    return _State.exporter.begin(name, parent=None, kind="internal", at=moment(), said=said)
 
 
 def begin(name: str, parent: Context, said: Attributes, *, kind: Kind = "internal", at: int = 0) -> Span:

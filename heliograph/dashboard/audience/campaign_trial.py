@@ -51,6 +51,7 @@ async def send(request: Request, given: Given, seen: Preview, own: str) -> UUID:
                 number_id=one.number,
                 content=whatsapp.TemplateSend(chosen.name, chosen.language, chosen.category, values),
                 request_id=request.request_id,
+                trace=request.trace,
                 key_hash=key,
                 request_hash=idempotency.request_hash([person, own, str(one.number), str(chosen.id), values]),
             )
@@ -64,6 +65,7 @@ async def send(request: Request, given: Given, seen: Preview, own: str) -> UUID:
                 text=text,
                 sender_id=given.sender,
                 request_id=request.request_id,
+                trace=request.trace,
                 key_hash=key,
                 request_hash=idempotency.request_hash([person, own, text, str(given.sender or "")]),
                 traffic_class="marketing",

@@ -54,6 +54,7 @@ async def _accept(request: Request, thread: Thread, text: str) -> None:
                 text=text,
                 sender_id=thread.line_id,
                 request_id=request.request_id,
+                trace=request.trace,
                 key_hash=known_by,
                 request_hash=says,
             )
@@ -66,6 +67,7 @@ async def _accept(request: Request, thread: Thread, text: str) -> None:
             number_id=thread.line_id,
             content=whatsapp.TextReply(text),
             request_id=request.request_id,
+            trace=request.trace,
             key_hash=known_by,
             request_hash=says,
         )

@@ -37,7 +37,9 @@ async def ask(request: Request) -> Answer:
         async with request.writing() as conn:
             code = await own_numbers.ask(conn, user_id=request.person.user_id, phone=number)
         text = request.text("%(code)s proves that this number is yours. It is good for 15 minutes.", code=code)
-        await request.services.sms.accept(Send(actor=actor, to=number, text=text, request_id=request.request_id))
+        await request.services.sms.accept(
+            Send(actor=actor, to=number, text=text, request_id=request.request_id, trace=request.trace)
+        )
     except TooManyCodes as refusal:
         return refused(TEMPLATE, Invalid(("phone", refusal.code, refusal.message)), await _values(request, typed))
     except Refusal as refusal:

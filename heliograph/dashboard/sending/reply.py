@@ -123,6 +123,7 @@ async def _read(request: Request, conn: Connection, given: Typed) -> Send:
         number_id=line,
         content=TextReply(given.message),
         request_id=request.request_id,
+        trace=request.trace,
         key_hash=idempotency.key_hash(request.mode, "PAGE", "/send/reply", f"{request.person.user_id} {once}"),
         request_hash=idempotency.request_hash([str(request.person.user_id), msgspec.to_builtins(given), number]),
     )

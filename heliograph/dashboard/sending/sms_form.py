@@ -123,6 +123,7 @@ async def read(request: Request, conn: Connection, given: Typed) -> Send:
         sender_id=sender,
         client_reference=given.reference or None,
         request_id=request.request_id,
+        trace=request.trace,
         key_hash=_key(request),
         request_hash=idempotency.request_hash([str(request.person.user_id), msgspec.to_builtins(given), number]),
         send_at=at,

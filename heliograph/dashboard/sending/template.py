@@ -196,6 +196,7 @@ async def _read(request: Request, conn: Connection, given: Typed) -> Send:
         content=TemplateSend(template.name, template.language, template.category, given.values),
         client_reference=given.reference or None,
         request_id=request.request_id,
+        trace=request.trace,
         key_hash=idempotency.key_hash(request.mode, "PAGE", "/send/template", f"{request.person.user_id} {once}"),
         request_hash=idempotency.request_hash([str(request.person.user_id), msgspec.to_builtins(given), number]),
     )

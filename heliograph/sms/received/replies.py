@@ -24,7 +24,9 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Refusal, Unavailable
 from heliograph.base.ids import uuid7
+from heliograph.base.process import spans
 from heliograph.base.process.crash import crash_point
+from heliograph.base.process.spans import Span
 from heliograph.consent.keywords import LANGUAGES
 from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog
@@ -112,7 +114,7 @@ async def want(conn: Connection, wanted: Sequence[Wanted]) -> int:
         [one.organization_id for one in unique],
         [one.recipient for one in unique],
         [one.kind for one in unique],
-        [uuid7() for _ in unique],
+        [spans.marked(uuid7()) if spans.chosen() else uuid7() for _ in unique],
         [one.sender_id for one in unique],
         [one.at for one in unique],
         AGAIN,
@@ -149,7 +151,11 @@ async def send(pool: Pool, acceptor: Acceptor, backlog: Backlog, *, seconds: flo
         rows = await conn.fetch(DUE, [lease.organization_id for lease in claimed], [lease.id for lease in claimed])
     due = {row["id"]: row for row in rows}
     sends = {lease.id: made for lease in claimed if (made := _send(lease, due.get(lease.id))) is not None}
+    begun = _traced(sends)
     results = dict(zip(sends, await acceptor.accept_many(list(sends.values())), strict=True))
+    for id, span in begun.items():
+        answer = results[id]
+        span.end({"error.type": answer.code} if isinstance(answer, Refusal) else spans.NOTHING)
     crash_point("reply.after_accept")
     finished: list[Lease] = []
     back: list[Postponed] = []
@@ -178,6 +184,19 @@ def text_of(kind: str, own: str | None, name: str, country: str | None) -> str:
         return own
     spoken = (one for one in TEXTS if one in LANGUAGES and country in LANGUAGES[one].countries)
     return TEXTS[next(spoken, "en")][kind].format(name=name[:NAME].strip())
+
+
+def _traced(sends: dict[UUID, Send]) -> dict[UUID, Span]:
+    """Begin a trace with each reply whose id says that it is traced. The sends have it then."""
+    if not spans.on():
+        return {}
+    begun: dict[UUID, Span] = {}
+    for id, one in sends.items():
+        if spans.is_marked(id):
+            said = {"organization_id": str(one.actor.organization_id), "message_id": str(id)}
+            begun[id] = spans.root("automatic reply", said)
+            sends[id] = msgspec.structs.replace(one, trace=begun[id].context)
+    return begun
 
 
 def _send(lease: Lease, row: Any) -> Send | None:
