@@ -154,7 +154,7 @@ def _under_way(
     at = row["begun_at"]
     message = ClaimedMessage(
         lease, "accepted", "live", recipient, "BENCH", "gsm7", "transactional", "at_least_once", at, None, TEXT,
-        "active", "approved", False, at, 0, None, None, None, None, 0, None, 1, None, None, None, None, "off",
+        "active", "approved", False, at, 0, None, None, None, None, 0, None, 1, None, None, None, None, False, "off",
     )  # fmt: skip
     attempt = Attempt(lease, 1, supplier, submission, message, context=_CHOSEN, reference=1)
     id = f"{number * 7919 % 1_000_000_007:010d}"

@@ -68,8 +68,7 @@ def change(one: Arrival) -> traffic.Change:
     """The traffic deltas of a message that moved."""
     old, status, at, accepted_at, sent = one.previous_status, one.status, one.at, one.accepted_at, one.sent_at
     begun = accepted_at if one.send_at is None else max(accepted_at, one.send_at)
-    # A message that had ended without news from a supplier may turn out to have arrived.
-    new = old in WAITING or (old in ("unknown", "expired") and sent == at)
+    new = _newly(one)
     took: float | None = None
     is_late = False
     # Nothing but a receipt ends a message that a supplier has, save that there is none.
@@ -100,14 +99,18 @@ def change(one: Arrival) -> traffic.Change:
     )
 
 
+def _newly(one: Arrival) -> bool:
+    """No supplier was known to have it. One that had ended without news may turn out to have arrived."""
+    return one.previous_status in WAITING or (one.previous_status in ("unknown", "expired") and one.sent_at == one.at)
+
+
 def due(one: Arrival) -> margins.Due | None:
     """What a live message that moved made due: when a supplier takes it, and when it arrives."""
     price, cost = one.price, one.cost
     if (price is None and cost is None) or one.mode != "live":
         return None
     arrives = one.status == "delivered"
-    # A message that had ended without news from a supplier may turn out to have arrived.
-    taken = one.previous_status == "accepted" and one.sent_at is not None
+    taken = _newly(one) and one.sent_at is not None
     if not taken and not arrives:
         return None
     now = {"submit": taken, "delivered": arrives}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from uuid import UUID
 
 import msgspec
@@ -11,6 +12,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid
+from heliograph.prices import margins
 from heliograph.sms import refunds
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.status import NO_RECEIPT, OUTCOME_UNKNOWN, Move, move_many
@@ -118,6 +120,44 @@ async def test_whether_it_was_sent_may_be_unknown(pool: Pool) -> None:
     async with pool.acquire() as conn, conn.transaction():
         await move_many(conn, [Move(actor.organization_id, id, "unknown", now(), OUTCOME_UNKNOWN, unsent=True)])
     assert await refunded(pool, actor) == {id: "outcome unknown"}
+
+
+@pytest.mark.parametrize("last", ["busy", "refused", "expired"])
+async def test_what_somebody_may_have_is_not_given_back_as_unsent(pool: Pool, last: str) -> None:
+    """A try without an answer, and then one that the supplier, or the time, refuses."""
+    actor = await organization(pool, quota=100)
+    bench = Bench(pool, supplier("main"), grace=1.0)
+    bench.only.script = lambda one: Outcome(Verdict.UNKNOWN)
+    id = await accept(pool, actor)
+    await bench.round()
+    await bench.later(seconds=2)
+    bench.only.script = lambda one: Outcome(Verdict.REFUSED if last == "refused" else Verdict.BUSY)
+    if last == "busy":
+        await bench.round()
+        await bench.later(seconds=60)
+    if last != "refused":
+        await pool.execute("UPDATE messages SET expires_at = now() - interval '1 second' WHERE id = $1", id)
+    await bench.round()
+    row = await pool.fetchrow("SELECT status, failure_code FROM messages WHERE id = $1", id)
+    assert (row["status"], row["failure_code"]) == ("unknown", OUTCOME_UNKNOWN)
+    assert await refunded(pool, actor) == {}
+
+
+@pytest.mark.parametrize("ended", ["unknown", "expired"])
+async def test_what_arrives_though_nobody_was_known_to_have_it_is_due(pool: Pool, ended: str) -> None:
+    actor = await organization(pool, quota=100)
+    id = await accept(pool, actor)
+    await pool.execute(
+        "UPDATE messages SET price = 50000, price_currency = 'USD', price_due = 'submit' WHERE id = $1", id
+    )
+    async with pool.acquire() as conn:
+        for status, unsent in ((ended, True), ("delivered", False)):
+            code = {"unknown": OUTCOME_UNKNOWN, "expired": "expired"}.get(status)
+            async with conn.transaction():
+                await move_many(conn, [Move(actor.organization_id, id, status, now(), code, unsent=unsent)])
+        today = now().date()
+        (line,) = await margins.read(conn, first=today - timedelta(days=1), last=today + timedelta(days=2), by=())
+    assert (line.messages, line.price, line.price_currency) == (1, 50000, "USD")
 
 
 async def test_the_policy_is_shown_changed_and_recorded(pool: Pool) -> None:

@@ -170,8 +170,8 @@ class SmsChannel:
                 waiting.append((lease.organization_id, lease.id, step))
                 # A little later than that, whatever is lost in rounding.
                 step = Postponed(lease, (step - message.at).total_seconds() + 0.001, UNROUTED, counts=False)
-            if isinstance(step, End) and step.move is not None and message.attempt_state == "unknown":
-                # It will not be tried again, and it is unknown whether the last try reached the handset.
+            if isinstance(step, End) and step.move is not None and message.was_unknown:
+                # It will not be tried again, and it is unknown whether one of its tries reached the handset.
                 step = End(uncertain.unknown(message))
             steps.append(step)
         if waiting:

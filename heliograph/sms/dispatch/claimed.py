@@ -55,6 +55,8 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     busy_since: datetime | None
     #: Who refused the message, in all its attempts.
     refused: Sequence[UUID] | None
+    #: One of its attempts ended without an answer, so that a supplier may have the message whatever came later.
+    was_unknown: bool
     #: When its organization's marketing waits.
     quiet_hours: str
     #: Suppliers that an operator passed over.
@@ -91,7 +93,7 @@ SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.class, m.guarantee
        o.state AS organization_state, s.status AS sender_status, silence.since IS NOT NULL AS opted_out, now() AS at,
        coalesce(a.attempt, 0) AS attempt, a.target_id AS attempt_supplier, a.state AS attempt_state, a.started_at,
        a.reference, coalesce(a.series, 0) AS series, a.series_at, coalesce(a.parts, 1) AS parts, a.doubtful,
-       taken.parts AS taken, a.busy_since, a.refused, o.quiet_hours
+       taken.parts AS taken, a.busy_since, a.refused, coalesce(a.was_unknown, false) AS was_unknown, o.quiet_hours
   FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS item (organization_id, id, tried, n)
   LEFT JOIN LATERAL (SELECT * FROM messages
                       WHERE organization_id = item.organization_id AND id = item.id LIMIT 1) m ON true
@@ -106,7 +108,8 @@ SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.class, m.guarantee
        SELECT attempt, target_id, state, started_at, reference, coalesce(continues, attempt) AS series, parts,
               doubtful, min(started_at) OVER (PARTITION BY coalesce(continues, attempt)) AS series_at,
               min(started_at) FILTER (WHERE state = 'busy') OVER (PARTITION BY target_id) AS busy_since,
-              array_agg(target_id) FILTER (WHERE state = 'refused') OVER () AS refused
+              array_agg(target_id) FILTER (WHERE state = 'refused') OVER () AS refused,
+              bool_or(state = 'unknown') OVER () AS was_unknown
          FROM attempts WHERE item.tried AND organization_id = item.organization_id AND message_id = item.id
         ORDER BY attempt DESC LIMIT 1) a ON true
   LEFT JOIN LATERAL (

@@ -27,9 +27,10 @@ from heliograph.queue.leases import Postponed
 from heliograph.sending.attempts import Ended
 from heliograph.sending.results import Answered, Settled, settle
 from heliograph.sms.dispatch import test_mode
+from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.reports import keys, parts, waiting
 from heliograph.sms.reports.keys import PartId
-from heliograph.sms.status import Move, Taken
+from heliograph.sms.status import OUTCOME_UNKNOWN, Move, Taken
 from heliograph.suppliers.contract import Outcome, Verdict
 from heliograph.traffic import reconciliation
 
@@ -132,7 +133,7 @@ def _decide(one: Answered, ids: Sequence[PartId], at: datetime, grace: float) ->
         case Verdict.UNKNOWN:
             return Settled(ended, postponed=Postponed(lease, grace, leases.UNROUTED))
         case Verdict.REFUSED if not outcome.failover or due.refused:
-            return Settled(ended, Move(*message, "rejected", at, "rejected", unsent=True))
+            return Settled(ended, _unsent(due, at, "rejected"))
         case Verdict.REFUSED:
             return Settled(ended, postponed=Postponed(lease, 0.0, leases.UNROUTED))
         case Verdict.UNREACHABLE:
@@ -143,8 +144,17 @@ def _decide(one: Answered, ids: Sequence[PartId], at: datetime, grace: float) ->
             if outcome.retry_after is not None:
                 pause = max(outcome.retry_after, hold_pause(number))
     if at + timedelta(seconds=pause) >= deadline(due.accepted_at, due.expires_at):
-        return Settled(ended, Move(*message, "expired", at, "expired", unsent=True))
+        return Settled(ended, _unsent(due, at, "expired"))
     return Settled(ended, postponed=Postponed(lease, pause, leases.UNROUTED, counts))
+
+
+def _unsent(due: ClaimedMessage, at: datetime, status: str) -> Move:
+    """The end of a message that is not tried again. If an earlier try had no answer, somebody may have it after all."""
+    if due.was_unknown:
+        status, code = "unknown", OUTCOME_UNKNOWN
+    else:
+        code = status
+    return Move(due.lease.organization_id, due.lease.id, status, at, code, unsent=True)
 
 
 def deadline(accepted_at: datetime, expires_at: datetime | None) -> datetime:
