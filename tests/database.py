@@ -52,6 +52,9 @@ QUICK = {
     "autovacuum_naptime": "1min",
     "scram_iterations": "1",
 }
+#: Ten installations at once, of which each is killed and started again while its server still has the dead one's
+#: sessions, need more than an installation has.
+ROOMY = {"max_connections": "300"}
 
 
 class Cluster:
@@ -258,12 +261,12 @@ def processes(program: str, directory: Path) -> list[int]:
 def _embedded(loop: _Loop) -> Iterator[Embedded]:
     with _numbered_directory() as home:
         if home.exists():
-            remains = Embedded(home, on_progress=_ignore, extra_settings=QUICK)
+            remains = Embedded(home, on_progress=_ignore, extra_settings=QUICK | ROOMY)
             with contextlib.suppress(Exception):  # whatever it is, it is about to be removed
                 loop.run(remains.start())
                 loop.run(remains.stop())
             shutil.rmtree(home)
-        server = Embedded(home, on_progress=_ignore, extra_settings=QUICK)
+        server = Embedded(home, on_progress=_ignore, extra_settings=QUICK | ROOMY)
         loop.run(server.start())
         try:
             yield server

@@ -32,7 +32,7 @@ async def test_a_person_is_shown_and_erased(database_url: str, pool: Pool, tmp_p
         assert done.exit_code == 0, done.output
         return done.stdout
 
-    await run("export", ANA, "--output", str(file))
+    await run("export", ANA, "--file", str(file))
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     rows = [msgspec.json.decode(line) for line in file.read_text().splitlines()]
     assert [(row["what"], row.get("name"), bool(row.get("body"))) for row in rows] == [

@@ -67,7 +67,7 @@ async def test_a_report_in_every_form(database_url: str, pool: Pool, tmp_path: P
     shown = await cli("receipts", "report", "--country", "MZ", "--supplier", "main", "--by", "hour")
     assert (shown.status, "main" in shown.out) == (0, True)
     file = tmp_path / "report.csv"
-    await cli("receipts", "report", "--output", str(file))
+    await cli("receipts", "report", "--file", str(file))
     assert len(file.read_text("utf-8-sig").splitlines()) == 3
     assert file.stat().st_mode & 0o077 == 0
     before = await cli("receipts", "report", "--to", f"{at - timedelta(days=2):%Y-%m-%d}", "--from", "2020-01-01")

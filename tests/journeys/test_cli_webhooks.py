@@ -75,11 +75,11 @@ async def test_an_operator_makes_one_changes_it_and_sees_how_it_does(database_ur
     assert (made["mode"], made["subscribed_events"]) == ("test", ["message.failed"])
     shown = await cli.data("show", made["id"], "--hours", "48")
     assert (shown["state"], shown["attempts"], shown["waiting"]) == ("new", {}, 0)
-    changed = await cli.data("change", made["id"], "--event", "message.read", "--description", "shop", "--disable")
+    changed = await cli.data("update", made["id"], "--event", "message.read", "--description", "shop", "--disable")
     assert (changed["status"], changed["disabled_reason"]) == ("disabled", "requested")
     assert (changed["subscribed_events"], changed["description"]) == (["message.read"], "shop")
-    assert (await cli.data("change", made["id"], "--enable"))["status"] == "active"
-    assert (await cli("change", made["id"])).exit_code == 2
+    assert (await cli.data("update", made["id"], "--enable"))["status"] == "active"
+    assert (await cli("update", made["id"])).exit_code == 2
     assert isinstance((await cli("create", "http://10.0.0.1/")).exception, Refusal)
     assert len((await cli.data("create", URL))["subscribed_events"]) > 10
     told = await pool.fetch("SELECT action FROM audit_log WHERE organization_id = $1", actor.organization_id)
@@ -133,10 +133,10 @@ async def test_an_operator_pauses_one_and_lets_it_recover(database_url: str, poo
     assert (await cli.data("resume", str(id)))["status"] == "active"
     (listed,) = await cli.data("replays", str(id))
     assert (listed["cause"], listed["status"], listed["only_failed"]) == ("return", "running", True)
-    refused = await cli("change", str(id), "--recover")
+    refused = await cli("update", str(id), "--recover")
     assert isinstance(refused.exception, Refusal)
-    await cli.data("change", str(id), "--disable")
-    assert (await cli.data("change", str(id), "--enable", "--recover"))["status"] == "active"
+    await cli.data("update", str(id), "--disable")
+    assert (await cli.data("update", str(id), "--enable", "--recover"))["status"] == "active"
 
 
 async def test_an_operator_looks_into_a_catcher(database_url: str, pool: Pool) -> None:

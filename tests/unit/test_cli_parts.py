@@ -21,7 +21,7 @@ from heliograph.cli.terminal.printing import Json, record, show, single, table
 WITHOUT_TABLE = {
     *("up", "api", "worker", "simulate smsc", "simulate graph", "simulate receiver"),
     *("call", "campaign watch", "whatsapp campaign watch"),
-    *("audit export", "usage month", "contacts export", "optout export", "billing export"),
+    *("audit export", "usage month", "person export", "contacts export", "optout export", "billing export"),
     *("rates show", "rates draft", "prices show"),
 }
 KEPT = "the secret key that is kept in the directory"
@@ -106,7 +106,9 @@ def test_every_command_has_an_example_and_prints_json() -> None:
         if not hasattr(command, "list_commands"):
             example = re.search(rf"Examples?:\n +(\S+=\S+ )*{path}\b", command.help)
             assert example, path
-            options = {one for parameter in command.params for one in parameter.opts}
+            given = [one for parameter in command.params for one in parameter.opts]
+            options = set(given)
+            assert len(options) == len(given), path
             assert "--json" in options, path
             # What prints no records has no table: where it listens, a stream, or a file that is CSV or JSON.
             assert ("-o" in options) is (path.removeprefix("heliograph ") not in WITHOUT_TABLE), path

@@ -14,7 +14,7 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.process import private_files
 from heliograph.cli.terminal.console import DataDir, Org, acting_for, on_database, organization, settings_of
-from heliograph.cli.terminal.printing import Json, group, say, show
+from heliograph.cli.terminal.printing import Json, JsonOnly, group, say, show
 from heliograph.privacy import erasure, holdings
 from heliograph.privacy.erasure import Receipt
 from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
@@ -29,10 +29,10 @@ def export(
     who: Who,
     file: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE", show_default="standard output", help="Write to this file."),
+        typer.Option("--file", metavar="FILE", show_default="standard output", help="Write to this file."),
     ] = None,
     org: Org = None,
-    json: Json = False,
+    json: JsonOnly = False,
     data_dir: DataDir = None,
 ) -> None:
     """Export what an organization holds of a person: contact, consent, campaigns, conversations and all messages with
@@ -40,7 +40,7 @@ def export(
 
     \b
     Example:
-      heliograph person export +258841234567 --org "Acme Lda" --output person.jsonl
+      heliograph person export +258841234567 --org "Acme Lda" --file person.jsonl
     """
 
     async def work(conn: Connection) -> int:

@@ -48,7 +48,7 @@ def report(
     ] = "day,country",
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV with all columns.")] = False,
     file: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Write the CSV to this file, readable by you alone.")
+        Path | None, typer.Option("--file", metavar="FILE", help="Write the CSV to this file, readable by you alone.")
     ] = None,
     json: Json = False,
     data_dir: DataDir = None,
