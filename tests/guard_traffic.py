@@ -204,6 +204,7 @@ def run(case: Case, rate: float, seed: int) -> Outcome:
             ORGANIZATION,
             number,
             country,
+            "otp",
             at=at,
             accepted=at,
             unconverted=conversions.is_bad(ORGANIZATION, number),

@@ -42,10 +42,12 @@ def _refusal(policy: str, until: datetime) -> Refusal:
     return refusal(until=iso(until))
 
 
-async def look(conn: Connection, organization_id: UUID, to: str, *, challenged: bool = False) -> bool:
-    """Whether a message to this number would be held now, read anew. Raises DestinationSuspicious, ChallengeRequired
-    where `Book.refusal` would return them."""
-    for policy, until in await holds.of_number(conn, organization_id, to):
+async def look(
+    conn: Connection, organization_id: UUID, to: str, traffic_class: str, *, challenged: bool = False
+) -> bool:
+    """Whether a message of this class to this number would be held now, read anew. Raises
+    DestinationSuspicious, ChallengeRequired where `Book.refusal` would return them."""
+    for policy, until in await holds.of_number(conn, organization_id, to, traffic_class):
         if policy == "refuse" or (policy == "ask" and not challenged):
             raise _refusal(policy, until)
         if policy == "hold":
@@ -62,15 +64,19 @@ class Book:
         self._next = float("-inf")
         self._reading: asyncio.Task[None] | None = None
 
-    async def refusal(self, organization_id: UUID, to: str, *, challenged: bool = False) -> Refusal | None:
-        """Why a message to this number (E.164) is refused, or None. Contacts and safe ranges never are; `challenged`: a
-        person was, which is what `ask` demands."""
+    async def refusal(
+        self, organization_id: UUID, to: str, traffic_class: str, *, challenged: bool = False
+    ) -> Refusal | None:
+        """Why a message of this class to this number (E.164) is refused, or None.
+
+        Contacts and safe ranges never are; `challenged`: a person was, which is what `ask` demands.
+        """
         if asyncio.get_running_loop().time() >= self._next and self._reading is None:
             self._reading = asyncio.create_task(self._read())
         ranges = self._known.get(organization_id)
         if ranges is None:
             return None
-        for range in holds.ranges(to):
+        for range in holds.ranges(to, traffic_class):
             found = ranges.get(range)
             if found is not None and not (challenged and found[0] == "ask"):
                 async with self._pool.acquire() as conn:

@@ -32,7 +32,7 @@ class Hold(msgspec.Struct, frozen=True):
     id: UUID
     organization_id: UUID
     organization: str
-    #: What its numbers begin with, a country's ISO code, or a whole number.
+    #: What its numbers begin with, a country's ISO code, a whole number, or a class of messages.
     range: str
     kind: str
     #: Words of the rules that added up.
@@ -86,9 +86,9 @@ async def is_known(conn: Connection, organization_id: UUID, number: str) -> bool
     return known
 
 
-def ranges(to: str) -> tuple[str, str, str]:
-    """What a hold of this number (E.164) may be of: its block, itself, its country."""
-    return to[1:-4], to[1:], phones.country(to)
+def ranges(to: str, traffic_class: str) -> tuple[str, str, str, str]:
+    """What a hold of a message to this number (E.164) may be of: its block, the number, its country, the class."""
+    return to[1:-4], to[1:], phones.country(to), traffic_class
 
 
 OF_NUMBER = f"""
@@ -102,9 +102,9 @@ SELECT {POLICY} AS policy, h.until
 """
 
 
-async def of_number(conn: Connection, organization_id: UUID, to: str) -> list[tuple[str, datetime]]:
-    """(policy, until) of the holds that a message to this number meets now."""
-    rows = await conn.fetch(OF_NUMBER, organization_id, list(ranges(to)), to)
+async def of_number(conn: Connection, organization_id: UUID, to: str, traffic_class: str) -> list[tuple[str, datetime]]:
+    """(policy, until) of the holds that a message of this class to this number meets now."""
+    rows = await conn.fetch(OF_NUMBER, organization_id, list(ranges(to, traffic_class)), to)
     return [(row["policy"], row["until"]) for row in rows]
 
 

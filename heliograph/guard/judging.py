@@ -20,7 +20,7 @@ import msgspec
 
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection, Pool
-from heliograph.guard import holds
+from heliograph.guard import holds, rules
 from heliograph.guard.conversion import Conversions
 from heliograph.guard.holds import Found
 from heliograph.guard.sharing import Shared
@@ -44,6 +44,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     #: E.164 with `+`.
     to: str
     accepted_at: datetime
+    traffic_class: str
 
 
 class Judge:
@@ -73,7 +74,7 @@ class Judge:
         for one in outgoing:
             suspicion = self._look(one, moment)
             held = self._standing.get(one.organization_id)
-            range = None if held is None else _range(held, one.to)
+            range = None if held is None else _range(held, one.to, one.traffic_class)
             if range is not None:
                 suspected.append((one, range))
             elif suspicion is not None and not self._is_vouched(one.organization_id, suspicion.range, moment):
@@ -101,16 +102,25 @@ class Judge:
     def _look(self, one: Outgoing, moment: float) -> Suspicion | None:
         country = phones.country(one.to)
         accepted = one.accepted_at.timestamp()
-        self._shared.saw(one.organization_id, one.to, one.accepted_at)
+        self._shared.saw(one.organization_id, one.to, one.traffic_class, one.accepted_at)
         self._conversions.sent(one.organization_id, one.to, at=moment)
         bad = self._conversions.is_bad(one.organization_id, one.to)
-        return self._windows.see(one.organization_id, one.to, country, at=moment, accepted=accepted, unconverted=bad)
+        return self._windows.see(
+            one.organization_id,
+            one.to,
+            country,
+            one.traffic_class,
+            at=moment,
+            accepted=accepted,
+            unconverted=bad,
+        )
 
     async def _read(self, conn: Connection) -> None:
         standing: dict[UUID, dict[str, UUID]] = {}
         for organization_id, range, id in await holds.standing(conn):
             standing.setdefault(organization_id, {})[range] = id
         self._standing, self._read_at = standing, asyncio.get_running_loop().time()
+        self._windows.limit(await rules.limits(conn))
         if self._read_at >= self._usual_until:
             self._usual_until = self._read_at + USUAL_FOR
             self._windows.forget_usual()
@@ -127,7 +137,7 @@ class Judge:
             moment = seen.at.timestamp()
             self._conversions.sent(seen.organization_id, seen.to, at=moment)
             accepted = seen.accepted_at.timestamp()
-            self._windows.told(seen.organization_id, seen.to, country, at=moment, accepted=accepted)
+            self._windows.told(seen.organization_id, seen.to, country, seen.traffic_class, at=moment, accepted=accepted)
         if told:
             self._convert(converted)
 
@@ -171,9 +181,9 @@ class Judge:
         return until is not None and until > moment
 
 
-def _range(held: dict[str, UUID], to: str) -> str | None:
-    """The held range that a number belongs to."""
-    for range in holds.ranges(to):
+def _range(held: dict[str, UUID], to: str, traffic_class: str) -> str | None:
+    """The held range that a message belongs to."""
+    for range in holds.ranges(to, traffic_class):
         if range in held:
             return range
     return None

@@ -5,7 +5,7 @@ The rule nobody may break: a change stands in the audit log, which holds no whol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -17,6 +17,7 @@ from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
+from heliograph.classes import kinds
 
 #: What an organization has done with what the rules find: only noted; held for an operator; refused to whoever sends;
 #: or refused with the request to challenge the person first.
@@ -27,6 +28,9 @@ LEARNING = 14
 EVENT = timedelta(days=14)
 #: Entries of a list of safe ranges, and digits of one: a country's code would switch the guard off.
 MOST_SAFE, LEAST_DIGITS = 500, 5
+
+#: The largest limit of a class: messages in ten minutes.
+MOST_LIMIT = 10_000_000
 
 #: What is done now, in SQL: `s` is the organization's row of guard_settings, if any, `o` its own.
 POLICY = f"""
@@ -46,17 +50,22 @@ class Rules(msgspec.Struct, frozen=True):
     safe: list[str]
     #: An event was announced: until then ten times as many messages are usual. None: none, or it is over.
     event_until: datetime | None
+    #: Messages of a class that are allowed in ten minutes; a class that is left out has no limit.
+    limits: dict[str, int]
 
 
 SETTINGS = f"""
 SELECT o.id AS organization_id, {POLICY} AS policy, s.policy IS NULL AS by_default, coalesce(s.safe, '{{}}') AS safe,
-       CASE WHEN s.event_until > now() THEN s.event_until END AS event_until
+       CASE WHEN s.event_until > now() THEN s.event_until END AS event_until,
+       coalesce(s.limits, '{{}}')::text AS limits
   FROM organizations o LEFT JOIN guard_settings s ON s.organization_id = o.id WHERE o.id = $1
 """
 CONFIGURE = """
-INSERT INTO guard_settings AS known (organization_id, policy, safe, event_until) VALUES ($1, $2, $3, $4)
+INSERT INTO guard_settings AS known (organization_id, policy, safe, event_until, limits)
+VALUES ($1, $2, $3, $4, $5::text::jsonb)
 ON CONFLICT (organization_id) DO UPDATE
-   SET policy = excluded.policy, safe = excluded.safe, event_until = excluded.event_until
+   SET policy = excluded.policy, safe = excluded.safe, event_until = excluded.event_until,
+       limits = excluded.limits
 """
 LOCK = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 
@@ -66,7 +75,19 @@ async def rules_of(conn: Connection, organization_id: UUID) -> Rules:
     row = await conn.fetchrow(SETTINGS, organization_id)
     if row is None:
         raise NotFound(resource="organization", id=str(organization_id))
-    return Rules(**row)
+    return Rules(**dict(row) | {"limits": msgspec.json.decode(row["limits"])})
+
+
+LIMITS = """
+SELECT s.organization_id, item.key AS class, item.value::int AS messages
+  FROM guard_settings s CROSS JOIN jsonb_each_text(s.limits) AS item WHERE s.limits <> '{}'
+"""
+
+
+async def limits(conn: Connection) -> dict[tuple[UUID, str], int]:
+    """All limits of classes: messages in ten minutes by (organization, class)."""
+    rows = await conn.fetch(LIMITS)
+    return {(row["organization_id"], row["class"]): row["messages"] for row in rows}
 
 
 async def configure(
@@ -76,13 +97,21 @@ async def configure(
     policy: str | msgspec.UnsetType | None = msgspec.UNSET,
     safe: Sequence[str] | msgspec.UnsetType = msgspec.UNSET,
     event_until: datetime | msgspec.UnsetType | None = msgspec.UNSET,
+    limits: Mapping[str, int | None] | msgspec.UnsetType = msgspec.UNSET,
     by: Who = SYSTEM,
 ) -> Rules:
     """Choose what is done with what the rules find (None: the default), which ranges are never held, and until when an
-    event is announced, at most EVENT ahead. What is left out stays. Raises Invalid, NotFound."""
+    event is announced, at most EVENT ahead, and how many messages of a class go out in ten minutes before the rest of
+    it is suspicious (None: as many as there are). What is left out stays, a class too. Raises Invalid, NotFound."""
     if isinstance(policy, str) and policy not in POLICIES:
         raise Invalid(("policy", "enum", f"`policy` must be one of {', '.join(POLICIES)}"))
     listed = None if isinstance(safe, msgspec.UnsetType) else _checked(safe)
+    wanted: Mapping[str, int | None] = {} if isinstance(limits, msgspec.UnsetType) else limits
+    for name, limit in wanted.items():
+        if name not in kinds.CLASSES:
+            raise Invalid(("limits", "enum", f"a limit is of one of {', '.join(kinds.NAMES)}"))
+        if limit is not None and not 1 <= limit <= MOST_LIMIT:
+            raise Invalid((f"limits.{name}", "range", f"a limit is 1 to {MOST_LIMIT} messages in ten minutes"))
     async with conn.transaction():
         await conn.execute(LOCK, organization_id)
         before = await rules_of(conn, organization_id)
@@ -91,7 +120,9 @@ async def configure(
         event = before.event_until if isinstance(event_until, msgspec.UnsetType) else event_until
         if event is not None and event > clock.now() + EVENT:
             raise Invalid(("event_until", "range", f"an event ends within {EVENT.days} days"))
-        await conn.execute(CONFIGURE, organization_id, chosen, before.safe if listed is None else listed, event)
+        allowed = {name: limit for name, limit in {**before.limits, **wanted}.items() if limit is not None}
+        ranges = before.safe if listed is None else listed
+        await conn.execute(CONFIGURE, organization_id, chosen, ranges, event, msgspec.json.encode(allowed).decode())
         after = await rules_of(conn, organization_id)
         await audit.record(
             conn,
@@ -107,9 +138,10 @@ async def configure(
 
 def _told(rules: Rules) -> dict[str, Any]:
     """Ranges may be whole numbers, which the log does not keep."""
-    return {"policy": rules.policy, "by_default": rules.by_default, "safe": [one[:-4] + "…" for one in rules.safe]} | (
-        {} if rules.event_until is None else {"event_until": clock.iso(rules.event_until)}
-    )
+    told = {"policy": rules.policy, "by_default": rules.by_default, "safe": [one[:-4] + "…" for one in rules.safe]}
+    if rules.event_until is not None:
+        told["event_until"] = clock.iso(rules.event_until)
+    return told | ({"limits": rules.limits} if rules.limits else {})
 
 
 def _checked(safe: Sequence[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """What workers tell each other: the numbers that each has just seen, for the windows of all of them.
 
-    a worker's messages ── in memory ──► a row for each organization, once a second ──► every other worker's windows
+    a worker's messages ── in memory ──► rows of organization and class, once a second ──► every other worker's windows
 
 It is written by a timer, outside of any transaction that hands messages over, and read with the holds. What stands in
 the table is what the windows hold, for as long: ten minutes.
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from heliograph.base.database.pool import Connection, Pool
@@ -33,14 +34,15 @@ WITH old AS (
         SELECT organization_id, id FROM guard_seen WHERE at < now() - interval '{SPAN + 60} seconds'
          ORDER BY at LIMIT 500 FOR UPDATE SKIP LOCKED)
 )
-INSERT INTO guard_seen (organization_id, id, worker_id, at, numbers, accepted_at)
-SELECT item.organization_id, item.id, $1, now(),
+INSERT INTO guard_seen (organization_id, id, worker_id, class, at, numbers, accepted_at)
+SELECT item.organization_id, item.id, $1, item.class, now(),
        ($4::bigint[])[item.first:item.last], ($5::timestamptz[])[item.first:item.last]
-  FROM unnest($2::uuid[], $3::uuid[], $6::int[], $7::int[]) AS item (organization_id, id, first, last)
+  FROM unnest($2::uuid[], $3::uuid[], $6::int[], $7::int[], $8::text[])
+       AS item (organization_id, id, first, last, class)
 """
 # The newest, as many as the windows hold: ten minutes of full load would take a worker that starts seconds to read.
 HEAR = f"""
-SELECT organization_id, id, at, numbers, accepted_at
+SELECT organization_id, id, class, at, numbers, accepted_at
   FROM (SELECT *, sum(cardinality(numbers)) OVER (ORDER BY at DESC, id DESC) AS heard
           FROM guard_seen
          WHERE at > greatest(coalesce($1::timestamptz - $2::interval, '-infinity'), now() - interval '{SPAN} seconds')
@@ -56,6 +58,7 @@ class Seen(msgspec.Struct, frozen=True, gc=False):
     organization_id: UUID
     #: E.164 with `+`.
     to: str
+    traffic_class: str
     accepted_at: datetime
     #: When the other worker said so.
     at: datetime
@@ -66,17 +69,17 @@ class Shared:
 
     def __init__(self) -> None:
         self._id = uuid7()
-        self._untold: dict[UUID, list[tuple[int, datetime]]] = {}
+        self._untold: dict[tuple[UUID, str], list[tuple[int, datetime]]] = {}
         self._count = 0
         #: Rows up to then were read; those of the last LATE by their ids too.
         self._until: datetime | None = None
         self._read: dict[UUID, datetime] = {}
 
-    def saw(self, organization_id: UUID, to: str, accepted_at: datetime) -> None:
+    def saw(self, organization_id: UUID, to: str, traffic_class: str, accepted_at: datetime) -> None:
         """To be told to the others. What the windows could not hold is left out."""
         if self._count < MOST:
             self._count += 1
-            self._untold.setdefault(organization_id, []).append((int(to), accepted_at))
+            self._untold.setdefault((organization_id, traffic_class), []).append((int(to), accepted_at))
 
     async def tell(self, pool: Pool) -> None:
         """Write down what was seen since the last time. Without anything, no statement."""
@@ -93,7 +96,8 @@ class Shared:
             accepted += [at for _, at in seen]
             last.append(len(numbers))
         ids = [uuid7() for _ in untold]
-        await pool.execute(TELL, self._id, list(untold), ids, numbers, accepted, first, last)
+        organizations, classes = (list(column) for column in zip(*untold, strict=True))
+        await pool.execute(TELL, self._id, organizations, ids, numbers, accepted, first, last, classes)
 
     async def hear(self, conn: Connection) -> list[Seen]:
         """What others told since the last time; at first, of the last ten minutes. The newest MOST, in the order of
@@ -102,13 +106,13 @@ class Shared:
         heard: list[Seen] = []
         for row in rows:
             self._read[row["id"]] = row["at"]
-            heard += _messages(row["organization_id"], row["at"], row["numbers"], row["accepted_at"])
+            heard += _messages(row)
         if rows:
             self._until = max(rows[-1]["at"], self._until or rows[-1]["at"])
             self._read = {id: at for id, at in self._read.items() if at > self._until - LATE}
         return heard
 
 
-def _messages(organization_id: UUID, at: datetime, numbers: list[int], accepted: list[datetime]) -> Iterator[Seen]:
-    for number, accepted_at in zip(numbers, accepted, strict=True):
-        yield Seen(organization_id, f"+{number}", accepted_at, at)
+def _messages(row: asyncpg.Record) -> Iterator[Seen]:
+    for number, accepted_at in zip(row["numbers"], row["accepted_at"], strict=True):
+        yield Seen(row["organization_id"], f"+{number}", row["class"], accepted_at, row["at"])

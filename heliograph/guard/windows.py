@@ -16,10 +16,13 @@ bounded: it ends after ten minutes or MOST numbers, whichever comes first.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import TypeVar
 from uuid import UUID
 
 import msgspec
+
+from heliograph.guard.pace import Pace
 
 #: Seconds that a number counts.
 SPAN = 600.0
@@ -66,6 +69,7 @@ RULES = {
     "country_volume": "far more numbers in its country than usual at this hour",
     "volume": "far more numbers than the organization usually sends to at this hour",
     "conversion": "its codes are not entered, while others are",
+    "class_limit": "more messages of one class within ten minutes than the organization's own limit",
 }
 
 _Key = TypeVar("_Key", int, str)
@@ -74,9 +78,9 @@ _Key = TypeVar("_Key", int, str)
 class Suspicion(msgspec.Struct, frozen=True, gc=False):
     """A range that has the points to be held."""
 
-    #: Digits that its numbers begin with, without `+`; a country's ISO code; or all digits of one number.
+    #: Digits that its numbers begin with, without `+`; a country's ISO code; all digits of one number; or a class.
     range: str
-    #: "block", "country" or "number".
+    #: "block", "country", "number" or "class".
     kind: str
     #: Words of RULES.
     rules: tuple[str, ...]
@@ -86,7 +90,7 @@ class Suspicion(msgspec.Struct, frozen=True, gc=False):
 class _Window:
     """One organization's numbers."""
 
-    __slots__ = ("countries", "last", "organization_id", "repeats", "ten_thousand", "thousand")
+    __slots__ = ("countries", "last", "organization_id", "paces", "repeats", "ten_thousand", "thousand")
 
     def __init__(self, organization_id: UUID) -> None:
         self.organization_id = organization_id
@@ -99,6 +103,8 @@ class _Window:
         self.thousand: dict[int, int] = {}
         self.ten_thousand: dict[int, int] = {}
         self.countries: dict[str, int] = {}
+        #: Class: how many messages.
+        self.paces: dict[str, Pace] = {}
 
 
 class Windows:
@@ -115,6 +121,8 @@ class Windows:
         #: not known yet, but matter.
         self._usual: dict[tuple[UUID, str], float] = {}
         self._unusual: set[tuple[UUID, str]] = set()
+        #: Messages in ten minutes that an organization allows of a class.
+        self._limits: Mapping[tuple[UUID, str], int] = {}
 
     def __len__(self) -> int:
         return len(self._came)
@@ -122,6 +130,11 @@ class Windows:
     def known(self, organization_id: UUID, country: str) -> None:
         """The organization has sent to this country before."""
         self._known.add((organization_id, country))
+
+    def limit(self, limits: Mapping[tuple[UUID, str], int]) -> None:
+        """How many messages of a class each organization allows in ten minutes; those that are left out have no
+        limit."""
+        self._limits = limits
 
     def usual(self, organization_id: UUID, country: str, messages: float) -> None:
         """How many messages the organization sends to this country in ten minutes of this hour; "": in all."""
@@ -140,7 +153,15 @@ class Windows:
         self._unusual.clear()
 
     def see(
-        self, organization_id: UUID, number: str, country: str, *, at: float, accepted: float, unconverted: bool = False
+        self,
+        organization_id: UUID,
+        number: str,
+        country: str,
+        traffic_class: str,
+        *,
+        at: float,
+        accepted: float,
+        unconverted: bool = False,
     ) -> Suspicion | None:
         """A message is about to go out. `number`: E.164; `at`: now, `accepted`: when it was accepted, in seconds;
         `unconverted`: its block converts badly (`conversion`), which is 70 points.
@@ -148,7 +169,12 @@ class Windows:
         A message may be seen several times: the same time of acceptance counts once. Returns what is suspicious about
         where it goes, each time anew, or None.
         """
-        window, n = self._add(organization_id, number, country, at, accepted)
+        window, n = self._add(organization_id, number, country, traffic_class, at, accepted)
+        limit = self._limits.get((organization_id, traffic_class)) if self._limits else None
+        if limit is not None and window.paces[traffic_class].count(at) > limit:
+            over = Suspicion(traffic_class, "class", ("class_limit",), HOLD)
+            # What says more holds less.
+            return self._judge(window, organization_id, n, country, UNCONVERTED if unconverted else 0) or over
         if (
             window.thousand[n // 1000] < NEIGHBOURS
             and window.ten_thousand[n // 10_000] < TEN_THOUSAND
@@ -159,11 +185,15 @@ class Windows:
             return None
         return self._judge(window, organization_id, n, country, UNCONVERTED if unconverted else 0)
 
-    def told(self, organization_id: UUID, number: str, country: str, *, at: float, accepted: float) -> None:
+    def told(
+        self, organization_id: UUID, number: str, country: str, traffic_class: str, *, at: float, accepted: float
+    ) -> None:
         """Another worker saw this message. Being told of it again, or seeing it, changes nothing."""
-        self._add(organization_id, number, country, at, accepted)
+        self._add(organization_id, number, country, traffic_class, at, accepted)
 
-    def _add(self, organization_id: UUID, number: str, country: str, at: float, accepted: float) -> tuple[_Window, int]:
+    def _add(
+        self, organization_id: UUID, number: str, country: str, traffic_class: str, at: float, accepted: float
+    ) -> tuple[_Window, int]:
         came = self._came
         while came and (came[0][0] <= at - SPAN or len(came) >= self._most):
             _, window, n, old = came.popleft()
@@ -172,9 +202,10 @@ class Windows:
         n = int(number)
         known = window.last.get(n)
         if known is not None:
-            if accepted > known:
-                window.last[n] = accepted
-                window.repeats[n] = window.repeats.get(n, 0) + 1
+            if accepted <= known:
+                return window, n
+            window.last[n] = accepted
+            window.repeats[n] = window.repeats.get(n, 0) + 1
         else:
             window.last[n] = accepted
             came.append((at, window, n, country))
@@ -182,6 +213,10 @@ class Windows:
             window.thousand[block] = window.thousand.get(block, 0) + 1
             window.ten_thousand[block // 10] = window.ten_thousand.get(block // 10, 0) + 1
             window.countries[country] = window.countries.get(country, 0) + 1
+        pace = window.paces.get(traffic_class)
+        if pace is None:
+            pace = window.paces[traffic_class] = Pace()
+        pace.add(at)
         return window, n
 
     def members(self, organization_id: UUID, range: str) -> list[str]:

@@ -2545,18 +2545,20 @@ CREATE TABLE guard_settings (
     organization_id uuid PRIMARY KEY CONSTRAINT guard_settings_organization REFERENCES organizations,
     policy          text CHECK (policy IN ('monitor', 'hold', 'refuse', 'ask')),
     safe            text[] NOT NULL DEFAULT '{}',
-    event_until     timestamptz
+    event_until     timestamptz,
+    limits          jsonb NOT NULL DEFAULT '{}'
 );
 COMMENT ON TABLE guard_settings IS 'tenant: what is done with suspicious traffic, where an organization chose something';
 COMMENT ON COLUMN guard_settings.policy IS 'NULL: monitor in the first two weeks of an organization, then hold';
 COMMENT ON COLUMN guard_settings.event_until IS 'an announced event: until then ten times as many messages are usual';
+COMMENT ON COLUMN guard_settings.limits IS 'messages of a class that are allowed in ten minutes, by class; none by default';
 COMMENT ON COLUMN guard_settings.safe IS 'digits that begin numbers which are never held, without the plus';
 
 CREATE TABLE guard_holds (
     organization_id uuid NOT NULL,
     id              uuid NOT NULL,
     range           text NOT NULL,
-    kind            text NOT NULL CHECK (kind IN ('block', 'country', 'number')),
+    kind            text NOT NULL CHECK (kind IN ('block', 'country', 'number', 'class')),
     rules           text[] NOT NULL,
     score           smallint NOT NULL,
     policy          text NOT NULL,
@@ -2568,7 +2570,7 @@ CREATE TABLE guard_holds (
 CREATE INDEX guard_holds_by_range ON guard_holds (organization_id, range, begun_at);
 CREATE INDEX guard_holds_standing ON guard_holds (until) WHERE released_at IS NULL;
 COMMENT ON TABLE guard_holds IS 'tenant: ranges that the guard found suspicious, for a month';
-COMMENT ON COLUMN guard_holds.range IS 'of a block, the digits before the last four; of a country its ISO code; else all digits of a number';
+COMMENT ON COLUMN guard_holds.range IS 'of a block, the digits before the last four; of a country its ISO code; of a class its name; else all digits of a number';
 COMMENT ON COLUMN guard_holds.until IS 'messages to it are held until then, or until it is released; those that are held wait on';
 
 CREATE TABLE guard_held (
@@ -2588,6 +2590,7 @@ CREATE TABLE guard_seen (
     organization_id uuid NOT NULL,
     id              uuid NOT NULL,
     worker_id       uuid NOT NULL,
+    class           text NOT NULL,
     at              timestamptz NOT NULL,
     numbers         bigint[] NOT NULL,
     accepted_at     timestamptz[] NOT NULL CHECK (cardinality(accepted_at) = cardinality(numbers)),

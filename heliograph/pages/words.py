@@ -182,6 +182,12 @@ GUARD_POLICIES: tuple[tuple[str, str, str], ...] = (
     ("refuse", "Refuse them", "Whoever sends is told, and nothing is accepted."),
     ("ask", "Ask first", "They are refused until whoever sends has made sure that a person asked for them."),
 )
+#: The classes of messages, as the limits name them.
+GUARD_CLASSES: Mapping[str, str] = {
+    "otp": "One-time codes",
+    "transactional": "Transactional messages",
+    "marketing": "Marketing messages",
+}
 #: What is wrong with a field of the limits.
 LIMITS_FORM: Mapping[tuple[str, str], str] = {
     ("segments", "range"): "Give a whole number of segments, from 1.",
@@ -190,6 +196,7 @@ LIMITS_FORM: Mapping[tuple[str, str], str] = {
     ("safe", "pattern"): "Write the 5 to 15 digits that numbers begin with, country code included, one a line.",
     ("safe", "count"): "At most 500 lines.",
     ("policy", "enum"): "Choose one of those that are offered.",
+    **{(f"limit_{name}", "range"): "Give a whole number of messages, from 1 to 10000000." for name in GUARD_CLASSES},
 }
 #: What is wrong with a field of the settings.
 SETTINGS_FORM: Mapping[tuple[str, str], str] = {

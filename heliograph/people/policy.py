@@ -6,7 +6,7 @@ nobody demands of others what they do not have themselves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -68,11 +68,16 @@ async def limit_spending(
     return await spending.limit(conn, actor.organization_id, segments=segments, key_id=key_id, by=actor.who)
 
 
-async def change_guard(conn: Connection, actor: Actor, *, policy: str | None, safe: Sequence[str]) -> Rules:
-    """Choose what is done with suspicious messages, and which ranges are never held, as `guard.rules.configure` has it.
-    Raises Invalid, RoleRequired."""
+async def change_guard(
+    conn: Connection, actor: Actor, *, policy: str | None, safe: Sequence[str], limits: Mapping[str, int | None]
+) -> Rules:
+    """Choose what is done with suspicious messages, which ranges are never held, and how many messages of a class go
+    out in ten minutes before the rest is suspicious, as `guard.rules.configure` has it.
+
+    Raises Invalid, RoleRequired.
+    """
     await memberships.demand(conn, actor, roles.SETTINGS)
-    return await rules.configure(conn, actor.organization_id, policy=policy, safe=safe, by=actor.who)
+    return await rules.configure(conn, actor.organization_id, policy=policy, safe=safe, limits=limits, by=actor.who)
 
 
 STOPS = """

@@ -73,6 +73,14 @@ async def test_what_is_done_with_suspicious_messages(pool: Pool, tenant: Tenant,
     async with pool.acquire() as conn:
         kept = await rules.rules_of(conn, tenant.id)
     assert (kept.policy, kept.safe) == ("ask", ["25884000", "25885000"])
+    for typed, said in ((" 500 ", {"otp": 500}), ("0", None), ("many", None), ("9" * 14, None), ("", {})):
+        page = await owner.submit(await owner.get("/settings/limits"), "/settings/guard", policy="ask", limit_otp=typed)
+        if said is None:
+            assert (page.status, "Give a whole number of messages" in page.words) == (422, True), typed
+            continue
+        async with pool.acquire() as conn:
+            kept = await rules.rules_of(conn, tenant.id)
+        assert (kept.limits, kept.safe) == (said, ["25884000", "25885000"])
     await begin(pool, tenant)
     page = await owner.get("/settings/limits")
     assert f"+{BLOCK}…" in page.words

@@ -131,6 +131,7 @@ async def message(
     age: timedelta = timedelta(0),
     expires_at: datetime | None = None,
     queued: bool = True,
+    traffic_class: str = "transactional",
 ) -> UUID:
     """A stored message, `age` old, and its queue row; returns its id. What is `sending` says `accepted` in its row."""
     id = uuid7()
@@ -138,8 +139,8 @@ async def message(
     async with pool.acquire() as conn, conn.transaction():
         await conn.execute(
             "INSERT INTO messages (organization_id, id, status, mode, recipient, sender, sender_id, encoding, segments,"
-            " guarantee, request_id, accepted_at, expires_at, country, body, balance_after) SELECT $1, $2, $3, $4, $5,"
-            " $6, s.id, $7, $8, $9, 'req', now() - $10::interval, $11, 'MZ', $12, 0 FROM sender_ids s"
+            " guarantee, request_id, accepted_at, expires_at, country, body, class, balance_after) SELECT $1, $2, $3,"
+            " $4, $5, $6, s.id, $7, $8, $9, 'req', now() - $10::interval, $11, 'MZ', $12, $13, 0 FROM sender_ids s"
             " WHERE organization_id = $1 AND value = $6",
             actor.organization_id,
             id,
@@ -153,6 +154,7 @@ async def message(
             age,
             expires_at,
             text,
+            traffic_class,
         )
         if mode == "live":  # paid by a grant of its own, so that the books are in order
             await conn.execute(

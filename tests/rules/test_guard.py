@@ -263,7 +263,7 @@ async def test_codes_that_nobody_enters_are_noticed(pool: Pool) -> None:
 
         async def judged(to: str, minutes: float) -> bool:
             at = now - timedelta(minutes=minutes)
-            outgoing = Outgoing(actor.organization_id, uuid7(), to, at)
+            outgoing = Outgoing(actor.organization_id, uuid7(), to, at, "otp")
             return bool(await judge.judge(conn, [outgoing], at=at))
 
         await conversions.convert(conn, actor, id=ids[0])  # from the first report on, messages are remembered
@@ -293,7 +293,7 @@ async def test_workers_see_together_what_each_sees_a_part_of(pool: Pool) -> None
         judge.refresh()
         async with pool.acquire() as conn, conn.transaction():
             # Three apart: only the block of a thousand tells.
-            outgoing = Outgoing(actor.organization_id, uuid7(), f"+{BLOCK}{n * 13:04}", now)
+            outgoing = Outgoing(actor.organization_id, uuid7(), f"+{BLOCK}{n * 13:04}", now, "otp")
             held = bool(await judge.judge(conn, [outgoing], at=now))
         await judge.share(pool)
         return held
@@ -324,13 +324,13 @@ async def test_a_worker_hears_no_more_than_its_windows_hold(pool: Pool, monkeypa
     actor, first, second, now = await one(pool), Shared(), Shared(), clock.now()
     for n in range(4):
         for m in range(2):
-            first.saw(actor.organization_id, f"+{BLOCK}{n}00{m}", now)
+            first.saw(actor.organization_id, f"+{BLOCK}{n}00{m}", "otp", now)
         await first.tell(pool)
     async with pool.acquire() as conn:
         heard = [seen.to for seen in await second.hear(conn)]
         assert heard == [f"+{BLOCK}{n}00{m}" for n in (2, 3) for m in range(2)]
         assert await first.hear(conn) == []
-    first.saw(actor.organization_id, f"+{BLOCK}9000", now)
+    first.saw(actor.organization_id, f"+{BLOCK}9000", "otp", now)
     await first.tell(pool)
     async with pool.acquire() as conn:
         assert f"+{BLOCK}9000" in [seen.to for seen in await second.hear(conn)]
@@ -339,7 +339,7 @@ async def test_a_worker_hears_no_more_than_its_windows_hold(pool: Pool, monkeypa
 async def test_an_erased_person_is_in_no_window(pool: Pool) -> None:
     actor, judge, now = await one(pool), Judge(), clock.now()
     async with pool.acquire() as conn, conn.transaction():
-        outgoing = [Outgoing(actor.organization_id, uuid7(), f"+{BLOCK}{n:04}", now) for n in (1, 2)]
+        outgoing = [Outgoing(actor.organization_id, uuid7(), f"+{BLOCK}{n:04}", now, "otp") for n in (1, 2)]
         await judge.judge(conn, outgoing, at=now)
     await judge.share(pool)
     async with pool.acquire() as conn:
@@ -441,7 +441,7 @@ async def test_a_block_is_judged_more_strictly_where_there_is_far_more_than_usua
             for to in (*spread, *(f"+{block}{n * 60:04}" for n in range(7))):
                 if to.startswith(f"+{block}"):
                     judge.refresh()  # what is usual is read once it matters
-                found |= await judge.judge(conn, [Outgoing(actor.organization_id, uuid7(), to, now)], at=now)
+                found |= await judge.judge(conn, [Outgoing(actor.organization_id, uuid7(), to, now, "otp")], at=now)
         return bool(found)
 
     await usually(6_000)
@@ -454,3 +454,56 @@ async def test_a_block_is_judged_more_strictly_where_there_is_far_more_than_usua
     async with pool.acquire() as conn:
         with pytest.raises(Invalid):
             await rules.configure(conn, actor.organization_id, event_until=clock.now() + timedelta(days=15))
+
+
+async def test_beyond_its_limit_a_class_waits_and_the_others_go_out(pool: Pool) -> None:
+    bench, actor = Bench(pool), await one(pool)
+    async with pool.acquire() as conn:
+        chosen = await rules.configure(conn, actor.organization_id, limits={"otp": 3, "marketing": 7})
+        assert (chosen.policy, chosen.limits) == ("hold", {"otp": 3, "marketing": 7})
+        chosen = await rules.configure(conn, actor.organization_id, limits={"marketing": None})
+        assert chosen.limits == {"otp": 3}
+        for wrong, field in (({"news": 3}, "limits"), ({"otp": 0}, "limits.otp")):
+            with pytest.raises(Invalid) as refused:
+                await rules.configure(conn, actor.organization_id, limits=wrong)
+            assert [one["field"] for one in refused.value.details["fields"]] == [field]
+    codes = [await message(pool, actor, to=f"+2588{n}{n * 711_117:07}", traffic_class="otp") for n in range(2, 8)]
+    others = [await message(pool, actor, to=f"+2588{n}{n * 522_227:07}") for n in range(2, 8)]
+    await bench.round(4)
+    (hold,) = await listed(pool)
+    assert (hold.range, hold.kind, hold.rules, hold.waiting) == ("otp", "class", ["class_limit"], 3)
+    assert hold.until - hold.begun_at == timedelta(minutes=15)
+    assert {await status_of(pool, id) for id in others} == {"sent"}
+    stopped = await waiting(pool)
+    assert stopped < set(codes)
+    # Who chose to refuse is asked at the door, by class.
+    async with pool.acquire() as conn:
+        await rules.configure(conn, actor.organization_id, policy="refuse")
+        told = (await timeline.of_message(conn, id=min(stopped))).entries
+        assert "the organization's own limit" in next(one for one in told if one.what == "held").detail["because"]
+    acceptor = Acceptor(pool)
+    await acceptor._suspicious.read()
+    with pytest.raises(DestinationSuspicious):
+        await acceptor.accept(send(actor, to=f"+{ELSEWHERE}9999", traffic_class="otp"))
+    assert (await acceptor.accept(send(actor, to=f"+{ELSEWHERE}9999"))).status == 202
+    await acceptor.drain()
+    async with pool.acquire() as conn:
+        assert (await holds.release(conn, hold.id))[1] == 3
+    bench.restart()
+    await bench.round(4)
+    assert {await status_of(pool, id) for id in codes} == {"sent"}
+
+
+async def test_the_limit_of_a_class_counts_what_all_workers_send(pool: Pool) -> None:
+    actor, judges, now = await one(pool), (Judge(), Judge()), clock.now()
+    async with pool.acquire() as conn:
+        await rules.configure(conn, actor.organization_id, limits={"otp": 5})
+    found = []
+    for n in range(8):
+        judge = judges[n % 2]
+        judge.refresh()
+        async with pool.acquire() as conn, conn.transaction():
+            outgoing = Outgoing(actor.organization_id, uuid7(), f"+2588{n}{n * 711_117:07}", now, "otp")
+            found.append(bool(await judge.judge(conn, [outgoing], at=now)))
+        await judge.share(pool)
+    assert found == [False] * 5 + [True] * 3

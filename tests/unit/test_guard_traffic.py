@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from heliograph.guard.conversion import Conversions, wilson_upper
+from heliograph.guard.pace import STEP, STEPS, Pace
 from heliograph.guard.windows import MOST, SPAN, Windows
 from tests.guard_traffic import ATTACKS, HONEST, ORGANIZATION, Outcome, measured, table
 
@@ -55,14 +59,14 @@ def test_the_guide_has_what_was_measured(found: dict[tuple[str, float], Outcome]
 def test_numbers_are_forgotten() -> None:
     windows = Windows()
     for n in range(4):
-        windows.see(ORGANIZATION, f"+2588412300{n:02}", "MZ", at=0.0, accepted=0.0)
-    assert windows.see(ORGANIZATION, "+258841230004", "MZ", at=SPAN - 1, accepted=0.0) is not None
-    assert windows.see(ORGANIZATION, "+258841230009", "MZ", at=SPAN + 1, accepted=1.0) is None
+        windows.see(ORGANIZATION, f"+2588412300{n:02}", "MZ", "otp", at=0.0, accepted=0.0)
+    assert windows.see(ORGANIZATION, "+258841230004", "MZ", "otp", at=SPAN - 1, accepted=0.0) is not None
+    assert windows.see(ORGANIZATION, "+258841230009", "MZ", "otp", at=SPAN + 1, accepted=1.0) is None
     assert len(windows) == 2
     assert windows.members(ORGANIZATION, "25884123") == ["+258841230004", "+258841230009"]
     small = Windows(most=10)
     for n in range(100):
-        small.see(UUID(int=n), f"+25884{n:07}", "MZ", at=0.0, accepted=0.0)
+        small.see(UUID(int=n), f"+25884{n:07}", "MZ", "otp", at=0.0, accepted=0.0)
     assert len(small) == 10
     assert MOST <= 100_000
 
@@ -70,10 +74,10 @@ def test_numbers_are_forgotten() -> None:
 def test_one_message_looked_at_twice_is_one() -> None:
     windows = Windows()
     for _ in range(50):
-        assert windows.see(ORGANIZATION, "+258841230004", "MZ", at=1.0, accepted=1.0) is None
+        assert windows.see(ORGANIZATION, "+258841230004", "MZ", "otp", at=1.0, accepted=1.0) is None
     for n in range(2, 10):
-        assert windows.see(ORGANIZATION, "+258841230004", "MZ", at=n, accepted=n) is None
-    tenth = windows.see(ORGANIZATION, "+258841230004", "MZ", at=11.0, accepted=11.0)
+        assert windows.see(ORGANIZATION, "+258841230004", "MZ", "otp", at=n, accepted=n) is None
+    tenth = windows.see(ORGANIZATION, "+258841230004", "MZ", "otp", at=11.0, accepted=11.0)
     assert tenth is not None
     assert (tenth.kind, tenth.range, tenth.rules) == ("number", "258841230004", ("same_number",))
 
@@ -105,3 +109,67 @@ def test_the_interval() -> None:
     assert wilson_upper(20, 20, 1.96) == pytest.approx(1.0, abs=0.001)
     assert wilson_upper(180, 200, 1.96) == pytest.approx(0.934, abs=0.001)
     assert wilson_upper(0, 20) == pytest.approx(0.119, abs=0.001)
+
+
+def test_a_class_has_a_limit_of_its_own() -> None:
+    windows = Windows()
+    windows.limit({(ORGANIZATION, "otp"): 20, (UUID(int=1), "marketing"): 1})
+
+    def see(n: int, traffic_class: str, *, at: float) -> str:
+        found = windows.see(ORGANIZATION, f"+2588{n * 7919:08}", "MZ", traffic_class, at=at, accepted=at)
+        return "" if found is None else found.range
+
+    assert [see(n, "otp", at=n) for n in range(20)] == [""] * 20
+    assert see(20, "otp", at=20.0) == "otp"
+    assert see(20, "otp", at=20.0) == "otp", "looked at again it is still one"
+    assert [see(n, "transactional", at=21.0) for n in range(21, 60)] == [""] * 39, "other classes go on"
+    assert see(60, "otp", at=SPAN + 61.0) == "", "ten minutes later it begins anew"
+    for n in range(61, 80):
+        windows.told(ORGANIZATION, f"+2588{n * 7919:08}", "MZ", "otp", at=SPAN + 62, accepted=SPAN + 62)
+    assert see(80, "otp", at=SPAN + 63) == "otp", "what other workers sent counts"
+    block = [windows.see(ORGANIZATION, f"+2588411100{n:02}", "MZ", "otp", at=SPAN + 64, accepted=1.0) for n in range(9)]
+    assert block[-1] is not None
+    assert block[-1].kind == "block", "what holds less is held first"
+
+
+@given(st.lists(st.tuples(st.floats(0, 400), st.integers(1, 50)), max_size=60))
+def test_a_pace_is_the_sum_of_its_last_ten_minutes(gaps: list[tuple[float, int]]) -> None:
+    pace, at, steps = Pace(), 0.0, []
+    for gap, count in gaps:
+        at += gap
+        for _ in range(count):
+            pace.add(at)
+        steps += [int(at / STEP)] * count
+        assert pace.count(at) == sum(one > int(at / STEP) - STEPS for one in steps)
+        assert len(pace._counts) <= STEPS
+    assert pace.count(at + SPAN) == 0
+
+
+def _spread(chance: random.Random, minutes: range, rate: float, *, first: float = 0.0) -> list[tuple[float, str]]:
+    sent = []
+    at = first + minutes.start * 60
+    while at < minutes.stop * 60:
+        at += chance.expovariate(rate / 60)
+        sent.append((at, f"+2588{chance.randrange(10**8):08}"))
+    return sent
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_codes_all_over_the_country_are_stopped_by_a_limit_and_peaks_below_it_are_not(seed: int) -> None:
+    """No other rule sees numbers that are spread over a whole country."""
+    chance, limit = random.Random(seed), 1000
+    honest = _spread(chance, range(60), 20) + _spread(chance, range(20, 25), 100)
+    for attack, caught in (([], False), (_spread(chance, range(30, 60), 200), True)):
+        windows, held, before = Windows(), 0, 0
+        windows.limit({(ORGANIZATION, "otp"): limit})
+        for at, number in sorted(honest + attack):
+            suspicion = windows.see(ORGANIZATION, number, "MZ", "otp", at=at, accepted=at)
+            if suspicion is not None and suspicion.kind == "class":
+                held += 1
+            before += not held
+            reminder = windows.see(ORGANIZATION, number, "MZ", "transactional", at=at, accepted=at)
+            assert reminder is None or reminder.kind != "class"
+        assert bool(held) is caught
+        if caught:
+            assert held > 0.5 * len(attack)
+            assert before < len(honest) + limit

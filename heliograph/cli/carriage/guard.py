@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -10,6 +11,7 @@ import typer
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
+from heliograph.classes import kinds
 from heliograph.cli.terminal.console import (
     DataDir,
     Org,
@@ -122,6 +124,17 @@ def rules_(
             ),
         ),
     ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CLASS=MESSAGES",
+            show_default=False,
+            help=(
+                f"Messages of a class ({', '.join(kinds.NAMES)}) that may go out in ten minutes; the rest is "
+                "suspicious. Repeatable; `otp=none` removes a limit."
+            ),
+        ),
+    ] = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -131,11 +144,12 @@ def rules_(
     Examples:
       heliograph guard rules --org "Acme Lda"
       heliograph guard rules --org "Acme Lda" --policy hold --safe 25884123 --safe 25885000
+      heliograph guard rules --org "Acme Lda" --limit otp=500
     """
 
     async def work(conn: Connection) -> Rules:
         found = await organization(conn, org)
-        if policy is None and not safe and event_until is None:
+        if policy is None and not safe and event_until is None and not limit:
             return await rules.rules_of(conn, found.id)
         return await rules.configure(
             conn,
@@ -143,11 +157,23 @@ def rules_(
             policy=msgspec.UNSET if policy is None else None if policy == "default" else policy,
             safe=msgspec.UNSET if not safe else [] if safe == ["none"] else safe,
             event_until=msgspec.UNSET if event_until is None else until,
+            limits=_limits(limit or ()),
             by=shell(),
         )
 
     until = None if event_until in (None, "none") else moment(event_until, "--event-until")
     show(on_database(work, settings_of(data_dir)), json)
+
+
+def _limits(given: Sequence[str]) -> dict[str, int | None]:
+    """`otp=500`, `otp=none`. Raises typer.BadParameter."""
+    limits: dict[str, int | None] = {}
+    for one in given:
+        name, _, value = one.partition("=")
+        if not (value == "none" or (value.isascii() and value.isdigit() and len(value) <= 9)):
+            raise typer.BadParameter("a limit is CLASS=MESSAGES, such as otp=500, or otp=none", param_hint="--limit")
+        limits[name] = None if value == "none" else int(value)
+    return limits
 
 
 def _told(one: Hold) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from heliograph.accounts import api_keys, spending
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
+from heliograph.classes import kinds
 from heliograph.guard import holds, rules
 from heliograph.guard.holds import Hold
 from heliograph.pages import words
@@ -50,12 +51,18 @@ async def change_limit(request: Request) -> Answer:
 
 
 async def change_guard(request: Request) -> Answer:
-    """What is done with suspicious messages, and what is never held."""
+    """What is done with suspicious messages, what is never held, and how many of a class are not suspicious."""
     form = request.form
     listed = [one.strip() for one in form.get("safe", "").replace(",", "\n").splitlines() if one.strip()]
 
     async def work(conn: Connection, actor: Actor) -> None:
-        await policy.change_guard(conn, actor, policy=form.get("policy") or None, safe=listed)
+        allowed: dict[str, int | None] = {}
+        for name in kinds.NAMES:
+            typed = form.get(f"limit_{name}", "").strip()
+            if typed and not (typed.isascii() and typed.isdigit() and 0 < int(typed[:LONGEST]) <= rules.MOST_LIMIT):
+                raise Invalid((f"limit_{name}", "range", ""))
+            allowed[name] = int(typed[:LONGEST]) if typed else None
+        await policy.change_guard(conn, actor, policy=form.get("policy") or None, safe=listed, limits=allowed)
 
     return await _changed(request, work)
 
@@ -100,12 +107,18 @@ async def _values(request: Request) -> dict[str, Any]:
         "policies": [(name, text(called), text(more)) for name, called, more in words.GUARD_POLICIES],
         "policy": form.get("policy", "" if known.by_default else known.policy),
         "safe": form.get("safe", "\n".join(known.safe)),
+        "allowed": [
+            (f"limit_{name}", text(words.GUARD_CLASSES[name]), form.get(f"limit_{name}", known.limits.get(name, "")))
+            for name in kinds.NAMES
+        ],
         "holds": [(one, _range(request, one)) for one in found],
     }
 
 
 def _range(request: Request, one: Hold) -> str:
     """The numbers that it is about, a single one without most of its digits."""
+    if one.kind == "class":
+        return request.text(words.GUARD_CLASSES[one.range])
     if one.kind == "country":
         return request.speech.country(one.range)
     return f"+{one.range}…" if one.kind == "block" else f"…{one.range[-4:]}"

@@ -207,7 +207,7 @@ class Acceptor:
             try:
                 if is_guarded(send):
                     refusal = await self._suspicious.refusal(
-                        send.actor.organization_id, send.to, challenged=send.challenge_passed
+                        send.actor.organization_id, send.to, send.traffic_class, challenged=send.challenge_passed
                     )
                 if refusal is None:
                     sender = await self._senders.resolve(

@@ -102,7 +102,7 @@ async def preview(conn: Connection, acceptor: Acceptor, send: Send) -> Preview:
     if refusal is not None:
         raise refusal
     held = accept.is_guarded(send) and await book.look(
-        conn, actor.organization_id, send.to, challenged=send.challenge_passed
+        conn, actor.organization_id, send.to, send.traffic_class, challenged=send.challenge_passed
     )
     sender: SenderId | Refusal
     try:

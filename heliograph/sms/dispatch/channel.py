@@ -187,7 +187,7 @@ class SmsChannel:
         """Those that the guard holds. It looks at what nobody was asked to take yet, except campaigns, whose audience
         the organization chose, and test messages, which cost nothing."""
         fresh = [
-            Outgoing(one.lease.organization_id, one.lease.id, one.recipient, one.accepted_at)
+            Outgoing(one.lease.organization_id, one.lease.id, one.recipient, one.accepted_at, one.traffic_class)
             for one in messages
             if one.lease.line == UNROUTED and one.lease.lane == SINGLE and one.lease.attempt == 0 and one.is_unsent
         ]
