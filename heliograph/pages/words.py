@@ -251,7 +251,7 @@ SAVED_TEXT_FORM: Mapping[str, str] = {
 }
 #: Where a refusal of a send leads, by its code.
 SEND_WAYS: Mapping[str, str] = {
-    "quota_exceeded": "See the quota",
+    "quota_exceeded": "See the usage",
     "sender_id_not_approved": "See the sender IDs",
     "sender_id_not_allowed": "See the sender IDs",
     "whatsapp_window_closed": "Send a template",

@@ -127,12 +127,19 @@ async def test_what_a_send_is_refused_for_is_said_at_its_field(pool: Pool, tenan
     since = clock.now()
     organization_id = tenant.actor.organization_id
     async with pool.acquire() as conn, conn.transaction():
-        await optouts.suppress(conn, [OptOut(organization_id, "+258840000009", since, "keyword", "stop")])
+        said = [
+            ("+258840000009", "keyword", "stop"),
+            ("+258840000008", "organization", None),
+            ("+258840000007", "", None),
+        ]
+        await optouts.suppress(conn, [OptOut(organization_id, to, since, *whence) for to, *whence in said])
     number = "+258841234567"
     cases: list[tuple[dict[str, str], str, str]] = [
         ({"to": "", "message": "Hi"}, "to", "Give a phone number or a contact."),
         ({"to": "nobody", "message": "Hi"}, "to", "This is no phone number, and no contact has this name."),
-        ({"to": "+258840000009", "message": "Hi"}, "to", "This person opted out on"),
+        ({"to": "+258840000009", "message": "Hi"}, "to", "This person wrote “STOP” on"),
+        ({"to": "+258840000008", "message": "Hi"}, "to", "Your organization opted this person out on"),
+        ({"to": "+258840000007", "message": "Hi"}, "to", "This person opted out on"),
         ({"to": number, "message": ""}, "message", "Write a text."),
         ({"to": number, "message": "x" * 1601}, "message", "A text has at most 1,600 characters."),
         ({"to": number, "message": "✓" * 800}, "message", "The text needs more than ten segments."),
@@ -145,14 +152,15 @@ async def test_what_a_send_is_refused_for_is_said_at_its_field(pool: Pool, tenan
         ({"to": number, "message": "Hi", "sender": str(organization_id)}, "sender", "Choose one of those"),
         ({"to": number, "message": "Hi", "_once": ""}, "form", "This form is not ours."),
     ]
-    for typed, field, said in cases:
+    for typed, field, words in cases:
         page = await owner.post("/send", await fill(owner, **typed))
-        assert (page.status, said in page.words) == (422, True), (typed, page.words)
+        assert (page.status, words in page.words) == (422, True), (typed, page.words)
         assert f'<a href="#{field}">' in page.text, typed
         assert value(page, "message") == typed["message"], "what was typed is kept"
     await pool.execute("UPDATE quotas SET used = total")
     page = await owner.post("/send", await fill(owner, to=number, message="Hi"))
     assert "The quota does not cover it: 0 left." in page.words
+    assert 'href="/usage">See the usage<' in page.text
     await pool.execute("UPDATE organizations SET allowed_countries = '{PT}'")
     await clock_session(owner)
     page = await owner.post("/send", await fill(owner, to=number, message="Hi"))

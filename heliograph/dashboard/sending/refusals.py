@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
+from heliograph.consent import optouts
+from heliograph.consent.optouts import OptOut, RecipientOptedOut
 from heliograph.pages.requests import Request
 from heliograph.pages.words import SEND_FORM, SEND_WAYS
 
@@ -34,11 +37,18 @@ PLACES = {
 }
 #: Where somebody goes from a refusal, by its code; SEND_WAYS says what for.
 WAYS: dict[str, tuple[str, dict[str, str]]] = {
-    "quota_exceeded": ("/", {}),
+    "quota_exceeded": ("/usage", {}),
     "sender_id_not_approved": ("/senders", {}),
     "sender_id_not_allowed": ("/senders", {}),
     "whatsapp_window_closed": ("/send", {"channel": "template"}),
 }
+
+
+async def behind(conn: Connection, request: Request, refusal: Refusal, number: str | None) -> OptOut | None:
+    """The opt-out of this number that a refusal is about; None: it is about something else."""
+    if not isinstance(refusal, RecipientOptedOut) or not number:
+        return None
+    return await optouts.find(conn, request.actor, phone=number)
 
 
 def way(request: Request, refusal: Refusal) -> tuple[str, str] | None:
@@ -47,29 +57,40 @@ def way(request: Request, refusal: Refusal) -> tuple[str, str] | None:
     return known and (request.text(SEND_WAYS[refusal.code]), request.to(known[0], **known[1]))
 
 
-def problems(request: Request, refusal: Refusal) -> list[str]:
+def problems(request: Request, refusal: Refusal, optout: OptOut | None = None) -> list[str]:
     """What a preview says of a refusal: what is not typed yet is no mistake, and whom somebody means is asked beside
     the field."""
-    fields = told(request, refusal).details["fields"]
+    fields = told(request, refusal, optout).details["fields"]
     return [request.text(one["message"]) for one in fields if one["issue"] not in ("required", "ambiguous")]
 
 
-def told(request: Request, refusal: Refusal) -> Invalid:
+def told(request: Request, refusal: Refusal, optout: OptOut | None = None) -> Invalid:
     """The refusal as one of the form, each part at its field."""
     if isinstance(refusal, Invalid):
         return Invalid(*(_field(request, one) for one in refusal.details["fields"]))
-    return Invalid((PLACES.get(refusal.code, "form"), refusal.code, in_words(request, refusal)))
+    return Invalid((PLACES.get(refusal.code, "form"), refusal.code, in_words(request, refusal, optout)))
 
 
-def in_words(request: Request, refusal: Refusal) -> str:
-    """What a refusal means to whoever wanted to send."""
+def in_words(request: Request, refusal: Refusal, optout: OptOut | None = None) -> str:
+    """What a refusal means to whoever wanted to send. `optout`: the one that it is about."""
     text, details = request.text, refusal.details
     match refusal.code:
         case "recipient_opted_out":
             since = request.speech.moment(datetime.fromisoformat(details["since"]))
-            said = text(
-                "This person opted out on %(since)s, and gets nothing until they ask for it again.", since=since
-            )
+            if optout is not None and optout.keyword:
+                said = text(
+                    "This person wrote “%(word)s” on %(since)s, and gets nothing until they ask for it again.",
+                    word=optout.keyword.upper(),
+                    since=since,
+                )
+            elif optout is not None and optout.source == optouts.ORGANIZATION:
+                said = text(
+                    "Your organization opted this person out on %(since)s. The page of opt-outs lifts it.", since=since
+                )
+            else:
+                said = text(
+                    "This person opted out on %(since)s, and gets nothing until they ask for it again.", since=since
+                )
         case "quota_exceeded":
             left = request.speech.number(details["remainingQuota"])
             said = text("The quota does not cover it: %(left)s left.", left=left)

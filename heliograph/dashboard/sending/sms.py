@@ -13,6 +13,7 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.campaigns import template as campaign_texts
+from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.contacts import suggesting
 from heliograph.contacts.suggesting import Suggestion
 from heliograph.dashboard import seeing
@@ -133,7 +134,12 @@ async def back(request: Request) -> Answer:
 
 async def _refused(request: Request, given: Typed, refusal: Refusal) -> Shown:
     values = await _page(request, given)
-    told = refusals.told(request, refusal)
+    optout = None
+    if isinstance(refusal, RecipientOptedOut):
+        async with request.reading() as conn:
+            whom = await sms_form.recipient(request, conn, given.to)
+            optout = await refusals.behind(conn, request, refusal, whom.number)
+    told = refusals.told(request, refusal, optout)
     return Shown(template=TEMPLATE, values=values | {"sent": None}, status=422, refusal=told)
 
 
@@ -231,7 +237,7 @@ async def _see(request: Request, conn: Connection, given: Typed) -> Seen:
         found = await preview.preview(conn, request.services.sms, wanted)
         snippets = code.of_sms(request, wanted, sender=found.sender.value if given.sender else None)
     except Refusal as refusal:
-        problems = refusals.problems(request, refusal)
+        problems = refusals.problems(request, refusal, await refusals.behind(conn, request, refusal, number))
         way = refusals.way(request, refusal)
         challenge = challenge or isinstance(refusal, ChallengeRequired)
     return Seen(
