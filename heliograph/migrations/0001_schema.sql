@@ -1048,6 +1048,8 @@ CREATE TABLE route_suppliers (
     streak      smallint NOT NULL DEFAULT 0,
     reason      text NOT NULL DEFAULT '',
     degraded    boolean NOT NULL DEFAULT false,
+    networks    jsonb NOT NULL DEFAULT '{}',
+    seen        jsonb NOT NULL DEFAULT '{}',
     PRIMARY KEY (route_id, supplier_id)
 );
 COMMENT ON TABLE route_suppliers IS 'reference: who carries a route''s messages: by priority, those of equal priority by weight';
@@ -1055,6 +1057,8 @@ COMMENT ON COLUMN route_suppliers.points IS 'its share of an adaptive route, of 
 COMMENT ON COLUMN route_suppliers.streak IS 'evaluations in a row in which it was better than the one with most points';
 COMMENT ON COLUMN route_suppliers.reason IS 'what the last evaluation saw of it, for operators: a sentence with its values, as JSON';
 COMMENT ON COLUMN route_suppliers.degraded IS 'at the last evaluation no supplier of the route was within the bounds of its class';
+COMMENT ON COLUMN route_suppliers.networks IS 'networks of the route''s country where it has another share: {MCC-MNC: [points, degraded]}';
+COMMENT ON COLUMN route_suppliers.seen IS 'of those networks: {MCC-MNC: [streak, reason]}';
 
 CREATE TABLE route_decisions (
     id      bigint PRIMARY KEY,

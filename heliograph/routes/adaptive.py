@@ -25,6 +25,8 @@ Id = TypeVar("Id")
 PRIOR_COUNT, PRIOR = 20, 0.80
 #: Fewer messages prove nothing.
 PROVEN = 50
+#: Fewer messages say nothing at all.
+FEW = 10
 #: A supplier takes over if it costs at most this much of the incumbent, so often in a row.
 BETTER, IN_A_ROW = 0.92, 3
 #: Points that one evaluation moves.
@@ -64,6 +66,11 @@ class Measured(msgspec.Struct, frozen=True):
     delivered: int = 0
     #: Seconds in which 95 % of the receipts came; None: there were none.
     p95: float | None = None
+
+    @property
+    def rate(self) -> float:
+        """The share that was delivered; PRIOR where nothing was measured."""
+        return self.delivered / self.count if self.count else PRIOR
 
 
 class Judged(msgspec.Struct, Generic[Id], frozen=True):
@@ -115,6 +122,12 @@ def wilson(delivered: int, count: int, z: float = Z) -> tuple[float, float]:
     middle = (rate + square / (2 * count)) / (1 + square / count)
     half = z * sqrt(rate * (1 - rate) / count + square / (4 * count * count)) / (1 + square / count)
     return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def contradicts(few: Measured, expected: float) -> bool:
+    """Whether messages that are too few to prove anything were all the same delivered less than this rate would let
+    one believe."""
+    return few.count >= FEW and wilson(few.delivered, few.count)[1] < expected
 
 
 def expected_cost(price: int, quality: float, loss: int, *, segments: int = 1) -> float:

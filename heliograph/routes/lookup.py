@@ -83,6 +83,10 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     #: Of an adaptive one, as last evaluated: none of its suppliers is within the bounds of its class.
     degraded: bool = False
     choices: tuple[Choice, ...] = ()
+    #: Of an adaptive one for a country: as it is for networks whose suppliers have other shares there.
+    apart: tuple[Route, ...] = ()
+    #: In one of `apart`: the network, MCC-MNC.
+    shared_for: str | None = None
 
     @property
     def conditions(self) -> int:
@@ -180,6 +184,9 @@ class Table:
         codes: dict[str, list[str]] = defaultdict(list)
         for code, region in phones.REGIONS.items():
             codes[region].append(code)
+        self._apart = {(route.id, one.shared_for or ""): one for route in routes for one in route.apart}
+        for _, network in self._apart:
+            self._networks[network]  # told apart, though no route is for it alone
         for route in routes:
             if route.network is not None:
                 self._networks[route.network].append(route)
@@ -207,7 +214,7 @@ class Table:
 
     @property
     def networks(self) -> Collection[str]:
-        """Those that routes name."""
+        """Those that routes name, or share differently."""
         return self._networks.keys()
 
     def under(self, prefix: str) -> list[str]:
@@ -325,6 +332,9 @@ class Table:
         for matched, route in self._fitting(node, organization_id, sender, traffic_class, network, is_certain):
             choices = tuple(one for one in route.choices if one.supplier_id in node.carrier_ids)
             if choices:
+                there = self._apart.get((route.id, network)) if network is not None else None
+                if there is not None:
+                    route, choices = there, tuple(one for one in there.choices if one.supplier_id in node.carrier_ids)
                 return _candidates(route, matched, choices)
         own = tuple(Choice(one.id, one.priority, one.weight) for one in node.carriers)
         return _candidates(None, "suppliers", own)

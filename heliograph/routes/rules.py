@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import asyncpg
@@ -42,6 +42,8 @@ class Share(msgspec.Struct, frozen=True):
     reason: Sentence
     #: No supplier of the route is within the bounds of its class; the one that delivers best carries.
     degraded: bool = False
+    #: In a route for a country: what it has, by network, where that is not what it has in the country.
+    networks: Mapping[str, Share] = {}
 
 
 class StoredRoute(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +66,7 @@ SELECT r.id, r.name, r.state, r.prefix, r.country, r.network, r.organization_id,
        LEFT JOIN (SELECT route_id, array_agg(supplier_id ORDER BY supplier_id) AS ids,
                          array_agg(priority ORDER BY supplier_id) AS places,
                          array_agg(weight ORDER BY supplier_id) AS weights,
-                         (json_agg(json_build_array(supplier_id, points, streak, reason, degraded))
+                         (json_agg(json_build_array(supplier_id, points, streak, reason, degraded, networks, seen))
                              FILTER (WHERE points IS NOT NULL))::text AS shares
                     FROM route_suppliers GROUP BY route_id) c ON c.route_id = r.id
  ORDER BY r.name
@@ -86,26 +88,46 @@ def adapted(one: StoredRoute) -> Route:
     choices = one.route.choices
     if not one.shares or any(choice.supplier_id not in one.shares for choice in choices):
         return one.route
+    networks = {network for share in one.shares.values() for network in share.networks}
     return msgspec.structs.replace(
-        one.route,
-        choices=tuple(Choice(two.supplier_id, 0, one.shares[two.supplier_id].points) for two in choices),
-        degraded=any(share.degraded for share in one.shares.values()),
+        _shared(one.route, one.shares),
+        apart=tuple(
+            msgspec.structs.replace(_shared(one.route, there), shared_for=network)
+            for network in sorted(networks)
+            if (there := of_network(one.shares, network)).keys() == one.shares.keys()
+        ),
+    )
+
+
+def of_network(shares: Mapping[UUID, Share], network: str) -> dict[UUID, Share]:
+    """What suppliers have in this network; none of them: what they have in the country."""
+    return {id: there for id, share in shares.items() if (there := share.networks.get(network)) is not None}
+
+
+def _shared(route: Route, shares: Mapping[UUID, Share]) -> Route:
+    return msgspec.structs.replace(
+        route,
+        choices=tuple(Choice(one.supplier_id, 0, shares[one.supplier_id].points) for one in route.choices),
+        degraded=any(share.degraded for share in shares.values()),
     )
 
 
 # Workers look whether a route has changed, so only where points did, or what is said with a decision.
 SHARE = """
 WITH given AS (
-    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::smallint[], $5::text[], $6::boolean[])
-        AS given (route_id, supplier_id, points, streak, reason, degraded)
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::smallint[], $5::text[], $6::boolean[], $7::text[],
+                         $8::text[])
+        AS given (route_id, supplier_id, points, streak, reason, degraded, networks, seen)
 ), moved AS (
     SELECT DISTINCT known.route_id FROM route_suppliers known JOIN given USING (route_id, supplier_id)
-     WHERE (known.points, known.degraded) IS DISTINCT FROM (given.points, given.degraded)
+     WHERE (known.points, known.degraded, known.networks)
+            IS DISTINCT FROM (given.points, given.degraded, given.networks::jsonb)
 ), told AS (
     UPDATE routes SET changed_at = clock_timestamp() WHERE id IN (SELECT route_id FROM moved)
 )
 UPDATE route_suppliers known SET points = given.points, streak = given.streak, reason = given.reason,
-                                 degraded = given.degraded
+                                 degraded = given.degraded, networks = given.networks::jsonb,
+                                 seen = given.seen::jsonb
   FROM given WHERE known.route_id = given.route_id AND known.supplier_id = given.supplier_id
 """
 
@@ -113,7 +135,7 @@ UPDATE route_suppliers known SET points = given.points, streak = given.streak, r
 async def store_shares(conn: Connection, shares: Mapping[UUID, Sequence[Share]]) -> None:
     """Store the shares of routes, by route."""
     rows = [
-        (route, one.supplier_id, one.points, one.streak, packed(one.reason), one.degraded)
+        (route, one.supplier_id, one.points, one.streak, packed(one.reason), one.degraded, *_of_networks(one))
         for route, some in shares.items()
         for one in some
     ]
@@ -305,7 +327,7 @@ def _told(route: Route, note: str) -> dict[str, Any]:
     return {
         ("class" if name == "traffic_class" else name): value
         for name, value in told.items()
-        if name not in ("id", "degraded")
+        if name not in ("id", "degraded", "apart", "shared_for")
     }
 
 
@@ -335,5 +357,30 @@ def _stored(row: asyncpg.Record) -> StoredRoute:
 
 
 def _shares(text: str | None) -> list[Share]:
-    given = msgspec.json.decode(text or "[]", type=list[tuple[UUID, int, int, str, bool]])
-    return [Share(id, points, streak, unpacked(why), degraded) for id, points, streak, why, degraded in given]
+    given = msgspec.json.decode(text or "[]", type=list[_Given])
+    return [
+        Share(
+            id,
+            points,
+            streak,
+            unpacked(why),
+            degraded,
+            {
+                name: Share(id, there[0], seen[name][0], unpacked(seen[name][1]), there[1])
+                for name, there in networks.items()
+            },
+        )
+        for id, points, streak, why, degraded, networks, seen in given
+    ]
+
+
+#: As the columns `networks` and `seen` have it: (points, degraded) and (streak, reason) by network.
+_Networks: TypeAlias = dict[str, tuple[int, bool]]
+_Seen: TypeAlias = dict[str, tuple[int, str]]
+_Given: TypeAlias = tuple[UUID, int, int, str, bool, _Networks, _Seen]
+
+
+def _of_networks(share: Share) -> tuple[str, str]:
+    networks: _Networks = {name: (one.points, one.degraded) for name, one in share.networks.items()}
+    seen: _Seen = {name: (one.streak, packed(one.reason)) for name, one in share.networks.items()}
+    return msgspec.json.encode(networks).decode(), msgspec.json.encode(seen).decode()

@@ -93,6 +93,8 @@ def explained(
     else:
         conditions = joined([matched(route, found.matched), *asked(route, organization)])
         head = said("%(conditions)s (route %(name)s)", conditions=conditions, name=route.name)
+        if route.shared_for is not None:
+            head = said("%(head)s, shares of network %(network)s", head=head, network=route.shared_for)
     able = [one for group in found.groups if (one := together(group))]
     if not found.suppliers:
         parts = [said("nobody carries there")]

@@ -236,7 +236,7 @@ class SmsWork(Work):
     async def _networks_of_routes(self) -> None:
         """Networks of numbers, and looking them up, matter where routes name networks."""
         routes = self._suppliers.routes()
-        self._charges.routes_by_network = any(route.network is not None for route in routes)
+        self._charges.routes_by_network = any(route.network is not None or route.apart for route in routes)
         await self._lookups.refresh(self._pool, routes)
 
     async def _share(self) -> None:

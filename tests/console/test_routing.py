@@ -235,6 +235,16 @@ async def test_shares_now_stand_beside_those_configured(
     page = await root.get("/console/routes")
     assert "main 40 % configured: 75 %" in page.words
     assert "99 %" in (await root.get(f"/console/routes/{before.route.id}")).words
+    assert "Networks with other shares" not in (await root.get(f"/console/routes/{before.route.id}")).words
+    there = [rules.Share(one.supplier_id, 50, 0, "98 % there") for one in shares]
+    shares = [
+        rules.msgspec.structs.replace(one, networks={"643-04": other}) for one, other in zip(shares, there, strict=True)
+    ]
+    async with pool.acquire() as conn:
+        await rules.store_shares(conn, {before.route.id: shares})
+        assert (await rules.find(conn, route="moz")).shares == {one.supplier_id: one for one in shares}
+    page = await root.get(f"/console/routes/{before.route.id}")
+    assert "main 643-04 50 points 98 % there" in page.words
     # A circuit that is open for all.
     await pool.execute(
         "INSERT INTO supplier_health (supplier_id, opened_at) VALUES ($1, clock_timestamp() + interval '1 second')",

@@ -7,6 +7,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import msgspec
+import pytest
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
@@ -324,3 +325,127 @@ async def test_another_countrys_messages_prove_nothing(pool: Pool) -> None:
             await handed(pool, id, 500, 480, hours=hours, country="PT")
     await routed(pool)
     assert [one[CHEAP] for one in await evaluated(pool, 4)] == [5] * 4
+
+
+async def failing_for_one_network(pool: Pool, *, cheap_there: tuple[int, int], dear_there: int = 500) -> None:
+    """Both deliver to 643-01; to 643-04 the dear one does, and the cheap one as given (handed, delivered)."""
+    for hours in (1, 2):
+        for id in (DEAR, CHEAP):
+            await handed(pool, id, 5000, 4900, hours=hours, network="643-01")
+        await handed(pool, DEAR, dear_there, dear_there * 96 // 100, hours=hours, network="643-04")
+        await handed(pool, CHEAP, *cheap_there, hours=hours, network="643-04")
+
+
+async def points(pool: Pool, network: str | None = None) -> int:
+    async with pool.acquire() as conn:
+        stored = await rules.find(conn, route="moz")
+    share = stored.shares[CHEAP]
+    return share.networks.get(network, share).points if network else share.points
+
+
+@pytest.mark.parametrize("cheap_there", [(500, 100), (30, 3)])
+async def test_who_fails_for_one_network_loses_shares_of_this_network_only(
+    pool: Pool, cheap_there: tuple[int, int]
+) -> None:
+    await supplied(pool, DEAR, "0.05")
+    await supplied(pool, CHEAP, "0.03")
+    await failing_for_one_network(pool, cheap_there=cheap_there)
+    await routed(pool)
+    seen = []
+    for _ in range(6):
+        await step(pool, 1)
+        seen.append((await points(pool, "643-01"), await points(pool, "643-04")))
+    assert seen == [(5, 5), (5, 5), (15, 5), (25, 5), (35, 5), (45, 5)]
+    actor = await organization(pool)
+    await pool.execute(
+        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 hour', true, true FROM suppliers", uuid7()
+    )
+    async with pool.acquire() as conn:
+        table = Table(await routing.load(conn), await rules.active(conn))
+        told = [
+            await explaining.explain(
+                conn,
+                "+258841234567",
+                organization_id=actor.organization_id,
+                organization="acme",
+                sender="ACME",
+                traffic_class="marketing",
+                network=network,
+            )
+            for network in ("643-04", "643-01")
+        ]
+    assert "country MZ, class marketing (route moz), shares of network 643-04: dear" in told[0].decision
+    assert "cheap" in told[0].decision
+    assert " 5 %" in told[0].decision
+    assert told[0].passed_over == []
+    assert "shares of network" not in told[1].decision
+    assert " 45 %" in told[1].decision
+
+    def cheaps(network: str | None, *, is_certain: bool) -> float:
+        found = table.candidates(
+            "+258841234567",
+            organization_id=actor.organization_id,
+            sender="ACME",
+            traffic_class="marketing",
+            network=network,
+            is_certain=is_certain,
+        )
+        return sum(found.first(UUID(int=n)) == CHEAP for n in range(2000)) / 2000
+
+    assert cheaps("643-04", is_certain=True) == cheaps("643-04", is_certain=False) < 0.1
+    assert cheaps("643-01", is_certain=True) == cheaps(None, is_certain=False) > 0.35
+
+
+async def test_a_network_of_which_too_little_is_known_goes_back_to_its_countrys_shares(pool: Pool) -> None:
+    await supplied(pool, DEAR, "0.05")
+    await supplied(pool, CHEAP, "0.03")
+    await failing_for_one_network(pool, cheap_there=(500, 100))
+    await routed(pool)
+    await step(pool, 6)
+    assert (await points(pool), await points(pool, "643-04")) == (45, 5)
+    await pool.execute("DELETE FROM reconciliation WHERE network = '643-04'")
+    seen = []
+    for _ in range(7):
+        async with pool.acquire() as conn:
+            before = await rules.version(conn)
+        await step(pool, 1)
+        seen.append((await points(pool), await points(pool, "643-04")))
+        async with pool.acquire() as conn:
+            assert await rules.version(conn) != before, "workers are told"
+    assert seen == [(55, 15), (65, 25), (75, 35), (85, 45), (95, 55), (95, 65), (95, 75)]
+    await step(pool, 3)
+    async with pool.acquire() as conn:
+        stored = await rules.find(conn, route="moz")
+        (route,) = await rules.active(conn)
+    assert (stored.shares[CHEAP].networks, route.apart) == ({}, ())
+
+
+async def test_who_delivers_to_one_network_keeps_it_where_the_country_is_lost(pool: Pool) -> None:
+    await supplied(pool, DEAR, "0.03")
+    await supplied(pool, CHEAP, "0.05")
+    for hours in (1, 2):
+        await handed(pool, DEAR, 5000, 500, hours=hours, network="643-01")
+        await handed(pool, CHEAP, 5000, 4900, hours=hours, network="643-01")
+        for id in (DEAR, CHEAP):
+            await handed(pool, id, 500, 480, hours=hours, network="643-04")
+    await routed(pool)
+    await step(pool, 3)
+    assert (await points(pool), await points(pool, "643-01"), await points(pool, "643-04")) == (35, 35, 5)
+
+
+async def test_a_change_of_the_route_forgets_its_networks(pool: Pool) -> None:
+    await supplied(pool, DEAR, "0.05")
+    await supplied(pool, CHEAP, "0.03")
+    await failing_for_one_network(pool, cheap_there=(500, 100))
+    await routed(pool)
+    await step(pool, 4)
+    async with pool.acquire() as conn, conn.transaction():
+        before = await rules.lock(conn, route="moz")
+        assert before.shares[CHEAP].networks
+        await rules.change(conn, before, msgspec.structs.replace(before.route, country=None, network="643-04"))
+    async with pool.acquire() as conn:
+        (route,) = await rules.active(conn)
+    assert (route.apart, {one.weight for one in route.choices}) == ((), {1})
+    told = await pool.fetchval("SELECT before::text || after::text FROM audit_log WHERE action = 'route.changed'")
+    assert "apart" not in told
+    assert "shared_for" not in told

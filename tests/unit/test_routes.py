@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,6 +106,29 @@ def test_an_adaptive_route_is_looked_up_as_any_other_by_the_weights_that_it_was_
     messages = [UUID(int=n) for n in range(1000)]
     assert [order(adaptive, message=one) for one in messages] == [order(plain, message=one) for one in messages]
     assert sum(found(adaptive).first(one) == b.id for one in messages) == pytest.approx(900, abs=50)
+
+
+@given(st.sampled_from([None, "643-01", "643-03", "643-04"]), st.booleans(), st.uuids(), st.booleans())
+def test_a_network_with_shares_of_its_own_is_told_apart_and_nothing_else_is(
+    network: str | None, is_certain: bool, message: UUID, is_gone: bool
+) -> None:
+    a, b = supplier("a", id=UUID(int=5)), supplier("b", id=UUID(int=6))
+
+    def shares(of_a: int) -> tuple[Choice, ...]:
+        return Choice(a.id, 0, of_a), Choice(b.id, 0, 100 - of_a)
+
+    plain = route(country="MZ", id=UUID(int=9), choices=shares(90))
+    there = route(country="MZ", id=UUID(int=9), choices=shares(5), shared_for="643-04")
+    apart = msgspec.structs.replace(plain, apart=(there,))
+    other = route(b, country="ZA", id=UUID(int=8))
+    carriers = [b] if is_gone else [a, b]
+    table, whole = Table(carriers, [apart, other]), Table(carriers, [plain, other])
+    expected = Table(carriers, [there]) if network == "643-04" else whole
+    values = {"network": network, "is_certain": is_certain}
+    seen = found(table, **values)
+    assert order(table, message=message, **values) == order(expected, message=message)
+    assert (seen.matched, seen.route) == ("country", there if network == "643-04" else apart)
+    assert order(table, "+27821234567", message=message, **values) == [b.id]
 
 
 def test_what_is_remembered_is_bounded() -> None:

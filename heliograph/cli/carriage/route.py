@@ -130,7 +130,7 @@ def list_(json: Json = False, data_dir: DataDir = None) -> None:
 
 @app.command("show")
 def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Show a route, with the points that an adaptive one gives each supplier now, and why.
+    """Show a route, and why an adaptive one gives each supplier its points, by network where they differ.
 
     \b
     Example:
@@ -143,8 +143,14 @@ def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
         shares = sorted(one.shares.values(), key=lambda share: -share.points)
         return _shown(one, names) | {
             "shares": [
-                {"supplier": names.get(two.supplier_id, "(removed)"), "points": two.points, "reason": two.reason}
+                {
+                    "supplier": names.get(two.supplier_id, "(removed)"),
+                    "network": network,
+                    "points": there.points,
+                    "reason": there.reason,
+                }
                 for two in shares
+                for network, there in ((None, two), *sorted(two.networks.items()))
             ]
         }
 
@@ -156,7 +162,7 @@ def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
     show(found, json)
     if shares:
         print()
-        show(shares, json, ("supplier", "points", "reason"))
+        show(shares, json, ("supplier", "network", "points", "reason"))
 
 
 @app.command("set")

@@ -7,7 +7,7 @@ rule nobody may break: what is measured is old enough for its receipts, and mess
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from uuid import UUID
@@ -25,7 +25,7 @@ from heliograph.networks import plan
 from heliograph.prices.book import Book
 from heliograph.prices.tariff import Destination
 from heliograph.routes import adaptive, rules
-from heliograph.routes.adaptive import BOUNDS, Judged, Measured
+from heliograph.routes.adaptive import BOUNDS, Bounds, Judged, Measured
 from heliograph.routes.lookup import Candidates, Route
 from heliograph.routes.rules import Share, StoredRoute
 
@@ -36,6 +36,7 @@ ANY = "EXISTS (SELECT FROM routes WHERE adaptive AND state = 'active')"
 WEEK, HOURS = timedelta(days=7), 3
 #: What is assumed of a message of no class.
 CLASS = "transactional"
+TOO_LITTLE = said("too little was sent to this network, shares return to the country's")
 
 # A week by supplier, country and network, with its last hours one by one.
 MEASURED = """
@@ -52,14 +53,14 @@ SAID_OF, SAID_EVERY = timedelta(hours=24), 300.0
 
 # The hour before the present one is left out, too: its receipts may be on their way.
 QUALITY = """
-SELECT supplier_id, country,
+SELECT supplier_id, country, network,
        coalesce(sum(CASE what WHEN 'accepted' THEN count WHEN 'recipient' THEN -count END), 0)::bigint AS count,
        coalesce(sum(count) FILTER (WHERE what = 'delivered'), 0)::bigint AS delivered,
        histogram_sum(to_receipt) FILTER (WHERE what = 'delivered') AS to_receipt
   FROM reconciliation
  WHERE day >= ($1::timestamptz AT TIME ZONE 'UTC')::date AND hour >= $1 AND hour < $2
    AND what IN ('accepted', 'delivered', 'recipient')
- GROUP BY 1, 2
+ GROUP BY GROUPING SETS ((supplier_id, country), (supplier_id, country, network))
 """
 
 
@@ -96,7 +97,8 @@ class Facts:
 
     def __init__(self, book: Book) -> None:
         self._book = book
-        self._quality: dict[tuple[UUID, str], Sentence] = {}
+        #: By supplier, country and network; None: of the whole country.
+        self._quality: dict[tuple[UUID, str, str | None], Sentence] = {}
         self._refreshed_at = float("-inf")
 
     async def refresh(self, conn: Connection | Pool) -> bool:
@@ -106,7 +108,9 @@ class Facts:
         at = monotonic()
         until = clock.now().astimezone(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
         rows = await conn.fetch(QUALITY, until - SAID_OF, until)
-        self._quality = {(row["supplier_id"], row["country"]): told for row in rows if (told := _delivered(row))}
+        self._quality = {
+            (row["supplier_id"], row["country"], row["network"]): told for row in rows if (told := _delivered(row))
+        }
         self._refreshed_at = at
         return True
 
@@ -121,7 +125,8 @@ class Facts:
             card = self._book.card(id)
             rate = None if card is None else card.find(to, at, message_class=route.traffic_class or "")
             price = "" if rate is None or rate.rate.rejects else f"{_short(rate.rate.price)} {rate.rate.currency}"
-            if facts := joined([price, self._quality.get((id, country), "")]):
+            quality = self._quality.get((id, country, route.network or route.shared_for), "")
+            if facts := joined([price, quality or self._quality.get((id, country, None), "")]):
                 found_of[id] = facts
         return found_of
 
@@ -179,8 +184,8 @@ def country_of(route: Route) -> str | None:
 def destination(route: Route) -> Destination:
     """What a route's messages cost is the rate for this."""
     country = country_of(route) or ""
-    if route.network is not None:
-        return Destination("", country, route.network, True)
+    if (network := route.network or route.shared_for) is not None:
+        return Destination("", country, network, True)
     if route.prefix is not None:
         code = next((one for one in phones.REGIONS if route.prefix.startswith(one)), "")
         return Destination(route.prefix, country, plan.ranges(code).network(route.prefix))
@@ -191,45 +196,108 @@ def destination(route: Route) -> Destination:
 def _evaluated(
     one: StoredRoute, measured: Mapping[UUID, list[asyncpg.Record]], book: Book, at: datetime
 ) -> list[Share]:
-    route, name = one.route, one.route.traffic_class or CLASS
+    """What a route's suppliers have from now on, in its country and in those networks where that differs."""
+    country = country_of(one.route)
+    rows = {
+        choice.supplier_id: [row for row in measured.get(choice.supplier_id, ()) if country in (None, row["country"])]
+        for choice in one.route.choices
+    }
+    whole = _judged(one.route, one.shares, rows, book, at)
+    if one.route.country is None:
+        return whole
+    apart: dict[UUID, dict[str, Share]] = defaultdict(dict)
+    stored = {network for share in one.shares.values() for network in share.networks}
+    for network in sorted(stored | {row["network"] for some in rows.values() for row in some if row["network"]}):
+        known = rules.of_network(one.shares, network)
+        if known.keys() != one.shares.keys():
+            known = dict(one.shares)
+        there = _there(one.route, network, known, whole, rows, book, at)
+        if any(_state(one) != _state(two) for one, two in zip(there, whole, strict=True)):
+            for share in there:
+                apart[share.supplier_id][network] = share
+    return [msgspec.structs.replace(share, networks=apart[share.supplier_id]) for share in whole]
+
+
+def _state(share: Share) -> tuple[int, int, bool]:
+    return share.points, share.streak, share.degraded
+
+
+def _there(
+    route: Route,
+    network: str,
+    known: Mapping[UUID, Share],
+    whole: Sequence[Share],
+    rows: Mapping[UUID, list[asyncpg.Record]],
+    book: Book,
+    at: datetime,
+) -> list[Share]:
+    """What the suppliers have in a network of the route's country: judged by it if enough was sent there, and else on
+    the way back to what they have in the country."""
+    hour = _hour(at, BOUNDS[route.traffic_class or CLASS])
+    sent = (_sums([row for row in some if row["network"] == network], hour)[0].count for some in rows.values())
+    if max(sent, default=0) >= adaptive.PROVEN:
+        return _judged(msgspec.structs.replace(route, country=None, network=network), known, rows, book, at)
+    if not known:
+        return list(whole)
+    points = adaptive.towards(
+        {id: one.points for id, one in known.items()}, {one.supplier_id: one.points for one in whole}
+    )
+    return [Share(one.supplier_id, points[one.supplier_id], one.streak, TOO_LITTLE, one.degraded) for one in whole]
+
+
+def _hour(at: datetime, bounds: Bounds) -> datetime:
+    """The last full hour that is old enough for its receipts."""
+    return (at - bounds.matures).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
+
+
+def _judged(
+    route: Route,
+    known: Mapping[UUID, Share],
+    rows: Mapping[UUID, list[asyncpg.Record]],
+    book: Book,
+    at: datetime,
+) -> list[Share]:
+    """`known`: what they have now; `rows`: what was measured of each in the route's country."""
+    name = route.traffic_class or CLASS
     bounds = BOUNDS[name]
-    hour = (at - bounds.matures).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
-    ids = [choice.supplier_id for choice in route.choices]
-    rest = adaptive.at_rest([(two.supplier_id, two.priority, two.weight) for two in route.choices], bounds.trickle)
+    hour = _hour(at, bounds)
+    rest = adaptive.at_rest([(one.supplier_id, one.priority, one.weight) for one in route.choices], bounds.trickle)
     prices = _prices(route, name, book, at)
-    country = country_of(route)
     judged = []
-    for id in ids:
-        of_country = [row for row in measured.get(id, ()) if country is None or row["country"] == country]
-        last, week = _sums(of_country, hour)
+    for id in rest:
+        last, week = _sums(rows[id], hour)
         if route.network is not None:
             # Of the network that the route is for, unless too little went there to say anything of it.
-            there = _sums([row for row in of_country if row["network"] == route.network], hour)
+            here = [row for row in rows[id] if row["network"] == route.network]
+            there = _sums(here, hour)
+            few = _sums([row for row in here if row["hour"] is not None and row["hour"] <= hour], None)[0].measured()
             if there[0].count >= adaptive.PROVEN:
                 last, week = there
-        known = one.shares.get(id)
+            elif adaptive.contradicts(few, last.measured().rate):
+                last = there[0]
+        share = known.get(id)
         judged.append(
             Judged(
                 id,
                 prices.get(id),
                 last.measured(),
                 week.measured(),
-                known.points if known else rest[id],
+                share.points if share else rest[id],
                 rest[id],
-                known.streak if known else 0,
+                share.streak if share else 0,
             )
         )
     outcome = adaptive.evaluate(judged, bounds)
-    return [Share(id, outcome.shares[id], outcome.streaks[id], outcome.reasons[id], outcome.degraded) for id in ids]
+    return [Share(id, outcome.shares[id], outcome.streaks[id], outcome.reasons[id], outcome.degraded) for id in rest]
 
 
-def _sums(rows: Iterable[asyncpg.Record], hour: datetime) -> tuple[_Sum, _Sum]:
-    """The hour that is judged, and the supplier's week before it."""
+def _sums(rows: Iterable[asyncpg.Record], hour: datetime | None) -> tuple[_Sum, _Sum]:
+    """The hour that is judged (None: all of them), and the supplier's week before it."""
     last, week = _Sum(), _Sum()
     for row in rows:
-        if row["hour"] is None or row["hour"] < hour:
+        if hour is not None and (row["hour"] is None or row["hour"] < hour):
             week.add(row)
-        elif row["hour"] == hour:
+        elif hour is None or row["hour"] == hour:
             last.add(row)
     return last, week
 

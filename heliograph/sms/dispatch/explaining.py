@@ -154,6 +154,8 @@ async def explain(
     skipped |= dict.fromkeys(await _unrated(conn, found, to, traffic_class, network), said("it has no rate there"))
     names = {one.id: one.name for one in known}
     seen = shares.get(found.route.id, {}) if found.route else {}
+    if found.route and found.route.shared_for:
+        seen = rules.of_network(seen, found.route.shared_for)
     facts = await _facts(conn, found)
     facts |= {id: joined([facts.get(id, ""), one.reason]) for id, one in seen.items()}
     slow = {id: one.throttled_at for id, one in avoided.items() if one.throttled_at is not None}
@@ -173,7 +175,7 @@ async def explain(
         (Sentence.of("%(network)s (%(how)s)", {"network": network, "how": how}) if network else how) or None,
         found.route.name if found.route else None,
         [names[id] for id in asked],
-        [route.name for _, route in fitting if route != found.route],
+        [route.name for _, route in fitting if found.route is None or route.id != found.route.id],
         [
             change
             for id in asked
