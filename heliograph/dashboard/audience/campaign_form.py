@@ -17,7 +17,7 @@ from heliograph.accounts import quota, spending
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
-from heliograph.campaigns import audience, filling, record, template
+from heliograph.campaigns import audience, filling, plan, record, template
 from heliograph.campaigns.channels import sms, whatsapp
 from heliograph.campaigns.filling import COLUMNS, LONGEST, MOST, Filling
 from heliograph.campaigns.plan import MAX_PACE, CampaignAudienceEmpty
@@ -164,8 +164,11 @@ async def _copied(request: Request, conn: Connection, campaign: Campaign) -> dic
 async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Given:
     """Raises Invalid with all that is wrong."""
     wrong: list[tuple[str, str, str]] = []
-    if not typed["name"]:
-        wrong.append(("name", "required", words.CAMPAIGN_FORM["name.required"]))
+    try:
+        plan.checked_name(typed["name"])
+    except Invalid as refusal:
+        issue = refusal.details["fields"][0]["issue"] if typed["name"] else "required"
+        wrong.append(("name", issue, words.CAMPAIGN_FORM[f"name.{issue}"]))
     sender = lists.id_of(typed["sender"])
     said: Filled | None = None
     if typed["channel"] == "whatsapp":

@@ -64,6 +64,7 @@ IMPORT_REASONS: Mapping[str, str] = {
 CAMPAIGN_FORM: Mapping[str, str] = {
     "name.required": "Give it a name.",
     "name.length": "A name has 1 to 200 characters.",
+    "name.pattern": "A name has no control characters.",
     "to.empty": "Nobody is left who could be tried again.",
     "tags.length": "Give 1 to 20 tags, separated by commas.",
     "numbers.length": "List 1 to 10,000 numbers, one a line.",
