@@ -52,6 +52,16 @@ def networks() -> dict[str, Network]:
     return {one.key: one for one in found}
 
 
+def country_of(network: str) -> str | None:
+    """ISO region of a network ("643-04"): also of one that is not listed, in a country of which others are."""
+    return _countries().get(network.partition("-")[0])
+
+
+@cache
+def _countries() -> dict[str, str]:
+    return {one.mcc: one.country for one in networks().values()}
+
+
 @cache
 def unportable() -> frozenset[str]:
     """ISO regions whose numbers cannot be ported."""

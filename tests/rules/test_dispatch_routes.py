@@ -13,11 +13,13 @@ from heliograph.networks import learned
 from heliograph.networks.learned import Known
 from heliograph.overview import messages
 from heliograph.prices import rows, tariffs
+from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route
 from heliograph.sms import retention, timeline
+from heliograph.sms.dispatch import explaining
 from heliograph.suppliers.contract import Outcome, Verdict
 from tests.rules.dispatching import Bench, attempts
-from tests.rules.factories import message, organization, supplier
+from tests.rules.factories import TO, message, organization, supplier
 
 
 async def test_a_route_chooses_and_what_it_does_not_name_is_not_asked(pool: Pool) -> None:
@@ -201,3 +203,46 @@ async def test_a_network_that_was_learned_of_the_number_goes_before_a_prefix_and
     await bench.round()
     assert {one.to for one in bench.connectors[movitel.id].submitted} == {ported[1:], plain[1:]}
     assert {one.to for one in bench.connectors[other.id].submitted} == {prefixed[1:]}
+
+
+async def test_r8_and_r9_a_ported_number_goes_by_its_network_and_by_its_prefix_once_that_is_stale(pool: Pool) -> None:
+    a, b = supplier("a", id=uuid7()), supplier("b", id=uuid7())
+    for one in (a, b):
+        await pool.execute(
+            "INSERT INTO suppliers (id, name, kind, settings, secret, created_at, changed_at)"
+            " VALUES ($1, $2, 'smpp', '{}', '', now(), now())",
+            one.id,
+            one.name,
+        )
+    async with pool.acquire() as conn:
+        routes = [
+            await rules.add(conn, Route(id=uuid7(), name="ported", network="643-03", choices=(Choice(a.id),))),
+            await rules.add(conn, Route(id=uuid7(), name="range", prefix="25884", choices=(Choice(b.id),))),
+        ]
+        await learned.learn(conn, [Known(int(TO[1:]), "643-03", learned.LOOKUP)])
+    actor = await organization(pool)
+
+    async def goes() -> tuple[str, str, str]:
+        """Who is given the message, by which route, and what is said of its network."""
+        bench = Bench(pool, a, b, routes=routes)
+        await bench.charges.directory.refresh(pool)
+        await message(pool, actor, to=TO)
+        await bench.round()
+        (name,) = [one.name for one in (a, b) if bench.connectors[one.id].submitted]
+        async with pool.acquire() as conn:
+            said = await explaining.explain(
+                conn,
+                TO,
+                organization_id=actor.organization_id,
+                organization="acme",
+                sender="ACME",
+                traffic_class="transactional",
+            )
+        return name, said.route or "", said.network or ""
+
+    assert await goes() == ("a", "ported", "643-03 (known by a look-up)")
+    # What was learned is too old, and whoever was asked failed.
+    await pool.execute(
+        "UPDATE number_networks SET learned_at = learned_at - $1::interval", learned.KEPT + timedelta(days=1)
+    )
+    assert await goes() == ("b", "range", "643-04 (by its range)")

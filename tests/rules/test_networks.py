@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from phonenumbers.carrierdata import CARRIER_DATA
@@ -170,3 +171,41 @@ async def test_r8_and_r9_a_network_goes_before_a_prefix_while_it_is_known(pool: 
     assert await level() == "network"
     await learn(pool, PORTED, "643-03", source=LOOKUP, days=100)
     assert await level() == "prefix"
+
+
+@pytest.mark.parametrize(
+    ("country", "code", "networks"),
+    [
+        ("MZ", "258", "643-01 643-03 643-04"),
+        ("ZA", "27", "655-01 655-02 655-07 655-10"),
+        ("NG", "234", "621-20 621-30 621-50 621-60"),
+        ("KE", "254", "639-02 639-03 639-07"),
+        ("TZ", "255", "640-02 640-04 640-05 640-09"),
+        ("AO", "244", "631-02 631-04"),
+        ("GH", "233", "620-01 620-02 620-03 620-06"),
+        ("ZM", "260", "645-01 645-02 645-03"),
+        ("MW", "265", "650-01 650-10"),
+        ("ZW", "263", "648-01 648-03 648-04"),
+        ("ET", "251", "636-01"),
+        ("EG", "20", "602-01 602-02 602-03 602-04"),
+        ("MA", "212", "604-00 604-01 604-02 604-05"),
+        ("BR", "55", "724-02 724-03 724-04 724-05 724-06 724-10 724-11 724-23"),
+        ("MX", "52", "334-020 334-030 334-050 334-090"),
+        ("AR", "54", "722-010 722-070 722-034 722-341 722-310"),
+        ("CO", "57", "732-101 732-103 732-111 732-123"),
+        ("PE", "51", "716-06 716-10 716-15 716-17"),
+        ("PT", "351", "268-01 268-03 268-06"),
+        ("ES", "34", "214-01 214-03 214-04 214-07"),
+        ("FR", "33", "208-01 208-10 208-15 208-20"),
+        ("GB", "44", "234-10 234-15 234-20 234-30 234-33"),
+        ("DE", "49", "262-01 262-02 262-03"),
+        ("ID", "62", "510-01 510-10 510-11 510-89"),
+        ("VN", "84", "452-01 452-02 452-04"),
+    ],
+)
+def test_the_networks_of_the_places_we_serve(country: str, code: str, networks: str) -> None:
+    assert phones.REGIONS[code] == country
+    # Of some operators only the main one is listed: the others are of the same country all the same.
+    assert {plan.country_of(one) for one in networks.split()} == {country}
+    assert {one.country for one in plan.networks().values() if one.key in networks.split()} == {country}
+    assert plan.country_of("999-01") is None

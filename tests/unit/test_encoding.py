@@ -323,3 +323,53 @@ def test_what_is_cut_later_is_what_was_cut_at_accept(text: str, smart: bool) -> 
 def test_a_text_that_its_alphabet_lacks_is_not_cut() -> None:
     with pytest.raises(ValueError, match="GSM"):
         segments.of("ж", "gsm7")
+
+
+@pytest.mark.parametrize(
+    ("text", "written", "segments_before", "segments_after"),
+    [
+        (
+            "Olá João, a sua marcação está confirmada para amanhã às 9h30."
+            " Não se esqueça do cartão de saúde. Obrigado!",
+            "Ola Joao, a sua marcacao esta confirmada para amanha às 9h30."
+            " Nao se esqueca do cartao de saude. Obrigado!",
+            2,
+            1,
+        ),
+        (
+            "Estimado señor Núñez: su envío llegará mañana entre las 9 y las 12."
+            " Si no está en casa, elija otro día aquí.",
+            "Estimado señor Nuñez: su envio llegara mañana entre las 9 y las 12."
+            " Si no esta en casa, elija otro dia aqui.",
+            2,
+            1,
+        ),
+        (
+            "Votre commande est prête à être récupérée. N’oubliez pas votre pièce d’identité — à bientôt !",
+            "Votre commande est prete à etre récupérée. N'oubliez pas votre pièce d'identité - à bientot !",
+            2,
+            1,
+        ),
+        (
+            "Le cœur de l’été : –20 % sur tout le magasin… Offre valable jusqu’au 31 août.",
+            "Le coeur de l'été : -20 % sur tout le magasin... Offre valable jusqu'au 31 aout.",
+            2,
+            1,
+        ),
+        (
+            "Sayın müşterimiz, siparişiniz yarın öğleden sonra teslim edilecektir. İyi günler dileriz."
+            " Sorularınız için bizi arayın.",
+            "Sayin müsterimiz, siparisiniz yarin ögleden sonra teslim edilecektir. Iyi günler dileriz."
+            " Sorulariniz icin bizi arayin.",
+            2,
+            1,
+        ),
+        ("Oi 😀", "Oi 😀", 1, 1),
+        ("Price 10€ [promo]", "Price 10€ [promo]", 1, 1),
+    ],
+)
+def test_texts_of_the_field_lose_what_makes_them_long(
+    text: str, written: str, segments_before: int, segments_after: int
+) -> None:
+    assert encode(text, smart=True, accents=True).text == written
+    assert (count(text)[1], count(text, smart=True, accents=True)[1]) == (segments_before, segments_after)

@@ -174,8 +174,7 @@ def country_of(route: Route) -> str | None:
     if route.country is not None:
         return route.country
     if route.network is not None:
-        known = plan.networks().get(route.network)
-        return None if known is None else known.country
+        return plan.country_of(route.network)
     if route.prefix is not None:
         return next((region for code, region in phones.REGIONS.items() if route.prefix.startswith(code)), None)
     return None
