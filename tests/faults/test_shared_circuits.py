@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from heliograph.base.database.pool import Pool
+from heliograph.prices import rows, tariffs
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 from tests.judge import judge, settled
 from tests.load import Client
@@ -22,6 +23,10 @@ NO_SUCH_CLASS = 0x43
 IN_A_ROW = 20
 READY = """
 SELECT count(DISTINCT worker_id) FROM supplier_sessions WHERE supplier_id = $1 AND ready AND lease_until > now()
+"""
+#: Whether the last attempts have the price of the card.
+PRICED = """
+SELECT bool_and(coalesce(cost, 0) = 30000) FROM (SELECT cost FROM attempts ORDER BY message_id DESC LIMIT $1) last
 """
 OPEN = "SELECT coalesce(bool_or(opened_at IS NOT NULL), false) FROM supplier_health"
 
@@ -78,6 +83,18 @@ async def test_a_circuit_is_open_in_workers_that_saw_no_failure_and_closes_for_a
             await send(client, IN_A_ROW)
             await settled(made.url)
             assert dear.counters.submits == before
+
+            # A rate card that is imported now is both workers' within seconds: none hands over without its price.
+            rates = rows.read(["country,price,currency\n", "MZ,0.03,EUR\n"])
+            async with pool.acquire() as conn:
+                await tariffs.import_rates(conn, rates, kind="cost", name="card", supplier_id=cheap_id)
+
+            async def is_priced() -> bool:
+                await send(client, 2 * IN_A_ROW)
+                await settled(made.url)
+                return bool(await pool.fetchval(PRICED, 2 * IN_A_ROW))
+
+            await until_true(is_priced)
             await judge(made, client.ledger, in_flight=0)
             for program in new:
                 await program.stop()
