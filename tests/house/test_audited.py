@@ -642,6 +642,7 @@ SUBMITTED = {
     "/keys/{id}/rotate": "api_key.rotated",
     "/keys/{id}/rename": "api_key.renamed",
     "/keys/check": READS,
+    "/exports/everything": "messages.exported",
     "/exports/{id}/file": "export.fetched",
     "/exports/{id}/stop": WORK,
     "/audit/export": "audit.exported",

@@ -80,6 +80,23 @@ async def test_a_form_that_is_sent_twice_asks_once(pool: Pool, tenant: Tenant, o
     assert await pool.fetchval("SELECT count(*) FROM exports") == 1
 
 
+async def test_an_owner_takes_everything_along(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await people(pool, tenant, 1)
+    page = await owner.submit(await owner.get("/settings"), "/exports/everything")
+    assert page.path == "/exports"
+    asked = [row["kind"] for row in await pool.fetch("SELECT kind FROM exports ORDER BY id")]
+    assert asked == ["messages", "contacts", "opt_outs", "audit"]
+    told = {row["action"] for row in await pool.fetch("SELECT action FROM audit_log WHERE action LIKE '%.exported'")}
+    assert told == {"messages.exported", "contacts.exported", "opt_outs.exported", "audit.exported"}
+    await write(pool)
+    assert (await owner.get("/exports")).words.count("Ready") == 4
+    # All of them, or none.
+    await owner.submit(await owner.get("/settings"), "/exports/everything")
+    page = await owner.submit(await owner.get("/settings"), "/exports/everything")
+    assert "Five exports of your organization are being written." in page.words
+    assert await pool.fetchval("SELECT count(*) FROM exports") == 8
+
+
 async def test_only_who_asked_may_fetch_it_and_only_while_their_role_lets_them(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:

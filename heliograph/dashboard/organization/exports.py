@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from heliograph.audit import reading as audit
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
+from heliograph.contacts import search
 from heliograph.dashboard import seeing
-from heliograph.dashboard.exporting import HERE
-from heliograph.overview.exports import jobs
-from heliograph.overview.exports.jobs import Export
+from heliograph.dashboard.exporting import HERE, separator
+from heliograph.overview import messages
+from heliograph.overview.exports import jobs, kinds
+from heliograph.overview.exports.jobs import Export, TooManyExports
 from heliograph.overview.exports.kinds import Messages
 from heliograph.pages.answers import Answer, Elsewhere, Shown, Stream
 from heliograph.pages.requests import Request
@@ -47,6 +52,30 @@ async def show(request: Request) -> Answer:
     }
     template = "organization/exports_rows.html" if request.is_fragment else "organization/exports.html"
     return Shown(template=template, values=values)
+
+
+async def everything(request: Request) -> Answer:
+    """Have files written of all that the organization holds: all of them, or none."""
+    actor = request.acting("live")
+    common: dict[str, Any] = {"form": "csv", "delimiter": separator(request)}
+    wanted = (
+        kinds.Messages(filters=messages.Filters(), sees="all", **common),
+        kinds.Contacts(filters=search.Filters(), **common),
+        kinds.OptOuts(**common),
+        kinds.Audit(filters=audit.Filter(organization_id=actor.organization_id), **common),
+    )
+
+    async def work(conn: Connection) -> str:
+        async with conn.transaction():
+            for one in wanted:
+                await jobs.ask(conn, actor, wanted=one)
+        return ""
+
+    try:
+        await request.once(work)
+    except TooManyExports as refusal:
+        return Elsewhere(location=request.to(HERE), notice=request.text(refusal.message))
+    return Elsewhere(location=request.to(HERE))
 
 
 async def fetch(request: Request) -> Answer:

@@ -33,6 +33,7 @@ ROUTES: tuple[Route, ...] = (
     get("/audit", audit.show, permission=AUDIT),
     post("/audit/export", audit.export, permission=AUDIT),
     get("/exports", exports.show, "account:read"),
+    post("/exports/everything", exports.everything, permission=OWNERS, is_proved=True),
     post("/exports/{id}/file", exports.fetch, "account:read"),
     post("/exports/{id}/stop", exports.stop, "account:read"),
     own("GET", "/state", state.show),
