@@ -74,6 +74,7 @@ ACTIONS = {
     "backup.taken": "Backup taken",
     "backup.restored": "Backup restored",
     "supplier.tested": "Supplier tested",
+    "supplier.watched": "PDUs of a supplier watched",
     "supplier.code_explained": "Error code of a supplier explained",
     "callback.dropped": "Callback item from Meta given up",
     "callback.simulated": "Callback from Meta simulated",

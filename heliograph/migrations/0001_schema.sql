@@ -1100,6 +1100,28 @@ COMMENT ON TABLE supplier_health IS 'control: what workers tell each other of a 
 COMMENT ON COLUMN supplier_health.opened_at IS 'since when its circuit is open for all workers; NULL: it is closed. A change of the supplier since then closes it';
 COMMENT ON COLUMN supplier_health.probe_at IS 'from then on one worker may send a message to try it';
 
+CREATE TABLE supplier_watches (
+    supplier_id uuid PRIMARY KEY CONSTRAINT supplier_watches_supplier REFERENCES suppliers,
+    until       timestamptz NOT NULL
+);
+COMMENT ON TABLE supplier_watches IS 'control: until when an operator watches what goes over the wire of a supplier, at most a row of each; workers read it in the look that they take every second anyway';
+
+CREATE TABLE supplier_pdus (
+    supplier_id uuid NOT NULL CONSTRAINT supplier_pdus_supplier REFERENCES suppliers,
+    id          uuid NOT NULL,
+    at          timestamptz NOT NULL,
+    is_sent     boolean NOT NULL,
+    command     text NOT NULL,
+    sequence    bigint NOT NULL,
+    status      text NOT NULL,
+    fields      text NOT NULL,
+    PRIMARY KEY (supplier_id, id)
+);
+COMMENT ON TABLE supplier_pdus IS 'control: what went over the wire of a supplier while it was watched, the last 200 of each, for an hour. Without numbers, texts and secrets: they are cut before they are written';
+COMMENT ON COLUMN supplier_pdus.is_sent IS 'by us';
+COMMENT ON COLUMN supplier_pdus.status IS 'as the supplier or we answered, in the protocol''s words; empty: all is well';
+COMMENT ON COLUMN supplier_pdus.fields IS 'those that may be shown, masked, as JSON';
+
 CREATE TABLE supplier_callbacks (
     id          uuid PRIMARY KEY,
     supplier_id uuid NOT NULL,

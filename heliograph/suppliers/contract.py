@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
 import msgspec
@@ -199,6 +199,35 @@ class Health(msgspec.Struct, frozen=True):
     #: How often the supplier has told it to slow down, and for how many more seconds it wants nothing at all.
     throttles: int = 0
     pause: float = 0.0
+
+
+#: How many exchanges with a supplier are kept for who watches it.
+LAST = 200
+
+
+class Exchanged(msgspec.Struct, frozen=True):
+    """What went over the wire once, as whoever watches a supplier sees it: without numbers, texts and secrets."""
+
+    at: datetime
+    #: By us.
+    is_sent: bool
+    #: In the protocol's words: `submit_sm_resp`.
+    command: str
+    sequence: int
+    #: Empty: all is well.
+    status: str
+    fields: dict[str, Any]
+
+
+@runtime_checkable
+class Watchable(Protocol):
+    """A connector whose exchanges can be watched. It keeps none while nobody does."""
+
+    def watch(self, is_watched: bool) -> None:
+        """From now on it keeps its last exchanges, or does not."""
+
+    def exchanged(self) -> list[Exchanged]:
+        """Those since the last call, oldest first, at most LAST."""
 
 
 class Connector(Protocol):

@@ -13,8 +13,11 @@ from heliograph.sms.circuits import sharing
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.management import forms
 from heliograph.sms.reports.words import Words, answer_codes
+from heliograph.sms.watched import pdus
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Outcome, Verdict
+from heliograph.suppliers.smpp.codec import pdu as p
+from heliograph.suppliers.smpp.watching import Tap
 from heliograph.traffic import reconciliation
 from tests.rules.factories import SUM_DAYS
 
@@ -232,3 +235,28 @@ async def test_how_it_goes_is_told_from_what_is_kept(pool: Pool, root: Browser, 
     assert "avoided since" not in page.words
     async with pool.acquire() as conn:
         assert await sharing.avoided(conn) == {}
+
+
+async def test_its_pdus_are_watched_for_minutes_and_shown_masked(pool: Pool, root: Browser, settings: Settings) -> None:
+    id = await add(pool, settings)
+    page = await root.get(f"/console/suppliers/{id}")
+    assert "Last PDUs" not in page.words
+    page = await root.submit(page, f"/console/suppliers/{id}/watch")
+    assert "Nothing was sent or received yet." in page.words
+    assert 'data-live="1000"' in page.text
+    assert (await told(pool, id))[-1] == ("supplier.watched", "operator", '{"seconds":120}')
+    tap = Tap()
+    tap(p.SubmitSm(41, source_addr="ACME", destination_addr="258841234567", short_message=b"Hello"), True)
+    tap(p.SubmitSmResp(41, 0x58, "188b2c"), False)
+    async with pool.acquire() as conn:
+        await pdus.keep(conn, [(id, one) for one in tap.take()])
+    page = await root.get(f"/console/suppliers/{id}")
+    assert "submit_sm_resp 41 0x00000058 ESME_RTHROTTLED message_id=188b2c" in page.words
+    assert "destination_addr=…4567" in page.words
+    assert "258841234567" not in page.text
+    assert page.words.index("188b2c") < page.words.index("…4567"), "newest first"
+    wrong = await root.submit(page, f"/console/suppliers/{id}/watch", minutes="99")
+    assert (wrong.status, "minutes must be 1 to 15" in wrong.words) == (400, True)
+    # Over HTTP there are none.
+    web = await add(pool, settings, "web", kind="twilio", settings={})
+    assert "Watch its PDUs" not in (await root.get(f"/console/suppliers/{web}")).words

@@ -88,6 +88,7 @@ PAIRS = {
     "supplier show": "/console/suppliers/{id}",
     **dict.fromkeys((f"supplier add {kind}" for kind in ("smpp", *kinds.HTTP)), "/console/drafts/{id}/place"),
     "supplier test": "/console/suppliers/{id}/test",
+    "supplier watch": "/console/suppliers/{id}/watch",
     "supplier options": "/console/suppliers/new",
     "supplier set": "/console/suppliers/{id}/edit",
     "supplier pause": "/console/suppliers/{id}/pause",

@@ -310,6 +310,7 @@ def set_(
 
 
 app.command("test")(supplier_trial.command)
+app.command("watch")(supplier_trial.watch)
 
 
 @app.command("pause")

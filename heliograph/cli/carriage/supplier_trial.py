@@ -1,4 +1,5 @@
-"""`heliograph supplier test`: one message through an account, and what was asked, answered and reported of it."""
+"""`heliograph supplier test`: one message through an account, and what was asked, answered and reported of it.
+`heliograph supplier watch`: what goes over its wire, masked, as it happens."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import asyncio
 import shlex
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -19,19 +21,24 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.process import logs
 from heliograph.base.process.settings import Settings, SettingsError
 from heliograph.cli.terminal.console import FAILED, DataDir, Problem, on_database, settings_of, shell
-from heliograph.cli.terminal.printing import Json, cell, record, show, table
+from heliograph.cli.terminal.printing import Json, cell, line, record, say, show, table
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import routing, supplier_pool, suppliers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.management import following, trying
 from heliograph.sms.management.following import Heard
 from heliograph.sms.reports import waiting
+from heliograph.sms.watched import pdus
+from heliograph.sms.watched.pdus import Kept
 from heliograph.suppliers import kinds, trial
 from heliograph.suppliers.contract import Account, Verdict
 from heliograph.suppliers.trial import Trial
 
 #: Seconds between two looks for the receipt.
 POLL = 0.2
+#: Of a watch: workers write once a second.
+WATCH_POLL = 0.5
+KEPT_COLUMNS = ("at", "direction", "command", "sequence", "status", "said")
 #: Stands in the request that is shown when there is nobody to send it to.
 EXAMPLE = "+12025550123"
 WITHOUT_WORKER = "no worker is running, so nobody takes its receipt: start `heliograph worker`"
@@ -204,3 +211,55 @@ def _print(found: dict[str, Any]) -> None:
         rows = [[cell(one[name]) for name in ("at", "id", "state", "error")] for one in found["receipts"]]
         print()
         print(table(rows, ("received", "id", "state", "error")))
+
+
+def watch(
+    which: Annotated[str, typer.Argument(metavar="SUPPLIER", help="Supplier, by name or id.")],
+    minutes: Annotated[
+        int, typer.Option(min=1, max=pdus.LONGEST // timedelta(minutes=1), help="How long to watch, in minutes.")
+    ] = 2,
+    count: Annotated[int, typer.Option(min=1, show_default="no end", help="Stop after so many PDUs.")] = 1_000_000,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Watch the PDUs of an SMPP account, oldest first, until the time is over or Ctrl-C.
+
+    Numbers are cut to their last four digits, a text is its length in octets, and passwords are never shown. It is
+    recorded in the audit log. More than 200 PDUs a second are not all shown.
+
+    \b
+    Examples:
+      heliograph supplier watch main
+      heliograph supplier watch main --minutes 5 --json
+    """
+
+    async def work(conn: Connection) -> None:
+        id, _ = await pdus.begin(conn, supplier=which, lasts=timedelta(minutes=minutes), by=shell())
+        before = (await pdus.seen(conn, id)).kept
+        newest = before[0].id if before else None
+        left = count
+        say(f"Watching {which} for {minutes} min. Workers begin within two seconds.")
+        while True:
+            now = await pdus.seen(conn, id)
+            fresh = [one for one in reversed(now.kept) if newest is None or one.id > newest]
+            for one in fresh[:left]:
+                _print_kept(one, json)
+            left -= len(fresh)
+            newest = fresh[-1].id if fresh else newest
+            if now.until is None or left <= 0:
+                return
+            await asyncio.sleep(WATCH_POLL)
+
+    on_database(work, settings_of(data_dir))
+
+
+def _print_kept(one: Kept, json: bool) -> None:
+    told = {
+        "at": iso(one.at),
+        "direction": "sent" if one.is_sent else "received",
+        "command": one.command,
+        "sequence": one.sequence,
+        "status": one.status,
+    }
+    said = " ".join(f"{name}={value}" for name, value in one.fields.items())
+    line(told | ({"fields": one.fields} if json else {"said": said}), json, KEPT_COLUMNS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.console.carriage import editing, stopping, suppliers, trying, wizard, wizard_message
+from heliograph.console.carriage import editing, stopping, suppliers, trying, watching, wizard, wizard_message
 from heliograph.pages.routes import Route, get, post
 from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE
 
@@ -38,6 +38,7 @@ ROUTES: tuple[Route, ...] = (
     post("/console/suppliers/{id}/drain", stopping.drain, permission=CARRIAGE_CHANGE),
     post("/console/suppliers/{id}/resume", stopping.resume, permission=CARRIAGE_CHANGE),
     post("/console/suppliers/{id}/reset-circuit", stopping.reset_circuit, permission=CARRIAGE_CHANGE),
+    post("/console/suppliers/{id}/watch", watching.watch, permission=CARRIAGE_CHANGE),
     get("/console/suppliers/{id}/remove", stopping.show_remove, permission=CARRIAGE_CHANGE),
     post("/console/suppliers/{id}/remove", stopping.remove, permission=CARRIAGE_CHANGE),
 )

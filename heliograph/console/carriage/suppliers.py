@@ -21,6 +21,7 @@ from heliograph.sms.dispatch import routing
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.management import drafts, forms, watching
 from heliograph.sms.reports import words
+from heliograph.sms.watched import pdus
 from heliograph.suppliers import kinds
 
 HERE = "/console/suppliers"
@@ -90,6 +91,7 @@ async def _state(request: Request, conn: Connection, id: UUID) -> dict[str, Any]
         "in_flight": sum(one.in_flight for one in sessions),
         "simulated_only": now.only_simulated(listed),
         "may_change": request.may(permission=CARRIAGE_CHANGE),
+        "watch": await pdus.seen(conn, id) if row.kind in kinds.WATCHED else None,
     }
 
 

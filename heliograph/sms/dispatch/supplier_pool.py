@@ -31,6 +31,7 @@ from heliograph.sms.circuits.breaker import Breaker, Senders
 from heliograph.sms.circuits.sharing import Told
 from heliograph.sms.dispatch import routing, test_mode
 from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.watched import pdus
 from heliograph.suppliers.contract import (
     Account,
     Connector,
@@ -51,8 +52,6 @@ SLOT_RENEWED = 3.5
 #: A worker that was not seen for this long does not count when slots are shared out, seconds.
 WORKER_ALIVE = 15.0
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-
-
 TEST_ACCOUNT = Supplier(
     id=test_mode.SUPPLIER,
     name="test",
@@ -76,6 +75,7 @@ SELECT supplier_id, slot, worker_id = $1 AS mine, extract(epoch FROM lease_until
   FROM supplier_sessions ORDER BY slot
 """
 WORKERS = "SELECT count(*) FROM workers WHERE seen_at > now() - make_interval(secs => $1)"
+LOOK = f"SELECT ({WORKERS}) AS workers, {pdus.WATCHED} AS watched"
 TAKE = """
 INSERT INTO supplier_sessions AS slot (supplier_id, slot, worker_id, lease_until)
 SELECT supplier_id, slot, $1, now() + make_interval(secs => $2)
@@ -104,7 +104,6 @@ UPDATE supplier_sessions
        IS DISTINCT FROM (slot.n <= report.sessions, slot.n <= report.sessions AND report.closed, report.detail,
                          report.moves, CASE WHEN slot.n = 1 THEN report.in_flight ELSE 0 END)
 """
-
 
 # Work for suppliers that no longer exist goes back to be routed again.
 ORPHANED = """
@@ -234,7 +233,7 @@ class SupplierPool:
         async with self._pool.acquire() as conn:
             async with conn.transaction():  # one transaction for all reads
                 wanted = {supplier.id: supplier for supplier in await routing.load(conn)}
-                workers = max(1, await conn.fetchval(WORKERS, WORKER_ALIVE))
+                (looked,) = await conn.fetch(LOOK, WORKER_ALIVE)
                 slots = await conn.fetch(SLOTS, self._worker_id)
                 if (version := await rules.version(conn)) != self._routes_version:
                     self._routes, self._routes_version = await rules.active(conn), version
@@ -261,7 +260,8 @@ class SupplierPool:
                 self._absent(wanted[id], "")
             live = {id: one for id, one in self._accounts.items() if id != test_mode.SUPPLIER}
             await sharing.exchange(conn, self._worker_id, live)
-            await self._share(conn, workers, slots)
+            await pdus.exchange(conn, {id: one.connector for id, one in live.items()}, looked["watched"])
+            await self._share(conn, max(1, looked["workers"]), slots)
             await self._reroute(conn, wanted.keys())
 
     async def stop(self, *, grace: float) -> None:

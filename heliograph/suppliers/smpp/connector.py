@@ -25,6 +25,7 @@ from heliograph.base.process.settings import SettingsError
 from heliograph.suppliers.bucket import Bucket
 from heliograph.suppliers.contract import (
     Account,
+    Exchanged,
     Health,
     Inbound,
     OnInbound,
@@ -42,6 +43,7 @@ from heliograph.suppliers.smpp.link import Connection, Link, tls_context
 from heliograph.suppliers.smpp.receipts import ReceiptRules, id_key, parse
 from heliograph.suppliers.smpp.settings import SmppSettings, settings_from
 from heliograph.suppliers.smpp.submits import Builder
+from heliograph.suppliers.smpp.watching import Tap
 
 log = structlog.get_logger(__name__)
 
@@ -130,6 +132,7 @@ class SmppConnector:
         self._last_error = ""
         #: How often it was told to slow down.
         self._throttles = 0
+        self._tap: Tap | None = None
         try:
             self._tls = tls_context(settings)
         except OSError as error:
@@ -159,6 +162,8 @@ class SmppConnector:
             self._bucket.resize(self._settings.submits_per_second * max(1, count), self._loop.time())
         while len(self._sessions) < count:
             links = self._new_session()
+            for link in links:
+                link.watch(self._tap)
             self._sessions.append(links)
             self._transmitters.append(links[0])
             for link in links:
@@ -218,6 +223,17 @@ class SmppConnector:
         bound = sum(link.bound for link in self._transmitters)
         pending = sum(link.pending for link in self._transmitters)
         return Health(bound, pending, self._since, self._error(), throttles=self._throttles)
+
+    def watch(self, is_watched: bool) -> None:
+        """Of contract.Watchable. Sessions cost one look at an attribute a PDU while nobody watches."""
+        if is_watched != (self._tap is not None):
+            self._tap = Tap() if is_watched else None
+            for link in [link for session in self._sessions for link in session]:
+                link.watch(self._tap)
+
+    def exchanged(self) -> list[Exchanged]:
+        """Of contract.Watchable."""
+        return [] if self._tap is None else self._tap.take()
 
     async def stop(self, *, grace: float) -> None:
         """Give back what has not begun, wait for open answers, unbind, close."""

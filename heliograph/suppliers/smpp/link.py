@@ -30,6 +30,7 @@ from heliograph.suppliers.smpp.session import (
     PeerUnbinds,
     Session,
     State,
+    Tap,
     TimedOut,
     Timers,
 )
@@ -254,6 +255,7 @@ class Link:
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._turn = 0
+        self._tap: Tap | None = None
 
     @property
     def room(self) -> int:
@@ -269,6 +271,12 @@ class Link:
     def bound(self) -> bool:
         """Whether its session is bound."""
         return self.connection is not None and self.connection.session.state is State.BOUND
+
+    def watch(self, tap: Tap | None) -> None:
+        """Show it each PDU from now on, also of later connections."""
+        self._tap = tap
+        if self.connection is not None:
+            self.connection.session.tap = tap
 
     def start(self) -> None:
         """Connect, and from then on keep connected."""
@@ -372,7 +380,7 @@ class Link:
             system_type=settings.system_type,
             address_range=settings.address_range,
         )
-        return Connection(self, Session(window=settings.window, timers=timers), bind, self._owner)
+        return Connection(self, Session(window=settings.window, timers=timers, tap=self._tap), bind, self._owner)
 
 
 def tls_context(settings: SmppSettings) -> ssl.SSLContext | None:

@@ -7,11 +7,14 @@ the present time (seconds, monotonic) to each. `Closed` is the last event: the o
 The rule nobody may break: a request is registered before its bytes can leave, and its context comes back exactly
 once: in Answered, in TimedOut or from `abandon`; one that timed out may come once more, in Late. A sequence number is
 never used again while its answer may still come.
+
+It has over 400 lines because every transition reads the same window and the same timers.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -105,17 +108,22 @@ class Closed(msgspec.Struct, gc=False):
     reason: str
 
 
+Tap = Callable[[Pdu, bool], None]
 Event = Bound | BindRefused | Answered | TimedOut | Late | Delivered | PeerUnbinds | Closed
 
 
 class Session:
     """One connection's worth of SMPP, seen from the ESME."""
 
-    def __init__(self, *, window: int = 10, timers: Timers | None = None, sequence: int = 0) -> None:
+    def __init__(
+        self, *, window: int = 10, timers: Timers | None = None, sequence: int = 0, tap: Tap | None = None
+    ) -> None:
         self.state = State.OPEN
         self.window = window
         #: Why it closed, when it did.
         self.reason = ""
+        #: Called with each PDU, and whether it is sent, while somebody watches.
+        self.tap = tap
         self._timers = timers or Timers()
         self._framer = Framer()
         self._sequence = sequence
@@ -159,7 +167,7 @@ class Session:
         self._phase_deadline = now + self._timers.bind
         self._bind_sequence = pdu.sequence = self._next_sequence()
         self._bind_transmits = not isinstance(pdu, p.BindReceiver)
-        self._out.append(pdu.encode())
+        self._put(pdu)
 
     def submit(self, pdu: p.SubmitSm | p.DataSm, context: Any, now: float) -> None:
         """Send a message; `context` comes back with its end. Only while there is room. Raises PduError unsent."""
@@ -169,12 +177,14 @@ class Session:
         self._submitted += 1
         self._pending[pdu.sequence] = (now + self._timers.response, context, self._submitted)
         self._out.append(encoded)
+        if self.tap is not None:
+            self.tap(pdu, True)
 
     def respond(self, pdu: p.DeliverSm | p.DataSm, status: int = 0) -> None:
         """Answer a Delivered."""
         kind = p.DeliverSmResp if isinstance(pdu, p.DeliverSm) else p.DataSmResp
         if self.state is not State.CLOSED:
-            self._out.append(kind(pdu.sequence, status, "").encode())
+            self._put(kind(pdu.sequence, status, ""))
 
     def drain(self) -> None:
         """Submit nothing more; answers still come in."""
@@ -187,7 +197,7 @@ class Session:
             self.state = State.UNBINDING
             self._phase_deadline = now + self._timers.unbind
             self._unbind_sequence = self._next_sequence()
-            self._out.append(p.Unbind(self._unbind_sequence).encode())
+            self._put(p.Unbind(self._unbind_sequence))
 
     def take(self) -> bytes:
         """Everything that is to be written now. From here on, its submits count as written."""
@@ -228,6 +238,8 @@ class Session:
             except PduError as error:
                 self._undecodable(error)
                 continue
+            if self.tap is not None:
+                self.tap(pdu, False)
             # In the order of how often they come.
             if isinstance(pdu, p.SubmitSmResp | p.DataSmResp):
                 self._answered(pdu, events)
@@ -238,7 +250,7 @@ class Session:
             if self.state is State.CLOSED:
                 return events
         if framer.broken is not None:
-            self._out.append(p.GenericNack(0, framer.broken.status).encode())
+            self._put(p.GenericNack(0, framer.broken.status))
             self._close(f"lost framing: {framer.broken}", events)
         elif self._peer_unbind is not None and not self._pending:
             self._follow_unbind(events)
@@ -273,7 +285,7 @@ class Session:
         elif self.state is State.BOUND and self._enquired == _NEVER and now >= self._heard + self._timers.enquire:
             self._enquired = now
             self._enquire_sequence = self._next_sequence()
-            self._out.append(p.EnquireLink(self._enquire_sequence).encode())
+            self._put(p.EnquireLink(self._enquire_sequence))
         return events
 
     @property
@@ -292,6 +304,11 @@ class Session:
         return soonest
 
     # -- helpers -------------------------------------------------------------------------------------------------------
+
+    def _put(self, pdu: Pdu) -> None:
+        self._out.append(pdu.encode())
+        if self.tap is not None:
+            self.tap(pdu, True)
 
     def _next_sequence(self) -> int:
         while True:
@@ -329,7 +346,7 @@ class Session:
 
     def _other(self, pdu: Pdu, now: float, events: list[Event]) -> None:
         if isinstance(pdu, p.EnquireLink):
-            self._out.append(p.EnquireLinkResp(pdu.sequence).encode())
+            self._put(p.EnquireLinkResp(pdu.sequence))
         elif isinstance(pdu, p.GenericNack):
             self._nacked(pdu, events)
         elif isinstance(pdu, p.BindResponse):
@@ -344,7 +361,7 @@ class Session:
             if self.state is State.UNBINDING:
                 self._close("unbound", events)
         elif not pdu.command & p.RESPONSE and not isinstance(pdu, p.AlertNotification | p.Outbind):
-            self._out.append(p.GenericNack(pdu.sequence, 0x03).encode())
+            self._put(p.GenericNack(pdu.sequence, 0x03))
 
     def _bind_answered(self, status: int, system_id: str, events: list[Event]) -> None:
         self._phase_deadline = _NEVER
@@ -371,15 +388,15 @@ class Session:
         if error.command & p.RESPONSE:
             return  # never answer an answer
         if error.command == p.Command.DELIVER_SM:
-            self._out.append(p.DeliverSmResp(error.sequence, 0x66, "").encode())
+            self._put(p.DeliverSmResp(error.sequence, 0x66, ""))
         elif error.command == p.Command.DATA_SM:
-            self._out.append(p.DataSmResp(error.sequence, 0x66, "").encode())
+            self._put(p.DataSmResp(error.sequence, 0x66, ""))
         else:
-            self._out.append(p.GenericNack(error.sequence, error.status).encode())
+            self._put(p.GenericNack(error.sequence, error.status))
 
     def _follow_unbind(self, events: list[Event]) -> None:
         assert self._peer_unbind is not None
-        self._out.append(p.UnbindResp(self._peer_unbind).encode())
+        self._put(p.UnbindResp(self._peer_unbind))
         self._close("the peer unbound", events)
 
     def _close(self, reason: str, events: list[Event]) -> None:

@@ -1,0 +1,127 @@
+"""Watching a supplier's wire: an operator asks for minutes, workers write what goes over it, and the last is read.
+
+    begin ──► supplier_watches ──► each worker's look of a second ──► a batch a second into supplier_pdus ──► seen
+
+Nothing is kept, and nothing is asked, for a message while nobody watches: workers read who is watched in a statement
+that they run every second anyway. The rule nobody may break: what is written here was masked by its connector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Who
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.base.ids import uuid7
+from heliograph.sms.dispatch import suppliers
+from heliograph.suppliers import kinds
+from heliograph.suppliers.contract import LAST, Connector, Exchanged, Watchable
+
+#: The longest watch.
+LONGEST = timedelta(minutes=15)
+#: For how long they can be read; then retention deletes them.
+KEPT = timedelta(hours=1)
+
+#: In the list of a SELECT: the suppliers that are watched now.
+WATCHED = "ARRAY(SELECT supplier_id FROM supplier_watches WHERE until > now())"
+
+BEGIN = """
+INSERT INTO supplier_watches (supplier_id, until) VALUES ($1, now() + $2)
+ON CONFLICT (supplier_id) DO UPDATE SET until = excluded.until
+RETURNING until
+"""
+TURN = "SELECT supplier_id FROM supplier_watches WHERE supplier_id = ANY ($1) ORDER BY supplier_id FOR UPDATE"
+KEEP = """
+INSERT INTO supplier_pdus (supplier_id, id, at, is_sent, command, sequence, status, fields)
+SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $4::boolean[], $5::text[], $6::bigint[], $7::text[],
+                     $8::text[])
+"""
+CUT = f"""
+DELETE FROM supplier_pdus USING (
+    SELECT supplier_id, id, row_number() OVER (PARTITION BY supplier_id ORDER BY id DESC) AS n
+      FROM supplier_pdus WHERE supplier_id = ANY ($1)) known
+ WHERE supplier_pdus.supplier_id = known.supplier_id AND supplier_pdus.id = known.id AND known.n > {LAST}
+"""
+DELETE = """
+DELETE FROM supplier_pdus WHERE (supplier_id, id) IN (SELECT supplier_id, id FROM supplier_pdus WHERE at < $1 LIMIT $2)
+"""
+UNTIL = "SELECT until FROM supplier_watches WHERE supplier_id = $1 AND until > now()"
+SEEN = f"""
+SELECT id, at, is_sent, command, sequence, status, fields FROM supplier_pdus WHERE supplier_id = $1
+ ORDER BY id DESC LIMIT {LAST}
+"""
+
+
+class Kept(Exchanged, frozen=True):
+    """An exchange as it is stored; ids grow."""
+
+    id: UUID
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What is known of a supplier's wire; `until`: when its watch ends, None: nobody watches it."""
+
+    until: datetime | None
+    #: Newest first, at most LAST, of the last hour.
+    kept: list[Kept]
+
+
+async def begin(conn: Connection, *, supplier: str, lasts: timedelta, by: Who) -> tuple[UUID, datetime]:
+    """Watch a supplier, by name or id, from now on; a watch that lasts already ends when this one does.
+
+    Returns its id, and when the watch ends. Raises NotFound, and Invalid (minutes, supplier).
+    """
+    if not timedelta() < lasts <= LONGEST:
+        raise Invalid(("minutes", "range", f"minutes must be 1 to {LONGEST // timedelta(minutes=1)}"))
+    async with conn.transaction():
+        one = await suppliers.lock(conn, supplier=supplier)
+        if one.kind not in kinds.WATCHED:
+            raise Invalid(
+                ("supplier", "kind", f"the supplier {one.name} is no SMPP account: only those can be watched")
+            )
+        until: datetime = await conn.fetchval(BEGIN, one.id, lasts)
+        told = {"seconds": int(lasts.total_seconds())}
+        await audit.record(conn, by, "supplier.watched", object_id=one.id, name=one.name, after=told)
+    return one.id, until
+
+
+async def exchange(conn: Connection, connectors: Mapping[UUID, Connector], watched: Collection[UUID]) -> None:
+    """A worker's part, once a second: keep what those of its connectors say that are watched, and begin and end it."""
+    taken: list[tuple[UUID, Exchanged]] = []
+    for id, connector in connectors.items():
+        if isinstance(connector, Watchable):
+            taken += [(id, one) for one in connector.exchanged()]
+            connector.watch(id in watched)
+    if taken:
+        await keep(conn, taken)
+
+
+async def keep(conn: Connection, taken: list[tuple[UUID, Exchanged]]) -> None:
+    """Store exchanges, of each supplier in their order, and forget all but the last of each. One worker at a time."""
+    of = sorted({id for id, _ in taken})
+    rows = [
+        (id, uuid7(), one.at, one.is_sent, one.command, one.sequence, one.status, _json(one.fields))
+        for id, one in taken
+    ]
+    async with conn.transaction():
+        await conn.execute(TURN, of)
+        await conn.execute(KEEP, *(list(column) for column in zip(*rows, strict=True)))
+        await conn.execute(CUT, of)
+
+
+async def seen(conn: Connection, supplier_id: UUID) -> Seen:
+    """Whether a supplier is watched, and what was kept of its wire."""
+    until = await conn.fetchval(UNTIL, supplier_id)
+    rows = await conn.fetch(SEEN, supplier_id)
+    return Seen(until, [Kept(**dict(row) | {"fields": msgspec.json.decode(row["fields"])}) for row in rows])
+
+
+def _json(fields: dict[str, Any]) -> str:
+    return msgspec.json.encode(fields).decode()

@@ -1,0 +1,101 @@
+"""The last PDUs of an account while somebody watches it, with what may be shown of them.
+
+The rule nobody may break: only fields that are listed here are shown. A number is cut to its last four digits, a text
+is its length and its data_coding, and a password is never read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import datetime
+from typing import Any
+
+from heliograph.base import phones
+from heliograph.base.database import clock
+from heliograph.suppliers.contract import LAST, Exchanged
+from heliograph.suppliers.smpp.codec import pdu as p
+from heliograph.suppliers.smpp.codec.pdu import Pdu, Tag
+from heliograph.suppliers.smpp.codec.statuses import name_of
+
+#: The longest of the texts that are shown as they are: ids of messages, names of accounts and senders (SMPP 3.4 §5.2).
+MOST = 65
+#: An address with so many digits is a number, and cut; shorter ones are short codes.
+NUMBER = 5
+#: TLVs whose value is shown; of others only their tags.
+_TLVS = {
+    Tag.RECEIPTED_MESSAGE_ID: "receipted_message_id",
+    Tag.MESSAGE_STATE: "message_state",
+    Tag.NETWORK_ERROR_CODE: "network_error_code",
+    Tag.SAR_MSG_REF_NUM: "sar_msg_ref_num",
+    Tag.SAR_TOTAL_SEGMENTS: "sar_total_segments",
+    Tag.SAR_SEGMENT_SEQNUM: "sar_segment_seqnum",
+}
+
+
+class Tap:
+    """Is called with each PDU of an account's sessions, and keeps the last ones until they are taken."""
+
+    def __init__(self) -> None:
+        self._last: deque[tuple[datetime, Pdu, bool]] = deque(maxlen=LAST)
+
+    def __call__(self, pdu: Pdu, is_sent: bool) -> None:
+        self._last.append((clock.now(), pdu, is_sent))
+
+    def take(self) -> list[Exchanged]:
+        """What came since the last call, oldest first, at most LAST."""
+        taken = list(self._last)
+        self._last.clear()
+        return [
+            Exchanged(
+                at=at,
+                is_sent=is_sent,
+                command=_COMMANDS.get(pdu.command, f"0x{pdu.command:08X}"),
+                sequence=pdu.sequence,
+                status=f"0x{pdu.status:08X} {name_of(pdu.status)}" if pdu.status else "",
+                fields=masked(pdu),
+            )
+            for at, pdu, is_sent in taken
+        ]
+
+
+def masked(pdu: Pdu) -> dict[str, Any]:
+    """The fields of a PDU that may be shown, in their order; those that are empty are left out."""
+    found: dict[str, Any] = {}
+    if isinstance(pdu, p.Bind | p.BindResponse):
+        found["system_id"] = _plain(pdu.system_id or "")
+    elif isinstance(pdu, p.MessageResponse):
+        found["message_id"] = _plain(pdu.message_id or "")
+    elif isinstance(pdu, p.SubmitSm | p.DeliverSm | p.DataSm):
+        found |= {
+            "source_addr": _address(pdu.source_addr),
+            "destination_addr": _address(pdu.destination_addr),
+            "esm_class": f"0x{pdu.esm_class:02X}",
+            "registered_delivery": f"0x{pdu.registered_delivery:02X}",
+            "data_coding": f"0x{pdu.data_coding:02X}",
+            "octets": len(pdu.payload),
+        }
+    tlvs = getattr(pdu, "tlvs", {})
+    found |= {name: _value(tag, tlvs[tag]) for tag, name in _TLVS.items() if tag in tlvs}
+    found["other_tlvs"] = " ".join(f"0x{tag:04X}" for tag in tlvs if tag not in _TLVS)
+    return {name: value for name, value in found.items() if value != ""}
+
+
+def _address(text: str) -> str:
+    """A number as its last four digits; a short code or a name as it is."""
+    digits = "".join(one for one in text if one.isdigit())
+    return phones.masked(digits) if len(digits) >= NUMBER else _plain(text)
+
+
+def _plain(text: str) -> str:
+    return "".join(one if one.isprintable() else "·" for one in text[:MOST])
+
+
+def _value(tag: int, value: bytes) -> str:
+    if tag == Tag.RECEIPTED_MESSAGE_ID:
+        return _plain(value.rstrip(b"\0").decode("latin-1"))
+    # A number of at most four octets (§5.3.2); what is longer is none, and not shown.
+    return f"0x{value.hex().upper()}" if len(value) <= 4 else f"({len(value)})"
+
+
+_REQUESTS = {value: name.lower() for name, value in vars(p.Command).items() if not name.startswith("_")}
+_COMMANDS = {value | p.RESPONSE: f"{name}_resp" for value, name in _REQUESTS.items()} | _REQUESTS

@@ -1,0 +1,170 @@
+"""An operator watches a supplier: a real connector, a real SMSC, a real database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from heliograph.base.actor import SYSTEM
+from heliograph.base.crypto import derive_key
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Pool
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid7
+from heliograph.simulators.smsc.options import SmscOptions
+from heliograph.simulators.smsc.simulator import Smsc
+from heliograph.sms.dispatch import suppliers
+from heliograph.sms.dispatch.supplier_pool import SupplierPool
+from heliograph.sms.watched import pdus
+from heliograph.suppliers.contract import LAST, Account, Exchanged, Submission
+from heliograph.suppliers.smpp import connector as smpp
+from heliograph.suppliers.smpp.connector import SmppConnector
+from tests.processes import until_true
+
+KEY = derive_key("a secret key of a test installation", "suppliers")
+TEXT, TO, PASSWORD = "Hello Zacarias", "258841234567", "geheim"
+
+
+async def _add(pool: Pool, **values: Any) -> UUID:
+    async with pool.acquire() as conn:
+        return await suppliers.add(
+            conn, KEY, **{"name": "main", "kind": "smpp", "settings": {}, "secret": PASSWORD} | values
+        )
+
+
+async def test_what_goes_over_the_wire_is_seen_while_it_is_watched(pool: Pool) -> None:
+    smsc = Smsc(SmscOptions(port=0, systems={"esme": PASSWORD}))
+    await smsc.start()
+    settings = {"host": "127.0.0.1", "port": smsc.port, "system_id": "esme", "tls": False}
+    id = await _add(pool, settings=settings)
+    outcomes: list[Any] = []
+
+    async def received(_: UUID, __: Sequence[Any]) -> None:
+        """What it reports does not matter here."""
+
+    worker = uuid7()
+    await pool.execute("INSERT INTO workers VALUES ($1, 'w', now(), now())", worker)
+    fleet = SupplierPool(
+        pool,
+        worker,
+        factories={"smpp": smpp.connect},
+        account=lambda one: Account(one.id, one.settings, suppliers.open_secret(KEY, one)),
+        on_outcome=lambda *told: outcomes.append(told),
+        on_receipts=received,
+        on_inbound=received,
+    )
+
+    def connector() -> SmppConnector:
+        found = fleet.accounts()[id].connector
+        assert isinstance(found, SmppConnector)
+        return found
+
+    async def bound() -> bool:
+        await fleet.refresh(grace=1.0)
+        return connector().health().sessions == 1
+
+    async def send() -> None:
+        known = len(outcomes)
+        connector().submit(Submission(uuid7(), 1, TO, "ACME", TEXT, "gsm7", 1))
+
+        async def ended() -> bool:
+            return len(outcomes) > known
+
+        await until_true(ended)
+
+    def taps() -> set[bool]:
+        return {
+            link.connection.session.tap is not None
+            for session in connector()._sessions
+            for link in session
+            if link.connection is not None
+        }
+
+    await fleet.start()
+    try:
+        await until_true(bound)
+        await send()
+        await fleet.refresh(grace=1.0)
+        # Nobody watches: nothing is kept, and sessions have nobody to tell.
+        assert (await pool.fetchval("SELECT count(*) FROM supplier_pdus"), taps()) == (0, {False})
+
+        async with pool.acquire() as conn:
+            found, until = await pdus.begin(conn, supplier="main", lasts=timedelta(minutes=5), by=SYSTEM)
+        assert found == id
+        await fleet.refresh(grace=1.0)
+        assert taps() == {True}
+        await send()
+
+        async def is_kept() -> bool:
+            await fleet.refresh(grace=1.0)
+            async with pool.acquire() as conn:
+                commands = {one.command for one in (await pdus.seen(conn, id)).kept}
+            return {"submit_sm", "submit_sm_resp"} <= commands
+
+        await until_true(is_kept)
+        async with pool.acquire() as conn:
+            seen = await pdus.seen(conn, id)
+        assert seen.until == until
+        submit = next(one for one in seen.kept if one.command == "submit_sm")
+        answer = next(one for one in seen.kept if one.command == "submit_sm_resp")
+        assert (submit.is_sent, submit.fields["destination_addr"], submit.fields["source_addr"]) == (
+            True,
+            "…4567",
+            "ACME",
+        )
+        assert submit.fields["octets"] == len(TEXT)
+        assert (answer.is_sent, answer.sequence, answer.status) == (False, submit.sequence, "")
+        assert answer.fields["message_id"]
+        assert [one.id for one in seen.kept] == sorted((one.id for one in seen.kept), reverse=True)
+        stored = str(await pool.fetch("SELECT * FROM supplier_pdus"))
+        for secret in (TO, "Zacarias", PASSWORD):
+            assert secret not in stored
+
+        # It ends: so does the cost.
+        await pool.execute("UPDATE supplier_watches SET until = now() - interval '1 second'")
+        await fleet.refresh(grace=1.0)
+        assert taps() == {False}
+        await pool.execute("DELETE FROM supplier_pdus")
+        await send()
+        await fleet.refresh(grace=1.0)
+        assert await pool.fetchval("SELECT count(*) FROM supplier_pdus") == 0
+    finally:
+        await fleet.stop(grace=0.5)
+        await smsc.stop()
+
+
+async def test_the_last_of_each_supplier_are_kept_for_an_hour(pool: Pool) -> None:
+    one, two = await _add(pool), await _add(pool, name="other")
+
+    def made(sequence: int) -> Exchanged:
+        return Exchanged(clock.now(), True, "enquire_link", sequence, "", {})
+
+    async with pool.acquire() as conn:
+        await pdus.keep(conn, [(two, made(7))])
+        for batch in range(3):
+            await pdus.keep(conn, [(one, made(batch * 150 + number)) for number in range(150)])
+        kept = (await pdus.seen(conn, one)).kept
+        assert [found.sequence for found in kept] == list(range(449, 449 - LAST, -1))
+        assert [found.sequence for found in (await pdus.seen(conn, two)).kept] == [7]
+        assert await conn.fetchval("SELECT count(*) FROM supplier_pdus") == LAST + 1
+        now = await conn.fetchval("SELECT now()")
+        await conn.execute("UPDATE supplier_pdus SET at = $1 WHERE supplier_id = $2", now - 2 * pdus.KEPT, one)
+        await conn.execute(pdus.DELETE, now - pdus.KEPT, 5000)
+        assert await conn.fetchval("SELECT count(*) FROM supplier_pdus") == 1
+
+
+async def test_a_watch_that_cannot_be_is_refused_by_name(pool: Pool) -> None:
+    await _add(pool, name="web", kind="twilio")
+    await _add(pool)
+    async with pool.acquire() as conn:
+        with pytest.raises(NotFound):
+            await pdus.begin(conn, supplier="nobody", lasts=timedelta(minutes=1), by=SYSTEM)
+        for name, minutes, field in (("web", 1, "supplier"), ("main", 0, "minutes"), ("main", 16, "minutes")):
+            with pytest.raises(Invalid, match=field):
+                await pdus.begin(conn, supplier=name, lasts=timedelta(minutes=minutes), by=SYSTEM)
+    assert await pool.fetchval("SELECT count(*) FROM supplier_watches") == 0
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'supplier.watched'") == 0
