@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import urllib.parse
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -61,18 +63,16 @@ async def test_a_changed_password_is_read_from_its_file(role: Role) -> None:
         assert await pool.fetchval("SELECT current_user") == role.name
         await role.become("second")
         # Between the two changes the database cannot be used, which clients are told with 503.
-        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)) as refused:
-            while True:
-                await pool.fetchval("SELECT 1")
-        assert is_down(refused.value)
-        with pytest.raises(asyncpg.InvalidPasswordError) as wrong:
-            await pool.fetchval("SELECT 1")
-        assert is_down(wrong.value)
+        # A connection that the server ends amid a statement says so in one of many ways, before a new one is refused.
+        said: list[Any] = []
+        while not said or not isinstance(said[-1], asyncpg.InvalidPasswordError):
+            said += await asyncio.gather(pool.fetchval("SELECT 1"), return_exceptions=True)
+            assert all(is_down(one) for one in said if isinstance(one, BaseException))
         role.file.write_text(role.url("second"))
         with capture_logs() as logs:
             assert await pool.fetchval("SELECT current_user") == role.name
-        (said,) = [one for one in logs if one["event"] == "database URL changed"]
-        assert "second" not in str(said)
+        (told,) = [one for one in logs if one["event"] == "database URL changed"]
+        assert "second" not in str(told)
         # A file that is being written, or that is wrong, changes nothing.
         for text in ("", "mysql://x", "postgresql://host/db?sslmode=nonsense"):
             role.file.write_text(text)
