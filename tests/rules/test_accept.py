@@ -183,7 +183,7 @@ async def test_a_202_is_message_text_queue_row_ledger_row_and_record(acceptor: A
         "client_reference": 'a"b',
         "request_id": "r-1",
     }
-    assert abs(time_of(id) - row["accepted_at"]) < timedelta(seconds=1)
+    assert abs(time_of(id) - row["accepted_at"]) < timedelta(seconds=30)
     assert await pool.fetchval("SELECT body FROM messages WHERE id = $1", id) == "olá €"
     work = await pool.fetchrow("SELECT * FROM queue WHERE id = $1", id)
     assert work is not None
