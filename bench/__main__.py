@@ -23,6 +23,7 @@ from bench.http_way import http_way
 from bench.idle import idle
 from bench.kannel import kannel
 from bench.memory import memory
+from bench.overhead import overhead
 from bench.routing import routing
 from bench.stage import BenchError, Stage, real_disk, stage
 from bench.start import start
@@ -42,6 +43,7 @@ SECTIONS: dict[str, Callable[[Stage, Report, Lengths], Awaitable[None]]] = {
     "claims": claims,
     "routing": routing,
     "way": way,
+    "overhead": overhead,
     "http": http_way,
     "kannel": kannel,
     "backlog": backlog,

@@ -36,6 +36,7 @@ BUDGETS = {
     "way_http_ratio": Budget(0.6, 0.8),
     "way_kannel": Budget(1.9, 2.5),
     "way_processor": Budget(260, 200, at_most=True),
+    "overhead": Budget(2, 1, at_most=True),
     "way_wal": Budget(4_500, 3_500, at_most=True),
     "idle_commits": Budget(8, 4, at_most=True),
     "backlog_plain": Budget(12_000, 17_000),

@@ -118,30 +118,32 @@ UPDATE quotas SET used = had.count
  WHERE had.organization_id = quotas.organization_id
 """,
     "reconciliation": f"""
-INSERT INTO reconciliation (day, hour, supplier_id, country, network, what, count, segments, to_receipt)
-SELECT (at AT TIME ZONE 'UTC')::date, {HOUR}, supplier_id, 'MZ', '643-01', what, count(*), count(*), '{{}}'
+INSERT INTO reconciliation (day, hour, supplier_id, country, network, what, currency, count, segments, charged,
+                            to_receipt)
+SELECT (at AT TIME ZONE 'UTC')::date, {HOUR}, supplier_id, 'MZ', '643-01', what, 'EUR', count(*), count(*),
+       count(*) * 20000, '{{}}'
   FROM bench_ids, LATERAL (VALUES ('accepted'), (CASE WHEN failed THEN 'undelivered' ELSE 'delivered' END)) AS of (what)
 
  GROUP BY 1, 2, 3, 6
 """,
     "reconciliation_days": """
-INSERT INTO reconciliation_days (day, supplier_id, country, what, count, segments, to_receipt)
-SELECT day, supplier_id, country, what, sum(count), sum(segments), histogram_sum(to_receipt)
-  FROM reconciliation GROUP BY 1, 2, 3, 4
+INSERT INTO reconciliation_days (day, supplier_id, country, what, currency, count, segments, charged, to_receipt)
+SELECT day, supplier_id, country, what, currency, sum(count), sum(segments), sum(charged), histogram_sum(to_receipt)
+  FROM reconciliation GROUP BY 1, 2, 3, 4, 5
 """,
     "margins": """
-INSERT INTO margins (organization_id, day, supplier_id, country, network, price_currency, cost_currency, messages,
-                     segments, price, cost)
-SELECT organization_id, (at AT TIME ZONE 'UTC')::date, supplier_id, 'MZ', '643-01', 'EUR', 'EUR', count(*), count(*),
-       count(*) * 30000, count(*) * 20000
+INSERT INTO margins (organization_id, day, supplier_id, country, network, route, price_currency, cost_currency,
+                     messages, segments, price, cost)
+SELECT organization_id, (at AT TIME ZONE 'UTC')::date, supplier_id, 'MZ', '643-01', 'main', 'EUR', 'EUR', count(*),
+       count(*), count(*) * 30000, count(*) * 20000
   FROM bench_ids GROUP BY 1, 2, 3
 """,
     "margin_days": """
-INSERT INTO margin_days (day, supplier_id, country, network, price_currency, cost_currency, messages, segments, price,
-                         cost)
-SELECT day, supplier_id, country, network, price_currency, cost_currency, sum(messages), sum(segments), sum(price),
-       sum(cost)
-  FROM margins GROUP BY 1, 2, 3, 4, 5, 6
+INSERT INTO margin_days (day, supplier_id, country, network, route, price_currency, cost_currency, messages, segments,
+                         price, cost)
+SELECT day, supplier_id, country, network, route, price_currency, cost_currency, sum(messages), sum(segments),
+       sum(price), sum(cost)
+  FROM margins GROUP BY 1, 2, 3, 4, 5, 6, 7
 """,
     "margin_organizations": """
 INSERT INTO margin_organizations (organization_id, day, price_currency, cost_currency, messages, segments, price, cost)
@@ -204,6 +206,10 @@ SELECT organization_id, id, 'Person ' || n, '+25884' || lpad((n % 10000000)::tex
        ARRAY[CASE n % 20 WHEN 0 THEN 'vip' ELSE 'all' END], at, at, at
   FROM bench_ids WHERE n < :amount * {CONTACTS}
 """,
+    "contact_last_messages": f"""
+INSERT INTO contact_last_messages (organization_id, mode, contact_id, message_id)
+SELECT organization_id, 'live', id, id FROM bench_ids WHERE n < :amount * {CONTACTS}
+""",
     "contact_tags": f"""
 INSERT INTO contact_tags (organization_id, tag, contact_id)
 SELECT organization_id, CASE n % 20 WHEN 0 THEN 'vip' ELSE 'all' END, id
@@ -213,6 +219,11 @@ SELECT organization_id, CASE n % 20 WHEN 0 THEN 'vip' ELSE 'all' END, id
     "opt_outs": f"""
 INSERT INTO opt_outs (organization_id, recipient, since, source)
 SELECT organization_id, '+25885' || lpad((n % 10000000)::text, 7, '0'), at, 'keyword'
+  FROM bench_ids WHERE n < :amount * {CONTACTS} AND n % 37 = 0
+""",
+    "consent_history": f"""
+INSERT INTO consent_history (organization_id, id, recipient, said, at, source, keyword)
+SELECT organization_id, id, '+25885' || lpad((n % 10000000)::text, 7, '0'), 'out', at, 'keyword', 'stop'
   FROM bench_ids WHERE n < :amount * {CONTACTS} AND n % 37 = 0
 """,
     "campaigns": """
@@ -246,6 +257,29 @@ SELECT organization_id, id, 'sms', organization_id, '+25884' || lpad((n % 100000
 INSERT INTO audit_log (id, organization_id, at, who, who_name, action, object_id, object_name)
 SELECT event_id, organization_id, at, 'key', 'production', 'contact.change', id::text, 'Person ' || n
   FROM bench_ids WHERE n % {round(1 / AUDITED)} = 0
+""",
+    "findings": """
+INSERT INTO findings (id, name, state, told, detail, since, over_at)
+SELECT gen_random_uuid(), 'supplier supplier-' || n % 50, 'failed', '"supplier"', '"no session bound"', now() - at,
+       CASE WHEN n > 5 THEN now() - at + interval '5 minutes' END
+  FROM generate_series(1, 500) AS n, LATERAL (SELECT n * interval '1 hour' AS at) AS long
+""",
+    "database_sizes": """
+INSERT INTO database_sizes (day, bytes, free)
+SELECT (now() AT TIME ZONE 'UTC')::date - n, 100000000000 - n * 1000000000::bigint, 100000000000
+  FROM generate_series(0, 60) AS n
+""",
+    "supplier_hours": """
+INSERT INTO supplier_hours (supplier_id, hour, in_flight, room, answers)
+SELECT suppliers.id, date_trunc('hour', now(), 'UTC') - n * interval '1 hour', 4000, 36000,
+       array_fill(20::bigint, ARRAY[32])
+  FROM suppliers, generate_series(0, 740) AS n
+""",
+    "web_processes": """
+INSERT INTO web_processes (id, name, started_at, seen_at, version, memory, metrics, accepting)
+SELECT gen_random_uuid(), 'web-' || n, now(), now() + interval '1 hour', '0.1.0', 100000000, '',
+       array_fill(10::bigint, ARRAY[32])
+  FROM generate_series(1, 8) AS n
 """,
     "whatsapp_accounts": """
 WITH app AS (

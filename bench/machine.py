@@ -33,8 +33,13 @@ def facts(place: Path) -> list[tuple[str, str]]:
 
 
 def _python() -> str:
-    """Its version, and whether its build leaves out what the builds of most distributions have."""
-    plain = "--enable-optimizations" not in (sysconfig.get_config_var("CONFIG_ARGS") or "--enable-optimizations")
+    """Its version, and whether its build leaves out what the builds of most distributions have.
+
+    Distributions optimize in a build of their own, and record the arguments of another: Debian's does not name it, and
+    runs a fifth faster than the same version built without.
+    """
+    arguments = sysconfig.get_config_var("CONFIG_ARGS") or "--enable-optimizations"
+    plain = "--enable-optimizations" not in arguments and sys.base_prefix != "/usr"
     return platform.python_version() + (" built without profile-guided optimization" if plain else "")
 
 

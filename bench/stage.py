@@ -117,6 +117,8 @@ class Stage:
         self._secret_key = secrets.token_urlsafe(48)
         #: Share of the machine that others used during each window.
         self.others: list[float] = []
+        #: Settings of processes that are started from now on, on top of the usual ones.
+        self.settings: dict[str, str] = {}
         #: Arguments of Python before `-m`, by process: a profiler.
         self.profiled: dict[str, list[str]] = {}
 
@@ -429,6 +431,7 @@ class Stage:
             "HELIOGRAPH_RATE_MUTATIONS": str(PLENTY),
             "HELIOGRAPH_RATE_READS": str(PLENTY),
             "HELIOGRAPH_RATE_UNAUTHENTICATED": str(PLENTY),
+            **self.settings,
         }
 
 

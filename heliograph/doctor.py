@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, timedelta
@@ -19,11 +18,15 @@ from heliograph.base.database import url as database_url
 from heliograph.base.database.pool import Connection
 from heliograph.base.network import certificates, smtp
 from heliograph.base.network.smtp import Unsent
+from heliograph.base.process.heartbeat import GONE, IS_ALIVE
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import LATE, Check, Sentence, State, joined, kept, quoted, said
 from heliograph.base.standby.readers import Unread, reached
+from heliograph.health import database
+from heliograph.health.database import Room, Safety, Unseen
 from heliograph.mail.work import sender_of
 from heliograph.queue import holds as queue_holds
+from heliograph.queue.workers import WORKS
 from heliograph.sms import checks as sms
 from heliograph.sms.dispatch import routing
 from heliograph.whatsapp import checks as whatsapp
@@ -36,12 +39,8 @@ SKEW = 2.0
 SET_CLOCKS = said(
     "Synchronize both clocks by NTP. Until then retention is suspended, and a process that ends cannot start again."
 )
-#: A worker that has not been seen for longer is gone, seconds.
-WORKER_SEEN = 15.0
 #: A backup that is older than this is worth a warning.
 BACKUP_AGE = timedelta(hours=26)
-#: Without these, an answered message could be lost in a power cut.
-DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 #: A statement that does nothing takes less, seconds: the database is near, and messages need many of them. From HALTING
 #: on nothing works any more. The best of several counts, so that a busy moment is no outage.
 SLOW, HALTING, TRIES = 0.05, 0.25, 5
@@ -53,10 +52,34 @@ ENDING = timedelta(days=21)
 CHANNELS: tuple[Callable[[Connection, Settings], Awaitable[list[Check]]], ...] = (sms.look, whatsapp.look)
 
 
-async def examine(conn: Connection, settings: Settings, *, far: bool = True) -> list[Check]:
+async def compare(conn: Connection, settings: Settings) -> list[Check]:
+    """The checks that read thousands of messages: whoever looks often asks for them seldom."""
+    try:
+        return await sms.compare(conn, settings)
+    except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
+        return []  # `examine` says so
+
+
+async def examine(
+    conn: Connection,
+    settings: Settings,
+    *,
+    far: bool = True,
+    safety: Safety | None = None,
+    compared: list[Check] | None = None,
+) -> list[Check]:
     """The checks of the database and of everything recorded in it. Ends early if its tables are missing. `far`: also of
-    what answers elsewhere, which may take seconds."""
-    checks = [await _server(conn, settings), _encryption(settings.database_url), await _durable(conn), _clock()]
+    what answers elsewhere, which may take seconds. `safety` of the database and what `compare` found: asked here,
+    unless they are given."""
+    if safety is None:
+        safety = await database.safety(conn, settings)
+    checks = [
+        await _server(conn, settings),
+        _encryption(settings.database_url),
+        _durable(safety.off),
+        disk(safety.disk, settings),
+        _clock(),
+    ]
     try:
         pending = await migrate.pending(conn)
     except migrate.ForeignSchema as error:
@@ -73,9 +96,10 @@ async def examine(conn: Connection, settings: Settings, *, far: bool = True) -> 
     else:
         checks.append(Check(said("migrations"), "ok", said("none pending")))
     try:
-        looks = (_speed, _standby, disk, _certificates, _roles, _partitions, _workers, *CHANNELS, _queue, _backups)
-        for look in (*looks, *((_mail,) if far else ())):
+        looks = (_speed, _standby, _certificates, _roles, _partitions, _workers, *CHANNELS, _queue, _backups)
+        for look in (*looks, *((mail,) if far else ())):
             checks += await look(conn, settings)
+        checks += await compare(conn, settings) if compared is None else compared
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
         return checks  # the tables are not there yet, and that was said
     return checks
@@ -99,12 +123,11 @@ async def _server(conn: Connection, settings: Settings) -> Check:
     return Check(name, "ok", detail)
 
 
-async def _durable(conn: Connection) -> Check:
-    off = [name for name in DURABLE if await conn.fetchval("SELECT current_setting($1)", name) == "off"]
+def _durable(off: list[str]) -> Check:
     if off:
         remedy = said("Turn them on in postgresql.conf: without them, a crash can lose accepted messages.")
         return Check(said("durability"), "failed", said("%(names)s off", names=", ".join(off)), remedy)
-    return Check(said("durability"), "ok", said("%(names)s on", names=", ".join(DURABLE)))
+    return Check(said("durability"), "ok", said("%(names)s on", names=", ".join(database.DURABLE)))
 
 
 def _encryption(url: str) -> Check:
@@ -139,11 +162,11 @@ def _clock() -> Check:
     return Check(name, "ok", said("%(ms)s ms apart", ms=round(abs(ahead) * 1000)))
 
 
-async def _mail(conn: Connection, settings: Settings) -> list[Check]:
+async def mail(conn: Connection, settings: Settings) -> list[Check]:
     """Whether the mail server lets this service in; no mail is sent."""
     name, sender = said("mail"), sender_of(settings)
     if sender is None:
-        return [Check(name, "ok", said("no server is set: invitations and new passwords are links to hand on"))]
+        return [Check(name, "ok", said("no server is set: invitations and new passwords are links to pass on"))]
     server = smtp.parse(settings.smtp_url)
     where = f"{server.host}:{server.port}"
     try:
@@ -209,40 +232,28 @@ async def _speed(conn: Connection, settings: Settings) -> list[Check]:
     return [Check(name, "ok", said("a statement that does nothing takes %(ms)s ms", ms=round(best * 1000, 1)))]
 
 
-# Only some roles may ask where the data is, and a refusal would fill the server's log.
-PLACE = """
-SELECT CASE WHEN pg_has_role(current_user, 'pg_read_all_settings', 'MEMBER') THEN current_setting('data_directory') END
-"""
-
-
-async def disk(conn: Connection, settings: Settings) -> list[Check]:
-    """How much of the database's disk is free, where that is this machine's: by its data directory, else by that of its
-    socket, else by the root of this machine's files."""
-    names = [host.name for host in database_url.parse(settings.database_url).hosts]
-    if not all(database_url.is_local(name) for name in names):
-        return [Check(said("disk"), "ok", said("the database's disk is not seen from here"))]
-    place = await conn.fetchval(PLACE) or next((name for name in names if name.startswith("/")), "/")
-    try:
-        disk = shutil.disk_usage(place)
-    except OSError as error:
-        detail = said("%(place)s cannot be looked at: %(error)s", place=place, error=error.strerror or "")
-        return [Check(said("disk"), "warning", detail, said("Check its permissions."))]
-    percent = 100 * disk.free / disk.total
+def disk(room: Room | Unseen | None, settings: Settings) -> Check:
+    """How much of the database's disk is free, where that is this machine's."""
+    if isinstance(room, Unseen):
+        detail = said("%(place)s cannot be checked: %(error)s", place=room.place, error=room.reason)
+        return Check(said("disk"), "warning", detail, said("Check its permissions."))
+    if room is None:
+        return Check(said("disk"), "ok", said("the database's disk is not visible from here"))
     detail = said(
         "%(free)s GB of %(total)s GB are free at %(place)s (%(percent)s %%)",
-        free=round(disk.free / 1e9, 1),
-        total=round(disk.total / 1e9, 1),
-        place=place,
-        percent=round(percent),
+        free=round(room.free / 1e9, 1),
+        total=round(room.total / 1e9, 1),
+        place=room.place,
+        percent=round(room.percent),
     )
-    if percent < settings.disk_free_percent:
+    if room.percent < settings.disk_free_percent:
         remedy = said(
-            "Make room before it is full, which stops everything: a larger disk, fewer other files, or a shorter "
+            "Make room before it fills up, which stops everything: a larger disk, fewer other files, or a shorter "
             "HELIOGRAPH_TEXT_RETENTION_DAYS."
         )
-        state: State = "failed" if percent < settings.disk_free_percent / 10 else "warning"
-        return [Check(said("disk"), state, detail, remedy)]
-    return [Check(said("disk"), "ok", detail)]
+        state: State = "failed" if room.percent < settings.disk_free_percent / 10 else "warning"
+        return Check(said("disk"), state, detail, remedy)
+    return Check(said("disk"), "ok", detail)
 
 
 async def _certificates(conn: Connection, settings: Settings) -> list[Check]:
@@ -299,14 +310,14 @@ async def _partitions(conn: Connection, settings: Settings) -> list[Check]:
     return [Check(said("partitions"), "ok", said("this month's and next month's, today's and tomorrow's exist"))]
 
 
-WORKERS = """
-SELECT name, clock_ahead FROM workers WHERE seen_at > now() - make_interval(secs => $1) ORDER BY seen_at DESC
+WORKERS = f"""
+SELECT name, clock_ahead, {WORKS} AS works FROM workers WHERE {IS_ALIVE} ORDER BY seen_at DESC
 """
 
 
 async def _workers(conn: Connection, settings: Settings) -> list[Check]:
-    rows = await conn.fetch(WORKERS, WORKER_SEEN)
-    name, living = said("workers"), [row["name"] for row in rows]
+    rows = await conn.fetch(WORKERS)
+    name, living = said("workers"), [row["name"] for row in rows if row["works"]]
     skewed = [
         said("%(name)s by %(seconds)s s", name=row["name"], seconds=f"{row['clock_ahead']:+.0f}")
         for row in rows
@@ -317,14 +328,18 @@ async def _workers(conn: Connection, settings: Settings) -> list[Check]:
         return [Check(name, "failed", detail, SET_CLOCKS)]
     if living:
         return [Check(name, "ok", quoted(", ".join(living)))]
-    detail = said("none seen in the last %(seconds)s s", seconds=round(WORKER_SEEN))
+    if drained := [row["name"] for row in rows]:
+        detail = said("nothing is sent: %(names)s drained by an operator", names=", ".join(drained))
+        return [Check(name, "failed", detail, said("Run `heliograph workers resume NAME`, or start another worker."))]
+    detail = said("none seen in the last %(seconds)s s", seconds=round(GONE))
     return [Check(name, "failed", detail, said("Start `heliograph worker`."))]
 
 
 # With the traffic that makes a backup matter.
 BACKUPS = """
 SELECT max(taken_at), now() - max(taken_at), max(taken_at) FILTER (WHERE verified_at IS NOT NULL),
-       EXISTS (SELECT FROM suppliers WHERE NOT simulated AND state = 'active')
+       EXISTS (SELECT FROM suppliers WHERE NOT simulated AND state = 'active'),
+       (SELECT archive NOT IN ('', current_setting('cluster_name')) FROM backups ORDER BY taken_at DESC LIMIT 1)
   FROM backups
 """
 
@@ -332,18 +347,25 @@ SELECT max(taken_at), now() - max(taken_at), max(taken_at) FILTER (WHERE verifie
 async def _backups(conn: Connection, settings: Settings) -> list[Check]:
     row = await conn.fetchrow(BACKUPS)
     assert row is not None
-    last, age, verified, matters = row
+    last, age, verified, matters, earlier = row
     # Whoever runs a database on another machine may have it backed up by other means.
     matters = matters and all(
         database_url.is_local(one.name) for one in database_url.parse(settings.database_url).hosts
     )
     name, remedy = said("backups"), said("Take one with `heliograph backup take --to DIRECTORY`, every day.")
     if last is None:
-        return [Check(name, "warning", said("none was ever taken"), remedy)] if matters else []
+        return [Check(name, "warning", said("none has ever been taken"), remedy)] if matters else []
     if verified is None:
         detail = said("the last one is of %(at)s, none was verified", at=last)
     else:
         detail = said("the last one is of %(at)s, the last verified one of %(verified)s", at=last, verified=verified)
+    if earlier:
+        detail = said("the last one, of %(at)s, is from before the database was upgraded or restored", at=last)
+        remedy = said(
+            "Take one now with `heliograph backup take --to DIRECTORY`: WAL archived since continues no earlier"
+            " backup, so no point in time since can be restored."
+        )
+        return [Check(name, "warning", detail, remedy)]
     if matters and age > BACKUP_AGE:
         return [Check(name, "warning", detail, remedy)]
     return [Check(name, "ok", detail)]

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.accounts import idempotency, text_keys
+from heliograph.accounts import idempotency
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.crypto import Key, Unsealable, seal, unseal
@@ -23,6 +23,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
 from heliograph.mail import outbox
 from heliograph.people import factors
+from heliograph.sealing import text_keys
 from heliograph.sms.callbacks import intake as sms_intake
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.lookups import accounts as lookups

@@ -21,10 +21,11 @@ from functools import partial
 from math import ceil
 
 import msgspec
+import structlog
 import uvloop
 
-from heliograph import requests
-from heliograph.accounts import idempotency, text_keys
+from heliograph import doctor, requests
+from heliograph.accounts import idempotency
 from heliograph.accounts.installation import Current
 from heliograph.accounts.keyring import Keyring
 from heliograph.api.callbacks import sms as sms_callbacks
@@ -46,7 +47,7 @@ from heliograph.audit.failures import Failures
 from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock, pulse
 from heliograph.base.database.pool import Pool, open_pool
-from heliograph.base.process import crash, signals
+from heliograph.base.process import crash, heartbeat, memory, signals
 from heliograph.base.process.measures import Gauge
 from heliograph.base.process.settings import Settings, current
 from heliograph.base.standby.readers import Readers
@@ -54,6 +55,7 @@ from heliograph.console import places as console_places
 from heliograph.console.table import TABLE as CONSOLE_TABLE
 from heliograph.dashboard import places
 from heliograph.dashboard.table import TABLE
+from heliograph.health import findings, webs
 from heliograph.http.proxies import TrustedProxies
 from heliograph.http.server.asgi import Asgi
 from heliograph.http.server.exchange import Service
@@ -66,8 +68,10 @@ from heliograph.pages.realms import CONSOLE, DASHBOARD
 from heliograph.pages.requests import Services as PageServices
 from heliograph.people import factors, sessions
 from heliograph.people.operators import sessions as operator_sessions
-from heliograph.people.session_book import SessionBook
+from heliograph.people.session_keeping.book import SessionBook
+from heliograph.queue import timers
 from heliograph.queue.runner import announce
+from heliograph.sealing import text_keys
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.callbacks.intake import SupplierCallbacks
 from heliograph.webhooks import endpoints
@@ -75,6 +79,8 @@ from heliograph.whatsapp.accepting.accept import Acceptor as WhatsAppAcceptor
 from heliograph.whatsapp.callbacks.intake import CallbackIntake
 from heliograph.whatsapp.mirror import apps
 from heliograph.whatsapp.mirror.apps import AppBook
+
+log = structlog.get_logger()
 
 #: Seconds to wait for the database at start.
 PATIENCE = 30.0
@@ -202,9 +208,13 @@ async def serve(
     try:
         async with contextlib.AsyncExitStack() as running:
             running.enter_context(signals.stopping(stop) if own_process else contextlib.nullcontext())
-            await running.enter_async_context(
+            shown = await running.enter_async_context(
                 exported(settings.metrics_listen, Exporter(parts=lambda: _gauges(server, readers)))
             )
+            running.push_async_callback(
+                _ended, asyncio.create_task(webs.attend(pool, metrics=_metrics(settings, shown)))
+            )
+            running.push_async_callback(_ended, asyncio.create_task(_look(pool, settings)))
             await server.start(listening)
             if apart is not None:
                 await apart.start([listen(*_place(settings.console_listen))])
@@ -278,6 +288,31 @@ async def _guide(docs: Docs, scope: Scope, receive: Receive, send: Send) -> None
 def _gauges(server: Server, readers: Readers) -> Iterable[Gauge]:
     yield Gauge("heliograph_connections", "Open connections of clients", server.connections)
     yield from readers.gauges()
+
+
+async def _look(pool: Pool, settings: Settings) -> None:
+    """Write down what the checks find while no worker does: that there is none is one of the findings."""
+    while True:
+        await asyncio.sleep(heartbeat.BEAT)
+        try:
+            async with pool.acquire() as conn:
+                if await findings.is_overdue(conn) and await timers.take(conn, findings.TIMER, every=findings.EVERY):
+                    await findings.keep(conn, await doctor.examine(conn, settings, far=False))
+        except Exception as error:
+            # A check that breaks must not take this process with it.
+            log.warning("checks not looked at", error=type(error).__name__)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    # A connection that breaks meanwhile may take the place of a cancellation, which is lost then.
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=2.0)
+
+
+def _metrics(settings: Settings, port: int | None) -> str:
+    """Where this process's metrics are; "": nowhere."""
+    return f"http://{settings.metrics_listen.rpartition(':')[0]}:{port}/metrics" if port is not None else ""
 
 
 def _page_services(services: Services, reads: Pool, readers: Readers) -> PageServices:
@@ -390,6 +425,7 @@ def _front(
 
 
 def _tune(settings: Settings) -> None:
+    memory.give_back()
     # What exists now stays forever: the collector need not examine it again.
     gc.collect()
     gc.freeze()

@@ -33,7 +33,6 @@ from heliograph import demo
 from heliograph.base.database.migrate import migrate
 from heliograph.base.database.pool import open_pool
 from heliograph.base.database.roles import RoleMissing
-from heliograph.base.embedded import copies
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import Embedded, default_data_dir
 from heliograph.base.network.connecting import connect
@@ -183,8 +182,6 @@ async def up(
     database: Embedded | None = None
     if not settings.database_url:
         archive = Path(settings.wal_archive).absolute() if settings.wal_archive else None
-        if archive is not None:
-            copies.prepare_archive(data_dir / "postgres", archive)
         database = Embedded(data_dir / "postgres", on_progress=say, archive=archive)
         await database.start()
         settings = msgspec.structs.replace(settings, database_url=database.url, owner_database_url=database.owner_url)

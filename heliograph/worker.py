@@ -3,9 +3,9 @@
 Its work is listed in `CHANNELS`, and for everything else in `Worker.__init__`: a part for each concern, which says what
 loops and timers it runs (`queue.work`). What belongs to no concern (its heartbeat, retention, plans) is in `_timers`.
 
-The rule nobody may break: a worker may end at any instant. On SIGTERM it stops claiming, lets open work finish for
-`drain_seconds`, records every answer, releases its sessions and ends; after kill -9 others take over when its leases
-end.
+The rule nobody may break: a worker may end at any instant. On SIGTERM, or when an operator tells it to drain
+(`queue.workers`), it stops claiming, lets open work finish for `drain_seconds`, records every answer, releases its
+sessions and ends; after kill -9 others take over when its leases end.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
 import structlog
 
-from heliograph import __version__, traffic
-from heliograph.accounts import plans, text_keys
+from heliograph import __version__, doctor, traffic
+from heliograph.accounts import plans
 from heliograph.base.database import clock, pulse
 from heliograph.base.database.pool import Connection, Pool, is_down, open_pool
 from heliograph.base.ids import uuid7
 from heliograph.base.network.connecting import Connector
-from heliograph.base.process import crash, memory
+from heliograph.base.process import crash, heartbeat
 from heliograph.base.process.measures import Gauge
 from heliograph.base.process.settings import Settings, current
 from heliograph.base.standby.readers import Readers
@@ -34,6 +33,8 @@ from heliograph.campaigns import audience
 from heliograph.campaigns.work import CampaignWork
 from heliograph.consent.importing import OptOutImports
 from heliograph.contacts.work import ContactWork
+from heliograph.health import database as health
+from heliograph.health import findings, sizes
 from heliograph.mail import outbox
 from heliograph.mail.work import MailWork
 from heliograph.metrics import database
@@ -44,12 +45,13 @@ from heliograph.overview.exports.work import ExportWork
 from heliograph.pages.noticing import mail, report
 from heliograph.people.mailing import forgotten
 from heliograph.people.noticing import telling
-from heliograph.queue import timers
+from heliograph.queue import timers, workers
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.runner import every, listen, loop, once
 from heliograph.queue.watch import Watch
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
 from heliograph.retention import forgetting, shorter
+from heliograph.sealing import text_keys
 from heliograph.sms.received import inbox
 from heliograph.sms.reports import daily
 from heliograph.sms.work import SmsWork
@@ -60,12 +62,6 @@ from heliograph.webhooks.recording.handover import Deliveries
 from heliograph.whatsapp.work import WhatsAppWork
 
 log = structlog.get_logger()
-
-BEAT = """
-INSERT INTO workers (id, name, started_at, seen_at, clock_ahead, version, memory)
-VALUES ($1, $2, now(), now(), $3, $4, $5)
-ON CONFLICT (id) DO UPDATE SET seen_at = now(), clock_ahead = excluded.clock_ahead, memory = excluded.memory
-"""
 
 #: Makes a channel's part of a worker: (pool, settings, the worker's id, who delivers the events that it raises,
 #: what waits).
@@ -80,12 +76,15 @@ class Worker:
     def __init__(self, settings: Settings, pool: Pool, *, channels: Mapping[str, MakesWork] = CHANNELS) -> None:
         self._settings = settings
         self._pool = pool
-        self._id = uuid7()
+        self.id = uuid7()
+        #: It was told to drain and to stay: whoever runs it waits, and begins with a new one.
+        self.stays = False
         self._stopping = asyncio.Event()
+        self._asked = False
         backlog = Backlog(cycle=settings.lease_seconds / 3)
         webhooks = WebhookWork(pool, settings, backlog)
         reader = partial(current, settings, "reader_database_url")
-        made = {name: make(pool, settings, self._id, webhooks, backlog) for name, make in channels.items()}
+        made = {name: make(pool, settings, self.id, webhooks, backlog) for name, make in channels.items()}
         campaigns = CampaignWork(pool, {name: channel.queued for name, channel in made.items()})
         self._parts: Sequence[Work] = (
             *made.values(),
@@ -134,15 +133,19 @@ class Worker:
 
     def stop(self) -> None:
         """Begin the orderly shutdown; a second call ends the process at once."""
-        if self._stopping.is_set():
+        if self._asked:
             os._exit(1)
+        self._asked = True
+        self._halt()
+
+    def _halt(self) -> None:
         self._stopping.set()
         for one in self._loops:
             one.wake.set()
 
     def _timers(self) -> list[Timer | SharedTimer]:
         return [
-            Timer("beat", self._beat, 5.0),
+            Timer("beat", self._beat, heartbeat.BEAT),
             Timer("renew", self._renew, self._settings.lease_seconds / 3),
             SharedTimer("keys", self._forget_keys, 600.0, in_steps=True),
             SharedTimer(traffic.TIMER, _fold, traffic.EVERY, in_steps=True),
@@ -151,6 +154,8 @@ class Worker:
             SharedTimer(standing.TIMER, standing.look, standing.EVERY),
             SharedTimer(telling.TIMER, self._tell, telling.EVERY, when=telling.DUE),
             SharedTimer(daily.TIMER, self._report, daily.EVERY),
+            SharedTimer(findings.TIMER, self._look, findings.EVERY, in_steps=True),
+            SharedTimer(sizes.TIMER, self._sample, sizes.EVERY, in_steps=True),
             *(one for part in self._parts for one in part.timers()),
         ]
 
@@ -172,7 +177,8 @@ class Worker:
         try:
             for part in self._parts:
                 await asyncio.wait_for(part.drain(), 2 * grace)
-            await self._pool.execute("DELETE FROM workers WHERE id = $1", self._id)
+            if not self.stays:
+                await workers.gone(self._pool, self.id)
         except Exception as error:
             log.warning("ended without the database", error=type(error).__name__)
         for part in self._parts:
@@ -206,8 +212,13 @@ class Worker:
         return step
 
     async def _beat(self) -> None:
-        name = f"{socket.gethostname()}:{os.getpid()}"
-        await self._pool.execute(BEAT, self._id, name, clock.ahead(), __version__, memory.resident())
+        told = await workers.beat(
+            self._pool, self.id, name=heartbeat.name(), clock_ahead=clock.ahead(), version=__version__
+        )
+        if told is not None and not self._stopping.is_set():
+            log.info("told to drain", then=told)
+            self.stays = told == "stay"
+            self._halt()
 
     async def _renew(self) -> None:
         for part in self._parts:
@@ -221,6 +232,13 @@ class Worker:
         address = known.console_url or ("" if known.console_listen else known.public_url)
         console = f"{address}/console" if address else ""
         await daily.tell(conn, box=outbox.of(self._settings), writes=partial(report.letter, console=console))
+
+    async def _look(self, conn: Connection) -> None:
+        await findings.keep(conn, await doctor.examine(conn, self._settings, far=False))
+
+    async def _sample(self, conn: Connection) -> None:
+        room = (await health.safety(conn, self._settings)).room
+        await sizes.sample(conn, free=None if room is None else room.free)
 
     async def _renew_plans(self, conn: Connection) -> None:
         await plans.renew(conn)
@@ -273,10 +291,14 @@ async def work(settings: Settings, *, stop: asyncio.Event, on_ready: Callable[[]
             worker.stop()
 
         watcher = asyncio.create_task(watch())
-        exporter = Exporter(parts=worker.gauges, database=partial(database.read, pool))
+        exporter = Exporter(parts=lambda: worker.gauges(), database=partial(database.read, pool))
         try:
             async with exported(settings.metrics_listen, exporter):
                 await worker.run(on_ready=on_ready)
+                while worker.stays and await workers.stay(pool, worker.id, stop=stop):
+                    log.info("told to go on")
+                    worker = Worker(settings, pool)
+                    await worker.run()
         finally:
             watcher.cancel()
     finally:

@@ -17,12 +17,13 @@ from tests import forks, scheduling, workers
 from tests.bodies import events_are_as_documented
 from tests.database import Cluster, cluster
 from tests.embedded import cluster_home, cluster_model, embedded, execute, public_place
+from tests.sealing import armed
 
 # Timing belongs into the benchmark: how long an example takes depends on what else this machine does.
 settings.register_profile("heliograph", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("heliograph")
 
-__all__ = ["cluster_home", "cluster_model", "embedded", "public_place"]
+__all__ = ["armed", "cluster_home", "cluster_model", "embedded", "public_place"]
 
 
 @pytest.hookimpl(tryfirst=True)

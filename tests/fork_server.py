@@ -66,6 +66,10 @@ def main(prepare: Callable[[], None], become: Become) -> NoReturn:
     asked for a child, is there in every child."""
     # Whoever interrupts the tests interrupts each of their processes. This one has nothing to finish.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Under nohup a hang-up is ignored, which programs inherit: those that tests start have to hear of one all the same.
+    # A handler survives it as well, and is not inherited by what is executed.
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
     with socket.socket(fileno=int(sys.argv[1])) as listener:
         select.select([listener], [], [])
         prepare()

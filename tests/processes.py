@@ -183,13 +183,14 @@ class Installation:
         """Of the web process, or processes, that `api` started."""
         return f"http://127.0.0.1:{self.port}"
 
-    async def api(self, *, port: int | None = None, **settings: str) -> Program:
-        """A web process, on the installation's port unless another is named. Not yet ready."""
-        return await self._start("api", "api", "--port", str(port or self.port), **settings)
+    async def api(self, *, port: int | None = None, tree: Path | None = None, **settings: str) -> Program:
+        """A web process, on the installation's port unless another is named; `tree`: of the version in that folder. Not
+        yet ready."""
+        return await self.start("api", "api", "--port", str(port or self.port), tree=tree, **settings)
 
-    async def worker(self, **settings: str) -> Program:
+    async def worker(self, *, tree: Path | None = None, **settings: str) -> Program:
         """A worker process. Not yet ready; `ready` waits for that."""
-        return await self._start("worker", "worker", "--json", **settings)
+        return await self.start("worker", "worker", "--json", tree=tree, **settings)
 
     async def end(self) -> None:
         """Kill whatever still runs."""
@@ -221,9 +222,11 @@ class Installation:
             gc.unfreeze()
             gc.set_threshold(*thresholds)
 
-    async def _start(self, name: str, *arguments: str, **settings: str) -> Program:
-        log = self.place / f"{name}-{len(self._programs)}"
-        program = await Program.start(*arguments, log=log, environment=self.environment | settings, forked=True)
+    async def start(self, name: str, *arguments: str, tree: Path | None = None, **settings: str) -> Program:
+        """A process of `heliograph` with these arguments; `name` is that of its logs. Not yet ready."""
+        log, there = self.place / f"{name}-{len(self._programs)}", self.environment | settings
+        through = () if tree is None else ("env", "-C", str(tree), f"PYTHONPATH={tree}")
+        program = await Program.start(*arguments, log=log, environment=there, through=through, forked=not through)
         self._programs.append(program)
         return program
 

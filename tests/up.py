@@ -106,7 +106,9 @@ async def up(place: Path, *arguments: str, **settings: str) -> AsyncIterator[Up]
     through = () if place.stat().st_uid == os.geteuid() else AS_NOBODY
     program = await Program.start("up", *options, log=log, environment=environment(**settings), through=through)
     try:
-        await until(lambda: "Ctrl-C stops everything" in program.out or program.status is not None, within=120)
+        # The end of what it prints, for people or as JSON.
+        ready = ("Ctrl-C stops everything", "}\n")
+        await until(lambda: any(end in program.out for end in ready) or program.status is not None, within=300)
         assert program.status is None, program.err
         yield Up(program, credentials)
     finally:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ssl
 import urllib.parse
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 #: What a client that wants TLS says first (protocol 3, SSLRequest).
 SSL_REQUEST = (8).to_bytes(4) + (80877103).to_bytes(4)
@@ -19,6 +19,7 @@ class Wire:
         self._host, self._port, self._tls = host, port, tls
         self._to_server, self._to_client = asyncio.Event(), asyncio.Event()
         self._refusal = ""
+        self._word = b""
         self._tasks: set[asyncio.Task[None]] = set()
         self.thaw()
         self.port = 0
@@ -41,6 +42,10 @@ class Wire:
         self._refusal = sqlstate
         if sqlstate:
             await self._end()
+
+    def end_at(self, word: bytes) -> None:
+        """End the next connection that says this to the server, before the server hears it."""
+        self._word = word
 
     async def _refused(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """What a server says that cannot begin a session (protocol 3, ErrorResponse)."""
@@ -72,13 +77,19 @@ class Wire:
                 self.encrypted += 1
                 first = b""
         server_writer.write(first)
-        for gate, source, target in (
-            (self._to_server, reader, server_writer),
-            (self._to_client, server_reader, writer),
+        for gate, source, target, ends in (
+            (self._to_server, reader, server_writer, self._ends),
+            (self._to_client, server_reader, writer, lambda _: False),
         ):
-            task = asyncio.create_task(_pump(gate, source, target))
+            task = asyncio.create_task(_pump(gate, source, target, ends))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _ends(self, said: bytes) -> bool:
+        found = bool(self._word) and self._word in said
+        if found:
+            self._word = b""
+        return found
 
     async def _end(self) -> None:
         for task in list(self._tasks):
@@ -86,11 +97,16 @@ class Wire:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def _pump(gate: asyncio.Event, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+async def _pump(
+    gate: asyncio.Event, source: asyncio.StreamReader, target: asyncio.StreamWriter, ends: Callable[[bytes], bool]
+) -> None:
+    """Until one side closes, or `ends` says so of what it says."""
     try:
         with contextlib.suppress(ConnectionError):
             while data := await source.read(65536):
                 await gate.wait()
+                if ends(data):
+                    break
                 target.write(data)
                 await target.drain()
     finally:

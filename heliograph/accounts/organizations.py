@@ -14,7 +14,6 @@ from zoneinfo import available_timezones
 import asyncpg
 import msgspec
 
-from heliograph.accounts import text_keys
 from heliograph.audit import recording as audit
 from heliograph.base import naming, phones
 from heliograph.base.actor import SYSTEM, Actor, Who
@@ -22,6 +21,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
+from heliograph.sealing import text_keys
 
 STATES = ("active", "trial", "past_due", "suspended", "closed")
 #: States in which an organization can read, but not change or send anything.
@@ -62,6 +62,8 @@ class Organization(msgspec.Struct, frozen=True):
     stop_reply: str | None
     start_reply: str | None
     help_reply: str | None
+    #: One of REPLY_LANGUAGES, of the default ones; None: that of its country.
+    reply_language: str | None
     #: IANA name; None: UTC.
     time_zone: str | None
     #: Members without a second factor see nothing of it.
@@ -78,12 +80,14 @@ class Organization(msgspec.Struct, frozen=True):
 
 _COLUMNS = (
     "id, name, state, country, smart_encoding, replace_accents, allowed_countries, opt_out_words, stop_reply,"
-    " start_reply, help_reply, time_zone, factor_required, session_hours, reveals, plan, period_start, period_end,"
-    " created_at"
+    " start_reply, help_reply, reply_language, time_zone, factor_required, session_hours, reveals, plan, period_start,"
+    " period_end, created_at"
 )
 #: Maximum number of an organization's own words, characters of a word, and characters of a reply (four segments at
 #: most).
 MOST_WORDS, LONGEST_WORD, LONGEST_REPLY = 50, 64, 268
+#: Languages of the default replies.
+REPLY_LANGUAGES = ("en", "pt", "fr", "es", "sw")
 #: Hours: a month.
 LONGEST_SESSION = 720
 
@@ -169,7 +173,8 @@ async def rename(conn: Connection, *, id: UUID, name: str, by: Who = SYSTEM) -> 
         async with conn.transaction():
             before = _known(await conn.fetchrow(LOCK, id), id)
             renamed = _known(await conn.fetchrow(RENAME, id, name), id)
-            await _record(conn, by, "organization.renamed", renamed, {"name": before.name}, {"name": name})
+            if renamed != before:
+                await _record(conn, by, "organization.renamed", renamed, {"name": before.name}, {"name": name})
             return renamed
     except asyncpg.UniqueViolationError:
         raise await _taken(conn, name) from None
@@ -246,7 +251,8 @@ UPDATE organizations
        time_zone = CASE WHEN $15 THEN $16 ELSE time_zone END,
        factor_required = coalesce($17, factor_required),
        session_hours = CASE WHEN $18 THEN $19::int ELSE session_hours END,
-       reveals = coalesce($20, reveals)
+       reveals = coalesce($20, reveals),
+       reply_language = CASE WHEN $21 THEN $22 ELSE reply_language END
  WHERE id = $1
 RETURNING {_COLUMNS}
 """
@@ -268,13 +274,14 @@ async def configure(
     factor_required: bool | None = None,
     session_hours: int | msgspec.UnsetType | None = msgspec.UNSET,
     reveals: bool | None = None,
+    reply_language: str | msgspec.UnsetType | None = msgspec.UNSET,
     by: Who = SYSTEM,
 ) -> Organization:
     """Change an organization's own rules; omitted ones stay as they are.
 
     `allowed_countries=None` lifts the restriction; `country=None` means that national numbers are refused. A reply of
-    None restores the default text, an empty one disables the reply. `time_zone=None` is UTC, `session_hours=None`
-    leaves sessions to their own rules. Raises Invalid, NotFound.
+    None restores the default text, an empty one disables the reply; `reply_language=None` is the country's.
+    `time_zone=None` is UTC, `session_hours=None` leaves sessions to their own rules. Raises Invalid, NotFound.
     """
     if opt_out_words is not None:
         opt_out_words = _checked_words(opt_out_words)
@@ -296,11 +303,14 @@ async def configure(
         )
     if isinstance(session_hours, int) and not 1 <= session_hours <= LONGEST_SESSION:
         raise Invalid(("session_hours", "range", f"`session_hours` must be from 1 to {LONGEST_SESSION}"))
+    if isinstance(reply_language, str) and reply_language not in REPLY_LANGUAGES:
+        raise Invalid(("reply_language", "enum", f"`reply_language` must be one of {', '.join(REPLY_LANGUAGES)}"))
     policy: list[object] = [
         *(time_zone is not msgspec.UNSET, None if time_zone is msgspec.UNSET else time_zone),
         factor_required,
         *(session_hours is not msgspec.UNSET, None if session_hours is msgspec.UNSET else session_hours),
         reveals,
+        *(reply_language is not msgspec.UNSET, None if reply_language is msgspec.UNSET else reply_language),
     ]
     async with conn.transaction():
         before = _known(await conn.fetchrow(LOCK, id), id)
@@ -308,7 +318,8 @@ async def configure(
             CONFIGURE, id, smart_encoding, *values[:2], opt_out_words, *values[2:], replace_accents, *policy
         )
         after = _known(row, id)
-        await _record(conn, by, "organization.configured", after, before, after)
+        if after != before:
+            await _record(conn, by, "organization.configured", after, before, after)
     return after
 
 

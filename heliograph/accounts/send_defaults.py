@@ -1,4 +1,5 @@
-"""What an organization's sends mean where they do not say it, when its marketing waits, and how long it keeps texts.
+"""What an organization's sends mean where they do not say it, when its marketing waits, which campaigns need a second
+person's approval, and how long it keeps texts.
 
 The rule nobody may break: a default is looked up when a message is accepted, and stands in its row from then on; what
 was accepted before keeps what it was accepted with.
@@ -19,6 +20,8 @@ from heliograph.classes import quiet
 GUARANTEES = ("at_least_once", "at_most_once")
 #: Seconds for which a message may be worth delivering, and days for which texts may be kept.
 VALIDITY, TEXT_DAYS = (60, 259_200), (1, 3_650)
+#: Recipients above which a campaign may need an approval; 0: all campaigns.
+APPROVAL = (0, 1_000_000)
 
 
 class SendDefaults(msgspec.Struct, frozen=True):
@@ -32,9 +35,13 @@ class SendDefaults(msgspec.Struct, frozen=True):
     text_days: int | None
     #: When marketing waits: "country" (as the recipient's has it), "off", or hours in its time, such as "20:00-08:00".
     quiet_hours: str
+    #: Campaigns with more recipients need a second person's approval; None: none does.
+    approval_above: int | None
 
 
-GET = "SELECT guarantee, validity_seconds, text_days, quiet_hours FROM organizations WHERE id = $1"
+GET = """
+SELECT guarantee, validity_seconds, text_days, quiet_hours, approval_above FROM organizations WHERE id = $1
+"""
 
 
 async def get(conn: Connection, *, organization_id: UUID) -> SendDefaults:
@@ -46,10 +53,12 @@ async def get(conn: Connection, *, organization_id: UUID) -> SendDefaults:
 
 
 LOCK = """
-SELECT name, guarantee, validity_seconds, text_days, quiet_hours FROM organizations WHERE id = $1 FOR NO KEY UPDATE
+SELECT name, guarantee, validity_seconds, text_days, quiet_hours, approval_above
+  FROM organizations WHERE id = $1 FOR NO KEY UPDATE
 """
 CHANGE = """
-UPDATE organizations SET guarantee = $2, validity_seconds = $3, text_days = $4, quiet_hours = $5 WHERE id = $1
+UPDATE organizations SET guarantee = $2, validity_seconds = $3, text_days = $4, quiet_hours = $5, approval_above = $6
+ WHERE id = $1
 """
 
 
@@ -61,6 +70,7 @@ async def change(
     validity_seconds: int | msgspec.UnsetType | None = msgspec.UNSET,
     text_days: int | msgspec.UnsetType | None = msgspec.UNSET,
     quiet_hours: str | None = None,
+    approval_above: int | msgspec.UnsetType | None = msgspec.UNSET,
     by: Who = SYSTEM,
 ) -> SendDefaults:
     """Change what is given; None restores the installation's. Every process knows within a second. Raises Invalid,
@@ -72,6 +82,7 @@ async def change(
     for name, value, (least, most) in (
         ("validity_seconds", validity_seconds, VALIDITY),
         ("text_days", text_days, TEXT_DAYS),
+        ("approval_above", approval_above, APPROVAL),
     ):
         if isinstance(value, int) and not least <= value <= most:
             raise Invalid((name, "range", f"`{name}` must be from {least} to {most}"))
@@ -86,6 +97,7 @@ async def change(
             before.validity_seconds if validity_seconds is msgspec.UNSET else validity_seconds,
             before.text_days if text_days is msgspec.UNSET else text_days,
             quiet_hours or before.quiet_hours,
+            before.approval_above if approval_above is msgspec.UNSET else approval_above,
         )
         await conn.execute(CHANGE, organization_id, *msgspec.structs.astuple(after))
         if after != before:

@@ -9,7 +9,7 @@ The rule nobody may break: a limit is never passed, however many processes accep
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
 import msgspec
@@ -36,7 +36,7 @@ class SpendLimitReached(Refusal):
 def reached(scope: str) -> SpendLimitReached:
     """The refusal. `scope`: "organization" or "key"."""
     now = clock.now()
-    midnight = datetime.combine(now.astimezone(UTC).date() + timedelta(days=1), datetime.min.time(), UTC)
+    midnight = clock.midnight(now) + timedelta(days=1)
     refusal = SpendLimitReached(scope=scope, resetsAt=iso(midnight))
     refusal.headers = {"retry-after": str(max(1, int((midnight - now).total_seconds())))}
     return refusal

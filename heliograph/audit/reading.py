@@ -13,6 +13,7 @@ from heliograph.audit.actions import ACTIONS
 from heliograph.base.database import bounded_scan
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
+from heliograph.base.ids import uuid_in
 
 #: Who may have acted; see `Who.kind`.
 KINDS = ("person", "key", "operator", "cli", "system", "unknown")
@@ -105,7 +106,7 @@ async def list_page(
             raise Invalid(("action", "enum", f"`action` must be one of {', '.join(ACTIONS)}"))
         action, object_kind = None, action
     statement = OF_EVERYBODY if wanted.organization_id is None else OF_ORGANIZATION
-    if wanted.object is not None and _is_id(wanted.object):
+    if wanted.object is not None and uuid_in(wanted.object) is not None:
         statement = OF_OBJECT
     upper, lower = bounded_scan.bounds(after, date_from=wanted.date_from, date_to=wanted.date_to)
     rows = await conn.fetch(
@@ -184,11 +185,3 @@ def _hidden(one: Recorded) -> Recorded:
 def _within(at: datetime, wanted: Filter) -> bool:
     # Ids are bounds with some room; the time is what counts.
     return (wanted.date_from is None or at >= wanted.date_from) and (wanted.date_to is None or at < wanted.date_to)
-
-
-def _is_id(text: str) -> bool:
-    try:
-        UUID(text)
-    except ValueError:
-        return False
-    return True

@@ -66,7 +66,8 @@ async def into_directory(
 ) -> Restored:
     """Restore a copy of the embedded PostgreSQL below `home`, where there must be no database yet.
 
-    `archive`: replay archived WAL as well, to its end or up to `until`. Raises BackupError; nothing is left then.
+    `archive`: replay the WAL that is archived there and continues it as well, to its end or up to `until`. Raises
+    BackupError; nothing is left then.
     """
     _demand(backup, "cluster", "an embedded PostgreSQL: give --data-dir")
     if until is not None and archive is None:
@@ -74,8 +75,12 @@ async def into_directory(
     if until is not None and until < backup.manifest.finished_at:
         raise BackupError(
             f"the backup was completed at {clock.iso(backup.manifest.finished_at)}: choose a later point in time, or an"
-            " earlier backup"
+            f" earlier backup{_shown(store.serving(backup, until, other_archive=False))}"
         )
+    if archive is not None:
+        archive = archive / backup.manifest.archive
+        if not archive.is_dir():
+            raise BackupError(f"there is no {archive}, which would hold the WAL that continues this backup")
     await asyncio.to_thread(store.check, backup)
     try:
         async with copies.brought_up(home, backup.path / store.CLUSTER, archive=archive, until=until, say=say) as (
@@ -85,6 +90,9 @@ async def into_directory(
             restored = await _settle(conn, backup, by)
             await keep()
             return restored
+    except copies.ArchiveEnds as error:
+        assert until is not None
+        raise BackupError(_too_late(backup, until, str(error))) from None
     except (PostgresError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise BackupError(str(error)) from None
 
@@ -135,6 +143,26 @@ async def verify(backup: Backup, *, scratch: Path | None, say: Callable[[str], N
                 await server.stop()
     except (PostgresError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise BackupError(str(error)) from None
+
+
+def _too_late(backup: Backup, until: datetime, end: str) -> str:
+    """What to do where the WAL that continues a backup ends before the point in time."""
+    last = clock.iso(datetime.fromisoformat(end)) if end else f"{clock.iso(backup.manifest.finished_at)}, with the copy"
+    other = store.serving(backup, until, other_archive=True)
+    if other is None:
+        way = f"no backup in {backup.path.parent} leads to that time"
+    else:
+        way = f"choose the backup of after an upgrade or a restore{_shown(other)}"
+    return (
+        f"the WAL that continues this backup, of PostgreSQL {backup.manifest.postgres}, ends at {last}, before"
+        f" {clock.iso(until)}: {way}; or omit --until, to restore this one up to that end"
+    )
+
+
+def _shown(backup: Backup | None) -> str:
+    if backup is None:
+        return ""
+    return f", such as {backup.path} (PostgreSQL {backup.manifest.postgres})"
 
 
 def _demand(backup: Backup, kind: Kind, belongs: str) -> None:

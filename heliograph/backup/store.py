@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
@@ -56,7 +56,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     #: Of all files.
     bytes: int
     has_secrets: bool
-    #: The first archived WAL segment that bringing it up needs.
+    #: The directory of archived WAL that continues it, below HELIOGRAPH_WAL_ARCHIVE, and the first segment there that
+    #: bringing it up needs. Empty: none does.
+    archive: Annotated[str, msgspec.Meta(pattern="^[0-9a-f-]*$")] = ""
     first_wal: str = ""
 
 
@@ -99,6 +101,34 @@ def listed(directory: Path) -> list[Backup]:
     except OSError as error:
         raise BackupError(f"{directory} cannot be read: {error.strerror}") from None
     return [read(path) for path in paths]
+
+
+def serving(backup: Backup, until: datetime, *, other_archive: bool) -> Backup | None:
+    """The newest copy beside a backup that another point in time can be restored from. `other_archive`: not with the
+    WAL that continues this one."""
+    try:
+        beside = listed(backup.path.parent)
+    except BackupError:
+        return None
+    return next(
+        (
+            one
+            for one in beside
+            if one.manifest.kind == "cluster"
+            and one.manifest.finished_at <= until
+            and not (other_archive and one.manifest.archive == backup.manifest.archive)
+        ),
+        None,
+    )
+
+
+def oldest_wal(backups: Iterable[Backup]) -> dict[str, str]:
+    """Archive → the first segment in it that any of these backups needs."""
+    needed: dict[str, str] = {}
+    for one in (backup.manifest for backup in backups):
+        if one.archive:
+            needed[one.archive] = min(one.first_wal, needed.get(one.archive, one.first_wal))
+    return needed
 
 
 def prune(directory: Path, *, keep: int) -> list[Path]:

@@ -18,15 +18,22 @@ from heliograph.audit import recording as audit
 from heliograph.backup import store
 from heliograph.backup.store import Backup, BackupError, Kind, Manifest, Secrets
 from heliograph.base.actor import Who
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.database.url import without_password
 from heliograph.base.embedded import copies
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.ids import uuid7
 
-NOW = "SELECT now(), current_setting('server_version'), pg_walfile_name(pg_current_wal_lsn())"
+# The embedded PostgreSQL is called like the archive of its WAL; another one has a name of its own, or none.
+NOW = """
+SELECT now(), current_setting('server_version'), current_setting('cluster_name'),
+       pg_walfile_name(pg_current_wal_lsn())
+"""
+#: Seconds without a new segment after which an archive belongs to no cluster that runs.
+LEFT_AFTER = 86400.0
 RECORD = """
-INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place) VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place, archive) VALUES ($1, $2, $3, $4, $5, $6, $7)
 """
 
 
@@ -52,7 +59,7 @@ async def take(
         raise BackupError(f"cannot write to {to}: {error.strerror}") from None
     now = await conn.fetchrow(NOW)
     assert now is not None
-    taken_at, postgres, first_wal = now
+    taken_at, postgres, cluster, first_wal = now
     id = uuid7()
     final = to / f"{store.PREFIX}{taken_at:%Y%m%dT%H%M%SZ}"
     if final.exists():
@@ -83,11 +90,13 @@ async def take(
             files=files,
             bytes=size,
             has_secrets=sealed is not None,
+            archive="" if home is None else cluster,
             first_wal="" if home is None else first_wal,
         )
         backup = await asyncio.to_thread(store.finish, place, final, manifest)
         async with conn.transaction():
-            await conn.execute(RECORD, id, kind, taken_at, manifest.finished_at, size, str(final.absolute()))
+            at = str(final.absolute())
+            await conn.execute(RECORD, id, kind, taken_at, manifest.finished_at, size, at, manifest.archive)
             await audit.record(conn, by, "backup.taken", object_id=id, after={"kind": kind, "bytes": size})
         return backup
     except PostgresError as error:
@@ -105,3 +114,32 @@ VERIFIED = "UPDATE backups SET verified_at = now() WHERE id = $1 RETURNING true"
 async def record_verified(conn: Connection, id: UUID) -> bool:
     """Note that a backup was brought up successfully. False: this database does not know it."""
     return bool(await conn.fetchval(VERIFIED, id))
+
+
+# Of clusters that this one was upgraded from, or restored from a copy of.
+EARLIER = """
+SELECT DISTINCT archive FROM backups WHERE archive <> '' AND archive <> current_setting('cluster_name')
+"""
+
+
+async def prune_archives(conn: Connection, wal: Path, remaining: list[Backup]) -> list[Path]:
+    """Remove archived WAL that none of the remaining backups needs: the oldest segments, and the archives of earlier
+    clusters of which no backup remains and to which nothing is archived any more. Returns those. Raises BackupError."""
+    needed = store.oldest_wal(remaining)
+    earlier = [wal / row["archive"] for row in await conn.fetch(EARLIER) if row["archive"] not in needed]
+    gone = [directory for directory in earlier if directory.is_dir() and _is_left(directory)]
+    try:
+        for name, oldest in needed.items():
+            if (wal / name).is_dir():
+                await copies.prune_archive(wal / name, oldest)
+        for directory in gone:
+            await asyncio.to_thread(shutil.rmtree, directory)
+    except (PostgresError, OSError) as error:
+        raise BackupError(f"archived WAL cannot be removed: {error}") from None
+    return gone
+
+
+def _is_left(archive: Path) -> bool:
+    """Whether the cluster that archived there is gone. What was restored for a trial knows the archive of the original,
+    which goes on."""
+    return clock.now().timestamp() - archive.stat().st_mtime > LEFT_AFTER

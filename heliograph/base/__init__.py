@@ -1,1 +1,2 @@
-"""The foundation of everything, which knows nothing about messaging: ids, errors, phone numbers, retry schedules."""
+"""The foundation of everything, which knows nothing about messaging: ids, errors, sentences, phone numbers,
+money, histograms, retry schedules."""

@@ -43,7 +43,7 @@ class Invalid(Refusal):
     def __init__(self, *fields: tuple[str, str, str], message: str | None = None) -> None:
         """`fields`: (field, issue, message) triples, such as ("to", "pattern", "`to` must be a phone number")."""
         listed = [{"field": field, "issue": issue, "message": text} for field, issue, text in fields]
-        super().__init__(message or (listed[0]["message"] if listed else None), fields=listed)
+        super().__init__(message or (str(listed[0]["message"]) if listed else None), fields=listed)
 
 
 class NotFound(Refusal):

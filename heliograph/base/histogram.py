@@ -21,6 +21,11 @@ def bucket_of(milliseconds: int) -> int:
     return min(max(milliseconds.bit_length() - 1, 0), LENGTH - 1)
 
 
+def as_text(counts: Sequence[int] | None) -> str:
+    """As an array's text, empty for none: arrays of arrays must not differ in length."""
+    return "{}" if counts is None else f"{{{','.join(map(str, counts))}}}"
+
+
 def percentile(counts: Sequence[int], share: float) -> float | None:
     """Seconds within which `share` (0 to 1) of the durations lie, about: evenly spread within a bucket. None: there
     are no durations."""

@@ -42,6 +42,14 @@ def uuid_of(data: bytes) -> UUID:
     return made
 
 
+def uuid_in(text: str) -> UUID | None:
+    """The id that a text is, in any spelling; None: it is none."""
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
 def uuid7_text() -> str:
     """A new UUIDv7 as text."""
     digits = f"{_make():032x}"

@@ -34,6 +34,12 @@ def decimal(amount: int) -> str:
     return f"{'-' if amount < 0 else ''}{whole}.{rest:06d}"
 
 
+def half_up(amount: int, places: int) -> int:
+    """Millionths rounded to so many decimal places (0 to 6); what lies in the middle becomes larger."""
+    step = int(10 ** (6 - places))
+    return (2 * amount + step) // (2 * step) * step
+
+
 def is_currency(text: str) -> bool:
     """Whether it has the form of an ISO 4217 code: "EUR"."""
     return _currency(text) is not None
@@ -47,6 +53,11 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
     currency: str
     #: "submit": due when a supplier takes it; "delivered": only when it arrives.
     due: str
+
+
+def charge_of(amount: int | None, currency: str | None, due: str | None) -> Charge | None:
+    """What three columns say; the inverse of `columns`."""
+    return None if amount is None or currency is None or due is None else Charge(amount, currency, due)
 
 
 def columns(charges: Sequence[Charge | None]) -> tuple[list[Any] | None, ...]:

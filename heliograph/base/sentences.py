@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -18,10 +18,13 @@ from heliograph.base.database.clock import iso
 
 #: If work has been due for longer than this, whoever does it does not keep up, seconds.
 LATE = 60.0
+#: Characters that are kept of the words of others where they are kept short.
+SHORT = 200
 
 State = Literal["ok", "warning", "failed"]
 #: What stands in a sentence: words of others, which are the same in every language, a number, a time, a sentence.
 Value: TypeAlias = "str | int | float | datetime | Sentence"
+T = TypeVar("T")
 
 
 class Sentence(str):
@@ -44,6 +47,10 @@ class Sentence(str):
             for name, value in self.values.items()
         }
         return Sentence.of(self.english, values)
+
+    def short(self) -> Sentence:
+        """With at most SHORT characters of each of the words of others in it."""
+        return self.changed(lambda words: words[:SHORT])
 
     @classmethod
     def of(cls, english: str, values: Mapping[str, Value]) -> Self:
@@ -81,10 +88,19 @@ def joined(parts: Iterable[str], by: str = ", ") -> Sentence:
     return whole
 
 
-def _changed(value: Value, change: Callable[[str], str]) -> Value:
-    if isinstance(value, Sentence):
-        return value.changed(change)
-    return change(value) if isinstance(value, str) else value
+def sentence(words: str) -> Sentence:
+    """Words that may be one; if not, they are others'."""
+    return words if isinstance(words, Sentence) else quoted(words)
+
+
+def encoded(value: Any) -> str:
+    """JSON of a struct that holds sentences, with their values."""
+    return msgspec.json.encode(value, enc_hook=_packed).decode()
+
+
+def decoded(stored: str, type: type[T]) -> T:
+    """What `encoded` made."""
+    return msgspec.json.decode(stored, type=type, dec_hook=lambda _, value: _unpacked(value))
 
 
 def packed(sentence: str) -> str:

@@ -1,4 +1,4 @@
-"""Who gets a campaign: listed numbers, or contacts by tag, each number once.
+"""Who gets a campaign: listed numbers, contacts by tag, or the contacts of an imported file, each number once.
 
 Contacts are gathered step by step when the campaign starts, so that a million of them take no more memory and no longer
 transactions than a thousand. The rule nobody may break: the audience is what it was at the start, and the primary key
@@ -42,15 +42,18 @@ class Numbers(msgspec.Struct, frozen=True):
     invalid: int
 
 
+_ONE = "give one of `audience_tags`, `audience_import` and `recipients`"
+
+
 def named(
-    recipients: Sequence[str] | None, tags: Sequence[str] | None
+    recipients: Sequence[str] | None, tags: Sequence[str] | None, imported: UUID | None = None
 ) -> tuple[Sequence[str] | None, list[str] | None]:
-    """(recipients, None) or (None, tags). Raises Invalid unless it is exactly one of them, within its bounds."""
-    if (recipients is None) == (tags is None):
-        raise Invalid(
-            ("audience_tags", "exclusive", "give either `audience_tags` or `recipients`, one of the two"),
-            ("recipients", "exclusive", "give either `audience_tags` or `recipients`, one of the two"),
-        )
+    """(recipients, None), (None, tags), or neither for those of an import. Raises Invalid unless it is exactly one of
+    the three, within its bounds."""
+    if sum(one is not None for one in (recipients, tags, imported)) != 1:
+        raise Invalid(("audience_tags", "exclusive", _ONE), ("recipients", "exclusive", _ONE))
+    if imported is not None:
+        return None, None
     if recipients is not None:
         if not 1 <= len(recipients) <= MAX_RECIPIENTS:
             raise Invalid(("recipients", "length", f"`recipients` must list 1 to {MAX_RECIPIENTS} numbers"))
@@ -61,11 +64,11 @@ def named(
     return None, list(records.tags(tags, "audience_tags"))
 
 
-def excluded(tags: Sequence[str] | None, audience_tags: Sequence[str] | None) -> list[str]:
+def excluded(tags: Sequence[str] | None, *, is_listed: bool) -> list[str]:
     """Tags whose contacts are left out. Raises Invalid for more than MAX_TAGS, and beside listed recipients."""
     if not tags:
         return []
-    if audience_tags is None:
+    if is_listed:
         raise Invalid(("excluded_tags", "exclusive", "`excluded_tags` needs `audience_tags`: numbers have no tags"))
     if len(tags) > MAX_TAGS:
         raise Invalid(("excluded_tags", "length", f"`excluded_tags` must list at most {MAX_TAGS} tags"))
@@ -117,6 +120,18 @@ SELECT EXISTS (SELECT FROM unnest($2::text[]) AS wanted (tag) CROSS JOIN LATERAL
 """
 
 
+ANY_IMPORTED = """
+SELECT EXISTS (SELECT FROM contact_import_batches b CROSS JOIN LATERAL (
+       SELECT c.phone FROM unnest(b.people) AS one (id) CROSS JOIN LATERAL (
+              SELECT phone, tags FROM contacts WHERE organization_id = $1 AND mode = $3 AND id = one.id LIMIT 1) c
+         LEFT JOIN LATERAL (
+              SELECT since FROM opted_out_since($1, c.phone) LIMIT 1) silence ON true
+        WHERE NOT c.tags && $4 AND silence.since IS NULL
+        LIMIT 1) found
+ WHERE b.organization_id = $1 AND b.import_id = $2)
+"""
+
+
 async def anybody(
     conn: Connection,
     actor: Actor,
@@ -125,10 +140,13 @@ async def anybody(
     match_mode: str,
     without: Sequence[str],
     numbers: Sequence[str] | None,
+    imported: UUID | None = None,
 ) -> bool:
     """True if a campaign that started now would have recipients."""
     found: bool
-    if tags is None:
+    if imported is not None:
+        found = await conn.fetchval(ANY_IMPORTED, actor.organization_id, imported, actor.mode, without)
+    elif tags is None:
         found = await conn.fetchval(ANY_LISTED, actor.organization_id, numbers)
     else:
         wanted = _search(tags, match_mode)
@@ -206,6 +224,74 @@ async def gather(
     if row["seen"] == most:
         return Gathered(row["kept"], tag, row["last"])
     return Gathered(row["kept"], tag + 1 if tag + 1 < len(searched) else None, UUID(int=0))
+
+
+# A step for the people of one batch of the import.
+GATHER_IMPORTED = """
+WITH seen AS MATERIALIZED (
+    SELECT batch, people FROM contact_import_batches
+     WHERE organization_id = $1 AND import_id = $3 AND batch >= $4 ORDER BY batch LIMIT 1
+), kept AS (
+    INSERT INTO campaign_recipients (organization_id, campaign_id, phone, name, first_name, last_name)
+    SELECT $1, $2, c.phone, CASE WHEN $5 THEN c.name END, CASE WHEN $5 THEN c.first_name END,
+           CASE WHEN $5 THEN c.last_name END
+      FROM seen CROSS JOIN LATERAL unnest(seen.people) AS one (id) CROSS JOIN LATERAL (
+           SELECT phone, name, first_name, last_name, tags FROM contacts
+            WHERE organization_id = $1 AND mode = $6 AND id = one.id LIMIT 1) c
+     WHERE NOT c.tags && $7
+        ON CONFLICT DO NOTHING
+    RETURNING 1
+)
+SELECT (SELECT batch FROM seen) AS batch, (SELECT count(*) FROM kept)::int AS kept
+"""
+
+
+async def gather_imported(
+    conn: Connection,
+    organization_id: UUID,
+    campaign_id: UUID,
+    *,
+    mode: str,
+    imported: UUID,
+    without: Sequence[str],
+    after: UUID,
+    with_names: bool,
+) -> Gathered:
+    """Add the recipients of the next batch of an import; `after`: its number, as an id. Runs in the caller's
+    transaction."""
+    row = await conn.fetchrow(
+        GATHER_IMPORTED, organization_id, campaign_id, imported, after.int, with_names, mode, without
+    )
+    assert row is not None
+    if row["batch"] is None:
+        return Gathered(0, None, UUID(int=0))
+    return Gathered(row["kept"], 0, UUID(int=row["batch"] + 1))
+
+
+PEOPLE = """
+SELECT c.phone, c.name, c.first_name, c.last_name, c.tags
+  FROM contact_import_batches b CROSS JOIN LATERAL unnest(b.people) AS one (id) CROSS JOIN LATERAL (
+       SELECT phone, name, first_name, last_name, tags FROM contacts
+        WHERE organization_id = $1 AND mode = $3 AND id = one.id LIMIT 1) c
+ WHERE b.organization_id = $1 AND b.import_id = $2 ORDER BY b.batch LIMIT $4
+"""
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A contact that an imported file lists."""
+
+    phone: str
+    name: str
+    first_name: str | None
+    last_name: str | None
+    tags: list[str]
+
+
+async def imported_people(conn: Connection, actor: Actor, *, imported: UUID, limit: int) -> list[Listed]:
+    """The first contacts of an imported file, those that are still there."""
+    rows = await conn.fetch(PEOPLE, actor.organization_id, imported, actor.mode, limit)
+    # Two batches may list the same one.
+    return list({row["phone"]: Listed(*row.values()) for row in rows}.values())
 
 
 # A recipient that was listed has the names of the contact with that number, if there is one. Recipients are sorted by

@@ -17,13 +17,16 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.campaigns import audience
+from heliograph.sealing import text_keys
+from heliograph.sealing.text_keys import Sealing
 
+TABLE = "campaign_drafts"
 #: Drafts of an organization and mode, and characters of what was typed, the numbers aside.
 MOST, LONGEST = 100, 100_000
 
 
 class TooManyDrafts(Refusal):
-    """There are 100 drafts of campaigns. Discard one that is not needed any more."""
+    """There are 100 drafts of campaigns. Discard one that is no longer needed."""
 
     code, status = "too_many_campaign_drafts", 409
 
@@ -58,14 +61,15 @@ RETURNING true
 async def save(conn: Connection, actor: Actor, *, id: UUID, fields: Mapping[str, str], numbers: Sequence[str]) -> None:
     """Keep a form under its id, in place of what was kept under it. `numbers`: as they were typed.
 
-    Raises Invalid for one that no form can be, and TooManyDrafts.
+    Raises Invalid for one that no form can be, TooManyDrafts, and Unavailable.
     """
     if len(numbers) > audience.MAX_RECIPIENTS:
         raise Invalid(("numbers", "length", f"`numbers` must list at most {audience.MAX_RECIPIENTS} numbers"))
     if sum(map(len, fields.values())) > LONGEST or sum(map(len, numbers)) > LONGEST * 10:
         raise Invalid(("form", "length", f"a draft has at most {LONGEST} characters"))
     spelled = await audience.spelled([one.strip() for one in numbers])
-    told = msgspec.json.encode(fields).decode()
+    sealing = await Sealing.of(conn, [actor.organization_id])
+    told = sealing.sealed(actor.organization_id, TABLE, id, msgspec.json.encode(fields).decode())
     values = (actor.organization_id, actor.mode, id, actor.who.name, told, spelled)
     if not await conn.fetchval(SAVE, *values):
         raise TooManyDrafts
@@ -93,7 +97,10 @@ END = "DELETE FROM campaign_drafts WHERE organization_id = $1 AND mode = $2 AND 
 
 async def list_all(conn: Connection, actor: Actor) -> list[Draft]:
     """The organization's drafts, the one that was saved last first."""
-    return [_draft(row) for row in await conn.fetch(LIST, actor.organization_id, actor.mode)]
+    rows = await conn.fetch(LIST, actor.organization_id, actor.mode)
+    told = await text_keys.opened_of(conn, actor.organization_id, TABLE, [(row["id"], row["fields"]) for row in rows])
+    # One whose key was thrown away is a form that nothing was typed into.
+    return [_draft(row, told[row["id"]] or "{}") for row in rows]
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID) -> Draft:
@@ -101,7 +108,8 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Draft:
     row = await conn.fetchrow(GET, actor.organization_id, actor.mode, id)
     if row is None:
         raise NotFound("There is no such draft.", resource="campaign_draft", id=str(id))
-    return _draft(row)
+    told = await text_keys.opened_of(conn, actor.organization_id, TABLE, [(id, row["fields"])])
+    return _draft(row, told[id] or "{}")
 
 
 async def discard(conn: Connection, actor: Actor, *, id: UUID) -> None:
@@ -120,6 +128,6 @@ async def end(conn: Connection, actor: Actor, *, id: UUID) -> None:
     await conn.execute(END, actor.organization_id, actor.mode, id)
 
 
-def _draft(row: asyncpg.Record) -> Draft:
-    fields = msgspec.json.decode(row["fields"], type=dict[str, str])
+def _draft(row: asyncpg.Record, told: str) -> Draft:
+    fields = msgspec.json.decode(told, type=dict[str, str])
     return Draft(row["id"], row["author"], fields, row["numbers"], row["saved_at"])

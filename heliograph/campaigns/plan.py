@@ -4,8 +4,11 @@
                   any of these → canceled | failed          running → completed
 
 `staging`: the audience is gathered. `running`: its messages are staged and sent. `paused`: quota or wallet does not
-cover the next message, the organization is suspended, or the channel cannot send now; it goes on by itself.
+cover the next message, the organization is suspended, or the channel cannot send now; it goes on by itself. One that
+somebody paused, or that a second person has to approve (`approval`), does not.
 `completed`: nothing is left to do. What a campaign says, and how it is made, is its channel's.
+
+It has over 400 lines because what moves a campaign stands beside the table of its states.
 
 The rule nobody may break: a state changes in one place, `move`, whose guard stands in the UPDATE.
 """
@@ -27,8 +30,12 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import audience
-from heliograph.campaigns.record import COLUMNS, CONTENT, Campaign, campaign, get, shown
+from heliograph.campaigns.approval import rule
+from heliograph.campaigns.approval.rule import CampaignApprovalRequired
+from heliograph.campaigns.record import COLUMNS, CONTENT, TABLE, Campaign, get, read, shown
+from heliograph.contacts.imports import drafts
 from heliograph.notices import Notice
+from heliograph.sealing.text_keys import Sealing
 from heliograph.webhooks.recording import events
 
 MAX_NAME = 200
@@ -44,7 +51,7 @@ STATES: dict[str, tuple[str, ...]] = {
     "scheduled": (),
     "staging": ("scheduled",),
     "running": ("staging", "paused"),
-    "paused": ("running", "paused"),
+    "paused": ("staging", "running", "paused"),
     "completed": ("running",),
     "canceled": ("scheduled", "staging", "running", "paused"),
     "failed": ("scheduled", "staging", "running", "paused"),
@@ -55,6 +62,8 @@ QUOTA, SUSPENDED, SENDER = "quota_exceeded", "organization_suspended", "sender_i
 SPENT = "spend_limit_reached"
 #: Somebody paused it, and somebody has to resume it: it does not go on by itself.
 BY_REQUEST = "paused_by_request"
+#: Its text was sealed by a key that was thrown away when the organization was closed.
+ERASED = "text_erased"
 
 
 class CampaignAudienceEmpty(Refusal):
@@ -85,10 +94,11 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     scheduled_at: datetime | None = None
-    #: Either tags or recipients.
+    #: Tags, an import or recipients.
     audience_tags: Sequence[str] | None = None
+    audience_import: UUID | None = None
     audience_tag_match_mode: str = "any"
-    #: With `audience_tags` alone.
+    #: Not with `recipients`.
     excluded_tags: Sequence[str] | None = None
     recipients: Sequence[str] | None = None
     messages_per_minute: int | None = None
@@ -118,8 +128,8 @@ async def outline(conn: Connection, wish: Wish) -> Outline:
     at: datetime = await conn.fetchval("SELECT now()")
     name = checked_name(wish.name)
     scheduled_at = _scheduled(wish.scheduled_at, at)
-    listed, tags = audience.named(wish.recipients, wish.audience_tags)
-    without = audience.excluded(wish.excluded_tags, tags)
+    listed, tags = audience.named(wish.recipients, wish.audience_tags, wish.audience_import)
+    without = audience.excluded(wish.excluded_tags, is_listed=listed is not None)
     found = None if listed is None else await audience.numbers(listed)
     return Outline(wish, name, at, scheduled_at, tags, without, found)
 
@@ -127,10 +137,16 @@ async def outline(conn: Connection, wish: Wish) -> Outline:
 INSERT = f"""
 INSERT INTO campaigns (organization_id, id, channel, name, status, mode, audience_tags, audience_tag_match_mode,
                        excluded_tags, with_names, messages_per_minute, request_id, scheduled_at, started_at, step_at,
-                       created_at, total, pending, invalid, {", ".join(CONTENT)})
+                       created_at, total, pending, invalid, author_kind, author_id, audience_import,
+                       {", ".join(CONTENT)})
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-        $19, $20, $21, $22, $23, $24, $25, $26, $27)
+        $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30)
 RETURNING {COLUMNS}
+"""
+
+
+IMPORT = f"""
+SELECT true FROM contact_imports WHERE organization_id = $1 AND id = $2 AND mode = $3 AND {drafts.IS_AUDIENCE}
 """
 
 
@@ -147,9 +163,13 @@ async def begin(
     """Store a campaign that its channel has checked; a worker starts it within a second of its time.
 
     `content`: the channel's of CONTENT. `with_names`: it uses more than the recipients' numbers. Runs in the caller's
-    transaction. Raises CampaignAudienceEmpty for one that is to start at once and has nobody.
+    transaction. Raises CampaignAudienceEmpty for one that is to start at once and has nobody, and Unavailable.
     """
     wish, at, found = outline.wish, outline.at, outline.found
+    if wish.audience_import is not None and not await conn.fetchval(
+        IMPORT, actor.organization_id, wish.audience_import, actor.mode
+    ):
+        raise Invalid(("audience_import", "unknown", "there is no import of contacts with this id"))
     starts = outline.scheduled_at is None or outline.scheduled_at <= at
     if starts and not await audience.anybody(
         conn,
@@ -158,10 +178,15 @@ async def begin(
         match_mode=wish.audience_tag_match_mode,
         without=outline.without,
         numbers=None if found is None else found.valid,
+        imported=wish.audience_import,
     ):
         raise CampaignAudienceEmpty
     id = uuid7()
     pending, invalid = (len(found.valid), found.invalid) if found else (0, 0)
+    text = content.get("message_template")
+    if isinstance(text, str):
+        sealing = await Sealing.of(conn, [actor.organization_id])
+        content = {**content, "message_template": sealing.sealed(actor.organization_id, TABLE, id, text)}
     row = await conn.fetchrow(
         INSERT,
         actor.organization_id,
@@ -183,6 +208,9 @@ async def begin(
         pending + invalid,
         pending,
         invalid,
+        actor.who.kind,
+        actor.who.id,
+        wish.audience_import,
         *(content.get(name) for name in CONTENT),
     )
     assert row is not None
@@ -190,9 +218,13 @@ async def begin(
         await audience.keep(conn, actor.organization_id, id, found.valid)
     told = {"channel": channel, "status": row["status"], "audience_tags": outline.tags, "recipients": pending + invalid}
     told |= {"excluded_tags": outline.without} if outline.without else {}
+    told |= {"audience_import": str(wish.audience_import)} if wish.audience_import else {}
     told |= {"scheduled_at": outline.scheduled_at, "messages_per_minute": wish.messages_per_minute, "mode": actor.mode}
     await audit.record(conn, actor, "campaign.created", object_id=id, name=outline.name, after=told)
-    return campaign(row)
+    # One that starts at once is told of when it is stopped.
+    if not starts and await rule.expected(conn, actor.organization_id, id) is not None:
+        await notices.record(conn, Notice(actor.organization_id, "campaign.approval", str(id), outline.name))
+    return (await read(conn, actor.organization_id, [row]))[0]
 
 
 def guard(status: str) -> str:
@@ -236,7 +268,7 @@ async def move(
     row = await conn.fetchrow(MOVES[status], organization_id, id, reason)
     if row is None:
         return None
-    moved = campaign(row)
+    (moved,) = await read(conn, organization_id, [row])
     if was is not None and was != status:
         before, after = {"status": was}, {"status": status, "status_reason": reason}
         await audit.record(
@@ -249,7 +281,9 @@ async def move(
             before=before,
             after=after,
         )
-    if status in ("completed", "failed") or (status == "paused" and reason != BY_REQUEST and was != "paused"):
+    if status == "paused" and reason == rule.REASON:
+        await notices.record(conn, Notice(organization_id, "campaign.approval", str(id), moved.name, row["mode"]))
+    elif status in ("completed", "failed") or (status == "paused" and reason != BY_REQUEST and was != "paused"):
         facts = {} if reason is None else {"reason": reason}
         await notices.record(
             conn, Notice(organization_id, f"campaign.{status}", str(id), moved.name, row["mode"], facts)
@@ -291,12 +325,15 @@ async def pause(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms
 
 async def resume(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
     """Let a campaign go on that somebody paused; one that runs, or waits for quota, is as it was. Runs in the caller's
-    transaction. Raises NotFound, and CampaignNotPausable for one that has not begun or has ended."""
+    transaction. Raises NotFound, CampaignNotPausable for one that has not begun or has ended, and
+    CampaignApprovalRequired; an operator takes the responsibility."""
     before = await _held(conn, actor, id=id, channel=channel)
     if before.status not in ("running", "paused"):
         raise CampaignNotPausable(id=str(id), status=before.status)
-    if before.status == "running" or before.status_reason != BY_REQUEST:
+    if before.status == "running" or before.status_reason not in (BY_REQUEST, rule.REASON):
         return before
+    if not actor.is_operator and (above := await rule.missing(conn, actor.organization_id, id)) is not None:
+        raise CampaignApprovalRequired(id=str(id), recipients=before.counts.total, limit=above)
     return await _moved_by(conn, actor, before, "running", reason=None)
 
 
@@ -335,7 +372,7 @@ async def change_pace(
         before={"messages_per_minute": before.messages_per_minute},
         after={"messages_per_minute": messages_per_minute},
     )
-    return campaign(row)
+    return (await read(conn, actor.organization_id, [row]))[0]
 
 
 async def _held(conn: Connection, actor: Actor, *, id: UUID, channel: str) -> Campaign:

@@ -15,10 +15,13 @@ import asyncpg
 import msgspec
 
 from heliograph.base.actor import Actor
+from heliograph.base.database import bounded_scan
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.campaigns import standstill
+from heliograph.sealing import text_keys
+from heliograph.sealing.text_keys import Item
 
 #: What a running campaign waits for once all of it was sent: the last receipts or statuses.
 WAITING = "waiting_for_receipts"
@@ -55,8 +58,9 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     status_reason: str | None
     #: What it says: those of CONTENT that its channel has.
     content: dict[str, Any]
-    #: None: the recipients were listed.
+    #: Tags, or the import whose contacts get it; both None: the recipients were listed.
     audience_tags: list[str] | None
+    audience_import: UUID | None
     audience_tag_match_mode: str
     #: Contacts with any of these are left out.
     excluded_tags: list[str]
@@ -64,10 +68,19 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     scheduled_at: datetime | None
     started_at: datetime | None
     completed_at: datetime | None
+    #: When a second person approved it, where that is asked for.
+    approved_at: datetime | None
     created_at: datetime
     counts: Counts
 
+    @property
+    def is_gathered(self) -> bool:
+        """Its recipients are found at its start, and not listed."""
+        return self.audience_tags is not None or self.audience_import is not None
 
+
+#: Whose texts are sealed by this name.
+TABLE = "campaigns"
 #: Columns of what campaigns say; the others of a campaign are NULL.
 CONTENT = (
     "message_template",
@@ -89,29 +102,38 @@ COLUMNS = ", ".join(
 )
 
 
+_MADE = "($6::timestamptz IS NULL OR created_at >= $6) AND ($7::timestamptz IS NULL OR created_at < $7)"
 LIST = f"""
 SELECT {COLUMNS}, {standstill.WHY} AS stands FROM campaigns
- WHERE organization_id = $1 AND channel = $2 AND id < $3 AND mode = $5 ORDER BY id DESC LIMIT $4
+ WHERE organization_id = $1 AND channel = $2 AND id < $3 AND id >= $4 AND {_MADE} AND mode = $8
+ ORDER BY id DESC LIMIT $5
 """
 LIST_BOTH = f"""
 SELECT {COLUMNS}, {standstill.WHY} AS stands FROM campaigns
- WHERE organization_id = $1 AND channel = $2 AND id < $3 ORDER BY id DESC LIMIT $4
+ WHERE organization_id = $1 AND channel = $2 AND id < $3 AND id >= $4 AND {_MADE} ORDER BY id DESC LIMIT $5
 """
-_LAST = UUID(int=2**128 - 1)
 
 
 async def list_page(
-    conn: Connection, actor: Actor, *, after: UUID | None, limit: int, channel: str = "sms"
+    conn: Connection,
+    actor: Actor,
+    *,
+    after: UUID | None,
+    limit: int,
+    channel: str = "sms",
+    date_from: datetime | None = None,
+    date_to: datetime | None = None,
 ) -> list[Campaign]:
-    """Up to `limit` campaigns of a channel, newest first, older than `after`."""
-    values = (actor.organization_id, channel, after or _LAST, limit)
+    """Up to `limit` campaigns of a channel, newest first, older than `after`, made in [date_from, date_to)."""
+    bounds = bounded_scan.bounds(after, date_from=date_from, date_to=date_to)
+    values = (actor.organization_id, channel, *bounds, limit, date_from, date_to)
     both = len(actor.modes) > 1
     rows = await (conn.fetch(LIST_BOTH, *values) if both else conn.fetch(LIST, *values, actor.mode))
-    return [campaign(row) for row in rows]
+    return await read(conn, actor.organization_id, rows)
 
 
 LIST_EVERYWHERE = f"""
-SELECT (SELECT name FROM organizations WHERE id = organization_id) AS organization, {COLUMNS},
+SELECT organization_id, (SELECT name FROM organizations WHERE id = organization_id) AS organization, {COLUMNS},
        {standstill.WHY} AS stands FROM campaigns
  WHERE ($1::uuid IS NULL OR organization_id = $1) AND channel = $2 ORDER BY id DESC LIMIT $3
 """
@@ -122,7 +144,9 @@ async def list_everywhere(
 ) -> list[tuple[str, Campaign]]:
     """For operators: (organization's name, campaign), newest first, of one organization, or of all (None)."""
     rows = await conn.fetch(LIST_EVERYWHERE, organization_id, channel, limit)
-    return [(row["organization"], campaign(row)) for row in rows]
+    items = [Item(row["organization_id"], row["id"], row["message_template"]) for row in rows]
+    texts = await text_keys.opened(conn, TABLE, items)
+    return [(row["organization"], _campaign(row, text)) for row, text in zip(rows, texts, strict=True)]
 
 
 GET = f"""
@@ -136,7 +160,8 @@ async def get(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms")
     row = await conn.fetchrow(GET, actor.organization_id, channel, id, actor.modes)
     if row is None:
         raise NotFound("There is no such campaign.", resource="campaign", id=str(id))
-    return campaign(row)
+    (found,) = await read(conn, actor.organization_id, [row])
+    return found
 
 
 NAMES = "SELECT id, name FROM campaigns WHERE organization_id = $1 AND id = ANY ($2) AND mode = ANY ($3)"
@@ -162,10 +187,19 @@ async def waiting_for_tag(conn: Connection, actor: Actor, *, tag: str) -> list[s
     return [row["name"] for row in rows]
 
 
-def campaign(row: asyncpg.Record) -> Campaign:
-    """The record for a row that has COLUMNS."""
+async def read(conn: Connection, organization_id: UUID, rows: Sequence[asyncpg.Record]) -> list[Campaign]:
+    """The records for an organization's rows that have COLUMNS."""
+    stored = [(row["id"], row["message_template"]) for row in rows]
+    texts = await text_keys.opened_of(conn, organization_id, TABLE, stored)
+    return [_campaign(row, texts[row["id"]]) for row in rows]
+
+
+def _campaign(row: asyncpg.Record, text: str | None) -> Campaign:
+    """`text`: its template, opened; one whose key is gone says nothing."""
     values = {name: row[name] for name in Campaign.__struct_fields__ if name not in ("content", "counts")}
     content = {name: row[name] for name in CONTENT if row[name] is not None}
+    if "message_template" in content:
+        content["message_template"] = text or ""
     counts = Counts(*(row[name] for name in Counts.__struct_fields__))
     # Not stored: it follows from the counts.
     if values["status"] == "running" and counts.pending == counts.queued == 0 and counts.sent:
@@ -189,7 +223,7 @@ def shown(one: Campaign) -> dict[str, object]:
         else:
             values[name] = _plain(value)
     # Unknown until the audience has been gathered.
-    known = one.audience_tags is None or one.status not in ("scheduled", "staging")
+    known = not one.is_gathered or one.status not in ("scheduled", "staging")
     values["recipient_count"] = one.counts.total if known else None
     return values
 

@@ -23,10 +23,11 @@ from heliograph import traces
 from heliograph.accounts.organizations import STOPPED, not_allowed
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.ids import uuid7
-from heliograph.base.process import spans
+from heliograph.base.process import measures, spans
 from heliograph.base.process.crash import crash_point
 from heliograph.base.process.spans import Span
 from heliograph.campaigns import audience, pausing, plan, withdrawal
+from heliograph.campaigns.approval import rule
 from heliograph.campaigns.channels.contract import Batch, Due, Made, Stop
 from heliograph.campaigns.channels.table import CHANNELS
 
@@ -45,7 +46,7 @@ COMPLETE = -1
 ANY_STEP = "EXISTS (SELECT FROM campaigns WHERE step_at <= now())"
 # The organizations take turns from the last one served on ($1), each with its campaign that has waited longest.
 TAKE = """
-SELECT c.organization_id, c.id, c.channel, c.status, c.status_reason, c.mode, c.audience_tags,
+SELECT c.organization_id, c.id, c.channel, c.status, c.status_reason, c.mode, c.audience_tags, c.audience_import,
        c.audience_tag_match_mode, c.excluded_tags, c.with_names, c.messages_per_minute,
        c.request_id, c.gather_tag, c.gather_after, c.staged_to, c.due_at,
        clock_timestamp() AS at, o.state, o.smart_encoding, o.replace_accents, o.allowed_countries
@@ -53,6 +54,8 @@ SELECT c.organization_id, c.id, c.channel, c.status, c.status_reason, c.mode, c.
  WHERE c.step_at <= now()
  ORDER BY c.organization_id <= $1, c.organization_id, c.step_at LIMIT 1 FOR UPDATE OF c SKIP LOCKED
 """
+# Whoever approves it moves it.
+WAIT = "UPDATE campaigns SET step_at = NULL WHERE organization_id = $1 AND id = $2"
 LATER = "UPDATE campaigns SET step_at = clock_timestamp() + $3::interval WHERE organization_id = $1 AND id = $2"
 
 
@@ -74,11 +77,13 @@ class Stager:
         self._on_staged = on_staged
         self._served = UUID(int=0)
         self._ahead: _Ahead | None = None
+        #: What this round has staged.
+        self._done: _Chunk | None = None
 
     async def round(self) -> int:
         """Do one step of one campaign; returns 0 if none was due."""
         due: Due | None = None
-        staged = False
+        self._done, staged = None, False
         if self._ahead is not None:  # waited for without a connection: it needs one itself
             await asyncio.wait([self._ahead.task])
         try:
@@ -100,6 +105,8 @@ class Stager:
             log.exception("campaign step failed", campaign=str(due.id))
             await self._pool.execute(LATER, due.organization_id, due.id, FAILED)
             return 1
+        if self._done is not None:
+            self._done.count(due.channel)
         if staged:
             self._on_staged(due.channel)
         return 1
@@ -111,6 +118,8 @@ class Stager:
                 await plan.move(conn, due.organization_id, due.id, "staging")
             case "staging":
                 await _gather(conn, due, most=self._gather)
+            case "paused" if due.status_reason == rule.REASON:
+                await conn.execute(WAIT, due.organization_id, due.id)
             case "paused" if due.status_reason == plan.BY_REQUEST:
                 await pausing.put_off(conn, due)
             case "running" if await pausing.take_up(conn, due):
@@ -150,6 +159,7 @@ class Stager:
         if count:
             due_at = [] if each is None else [base + each * n for n in range(count)]
             await _accept(conn, due, batch, chunk, due_at=due_at)
+        self._done = chunk
         ended = chunk.passed < limit and chunk.passed == len(chunk.rows)
         done = await conn.fetchval(
             ADVANCE,
@@ -193,22 +203,37 @@ UPDATE campaigns SET total = total + $3, pending = pending + $3, gather_tag = $4
 
 
 async def _gather(conn: Connection, due: Due, *, most: int) -> None:
-    if due.audience_tags is None or due.gather_tag == COMPLETE:
-        await plan.move(conn, due.organization_id, due.id, "running")
+    if not due.is_gathered or due.gather_tag == COMPLETE:
+        if await rule.missing(conn, due.organization_id, due.id) is None:
+            await plan.move(conn, due.organization_id, due.id, "running")
+        else:
+            await plan.move(conn, due.organization_id, due.id, "paused", reason=rule.REASON, was=due.status)
         return
-    found = await audience.gather(
-        conn,
-        due.organization_id,
-        due.id,
-        mode=due.mode,
-        tags=due.audience_tags,
-        match_mode=due.audience_tag_match_mode,
-        without=due.excluded_tags,
-        tag=due.gather_tag,
-        after=due.gather_after,
-        with_names=due.with_names,
-        most=most,
-    )
+    if due.audience_import is not None:
+        found = await audience.gather_imported(
+            conn,
+            due.organization_id,
+            due.id,
+            mode=due.mode,
+            imported=due.audience_import,
+            without=due.excluded_tags,
+            after=due.gather_after,
+            with_names=due.with_names,
+        )
+    else:
+        found = await audience.gather(
+            conn,
+            due.organization_id,
+            due.id,
+            mode=due.mode,
+            tags=due.audience_tags or (),
+            match_mode=due.audience_tag_match_mode,
+            without=due.excluded_tags,
+            tag=due.gather_tag,
+            after=due.gather_after,
+            with_names=due.with_names,
+            most=most,
+        )
     following = COMPLETE if found.tag is None else found.tag
     await conn.execute(GATHERED, due.organization_id, due.id, found.added, following, found.after)
 
@@ -239,6 +264,12 @@ class _Chunk(msgspec.Struct):
     cost: int = 0
     recipients: list[str] = msgspec.field(default_factory=list)
     made: list[Made] = msgspec.field(default_factory=list)
+
+    def count(self, channel: str) -> None:
+        """For the metrics, once it is committed."""
+        measures.CAMPAIGN_RECIPIENTS.add(channel, "queued", by=len(self.recipients))
+        measures.CAMPAIGN_RECIPIENTS.add(channel, "opted_out", by=self.opted_out)
+        measures.CAMPAIGN_RECIPIENTS.add(channel, "invalid", by=self.invalid)
 
 
 class _Wanted(msgspec.Struct, frozen=True):
@@ -275,7 +306,7 @@ async def _read(conn: Connection, wanted: _Wanted) -> _Chunk:
         due.id,
         after=wanted.after,
         limit=wanted.limit,
-        names_of=due.mode if due.audience_tags is None and due.with_names else None,
+        names_of=due.mode if not due.is_gathered and due.with_names else None,
     )
     return _judge(wanted, rows, budget=None)
 

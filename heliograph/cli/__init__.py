@@ -26,6 +26,7 @@ ROOMS = {
     "up": "running",
     "api": "running",
     "worker": "running",
+    "workers": "running",
     "migrate": "running",
     "send": "developer",
     "doctor": "running",

@@ -1,18 +1,23 @@
 """Suppression lists: numbers that must not be written to, by the file. Files are read as those of contacts are.
 
-The rule nobody may break: whoever had opted out already stays as they were, so that an undo takes back only what the
-file has added.
+The rule nobody may break: an undo takes back what this file said and nothing else. Whoever was recorded by hand or by
+another file as well, or has said so themselves, stays opted out.
 """
 
 from __future__ import annotations
 
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
+from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
-from heliograph.consent import optouts
+from heliograph.consent import history, optouts
+from heliograph.consent.history import Statement
 from heliograph.consent.optouts import ORGANIZATION, OptOut
 from heliograph.contacts.importing import Batch, Result
 from heliograph.contacts.imports.drafts import Draft
+
+#: People of one transaction of an undo.
+STEP = 2_000
 
 
 class OptOutImports:
@@ -22,30 +27,61 @@ class OptOutImports:
         """Opt the numbers of a batch out, in the caller's transaction."""
         pairs = [(actor.organization_id, phone) for phone in batch.entries]
         had = await optouts.current(conn, pairs)
-        # The time that all of them have is what an undo finds them by.
         wanted = [
-            OptOut(organization_id, phone, draft.started_at, ORGANIZATION)
+            OptOut(organization_id, phone, draft.started_at, ORGANIZATION, import_id=draft.id)
             for organization_id, phone in pairs
-            if (organization_id, phone) not in had
         ]
-        await optouts.suppress(conn, wanted)
-        return Result(len(wanted), 0, batch.rejected)
+        await optouts.suppress(conn, wanted, by=actor.who)
+        return Result(len(wanted) - len(had), 0, batch.rejected)
 
     async def undo(self, conn: Connection, actor: Actor, *, draft: Draft) -> None:
-        """Lift what a file has added."""
+        """Lift what a file has added, batch by batch; one that was killed is simply run again."""
+        last = ""
+        while True:
+            async with conn.transaction():
+                rows = await conn.fetch(THEIRS, actor.organization_id, draft.id, last, STEP)
+                if not rows:
+                    break
+                people = [row["person"] for row in rows]
+                await _take_back(conn, actor, draft, people)
+            last = people[-1]
         async with conn.transaction():
-            lifted = await conn.fetchval(UNDO, actor.organization_id, draft.started_at)
+            lifted = await conn.fetchval(LIFTED, actor.organization_id, draft.id)
             await conn.execute(UNDONE, actor.organization_id, draft.id)
             await audit.record(
                 conn, actor, "contacts.import_undone", object_id=draft.id, name=draft.file, after={"lifted": lifted}
             )
 
 
-UNDO = """
-WITH gone AS (
-    DELETE FROM opt_outs WHERE organization_id = $1 AND source <> '' AND since = $2 AND source = 'organization'
-    RETURNING 1
-)
-SELECT count(*)::int FROM gone
+async def _take_back(conn: Connection, actor: Actor, draft: Draft, people: list[str]) -> None:
+    place = (actor.organization_id, draft.id, people)
+    await conn.execute(HOLD, *place)
+    await conn.execute(END, *place)
+    gone = [(actor.organization_id, row["recipient"]) for row in await conn.fetch(LIFT, *place)]
+    still = await optouts.restore(conn, gone)
+    at = now()
+    lifted = [Statement(*pair, at, ORGANIZATION, import_id=draft.id) for pair in gone if pair not in still]
+    await history.record(conn, history.IN, lifted, by=actor.who)
+
+
+THEIRS = """
+SELECT DISTINCT person FROM (
+       SELECT person FROM consent_history
+        WHERE organization_id = $1 AND import_id = $2 AND person > $3 AND said = 'out' AND ended_at IS NULL
+        ORDER BY person LIMIT $4) batch
+ ORDER BY person
 """
+# Whoever is saying STOP at this moment is waited for: see `optouts.HOLD`.
+HOLD = """
+SELECT 1 FROM opt_outs WHERE organization_id = $1 AND import_id = $2 AND person = ANY ($3)
+ ORDER BY person FOR UPDATE
+"""
+END = """
+UPDATE consent_history SET ended_at = now()
+ WHERE organization_id = $1 AND import_id = $2 AND person = ANY ($3) AND said = 'out' AND ended_at IS NULL
+"""
+LIFT = """
+DELETE FROM opt_outs WHERE organization_id = $1 AND import_id = $2 AND person = ANY ($3) RETURNING recipient
+"""
+LIFTED = "SELECT count(*)::int FROM consent_history WHERE organization_id = $1 AND import_id = $2 AND said = 'in'"
 UNDONE = "UPDATE contact_imports SET undone_at = now(), state = 'undone' WHERE organization_id = $1 AND id = $2"

@@ -8,7 +8,7 @@ from heliograph.base import phones
 from heliograph.overview.installation import finding
 from heliograph.pages.answers import Answer, Elsewhere
 from heliograph.pages.requests import Request
-from heliograph.people.operators.roles import CARRIAGE, LOOK, OPERATORS, ORGANIZATIONS
+from heliograph.people.operators.roles import CARRIAGE, LOOK, MONEY, OPERATORS, ORGANIZATIONS
 from heliograph.why.words import entries
 
 #: Where things are, and who sees them.
@@ -19,6 +19,25 @@ THINGS = {
     "operator": ("/console/operators/{id}", OPERATORS),
     "message": ("/console/messages/{id}", LOOK),
 }
+_ONE = "/console/organizations/{organization}"
+#: The same of what is found by id alone. A list of campaigns begins below the id that its address names.
+OWNED = {
+    "sms_campaign": (f"{_ONE}/campaigns?after={{above}}", ORGANIZATIONS),
+    "whatsapp_campaign": (f"{_ONE}/campaigns?channel=whatsapp&after={{above}}", ORGANIZATIONS),
+    "key": (f"{_ONE}/keys", ORGANIZATIONS),
+    "sender": (f"{_ONE}/keys", ORGANIZATIONS),
+    "endpoint": (f"{_ONE}/webhooks", ORGANIZATIONS),
+    "event": ("/console/messages/{id}", LOOK),
+    "told": (f"{_ONE}/webhooks", ORGANIZATIONS),
+    "account": ("/console/whatsapp/accounts/{organization}/{id}", CARRIAGE),
+    "contact": (_ONE, ORGANIZATIONS),
+    "import": (_ONE, ORGANIZATIONS),
+    "received": ("/console/inbound", CARRIAGE),
+    "person": (_ONE, ORGANIZATIONS),
+    "lookup": ("/console/lookups/{id}", CARRIAGE),
+    "tariff": ("/console/rates/cards/{id}", MONEY),
+    "letter": ("/console/whatsapp/callbacks/{id}", CARRIAGE),
+}
 #: Longest text that is looked for.
 LONGEST = 200
 #: What people put between the digits of a number.
@@ -26,8 +45,8 @@ _SPACING = str.maketrans("", "", " \u00a0().-/")
 
 
 async def go(request: Request) -> Answer:
-    """There, or to a list in which it is looked for."""
-    text = request.query.get("q", "").strip()[:LONGEST]
+    """There, or to a list in which it is looked for. What is looked for is typed, or stands in a link's address."""
+    text = (request.parameters.get("anything", "").strip() or request.query.get("q", "").strip())[:LONGEST]
     if not text:
         return Elsewhere(location=request.realm.front)
     kinds = [kind for kind, (_, permission) in THINGS.items() if request.may(permission=permission)]
@@ -42,6 +61,8 @@ async def go(request: Request) -> Answer:
             thing = await finding.by_name(conn, name=text, kinds=kinds)
     if thing is not None:
         return Elsewhere(location=THINGS[thing.kind][0].format(id=thing.id))
+    if id is not None and (place := await _owned(request, id)) is not None:
+        return Elsewhere(location=place)
     if id is not None and "message" in kinds:
         async with request.reading() as conn:
             if await finding.is_request(conn, request_id=text):
@@ -53,3 +74,14 @@ async def go(request: Request) -> Answer:
     if "message" in kinds and phones.parse(text.translate(_SPACING)) is not None:
         return Elsewhere(location=request.to("/console/messages", recipient=text))
     return Elsewhere(location=request.to("/console/organizations", search=text))
+
+
+async def _owned(request: Request, id: UUID) -> str | None:
+    """Where something of an organization is."""
+    kinds = [kind for kind, (_, permission) in OWNED.items() if request.may(permission=permission)]
+    async with request.reading() as conn:
+        thing = await finding.owned(conn, id=id, kinds=kinds)
+    if thing is None:
+        return None
+    above = UUID(int=min(thing.id.int + 1, 2**128 - 1))
+    return OWNED[thing.kind][0].format(organization=thing.organization_id, id=thing.id, above=above)

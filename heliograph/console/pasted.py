@@ -15,7 +15,7 @@ async def text(request: Request) -> str:
     async for piece in request.upload.chunks(PIECE):
         raw += piece
         if len(raw) > LONGEST:
-            raise Invalid(("file", "length", "The file must have at most 2 MB."))
+            raise Invalid(("file", "length", "The file must be at most 2 MB."))
     if not raw.strip():
         raise Invalid(("file", "required", "Choose a file, or paste something."))
     try:

@@ -34,6 +34,7 @@ GROUPS: Groups = (
             Place("/console/lookups", "Look-ups", "search", permission=roles.CARRIAGE, key="k"),
             Place("/console/receipts", "Receipts", "check", permission=roles.CARRIAGE, key="r"),
             Place("/console/inbound", "Inbound", "mail", permission=roles.CARRIAGE, key="i"),
+            Place("/console/guard", "Guard", "lock", permission=roles.CARRIAGE, key="v"),
             Place("/console/whatsapp", "WhatsApp", "contact", permission=roles.CARRIAGE, key="c"),
         ),
     ),

@@ -7,6 +7,7 @@ from heliograph.console.approvals.routes import ROUTES as APPROVALS
 from heliograph.console.carriage.routes import ROUTES as CARRIAGE
 from heliograph.console.door.routes import ROUTES as DOOR
 from heliograph.console.engine.routes import ROUTES as ENGINE
+from heliograph.console.guard.routes import ROUTES as GUARD
 from heliograph.console.house.routes import ROUTES as HOUSE
 from heliograph.console.inbound.routes import ROUTES as INBOUND
 from heliograph.console.lookups.routes import ROUTES as LOOKUPS
@@ -22,6 +23,7 @@ from heliograph.people.operators.roles import NOW
 ROUTES: tuple[Route, ...] = (
     *DOOR,
     get("/console/go", finding.go, permission=NOW),
+    get("/console/go/{anything}", finding.go, permission=NOW),
     *ENGINE,
     *CARRIAGE,
     *ROUTING,
@@ -31,6 +33,7 @@ ROUTES: tuple[Route, ...] = (
     *MESSAGES,
     *RECEIPTS,
     *INBOUND,
+    *GUARD,
     *WHATSAPP,
     *MONEY,
     *HOUSE,

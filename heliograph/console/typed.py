@@ -1,6 +1,8 @@
-"""Numbers as operators type them."""
+"""Numbers and days as operators type them."""
 
 from __future__ import annotations
+
+from datetime import date
 
 from heliograph.base.errors import Invalid
 
@@ -17,3 +19,14 @@ def amount(text: str, field: str, *, is_signed: bool = False) -> int | None:
     if not digits.isdecimal() or not digits.isascii() or len(digits) > LONGEST:
         raise Invalid((field, "format", "Write a number of messages, such as 50000."))
     return -int(digits) if text.startswith("-") else int(digits)
+
+
+def day(field: str, text: str) -> date | None:
+    """A day; None for nothing. Raises Invalid."""
+    try:
+        found = date.fromisoformat(text) if text else None
+        if found is not None and not 2000 <= found.year < 3000:
+            raise ValueError(text)
+    except ValueError:
+        raise Invalid((field, "format", "Write a day as 2027-01-31.")) from None
+    return found

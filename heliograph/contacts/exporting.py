@@ -17,7 +17,7 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.csv_files import Writer
-from heliograph.base.database.clock import iso
+from heliograph.base.database.clock import iso, iso_or_none
 from heliograph.base.database.pool import Connection, plan_by_key
 from heliograph.contacts import search
 from heliograph.contacts.records import Contact
@@ -69,7 +69,7 @@ async def begin(conn: Connection, actor: Actor, *, filters: Filters, as_json: bo
     told: dict[str, object] = {"tag": ", ".join(filters.tags) or None, "format": "json" if as_json else "csv"}
     told |= {"country": filters.country, "opted_out": filters.opted_out, "searched": bool(filters.text) or None}
     told |= {"never_written": filters.never_written or None, "unwritten_days": filters.unwritten_days}
-    told |= {"delivered_before": None if filters.delivered_before is None else iso(filters.delivered_before)}
+    told |= {"delivered_before": iso_or_none(filters.delivered_before)}
     told = {name: value for name, value in told.items() if value is not None}
     await audit.record(conn, actor, "contacts.exported", object_id=actor.organization_id, after=told)
 
@@ -124,5 +124,5 @@ def line(contact: Contact) -> str:
     """A contact as a line of JSON."""
     shown = {name: getattr(contact, name) for name in contact.__struct_fields__}
     moments = ("created_at", "updated_at", "written_at", "delivered_at")
-    shown |= {name: None if shown[name] is None else iso(shown[name]) for name in moments}
+    shown |= {name: iso_or_none(shown[name]) for name in moments}
     return msgspec.json.encode(shown).decode() + "\n"

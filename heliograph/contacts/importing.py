@@ -225,7 +225,8 @@ DELETE FROM contact_import_images
  WHERE organization_id = $1 AND import_id = $2 AND batch = $3 AND contact_id <> ALL ($4)
 """
 BATCHED = """
-INSERT INTO contact_import_batches (organization_id, import_id, batch, written_at, created) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO contact_import_batches (organization_id, import_id, batch, written_at, created, people)
+SELECT $1, $2, $3, $4, $5, ARRAY(SELECT id FROM contacts WHERE organization_id = $1 AND phone = ANY ($6) AND mode = $7)
 """
 
 
@@ -248,7 +249,7 @@ async def write(conn: Connection, actor: Actor, *, place: tuple[UUID, int], batc
     written = await records.create_many(conn, actor, entries=entries, on_duplicate=options.on_duplicate)
     if options.on_duplicate == "update":
         await conn.execute(SAME, *where, written.updated_ids)
-    await conn.execute(BATCHED, *where, written.at, written.created_ids)
+    await conn.execute(BATCHED, *where, written.at, written.created_ids, list(batch.entries), actor.mode)
     rejected = batch.rejected + [(batch.entries[number][1], OVERFULL) for number in written.overfull]
     rejected.sort(key=lambda each: each[0].number)
     return Result(written.created, written.updated, rejected)

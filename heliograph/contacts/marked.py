@@ -19,6 +19,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
+from heliograph.contacts import records
 from heliograph.contacts.records import MAX_TAGS
 
 #: Contacts that are changed at once.
@@ -65,20 +66,19 @@ WITH changed AS (
 INSERT INTO contact_changes (organization_id, mode, change_id, contact_id, what, tag, changed_at)
 SELECT $1, $2, $5, id, 'untagged', $4, now() FROM changed
 """
-DELETE = """
+DELETE = f"""
 WITH gone AS (
     DELETE FROM contacts WHERE organization_id = $1 AND mode = $2 AND id = ANY ($3) RETURNING *
-), untagged AS (
-    DELETE FROM contact_tags USING (SELECT id, unnest(tags) AS tag FROM gone) one
-     WHERE contact_tags.organization_id = $1 AND contact_tags.mode = $2 AND contact_tags.tag = one.tag
-       AND contact_tags.contact_id = one.id
-)
+), untagged AS ({records.untag("gone")})
 INSERT INTO contact_changes (organization_id, mode, change_id, contact_id, what, name, first_name, last_name, phone,
-                             tags, notes, created_at, updated_at, written_at, delivered_at, changed_at)
+                             tags, notes, created_at, updated_at, written_at, written_id, delivered_at, changed_at)
 SELECT $1, $2, $4, id, 'deleted', name, first_name, last_name, phone, tags,
        (SELECT notes FROM contact_notes
          WHERE organization_id = $1 AND mode = $2 AND contact_id = gone.id LIMIT 1),
-       created_at, updated_at, written_at, delivered_at, now()
+       created_at, updated_at, written_at,
+       (SELECT message_id FROM contact_last_messages
+         WHERE organization_id = $1 AND mode = $2 AND contact_id = gone.id LIMIT 1),
+       delivered_at, now()
   FROM gone
 """
 
@@ -133,7 +133,8 @@ async def find(conn: Connection, actor: Actor, *, id: UUID) -> Change | None:
 
 TAKEN = """
 DELETE FROM contact_changes WHERE organization_id = $1 AND mode = $2 AND change_id = $3
-RETURNING contact_id, what, tag, name, first_name, last_name, phone, tags, notes, created_at, written_at, delivered_at
+RETURNING contact_id, what, tag, name, first_name, last_name, phone, tags, notes, created_at, written_at, written_id,
+          delivered_at
 """
 # Whose number has a contact again stays deleted.
 RESTORE = """
@@ -154,6 +155,11 @@ WITH back AS (
     INSERT INTO contact_notes (organization_id, mode, contact_id, notes)
     SELECT $1, $2, back.id, was.notes FROM back JOIN unnest($3::uuid[], $10::text[]) AS was (id, notes) USING (id)
      WHERE was.notes <> ''
+), last AS (
+    INSERT INTO contact_last_messages (organization_id, mode, contact_id, message_id)
+    SELECT $1, $2, back.id, was.message_id
+      FROM back JOIN unnest($3::uuid[], $14::uuid[]) AS was (id, message_id) USING (id)
+     WHERE was.message_id IS NOT NULL
 )
 SELECT id FROM back
 """
@@ -193,6 +199,7 @@ async def _restore(conn: Connection, actor: Actor, rows: Sequence[asyncpg.Record
         clock.now(),
         [row["written_at"] for row in listed],
         [row["delivered_at"] for row in listed],
+        [row["written_id"] for row in listed],
     )
     came = {row["id"] for row in back}
     await audit.record_many(

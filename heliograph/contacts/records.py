@@ -156,6 +156,7 @@ async def create(conn: Connection, actor: Actor, *, entry: Entry) -> Contact:
 # Names go together: a change of one replaces all three. A name equal to the number means that none was given. Tags are
 # added, never taken away. The order of numbers is that of the caller, who sorts them: two that write the same contacts
 # in different orders could deadlock. An existing contact keeps its id, which distinguishes new ones from changed ones.
+# Each number's contact is looked for by itself: joined, 2,000 rows read all contacts of the organization 2,000 times.
 WRITE = """
 WITH given AS MATERIALIZED (
     SELECT g.id, g.phone, coalesce(g.name, g.phone) AS name, g.first_name, g.last_name,
@@ -163,7 +164,8 @@ WITH given AS MATERIALIZED (
       FROM unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
         AS g (id, phone, name, first_name, last_name, tags)
 ), overfull AS (
-    SELECT c.phone FROM given g JOIN contacts c ON c.organization_id = $1 AND c.mode = $11 AND c.phone = g.phone
+    SELECT g.phone FROM given g CROSS JOIN LATERAL (
+           SELECT tags FROM contacts WHERE organization_id = $1 AND phone = g.phone AND mode = $11 LIMIT 1) c
      WHERE $9 AND cardinality(c.tags) + cardinality(g.tags) > $10
        AND (SELECT count(*) FROM (SELECT unnest(c.tags) UNION SELECT unnest(g.tags)) AS each) > $10
 ), written AS (
@@ -301,6 +303,19 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Contact:
     return Contact(*row.values())
 
 
+def untag(gone: str) -> str:
+    """The statement that forgets the tags of the rows of a CTE of that name (id, mode, tags), for organization $1. Each
+    is looked for by its whole key: joined to the table, 2,000 contacts among 10,000 take 16 s instead of 20 ms."""
+    return f"""
+    DELETE FROM contact_tags
+     WHERE ctid = ANY (ARRAY(
+           SELECT place FROM {gone} CROSS JOIN LATERAL unnest({gone}.tags) AS one (name) CROSS JOIN LATERAL (
+                  SELECT ctid AS place FROM contact_tags
+                   WHERE organization_id = $1 AND mode = {gone}.mode AND tag = one.name AND contact_id = {gone}.id
+                   LIMIT 1) t))
+"""
+
+
 HELD = """
 SELECT name, first_name, last_name, phone, tags FROM contacts
  WHERE organization_id = $1 AND mode = $2 AND id = $3 FOR UPDATE
@@ -344,6 +359,8 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes) 
         except asyncpg.UniqueViolationError:
             other = await conn.fetchval(OTHER, actor.organization_id, actor.mode, phone)
             raise ContactAlreadyExists(id=str(other)) from None
+        if phone != row["phone"]:
+            await conn.execute(FORGET_LAST, *place)
         gone = [tag for tag in row["tags"] if tag not in tags]
         await conn.execute(DELETE_TAGS, actor.organization_id, actor.mode, gone, id)
         await conn.execute(ADD_TAGS, actor.organization_id, actor.mode, tags, id)
@@ -356,6 +373,8 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes) 
     assert found is not None
     return Contact(*found.values())
 
+
+FORGET_LAST = "DELETE FROM contact_last_messages WHERE organization_id = $1 AND mode = $2 AND contact_id = $3"
 
 # Two statements: the second sees tags that were committed while the first waited for the contact's row.
 DELETE = "DELETE FROM contacts WHERE organization_id = $1 AND mode = $2 AND id = $3 RETURNING tags, phone"

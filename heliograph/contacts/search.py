@@ -44,6 +44,12 @@ class Filters(msgspec.Struct, frozen=True):
     unwritten_days: int | None = None
     #: The last message that reached them did so before this.
     delivered_before: datetime | None = None
+    #: [from, until): when they became a contact.
+    created_from: datetime | None = None
+    created_until: datetime | None = None
+    #: [from, until): when the last message left for them, to the hour.
+    written_from: datetime | None = None
+    written_until: datetime | None = None
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -61,7 +67,9 @@ FITS = """
  AND ($9::text[] IS NULL OR phone = ANY ($9)) AND tags @> $10::text[]
  AND ($11::boolean IS NULL OR $11 = ((SELECT since FROM opted_out_since(organization_id, phone)) IS NOT NULL))
  AND (NOT $12::boolean OR written_at IS NULL) AND ($13::timestamptz IS NULL OR written_at < $13 OR written_at IS NULL)
- AND ($14::timestamptz IS NULL OR delivered_at < $14))
+ AND ($14::timestamptz IS NULL OR delivered_at < $14)
+ AND ($15::timestamptz IS NULL OR created_at >= $15) AND ($16::timestamptz IS NULL OR created_at < $16)
+ AND ($17::timestamptz IS NULL OR written_at >= $17) AND ($18::timestamptz IS NULL OR written_at < $18))
 """
 _PAGE = """
 SELECT page.*, (SELECT since FROM opted_out_since(page.organization_id, page.phone)) IS NOT NULL AS opted_out
@@ -73,7 +81,7 @@ _TAGGED = f"""
 SELECT * FROM (
     SELECT *, row_number() OVER (ORDER BY id DESC) AS place, {FITS} AS fits
       FROM (SELECT c.* FROM (
-                SELECT DISTINCT contact_id FROM unnest($15::text[]) AS wanted (tag) CROSS JOIN LATERAL (
+                SELECT DISTINCT contact_id FROM unnest($19::text[]) AS wanted (tag) CROSS JOIN LATERAL (
                     SELECT contact_id FROM contact_tags
                      WHERE organization_id = $1 AND mode = $6 AND tag = wanted.tag
                        AND contact_id < $2 AND contact_id >= $3
@@ -105,13 +113,14 @@ async def search(
     """Contacts older than `after`, newest first: up to `limit` + 1, so that the caller knows whether there are more."""
     numbers, name = _read(filters)
     look = LOOK if filters.opted_out is None else LOOK_CONSENT
-    upper, lower = bounded_scan.bounds(after)
+    upper, lower = bounded_scan.bounds(after, date_from=filters.created_from, date_to=filters.created_until)
     prefix = None if filters.country is None else _prefix(filters.country)
     values: list[object] = [actor.organization_id, upper, lower, limit + 1, look, actor.mode, name, prefix, numbers]
     values += [list(filters.tags) if filters.match == "all" else [], filters.opted_out]
     days = filters.unwritten_days
     since = None if days is None else clock.now() - timedelta(days=days)
     values += [filters.never_written, since, filters.delivered_before]
+    values += [filters.created_from, filters.created_until, filters.written_from, filters.written_until]
     if numbers is not None:
         if filters.match == "any" and filters.tags:
             found = await conn.fetch(BY_PHONE, *values)

@@ -19,7 +19,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
-from heliograph.base.ids import time_of, uuid7
+from heliograph.base.ids import uuid7
 
 #: Contacts of a tag that are counted for a list, and for a tag alone.
 COUNTED, COUNTED_ALONE = 1_000, 100_000
@@ -31,7 +31,7 @@ MOST_OPEN = 20
 
 
 class TooManyTagChanges(Refusal):
-    """Twenty changes of tags are being made. Wait until one is done."""
+    """Twenty tag changes are in progress. Wait until one is done."""
 
     code, status = "too_many_tag_changes", 409
 
@@ -43,8 +43,6 @@ class Tag(msgspec.Struct, frozen=True):
     #: How many contacts have it; more than were counted if `is_more`.
     contacts: int
     is_more: bool
-    #: When its newest contact was made.
-    newest_at: datetime
 
 
 class TagChange(msgspec.Struct, frozen=True):
@@ -72,9 +70,7 @@ WITH RECURSIVE named AS (
 SELECT tag,
        (SELECT count(*) FROM (SELECT FROM contact_tags t
                                WHERE t.organization_id = $1 AND t.mode = $2 AND t.tag = named.tag LIMIT $5) c)::int
-         AS contacts,
-       (SELECT contact_id FROM contact_tags t WHERE t.organization_id = $1 AND t.mode = $2 AND t.tag = named.tag
-         ORDER BY contact_id DESC LIMIT 1) AS newest
+         AS contacts
   FROM named ORDER BY place
 """
 
@@ -84,25 +80,21 @@ async def list_page(
 ) -> list[Tag]:
     """Up to `limit` tags in the order of the alphabet, after `after`."""
     rows = await conn.fetch(LIST, actor.organization_id, actor.mode, after, limit, counted + 1)
-    return [
-        Tag(row["tag"], min(row["contacts"], counted), row["contacts"] > counted, time_of(row["newest"]))
-        for row in rows
-    ]
+    return [Tag(row["tag"], min(row["contacts"], counted), row["contacts"] > counted) for row in rows]
 
 
 ONE = """
-SELECT count(*)::int AS contacts, max(contact_id::text)::uuid AS newest FROM (
-    SELECT contact_id FROM contact_tags WHERE organization_id = $1 AND mode = $2 AND tag = $3
-     ORDER BY contact_id DESC LIMIT $4) counted
+SELECT count(*)::int FROM (
+    SELECT FROM contact_tags WHERE organization_id = $1 AND mode = $2 AND tag = $3 LIMIT $4) counted
 """
 
 
 async def one(conn: Connection, actor: Actor, *, name: str, counted: int = COUNTED_ALONE) -> Tag:
     """A tag. Raises NotFound if nobody has it."""
-    row = await conn.fetchrow(ONE, actor.organization_id, actor.mode, name, counted + 1)
-    if row is None or not row["contacts"]:
+    contacts = await conn.fetchval(ONE, actor.organization_id, actor.mode, name, counted + 1)
+    if not contacts:
         raise NotFound("Nobody has this tag.", resource="tag", id=name)
-    return Tag(name, min(row["contacts"], counted), row["contacts"] > counted, time_of(row["newest"]))
+    return Tag(name, min(contacts, counted), contacts > counted)
 
 
 # The row lock comes first: two people must not both begin the last change that there is room for.
@@ -121,7 +113,7 @@ async def begin(conn: Connection, actor: Actor, *, tag: str, becomes: str | None
     TooManyTagChanges.
     """
     if becomes == tag:
-        raise Invalid(("becomes", "same", "This is its name already."))
+        raise Invalid(("becomes", "same", "It already has this name."))
     found = await one(conn, actor, name=tag, counted=1)
     await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
     if await conn.fetchval(OPEN_COUNT, actor.organization_id, actor.mode) >= MOST_OPEN:

@@ -15,6 +15,7 @@ from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection, plan_by_key
 from heliograph.base.errors import NotFound
+from heliograph.contacts import records
 
 
 class Import(msgspec.Struct, frozen=True):
@@ -58,37 +59,35 @@ NEXT = """
 SELECT batch, written_at, created FROM contact_import_batches
  WHERE organization_id = $1 AND import_id = $2 ORDER BY batch DESC LIMIT 1 FOR UPDATE
 """
-DELETE = """
+DELETE = f"""
 WITH gone AS (
-    DELETE FROM contacts WHERE organization_id = $1 AND mode = $4 AND id = ANY ($2) AND updated_at = $3
-    RETURNING id, tags
-), untagged AS (
-    DELETE FROM contact_tags USING (SELECT id, unnest(tags) AS tag FROM gone) one
-     WHERE contact_tags.organization_id = $1 AND contact_tags.mode = $4 AND contact_tags.tag = one.tag
-       AND contact_tags.contact_id = one.id
-)
+    DELETE FROM contacts
+     WHERE ctid = ANY (ARRAY(
+           SELECT place FROM unnest($2::uuid[]) AS made (id) CROSS JOIN LATERAL (
+                  SELECT ctid AS place FROM contacts
+                   WHERE organization_id = $1 AND mode = $4 AND id = made.id AND updated_at = $3 FOR UPDATE) c))
+    RETURNING id, mode, tags
+), untagged AS ({records.untag("gone")})
 SELECT count(*)::int FROM gone
 """
 # Imports only add tags, so those that were there before are still there.
-RESTORE = """
+RESTORE = f"""
 WITH changed AS MATERIALIZED (
-    SELECT c.id, c.tags AS present, image.* FROM (
+    SELECT c.place, c.id, c.tags AS present, image.* FROM (
            SELECT contact_id, name, first_name, last_name, tags, updated_at FROM contact_import_images
             WHERE organization_id = $1 AND import_id = $2 AND batch = $3) image
       CROSS JOIN LATERAL (
-           SELECT id, tags FROM contacts
+           SELECT ctid AS place, id, tags FROM contacts
             WHERE organization_id = $1 AND mode = $5 AND id = image.contact_id AND updated_at = $4 FOR UPDATE) c
 ), back AS (
     UPDATE contacts SET name = changed.name, first_name = changed.first_name, last_name = changed.last_name,
                         tags = changed.tags, updated_at = changed.updated_at
-      FROM changed WHERE contacts.organization_id = $1 AND contacts.mode = $5 AND contacts.id = changed.id
+      FROM changed WHERE contacts.ctid = changed.place
     RETURNING contacts.id
-), untagged AS (
-    DELETE FROM contact_tags
-     USING (SELECT id, tag FROM changed, unnest(present) AS tag WHERE tag <> ALL (changed.tags)) one
-     WHERE contact_tags.organization_id = $1 AND contact_tags.mode = $5 AND contact_tags.tag = one.tag
-       AND contact_tags.contact_id = one.id
-), forgotten AS (
+), added AS (
+    SELECT id, $5::text AS mode, ARRAY(SELECT tag FROM unnest(present) AS tag WHERE tag <> ALL (tags)) AS tags
+      FROM changed
+), untagged AS ({records.untag("added")}), forgotten AS (
     DELETE FROM contact_import_images WHERE organization_id = $1 AND import_id = $2 AND batch = $3 RETURNING 1
 )
 SELECT (SELECT count(*) FROM back)::int AS restored, (SELECT count(*) FROM forgotten)::int AS images

@@ -210,17 +210,27 @@ async def meet(conn: Connection, met: Sequence[tuple[UUID, UUID, str, UUID]]) ->
     return {row["message_id"] for row in rows if row["is_held"]}
 
 
-# Half of those who are suspected are known: it is the organization's own people who are being written to.
+# How many of those who are suspected are contacts, of each list of them.
 ACQUAINTED = """
-SELECT count(*) * 2 >= cardinality($2::text[]) FROM contacts
- WHERE organization_id = $1 AND phone = ANY ($2) AND mode = 'live'
+SELECT item.n, count(*) AS known
+  FROM unnest($1::int[], $2::uuid[], $3::text[]) AS item (n, organization_id, phone)
+       CROSS JOIN LATERAL (SELECT FROM contacts WHERE organization_id = item.organization_id AND phone = item.phone
+                              AND mode = 'live' LIMIT 1) contact
+ GROUP BY item.n
 """
 
 
-async def acquainted(conn: Connection, organization_id: UUID, numbers: Sequence[str]) -> bool:
-    """Whether at least half of these numbers are contacts of the organization."""
-    known: bool = await conn.fetchval(ACQUAINTED, organization_id, numbers)
-    return known
+async def acquainted(conn: Connection, suspected: Sequence[tuple[UUID, Sequence[str]]]) -> list[bool]:
+    """For each list of suspected numbers (organization, E.164), whether at least half of them are contacts of the
+    organization: then it is its own people who are being written to."""
+    rows = await conn.fetch(
+        ACQUAINTED,
+        [n for n, (_, numbers) in enumerate(suspected) for _ in numbers],
+        [organization_id for organization_id, numbers in suspected for _ in numbers],
+        [number for _, numbers in suspected for number in numbers],
+    )
+    known = {row["n"]: row["known"] for row in rows}
+    return [known.get(n, 0) * 2 >= len(numbers) for n, (_, numbers) in enumerate(suspected)]
 
 
 USED_TO = """

@@ -149,16 +149,14 @@ class Judge:
     async def _begin(self, conn: Connection, found: dict[tuple[UUID, str], Suspicion], moment: float) -> None:
         """Hold what is suspicious, unless the organization knows those people, or has long sent to that country."""
         begun: list[Found] = []
+        acquainted = await self._acquainted(conn, [key for key, one in found.items() if one.kind == "block"])
         for (organization_id, range), suspicion in found.items():
-            if suspicion.kind == "country":
-                if await holds.used_to(conn, organization_id, range):
-                    self._windows.known(organization_id, range)
-                    continue
-            elif suspicion.kind == "block":
-                members = self._windows.members(organization_id, range)
-                if await holds.acquainted(conn, organization_id, members):
-                    self._vouch(organization_id, range, moment)
-                    continue
+            if (organization_id, range) in acquainted:
+                self._vouch(organization_id, range, moment)
+                continue
+            if suspicion.kind == "country" and await holds.used_to(conn, organization_id, range):
+                self._windows.known(organization_id, range)
+                continue
             begun.append(Found(organization_id, range, suspicion.kind, suspicion.rules, suspicion.score))
         if not begun:
             return
@@ -170,6 +168,13 @@ class Judge:
                 self._vouch(one.organization_id, one.range, moment, seconds=FRESH)
             else:
                 self._standing.setdefault(one.organization_id, {})[one.range] = id
+
+    async def _acquainted(self, conn: Connection, blocks: Sequence[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
+        """Of these blocks, those of people whom the organization knows."""
+        if not blocks:
+            return set()
+        known = await holds.acquainted(conn, [(one[0], self._windows.members(*one)) for one in blocks])
+        return {one for one, is_known in zip(blocks, known, strict=True) if is_known}
 
     def _vouch(self, organization_id: UUID, range: str, moment: float, *, seconds: float = VOUCHED) -> None:
         if len(self._vouched) >= MOST_VOUCHED:

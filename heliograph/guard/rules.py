@@ -78,6 +78,21 @@ async def rules_of(conn: Connection, organization_id: UUID) -> Rules:
     return Rules(**dict(row) | {"limits": msgspec.json.decode(row["limits"])})
 
 
+CHOSEN = f"""
+SELECT o.id AS organization_id, o.name, {POLICY} AS policy, s.policy IS NULL AS by_default, s.safe,
+       CASE WHEN s.event_until > now() THEN s.event_until END AS event_until, s.limits::text AS limits
+  FROM guard_settings s JOIN organizations o ON o.id = s.organization_id ORDER BY lower(o.name), o.id LIMIT $1
+"""
+
+
+async def list_all(conn: Connection, *, limit: int) -> list[tuple[Rules, str]]:
+    """(rules, name) of organizations that chose something, by name."""
+    rows = [dict(row) for row in await conn.fetch(CHOSEN, limit)]
+    names = [row.pop("name") for row in rows]
+    found = [Rules(**row | {"limits": msgspec.json.decode(row["limits"])}) for row in rows]
+    return list(zip(found, names, strict=True))
+
+
 LIMITS = """
 SELECT s.organization_id, item.key AS class, item.value::int AS messages
   FROM guard_settings s CROSS JOIN jsonb_each_text(s.limits) AS item WHERE s.limits <> '{}'
@@ -124,15 +139,16 @@ async def configure(
         ranges = before.safe if listed is None else listed
         await conn.execute(CONFIGURE, organization_id, chosen, ranges, event, msgspec.json.encode(allowed).decode())
         after = await rules_of(conn, organization_id)
-        await audit.record(
-            conn,
-            by,
-            "guard.configured",
-            object_id=organization_id,
-            organization_id=organization_id,
-            before=_told(before),
-            after=_told(after),
-        )
+        if after != before:
+            await audit.record(
+                conn,
+                by,
+                "guard.configured",
+                object_id=organization_id,
+                organization_id=organization_id,
+                before=_told(before),
+                after=_told(after),
+            )
     return after
 
 

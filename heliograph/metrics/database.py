@@ -9,21 +9,35 @@ from collections.abc import Sequence
 
 from heliograph.base.database import migrate
 from heliograph.base.database.pool import RANGED, Connection, Pool
+from heliograph.base.process.heartbeat import IS_ALIVE
 from heliograph.base.process.measures import Gauge
 from heliograph.queue import holds
+from heliograph.queue.workers import WORKS
 
 #: Rows that are counted of a kind of work.
 MOST = 100_000
+#: Rows whose last attempt is looked at.
+PUT_BACK = 10_000
 KINDS = (*holds.OUTGOING, "reply")
 QUEUED = f"""
 SELECT kind, (SELECT count(*) FROM (SELECT FROM queue q WHERE q.kind = asked.kind LIMIT {MOST}) counted)
   FROM unnest($1::text[]) AS asked (kind)
 """
 OF_SUPPLIERS = f"""
-SELECT s.name, (SELECT count(*) FROM (SELECT FROM queue q WHERE q.kind = 'sms' AND q.line = s.id LIMIT {MOST}) counted)
+SELECT s.id, s.name,
+       (SELECT count(*) FROM (SELECT FROM queue q WHERE q.kind = 'sms' AND q.line = s.id LIMIT {MOST}) counted)
   FROM suppliers s WHERE s.state <> 'removed' ORDER BY s.name LIMIT 200
 """
-UNKNOWN = f"SELECT count(*) FROM (SELECT FROM queue WHERE begun_at < now() - interval '1 minute' LIMIT {MOST}) counted"
+# What was put back with an unknown outcome waits for the end of its grace, beside what waits for another try: of both
+# together the first PUT_BACK are looked into.
+UNKNOWN = f"""
+SELECT (SELECT count(*) FROM (SELECT FROM queue WHERE begun_at < now() - interval '1 minute' LIMIT {MOST}) silent)
+     + (SELECT count(*) FROM (SELECT organization_id, id, attempt FROM queue
+                               WHERE attempt > 0 AND begun_at IS NULL LIMIT {PUT_BACK}) back
+         WHERE EXISTS (SELECT FROM attempts a
+                        WHERE a.organization_id = back.organization_id AND a.message_id = back.id
+                          AND a.attempt = back.attempt AND a.state = 'unknown'))
+"""
 HELD = "SELECT kind, count(*) FROM queue_holds GROUP BY kind"
 CAMPAIGNS = """
 SELECT status, count(*) FROM campaigns
@@ -32,7 +46,7 @@ SELECT status, count(*) FROM campaigns
 REST = f"""
 SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {MOST}) waiting) AS whatsapp_callbacks,
        (SELECT count(*) FROM (SELECT FROM supplier_callbacks LIMIT {MOST}) waiting) AS supplier_callbacks,
-       (SELECT count(*) FROM workers WHERE seen_at > now() - interval '15 seconds') AS workers,
+       (SELECT count(*) FROM workers WHERE {IS_ALIVE} AND {WORKS}) AS workers,
        (SELECT coalesce(extract(epoch FROM max(now() - next_at)), 0) FROM timers WHERE name = 'forget') AS retention,
        (SELECT coalesce(extract(epoch FROM now() - max(taken_at)), -1) FROM backups) AS backup,
        (SELECT coalesce(extract(epoch FROM max(now() - xact_start)), 0) FROM pg_stat_activity
@@ -56,12 +70,15 @@ async def _read(conn: Connection) -> list[Gauge]:
         found.append(
             Gauge("heliograph_queue_rows", f"Work in the queue, counted up to {MOST:,}", count, {"kind": kind})
         )
+    late = await holds.late_by_line(conn, "sms")
     for kind in holds.OUTGOING:
-        age = await holds.late(conn, kind, without=())
+        age = max(late.values(), default=0) if kind == "sms" else await holds.late(conn, kind, without=())
         found.append(Gauge("heliograph_queue_oldest_seconds", "How long the oldest is overdue", age, {"kind": kind}))
-    for name, count in await conn.fetch(OF_SUPPLIERS):
-        found.append(
-            Gauge("heliograph_supplier_queue_rows", "SMS waiting in a supplier's line", count, {"supplier": name})
+    overdue = "How long the oldest SMS of a supplier's line is overdue"
+    for id, name, count in await conn.fetch(OF_SUPPLIERS):
+        found += (
+            Gauge("heliograph_supplier_queue_rows", "SMS waiting in a supplier's line", count, {"supplier": name}),
+            Gauge("heliograph_supplier_queue_oldest_seconds", overdue, late.get(id, 0), {"supplier": name}),
         )
     for kind, count in await conn.fetch(HELD):
         found.append(Gauge("heliograph_holds", "Holds of operators", count, {"kind": kind}))
@@ -69,15 +86,16 @@ async def _read(conn: Connection) -> list[Gauge]:
         found.append(Gauge("heliograph_campaigns", "Campaigns that have not ended", count, {"status": status}))
     row = await conn.fetchrow(REST)
     assert row is not None
+    unknown = "Attempts without an answer: under way for over a minute, or ended as unknown and not decided yet"
     waiting = "Callbacks stored and not processed yet"
     today = await conn.fetchval("SELECT (now() AT TIME ZONE 'utc')::date")
     ahead = -1 if row["last_day"] is None else (migrate.day_of(row["last_day"]) - today).days
     return [
         *found,
-        Gauge("heliograph_unknown_attempts", "Attempts under way for over a minute", await conn.fetchval(UNKNOWN)),
+        Gauge("heliograph_unknown_attempts", unknown, await conn.fetchval(UNKNOWN)),
         Gauge("heliograph_callbacks_waiting", waiting, row["whatsapp_callbacks"], {"channel": "whatsapp"}),
         Gauge("heliograph_callbacks_waiting", waiting, row["supplier_callbacks"], {"channel": "sms"}),
-        Gauge("heliograph_workers", "Workers seen in the last 15 s", row["workers"]),
+        Gauge("heliograph_workers", "Workers seen in the last 15 s, without drained ones", row["workers"]),
         Gauge("heliograph_retention_overdue_seconds", "How long retention is overdue", max(row["retention"], 0)),
         Gauge("heliograph_backup_age_seconds", "Since the last backup; -1: there was none", row["backup"]),
         Gauge("heliograph_oldest_snapshot_seconds", "Age of the oldest open snapshot", row["snapshot"]),

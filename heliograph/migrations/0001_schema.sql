@@ -32,6 +32,7 @@ CREATE TABLE organizations (
     stop_reply        text,
     start_reply       text,
     help_reply        text,
+    reply_language    text CHECK (reply_language ~ '^[a-z]{2}$'),
     time_zone         text,
     factor_required   boolean NOT NULL DEFAULT false,
     session_hours     integer CHECK (session_hours BETWEEN 1 AND 720),
@@ -42,6 +43,7 @@ CREATE TABLE organizations (
     notice_ways       text NOT NULL DEFAULT '{}',
     quiet_hours       text NOT NULL DEFAULT 'country'
         CHECK (quiet_hours IN ('country', 'off') OR quiet_hours ~ '^[0-2][0-9]:[0-5][0-9]-[0-2][0-9]:[0-5][0-9]$'),
+    approval_above    integer CHECK (approval_above >= 0),
     plan              text,
     allowance         bigint CHECK (allowance >= 0),
     period_anchor     timestamptz,
@@ -589,6 +591,17 @@ CREATE TABLE contact_notes (
 );
 COMMENT ON TABLE contact_notes IS 'tenant: what an organization''s people write down about a contact; in no message and no list that is exported. They go with the contact, whoever deletes or erases it';
 
+CREATE TABLE contact_last_messages (
+    organization_id uuid NOT NULL,
+    mode            text NOT NULL,
+    contact_id      uuid NOT NULL,
+    message_id      uuid NOT NULL,
+    PRIMARY KEY (organization_id, mode, contact_id),
+    CONSTRAINT contact_last_messages_contact FOREIGN KEY (organization_id, mode, contact_id)
+        REFERENCES contacts ON DELETE CASCADE
+);
+COMMENT ON TABLE contact_last_messages IS 'tenant: the message of contacts.written_at, which may be gone since. It goes with the contact';
+
 CREATE TABLE contact_imports (
     organization_id uuid NOT NULL CONSTRAINT contact_imports_organization REFERENCES organizations,
     id              uuid NOT NULL,
@@ -663,9 +676,10 @@ CREATE TABLE contact_import_batches (
     batch           integer NOT NULL,
     written_at      timestamptz NOT NULL,
     created         uuid[] NOT NULL,
+    people          uuid[] NOT NULL DEFAULT '{}',
     PRIMARY KEY (organization_id, import_id, batch)
 );
-COMMENT ON TABLE contact_import_batches IS 'tenant: contacts created by a batch of an import';
+COMMENT ON TABLE contact_import_batches IS 'tenant: contacts created by a batch of an import, and all that it lists: who may be the audience of a campaign';
 COMMENT ON COLUMN contact_import_batches.written_at IS 'updated_at of all contacts it wrote: any with another value was changed since';
 
 CREATE TABLE contact_import_images (
@@ -698,6 +712,7 @@ CREATE TABLE contact_changes (
     created_at      timestamptz,
     updated_at      timestamptz,
     written_at      timestamptz,
+    written_id      uuid,
     delivered_at    timestamptz,
     changed_at      timestamptz NOT NULL,
     PRIMARY KEY (organization_id, mode, change_id, contact_id)
@@ -745,6 +760,7 @@ CREATE TABLE opt_outs (
     source          text NOT NULL,
     keyword         text,
     message_id      uuid,
+    import_id       uuid,
     person          text NOT NULL GENERATED ALWAYS AS (person_of(recipient)) STORED,
     PRIMARY KEY (organization_id, person)
 );
@@ -754,8 +770,31 @@ CREATE INDEX opt_outs_newest ON opt_outs (organization_id, since, person) WHERE 
 COMMENT ON TABLE opt_outs IS 'tenant: recipients who asked for no more messages. Looked up for every message';
 COMMENT ON COLUMN opt_outs.person IS 'the key that is looked up: see person_of';
 COMMENT ON COLUMN opt_outs.recipient IS 'as written at the opt-out: E.164 with +, or a user id';
-COMMENT ON COLUMN opt_outs.source IS 'keyword, operator, or the name of another component';
+COMMENT ON COLUMN opt_outs.source IS 'keyword (they wrote it), operator, organization, or supplier (they wrote it to the supplier, who refuses their messages since)';
 COMMENT ON COLUMN opt_outs.message_id IS 'the message in received_messages that asked for it';
+COMMENT ON COLUMN opt_outs.import_id IS 'the file that it came from, so that undoing it takes back nobody else''s';
+
+CREATE TABLE consent_history (
+    organization_id uuid NOT NULL,
+    id              uuid NOT NULL,
+    recipient       text NOT NULL,
+    said            text NOT NULL CHECK (said IN ('out', 'in')),
+    at              timestamptz NOT NULL,
+    source          text NOT NULL,
+    keyword         text,
+    message_id      uuid,
+    import_id       uuid,
+    author_kind     text,
+    author_id       uuid,
+    author          text,
+    ended_at        timestamptz CHECK (ended_at IS NULL OR said = 'out'),
+    person          text NOT NULL GENERATED ALWAYS AS (person_of(recipient)) STORED,
+    PRIMARY KEY (organization_id, person, id)
+);
+CREATE INDEX consent_history_import ON consent_history (organization_id, import_id, person) WHERE import_id IS NOT NULL;
+COMMENT ON TABLE consent_history IS 'tenant: each opt-out and opt-in, also those that changed nothing; kept until the person is erased, because it shows why somebody was written to or not';
+COMMENT ON COLUMN consent_history.author_kind IS 'who recorded it for the person; NULL: they wrote it themselves';
+COMMENT ON COLUMN consent_history.ended_at IS 'until when an opt-out stood; NULL: it stands. An opt_outs row is there while one does';
 
 CREATE TABLE person_names (
     organization_id uuid NOT NULL,
@@ -788,6 +827,13 @@ CREATE TABLE campaigns (
     started_at              timestamptz,
     completed_at            timestamptz,
 
+    -- Who made it, and who else has approved it.
+    author_kind             text,
+    author_id               uuid,
+    approved_at             timestamptz,
+    approved_by             uuid,
+    approver                text,
+
     -- What it says: an SMS campaign a text, a WhatsApp campaign a template.
     message_template        text,
     class                   text CHECK (class IN ('otp', 'transactional', 'marketing')),
@@ -801,6 +847,7 @@ CREATE TABLE campaigns (
 
     -- To whom, and how fast.
     audience_tags           text[],
+    audience_import         uuid,
     audience_tag_match_mode text NOT NULL CHECK (audience_tag_match_mode IN ('any', 'all')),
     excluded_tags           text[] NOT NULL DEFAULT '{}',
     messages_per_minute     integer CHECK (messages_per_minute > 0),
@@ -848,7 +895,7 @@ COMMENT ON TABLE campaigns IS 'tenant: one text or template for many recipients,
 COMMENT ON COLUMN campaigns.class IS 'traffic class of its messages; NULL: marketing, or it is WhatsApp';
 COMMENT ON COLUMN campaigns.parameters IS 'source of the value of each template parameter';
 COMMENT ON COLUMN campaigns.with_names IS 'its messages depend on more of the recipient than the number';
-COMMENT ON COLUMN campaigns.audience_tags IS 'NULL: the recipients were listed';
+COMMENT ON COLUMN campaigns.audience_tags IS 'NULL: the recipients were listed, or are those of audience_import';
 COMMENT ON COLUMN campaigns.excluded_tags IS 'contacts with any of these are no recipients; empty where these were listed';
 COMMENT ON COLUMN campaigns.read IS 'delivered and read; delivered counts those not read';
 COMMENT ON COLUMN campaigns.step_at IS 'when a worker next has something to do for it; NULL: never';
@@ -921,7 +968,7 @@ CREATE TABLE campaign_drafts (
 CREATE INDEX campaign_drafts_age ON campaign_drafts (saved_at);
 CREATE INDEX campaign_drafts_discarded ON campaign_drafts (discarded_at) WHERE discarded_at IS NOT NULL;
 COMMENT ON TABLE campaign_drafts IS 'tenant: forms for campaigns that are not made yet, as they were typed; erased after 30 days without a change, and an hour after they were discarded';
-COMMENT ON COLUMN campaign_drafts.fields IS 'JSON: what was typed, by field';
+COMMENT ON COLUMN campaign_drafts.fields IS 'JSON: what was typed, by field; a sealed text of it where the organization seals its texts';
 COMMENT ON COLUMN campaign_drafts.numbers IS 'those that were listed: E.164 where they are numbers, else as they were typed';
 
 
@@ -1048,6 +1095,8 @@ CREATE TABLE route_suppliers (
     streak      smallint NOT NULL DEFAULT 0,
     reason      text NOT NULL DEFAULT '',
     degraded    boolean NOT NULL DEFAULT false,
+    outside     boolean NOT NULL DEFAULT false,
+    place       smallint NOT NULL DEFAULT 0,
     networks    jsonb NOT NULL DEFAULT '{}',
     seen        jsonb NOT NULL DEFAULT '{}',
     PRIMARY KEY (route_id, supplier_id)
@@ -1057,7 +1106,9 @@ COMMENT ON COLUMN route_suppliers.points IS 'its share of an adaptive route, of 
 COMMENT ON COLUMN route_suppliers.streak IS 'evaluations in a row in which it was better than the one with most points';
 COMMENT ON COLUMN route_suppliers.reason IS 'what the last evaluation saw of it, for operators: a sentence with its values, as JSON';
 COMMENT ON COLUMN route_suppliers.degraded IS 'at the last evaluation no supplier of the route was within the bounds of its class';
-COMMENT ON COLUMN route_suppliers.networks IS 'networks of the route''s country where it has another share: {MCC-MNC: [points, degraded]}';
+COMMENT ON COLUMN route_suppliers.outside IS 'at the last evaluation it was not found to be within the bounds of the route''s class';
+COMMENT ON COLUMN route_suppliers.place IS 'in which it stands in for one that cannot be asked; 0 of all: nobody was judged';
+COMMENT ON COLUMN route_suppliers.networks IS 'networks of the route''s country where it has another share: {MCC-MNC: [points, [degraded, outside, place]]}';
 COMMENT ON COLUMN route_suppliers.seen IS 'of those networks: {MCC-MNC: [streak, reason]}';
 
 CREATE TABLE route_decisions (
@@ -1078,11 +1129,16 @@ CREATE TABLE supplier_sessions (
     detail      text NOT NULL DEFAULT '',
     bound_at    timestamptz,
     in_flight   integer NOT NULL DEFAULT 0,
+    rate        float8 NOT NULL DEFAULT 0,
+    wire        text NOT NULL DEFAULT '',
     PRIMARY KEY (supplier_id, slot)
 );
 COMMENT ON TABLE supplier_sessions IS 'control: which worker may open which of an account''s sessions';
 COMMENT ON COLUMN supplier_sessions.ready IS 'its worker has it bound with a closed circuit: other workers leave messages to it';
 COMMENT ON COLUMN supplier_sessions.in_flight IS 'submits of its worker at the account that wait for their answers, in the row of its first slot; as of its last report';
+COMMENT ON COLUMN supplier_sessions.rate IS 'segments a second that its worker has handed over in the last seconds, in the row of its first slot';
+COMMENT ON COLUMN supplier_sessions.wire IS 'names and times of the last PDUs of this session, and its open submits, as JSON; empty: it is not bound, or has none of its own';
+COMMENT ON COLUMN supplier_sessions.detail IS 'what its worker''s last session ended with: a sentence with its values, as JSON';
 COMMENT ON COLUMN supplier_sessions.moves IS 'the account has taken or refused a message of this worker in the last seconds: it does not stall';
 
 CREATE TABLE supplier_health (
@@ -1094,10 +1150,12 @@ CREATE TABLE supplier_health (
     closed_by    uuid,
     throttled_at timestamptz,
     throttled_by uuid,
-    paused_until timestamptz
+    paused_until timestamptz,
+    receipt_at   timestamptz
 );
-COMMENT ON TABLE supplier_health IS 'control: what workers tell each other of a supplier, at most a row of each: that its circuit is open, and that it asks for less. The ids are of workers';
+COMMENT ON TABLE supplier_health IS 'control: what workers tell each other of a supplier, at most a row of each: that its circuit is open, and that it asks for less; and when it last reported. The ids are of workers';
 COMMENT ON COLUMN supplier_health.opened_at IS 'since when its circuit is open for all workers; NULL: it is closed. A change of the supplier since then closes it';
+COMMENT ON COLUMN supplier_health.receipt_at IS 'when it last sent receipts, to within seconds; NULL: none came yet';
 COMMENT ON COLUMN supplier_health.probe_at IS 'from then on one worker may send a message to try it';
 
 CREATE TABLE supplier_watches (
@@ -1105,6 +1163,18 @@ CREATE TABLE supplier_watches (
     until       timestamptz NOT NULL
 );
 COMMENT ON TABLE supplier_watches IS 'control: until when an operator watches what goes over the wire of a supplier, at most a row of each; workers read it in the look that they take every second anyway';
+
+CREATE TABLE supplier_hours (
+    supplier_id uuid NOT NULL CONSTRAINT supplier_hours_supplier REFERENCES suppliers,
+    hour        timestamptz NOT NULL,
+    in_flight   bigint NOT NULL,
+    room        bigint NOT NULL,
+    answers     bigint[] NOT NULL,
+    PRIMARY KEY (supplier_id, hour)
+);
+COMMENT ON TABLE supplier_hours IS 'control: how full the window of a supplier was and how long its answers took, by the hour, as workers saw it every second';
+COMMENT ON COLUMN supplier_hours.in_flight IS 'submits without an answer, added up over all looks; of room, what there was room for';
+COMMENT ON COLUMN supplier_hours.answers IS 'how many took how long, in the buckets of base/histogram.py; of those that were read together the first';
 
 CREATE TABLE supplier_pdus (
     supplier_id uuid NOT NULL CONSTRAINT supplier_pdus_supplier REFERENCES suppliers,
@@ -1117,7 +1187,7 @@ CREATE TABLE supplier_pdus (
     fields      text NOT NULL,
     PRIMARY KEY (supplier_id, id)
 );
-COMMENT ON TABLE supplier_pdus IS 'control: what went over the wire of a supplier while it was watched, the last 200 of each, for an hour. Without numbers, texts and secrets: they are cut before they are written';
+COMMENT ON TABLE supplier_pdus IS 'control: PDUs, or requests and answers, that went over the wire of a supplier while it was watched, the last 200 of each, for an hour. Without numbers, texts and secrets: they are cut before they are written';
 COMMENT ON COLUMN supplier_pdus.is_sent IS 'by us';
 COMMENT ON COLUMN supplier_pdus.status IS 'as the supplier or we answered, in the protocol''s words; empty: all is well';
 COMMENT ON COLUMN supplier_pdus.fields IS 'those that may be shown, masked, as JSON';
@@ -1294,7 +1364,7 @@ CREATE TABLE saved_texts (
     organization_id uuid NOT NULL CONSTRAINT saved_texts_organization REFERENCES organizations,
     id              uuid NOT NULL,
     name            text NOT NULL CHECK (length(name) BETWEEN 1 AND 100),
-    body            text NOT NULL CHECK (length(body) BETWEEN 1 AND 1600),
+    body            text NOT NULL CHECK (length(body) BETWEEN 1 AND 10000),
     created_at      timestamptz NOT NULL,
     updated_at      timestamptz NOT NULL,
     used_at         timestamptz,
@@ -1302,6 +1372,7 @@ CREATE TABLE saved_texts (
 );
 CREATE UNIQUE INDEX saved_texts_name ON saved_texts (organization_id, lower(name));
 COMMENT ON TABLE saved_texts IS 'tenant: texts that people send again and again, at most 200 of an organization; kept until somebody removes them';
+COMMENT ON COLUMN saved_texts.body IS '1 to 1600 characters; longer where it is sealed';
 COMMENT ON COLUMN saved_texts.used_at IS 'when it was last sent, to the minute';
 
 -- No index by recipient or reference: a search scans a bounded number of messages, rather than having every
@@ -1335,6 +1406,7 @@ CREATE TABLE messages (
     cost             bigint,
     cost_currency    text,
     cost_due         text,
+    route            text,
     accepted_at      timestamptz NOT NULL,
     send_at          timestamptz,
     expires_at       timestamptz,
@@ -1365,6 +1437,7 @@ COMMENT ON COLUMN messages.supplier_id IS 'the supplier that accepted it, once k
 COMMENT ON COLUMN messages.network IS 'the recipient''s network (MCC-MNC) as it was known when a supplier took it; empty: not known';
 COMMENT ON COLUMN messages.price IS 'millionths that its organization pays, settled when it was accepted; NULL: there was no price. price_due: submit, or delivered: only if it arrives';
 COMMENT ON COLUMN messages.cost IS 'millionths that the supplier who took it charges, settled with the attempt; NULL: not known. cost_due: as price_due';
+COMMENT ON COLUMN messages.route IS 'name, as it was then, of the route that chose the supplier who took it; NULL: no route did, or that is not known';
 COMMENT ON COLUMN messages.previous_status IS 'status before the last change, from which a change subtracts it in the traffic roll-ups';
 COMMENT ON COLUMN messages.class IS 'traffic class: what its sender says it is (a one-time code, transactional, marketing), by which routes and limits tell messages apart';
 COMMENT ON COLUMN messages.country IS 'ISO region of the calling code; 001: no country';
@@ -1493,6 +1566,7 @@ CREATE TABLE inbound_messages (
     concatenation   integer[],
     body            bytea NOT NULL,
     raw             bytea NOT NULL,
+    sealed          boolean NOT NULL DEFAULT false,
     received_at     timestamptz NOT NULL,
     acknowledged    boolean NOT NULL DEFAULT false,
     state           text NOT NULL DEFAULT 'new'
@@ -1514,6 +1588,7 @@ CREATE INDEX inbound_messages_parts ON inbound_messages (sender, recipient, (con
 COMMENT ON TABLE inbound_messages IS 'control: messages from handsets as received, stored before they are acknowledged. Then parts are joined, the organization is found and words such as STOP are acted on';
 COMMENT ON COLUMN inbound_messages.sender_ton IS 'type of number (SMPP 3.4 5.2.5): 0 unknown, 1 international, 2 national';
 COMMENT ON COLUMN inbound_messages.form IS 'by which the supplier''s kind reads body once all parts are there; empty: body is text in UTF-8';
+COMMENT ON COLUMN inbound_messages.sealed IS 'body and raw are sealed by the key of organization_id; both are empty once they were erased';
 COMMENT ON COLUMN inbound_messages.acknowledged IS 'our acknowledgement was written to the connection, so a repetition is another message';
 COMMENT ON COLUMN inbound_messages.key IS 'the supplier''s id of the message, if it gives one: a repetition is not stored';
 COMMENT ON COLUMN inbound_messages.state IS 'waiting: for its other parts; unassigned: to a number of no organization, or of several';
@@ -1969,11 +2044,13 @@ CREATE TABLE wallets (
     consumed        bigint NOT NULL DEFAULT 0 CHECK (consumed >= 0),
     total           bigint NOT NULL DEFAULT 0,
     alert_below     bigint CHECK (alert_below >= 0),
+    is_alerted      boolean NOT NULL DEFAULT false,
     updated_at      timestamptz NOT NULL,
     CONSTRAINT wallets_total CHECK (total = available + reserved + consumed)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE wallets IS 'tenant: the maintained balance for WhatsApp, in millionths; its row lock also serializes an organization''s accepts';
 COMMENT ON COLUMN wallets.alert_below IS 'the wallet''s page warns when less than this is available; NULL: never';
+COMMENT ON COLUMN wallets.is_alerted IS 'people were told that it is below its alert, and it was not above since';
 COMMENT ON COLUMN wallets.available IS 'negative only if Meta delivers messages that had been given up';
 
 CREATE TABLE wallet_ledger (
@@ -2389,8 +2466,10 @@ CREATE TABLE reconciliation_deltas (
     country     text NOT NULL,
     network     text NOT NULL,
     what        text NOT NULL,
+    currency    text NOT NULL DEFAULT '',
     count       bigint NOT NULL,
     segments    bigint NOT NULL,
+    charged     bigint NOT NULL DEFAULT 0,
     to_receipt  bigint[] NOT NULL DEFAULT '{}',
     PRIMARY KEY (batch, n)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
@@ -2405,11 +2484,13 @@ CREATE TABLE reconciliation (
     network     text NOT NULL,
     what        text NOT NULL CHECK (what IN ('accepted', 'refused', 'busy', 'unknown', 'unreachable', 'delivered',
                                               'undelivered', 'failed', 'expired', 'rejected', 'late', 'never',
-                                              'orphaned', 'recipient')),
+                                              'orphaned', 'recipient', 'doubled')),
+    currency    text NOT NULL DEFAULT '',
     count       bigint NOT NULL,
     segments    bigint NOT NULL,
+    charged     bigint NOT NULL DEFAULT 0,
     to_receipt  bigint[] NOT NULL,
-    PRIMARY KEY (day, hour, supplier_id, country, network, what)
+    PRIMARY KEY (day, hour, supplier_id, country, network, what, currency)
 ) PARTITION BY RANGE (day);
 CREATE INDEX reconciliation_age ON reconciliation USING brin (hour) WITH (autosummarize = on);
 CREATE TABLE reconciliation_rest PARTITION OF reconciliation DEFAULT;
@@ -2418,6 +2499,8 @@ COMMENT ON COLUMN reconciliation.hour IS 'in which the supplier took the message
 COMMENT ON COLUMN reconciliation.country IS 'ISO region of the calling code; 001: of no country; of orphans as their number looks, empty: like none';
 COMMENT ON COLUMN reconciliation.network IS 'MCC-MNC of what was taken; empty: not known, or it was not taken';
 COMMENT ON COLUMN reconciliation.what IS 'see traffic/reconciliation.py';
+COMMENT ON COLUMN reconciliation.currency IS 'of what the supplier charges for these messages; empty: that is not known, or nothing was taken';
+COMMENT ON COLUMN reconciliation.charged IS 'millionths: of what was accepted or doubled, due when it was taken; of delivered, due on delivery; of what did not arrive, its part of the former, which is due back';
 COMMENT ON COLUMN reconciliation.to_receipt IS 'of what a receipt ended: how long it took after the answer';
 
 CREATE TABLE reconciliation_days (
@@ -2425,10 +2508,12 @@ CREATE TABLE reconciliation_days (
     supplier_id uuid NOT NULL,
     country     text NOT NULL,
     what        text NOT NULL,
+    currency    text NOT NULL DEFAULT '',
     count       bigint NOT NULL,
     segments    bigint NOT NULL,
+    charged     bigint NOT NULL DEFAULT 0,
     to_receipt  bigint[] NOT NULL,
-    PRIMARY KEY (day, supplier_id, country, what)
+    PRIMARY KEY (day, supplier_id, country, what, currency)
 );
 COMMENT ON TABLE reconciliation_days IS 'control: reconciliation, summed over the hours of a day and over networks; folded with it';
 
@@ -2441,6 +2526,7 @@ CREATE TABLE margin_deltas (
     supplier_id     uuid NOT NULL,
     country         text NOT NULL,
     network         text NOT NULL,
+    route           text NOT NULL,
     price_currency  text NOT NULL,
     cost_currency   text NOT NULL,
     messages        bigint NOT NULL,
@@ -2458,16 +2544,18 @@ CREATE TABLE margins (
     supplier_id     uuid NOT NULL,
     country         text NOT NULL,
     network         text NOT NULL,
+    route           text NOT NULL,
     price_currency  text NOT NULL,
     cost_currency   text NOT NULL,
     messages        bigint NOT NULL,
     segments        bigint NOT NULL,
     price           bigint NOT NULL,
     cost            bigint NOT NULL,
-    PRIMARY KEY (organization_id, day, supplier_id, country, network, price_currency, cost_currency)
+    PRIMARY KEY (organization_id, day, supplier_id, country, network, route, price_currency, cost_currency)
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE margins IS 'tenant: live SMS that suppliers took, by day, with what became due in it. What margin_deltas holds is still to be added. Operators read it, customers never';
 COMMENT ON COLUMN margins.network IS 'MCC-MNC; empty: not known';
+COMMENT ON COLUMN margins.route IS 'name of the route that chose the supplier, as it was when that took the message; empty: no route did, or that is not known';
 COMMENT ON COLUMN margins.price_currency IS 'empty: there was no price. The same for the cost''s';
 COMMENT ON COLUMN margins.messages IS 'that were handed over in the day; what is due only on delivery may be of another day';
 
@@ -2477,13 +2565,14 @@ CREATE TABLE margin_days (
     supplier_id     uuid NOT NULL,
     country         text NOT NULL,
     network         text NOT NULL,
+    route           text NOT NULL,
     price_currency  text NOT NULL,
     cost_currency   text NOT NULL,
     messages        bigint NOT NULL,
     segments        bigint NOT NULL,
     price           bigint NOT NULL,
     cost            bigint NOT NULL,
-    PRIMARY KEY (day, supplier_id, country, network, price_currency, cost_currency)
+    PRIMARY KEY (day, supplier_id, country, network, route, price_currency, cost_currency)
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE margin_days IS 'control: margins, summed over organizations';
 
@@ -2751,11 +2840,54 @@ CREATE TABLE workers (
     seen_at     timestamptz NOT NULL,
     clock_ahead double precision NOT NULL DEFAULT 0,
     version     text NOT NULL DEFAULT '',
-    memory      bigint
+    memory      bigint,
+    drain       text CHECK (drain IN ('end', 'stay')),
+    drained_at  timestamptz
 );
 COMMENT ON TABLE workers IS 'control: living worker processes, for health checks';
 COMMENT ON COLUMN workers.clock_ahead IS 'seconds by which its machine''s clock is ahead of the database''s';
 COMMENT ON COLUMN workers.memory IS 'bytes that it occupies; NULL: its system does not say so';
+COMMENT ON COLUMN workers.drain IS 'an operator told it to take nothing more, and then to end, or to stay until told otherwise; NULL: it works';
+COMMENT ON COLUMN workers.drained_at IS 'since when it holds nothing and stays';
+
+CREATE TABLE web_processes (
+    id         uuid PRIMARY KEY,
+    name       text NOT NULL,
+    started_at timestamptz NOT NULL,
+    seen_at    timestamptz NOT NULL,
+    version    text NOT NULL,
+    memory     bigint,
+    metrics    text NOT NULL,
+    accepting  bigint[] NOT NULL
+);
+COMMENT ON TABLE web_processes IS 'control: living web processes, for whoever looks after them';
+COMMENT ON COLUMN web_processes.memory IS 'bytes that it occupies; NULL: its system does not say so';
+COMMENT ON COLUMN web_processes.metrics IS 'where its metrics are; empty: nowhere';
+COMMENT ON COLUMN web_processes.accepting IS 'messages of the last minute by how long accepting took at most, a histogram as in traffic';
+
+CREATE TABLE findings (
+    id      uuid PRIMARY KEY,
+    name    text NOT NULL,
+    state   text NOT NULL CHECK (state IN ('warning', 'failed')),
+    told    text NOT NULL,
+    detail  text NOT NULL,
+    since   timestamptz NOT NULL,
+    over_at timestamptz
+);
+CREATE UNIQUE INDEX findings_open ON findings (name, state) WHERE over_at IS NULL;
+CREATE INDEX findings_over ON findings (over_at) WHERE over_at IS NOT NULL;
+COMMENT ON TABLE findings IS 'control: what checks of the installation found, from when until when; kept for a month after it is over';
+COMMENT ON COLUMN findings.name IS 'of the check, in English';
+COMMENT ON COLUMN findings.told IS 'the same as a sentence with its values, to be told in another language. detail likewise, as it was last';
+COMMENT ON COLUMN findings.over_at IS 'when a look did not find it any more; NULL: it is still so';
+
+CREATE TABLE database_sizes (
+    day   date PRIMARY KEY,
+    bytes bigint NOT NULL,
+    free  bigint
+);
+COMMENT ON TABLE database_sizes IS 'control: how large the database was at the end of each day (UTC), for forecasts';
+COMMENT ON COLUMN database_sizes.free IS 'bytes that were free on its disk; NULL: that is another machine''s';
 
 CREATE TABLE backups (
     id          uuid PRIMARY KEY,
@@ -2764,12 +2896,14 @@ CREATE TABLE backups (
     finished_at timestamptz NOT NULL,
     bytes       bigint NOT NULL,
     place       text NOT NULL,
+    archive     text NOT NULL,
     verified_at timestamptz
 );
 CREATE INDEX backups_by_time ON backups (taken_at);
 COMMENT ON TABLE backups IS 'control: backups that were completed; they may have been removed since';
 COMMENT ON COLUMN backups.taken_at IS 'everything answered before is in it';
 COMMENT ON COLUMN backups.place IS 'its directory, on the machine on which it was taken';
+COMMENT ON COLUMN backups.archive IS 'the directory of archived WAL that continues it, called like its cluster; empty: a dump';
 COMMENT ON COLUMN backups.verified_at IS 'when it was last brought up in a scratch directory; NULL: never';
 
 CREATE TABLE retention_places (

@@ -1,4 +1,4 @@
-"""The bell: what needs somebody's eye, told by the code that knows it, in the transaction in which it happened.
+"""The bell: what needs somebody's attention, told by the code that knows it, in the transaction in which it happened.
 
     campaign, endpoint, import, sender, template, number ── recording ──► notices ── reading ──► the bell, its page
     quota, keys, wallets ── standing, every five minutes ──────┘

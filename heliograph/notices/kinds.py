@@ -40,6 +40,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "campaign.completed": Kind("/campaigns/{object}", scope="campaigns:read"),
         # reason: as `campaigns` says it
         "campaign.paused": Kind("/campaigns/{object}", scope="campaigns:read", ways=WAYS),
+        "campaign.approval": Kind("/campaigns/{object}", scope="campaigns:write", ways=WAYS),
         "campaign.failed": Kind("/campaigns/{object}", scope="campaigns:read", ways=WAYS),
         "webhook.failing": Kind("/webhooks/{object}", scope="webhooks:read"),
         # reason: as `webhooks` says it
@@ -72,6 +73,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         # of whoever asked for it; rows
         "export.ready": Kind("/exports", scope="account:read"),
         "export.failed": Kind("/exports", scope="account:read"),
+        # left, below: decimals in `currency`
         "wallet.low": Kind("/wallet", permission="usage", ways=WAYS),
     }
 )

@@ -8,6 +8,8 @@ from datetime import timedelta
 
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
+from heliograph.base.money import decimal
+from heliograph.notices.recording import QUIET as AGAIN
 from heliograph.notices.recording import Notice, record_many
 
 #: Seconds.
@@ -35,7 +37,22 @@ SELECT q.organization_id, q.alert_above, used.messages, (now() AT TIME ZONE 'UTC
         WHERE organization_id = q.organization_id AND day = (now() AT TIME ZONE 'UTC')::date) used
  WHERE q.alert_above IS NOT NULL AND used.messages > q.alert_above
 """
-WALLETS = "SELECT organization_id FROM wallets WHERE alert_below IS NOT NULL AND available < alert_below"
+# Told once as the balance falls below its alert, and again only after it was above. What was told within the hour is
+# told later, and not forgotten. Wallets are locked in the order in which sends lock them.
+WALLETS = """
+WITH crossed AS (
+    SELECT organization_id FROM wallets w
+     WHERE CASE WHEN available < alert_below
+                THEN NOT is_alerted AND NOT EXISTS (
+                     SELECT FROM notices known
+                      WHERE known.organization_id = w.organization_id AND known.kind = 'wallet.low'
+                        AND known.object = 'wallet' AND known.created_at > now() - $1::interval)
+                ELSE is_alerted END
+     ORDER BY organization_id FOR NO KEY UPDATE
+)
+UPDATE wallets w SET is_alerted = NOT w.is_alerted FROM crossed WHERE w.organization_id = crossed.organization_id
+RETURNING w.organization_id, w.is_alerted, w.currency, w.available, w.alert_below
+"""
 
 
 async def look(conn: Connection) -> None:
@@ -50,7 +67,6 @@ async def look(conn: Connection) -> None:
         )
         for row in await conn.fetch(QUOTAS)
     ]
-    low += [Notice(row["organization_id"], "wallet.low", "wallet") for row in await conn.fetch(WALLETS)]
     low += [
         Notice(
             row["organization_id"],
@@ -73,3 +89,23 @@ async def look(conn: Connection) -> None:
         for row in await conn.fetch(KEYS, SOON)
     ]
     await record_many(conn, ending, quiet=ONCE)
+    async with conn.transaction():
+        await _look_at_wallets(conn)
+
+
+async def _look_at_wallets(conn: Connection) -> None:
+    fallen = [
+        Notice(
+            row["organization_id"],
+            "wallet.low",
+            "wallet",
+            facts={
+                "left": decimal(row["available"]),
+                "below": decimal(row["alert_below"]),
+                "currency": row["currency"],
+            },
+        )
+        for row in await conn.fetch(WALLETS, AGAIN)
+        if row["is_alerted"]
+    ]
+    await record_many(conn, fallen, quiet=AGAIN)

@@ -6,12 +6,11 @@ compares the two.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from heliograph.base.database.clock import iso
+from heliograph.base.database.clock import iso, iso_or_none
 from heliograph.overview.messages import Message
 from heliograph.webhooks.recording.feed import Recorded
 
@@ -29,18 +28,22 @@ def of_message(one: Message, *, text: str | None, whole: bool) -> dict[str, Any]
             "segments": one.segments,
             "campaignId": None if one.campaign_id is None else str(one.campaign_id),
             "apiKeyId": None if one.key_id is None else str(one.key_id),
-            "sendAt": _at(one.send_at),
-            "expiresAt": _at(one.expires_at),
-            "quietUntil": _at(one.quiet_until),
+            "sendAt": iso_or_none(one.send_at),
+            "expiresAt": iso_or_none(one.expires_at),
+            "quietUntil": iso_or_none(one.quiet_until),
         }
         if whole:
             found["message"] = text
     else:
         found |= {"direction": one.direction, "recipient": one.recipient if whole else None}
-    found |= {"acceptedAt": _at(one.accepted_at), "sentAt": _at(one.sent_at), "deliveredAt": _at(one.delivered_at)}
+    found |= {
+        "acceptedAt": iso_or_none(one.accepted_at),
+        "sentAt": iso_or_none(one.sent_at),
+        "deliveredAt": iso_or_none(one.delivered_at),
+    }
     if one.channel == "whatsapp":
-        found["readAt"] = _at(one.read_at)
-    return found | {"failedAt": _at(one.failed_at)}
+        found["readAt"] = iso_or_none(one.read_at)
+    return found | {"failedAt": iso_or_none(one.failed_at)}
 
 
 def of_event(one: Recorded) -> dict[str, Any]:
@@ -58,7 +61,3 @@ def of_event(one: Recorded) -> dict[str, Any]:
 def written(document: dict[str, Any]) -> str:
     """As it is read."""
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
-
-
-def _at(moment: datetime | None) -> str | None:
-    return None if moment is None else iso(moment)

@@ -72,10 +72,10 @@ async def picture(conn: Connection, actor: Actor, *, since: datetime, until: dat
     since, until = _floor(max(since, until - LONGEST), step), _floor(until - timedelta(microseconds=1), step) + step
     length = until - since
 
-    async def read(date_from: datetime, interval: timedelta, split: str | None) -> list[Point]:
+    async def read(date_from: datetime, date_to: datetime, interval: timedelta, split: str | None) -> list[Point]:
         query = Query(
             date_from=date_from,
-            date_to=until,
+            date_to=date_to,
             interval="hour" if interval == HOUR else "day",
             split=split,
             mode=actor.mode,
@@ -83,7 +83,9 @@ async def picture(conn: Connection, actor: Actor, *, since: datetime, until: dat
         )
         return await traffic.read(conn, actor, query=query)
 
-    points = await read(since - length, step, None)
+    points = await read(since, until, step, None)
+    # One sum, of as many days as it has.
+    before = await read(since - length, since, DAY, None)
     by_time: dict[datetime, list[Point]] = {}
     for point in points:
         by_time.setdefault(point.at, []).append(point)
@@ -93,14 +95,62 @@ async def picture(conn: Connection, actor: Actor, *, since: datetime, until: dat
         since=since,
         until=until,
         step=step,
-        now=summed(point for point in points if point.at >= since),
-        before=summed(point for point in points if point.at < since),
+        now=summed(points),
+        before=summed(before),
         intervals=[(at, summed(by_time.get(at, ()))) for at in _times(since, until, step)],
         countries=_countries(
-            await read(since, coarse, "country"), _times(_floor(since, coarse), until, coarse), failed
+            await read(since, until, coarse, "country"), _times(_floor(since, coarse), until, coarse), failed
         ),
         reasons=_reasons(failed),
     )
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What the roll-ups tell of some messages that were accepted in [since, until); None: it was not asked for."""
+
+    since: datetime
+    until: datetime
+    figures: Figures | None
+    reasons: list[Failed] | None
+
+
+async def told(
+    conn: Connection,
+    actor: Actor,
+    *,
+    since: datetime | None,
+    until: datetime | None,
+    usual: timedelta,
+    channel: str | None = None,
+    country: str | None = None,
+    sender: str | None = None,
+    has_figures: bool = True,
+    has_reasons: bool = True,
+) -> Told:
+    """Figures and reasons of a channel, country or sender (reasons are not known by sender), over whole hours, or whole
+    days if it is long. `usual`: how much of it is told if it has no beginning."""
+    until = until or clock.now()
+    since = min(max(since or until - usual, until - LONGEST), until)
+    step = HOUR if until - since <= LONGEST_BY_HOUR else DAY
+    since, until = _floor(since, step), _floor(until - timedelta(microseconds=1), step) + step
+    points, failed = [], []
+    if has_figures:
+        query = Query(
+            date_from=since,
+            date_to=until,
+            # One sum, of as many days as it has.
+            interval="day",
+            channel=channel,
+            country=country,
+            sender=sender,
+            mode=actor.mode,
+            limit=MOST,
+        )
+        points = await traffic.read(conn, actor, query=query)
+    if has_reasons:
+        failed = await traffic.failures(conn, actor, date_from=since, date_to=until, limit=MOST)
+    fitting = (one for one in failed if channel in (None, one.channel) and country in (None, one.country))
+    return Told(since, until, summed(points) if has_figures else None, _reasons(fitting) if has_reasons else None)
 
 
 class Fall(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -18,12 +19,16 @@ from heliograph.base.database import bounded_scan
 from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
+from heliograph.contacts import recency
+from heliograph.sending import listing
+from heliograph.sending.listing import Found
 from heliograph.sms import messages as sms
 from heliograph.sms.messages import Step
 from heliograph.whatsapp import messages as whatsapp
 from heliograph.why.words import Kind
 
 CHANNELS = ("sms", "whatsapp")
+DIRECTIONS = ("outbound", "inbound")
 #: All public statuses, in the order of a message's life.
 STATUSES = tuple(dict.fromkeys((*sms.SHOWN_STATUSES, *whatsapp.SHOWN_STATUSES)))
 #: Final statuses.
@@ -35,7 +40,6 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     id: UUID
     channel: str
-    #: WhatsApp messages are listed of the actor's mode alone, and do not say it.
     mode: str = "live"
     #: "outbound" or "inbound"; received SMS are not included.
     direction: str = "outbound"
@@ -80,36 +84,26 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         return self.status in FINAL or (self.channel == "sms" and self.status == "delivered")
 
 
-class Filters(msgspec.Struct, frozen=True):
+class Filters(listing.Filters, frozen=True, kw_only=True):
     """Which messages are wanted; None: all."""
 
     channel: str | None = None
-    #: Any of these.
-    statuses: Sequence[str] | None = None
-    #: E.164 with `+`.
-    recipient: str | None = None
-    client_reference: str | None = None
-    campaign_id: UUID | None = None
     #: An SMS's, by its value.
     sender: str | None = None
-    country: str | None = None
-    failure_code: str | None = None
-    key_id: UUID | None = None
-    #: Who sent it on the dashboard.
-    person_id: UUID | None = None
-    request_id: str | None = None
-    #: Only those that a request of its own sent with a key.
-    is_requested: bool = False
-    date_from: datetime | None = None
-    date_to: datetime | None = None
+    #: A WhatsApp message's: its template's name, and what it is charged as.
+    template: str | None = None
+    category: str | None = None
+    #: One of DIRECTIONS; no SMS was received, as long as those are not included.
+    direction: str | None = None
 
 
-class Found(msgspec.Struct, frozen=True):
-    """Up to `limit` + 1 messages, newest first. `seen`: the id at which the scan ended before it had found that
-    many."""
+class Price(msgspec.Struct, frozen=True):
+    """What a message costs, in millionths."""
 
-    messages: list[Message]
-    seen: UUID | None
+    amount: int
+    currency: str
+    #: It is charged; else it will be, if the message gets so far.
+    is_due: bool
 
 
 class MessageDetail(msgspec.Struct, frozen=True):
@@ -124,32 +118,26 @@ class MessageDetail(msgspec.Struct, frozen=True):
 
 async def list_page(
     conn: Connection, actor: Actor, *, filters: Filters, after: UUID | None = None, limit: int = 50, look: int = LOOK
-) -> Found:
+) -> Found[Message]:
     """Messages older than `after`, newest first: up to `limit` + 1, so that the caller knows whether there are more.
 
     Each channel scans at most `look` messages. If one stopped before it had found enough, nothing older than where it
     stopped is shown, since some of its messages could lie in between; `seen` is that place.
     """
+    shared: dict[str, Any] = {name: getattr(filters, name) for name in listing.Filters.__struct_fields__}
     pages: list[tuple[list[Message], UUID | None]] = []
-    if filters.channel in (None, "sms") and _fits(filters.statuses, sms.SHOWN_STATUSES):
+    # An SMS has no template.
+    if (
+        filters.channel in (None, "sms")
+        and _fits(filters.statuses, sms.SHOWN_STATUSES)
+        and filters.template is None
+        and filters.category is None
+        and filters.direction != "inbound"
+    ):
         listed = await sms.list_page(
             conn,
             actor,
-            filters=sms.Filters(
-                statuses=filters.statuses,
-                recipient=filters.recipient,
-                client_reference=filters.client_reference,
-                campaign_id=filters.campaign_id,
-                sender=filters.sender,
-                country=filters.country,
-                failure_code=filters.failure_code,
-                key_id=filters.key_id,
-                person_id=filters.person_id,
-                request_id=filters.request_id,
-                is_requested=filters.is_requested,
-                date_from=filters.date_from,
-                date_to=filters.date_to,
-            ),
+            filters=sms.Filters(**shared, sender=filters.sender),
             after=after,
             limit=limit,
             look=look,
@@ -165,18 +153,10 @@ async def list_page(
             conn,
             actor,
             filters=whatsapp.Filters(
-                statuses=filters.statuses,
-                recipient=filters.recipient,
-                client_reference=filters.client_reference,
-                campaign_id=filters.campaign_id,
-                country=filters.country,
-                failure_code=filters.failure_code,
-                key_id=filters.key_id,
-                person_id=filters.person_id,
-                request_id=filters.request_id,
-                is_requested=filters.is_requested,
-                date_from=filters.date_from,
-                date_to=filters.date_to,
+                **shared,
+                template_name=filters.template,
+                billing_category=filters.category,
+                direction=filters.direction,
             ),
             after=after,
             limit=limit,
@@ -196,6 +176,29 @@ async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> li
     found = [_of_sms(one) for one in await sms.by_ids(conn, actor, ids=ids)]
     found += [_of_whatsapp(one) for one in await whatsapp.by_ids(conn, actor, ids=ids)]
     return sorted(found, key=lambda one: one.id, reverse=True)
+
+
+async def prices(conn: Connection, actor: Actor, *, listed: Sequence[Message]) -> dict[UUID, Price]:
+    """What these messages cost, of those that cost something; one that ended before its price was due costs nothing."""
+    found = {}
+    charges = await sms.prices(conn, actor, ids=[one.id for one in listed if one.channel == "sms"])
+    for one in listed:
+        if (charge := charges.get(one.id)) is None:
+            continue
+        arrived = one.delivered_at is not None
+        is_due = arrived or (charge.due == "submit" and one.sent_at is not None)
+        if is_due or not one.is_final:
+            found[one.id] = Price(charge.amount, charge.currency, is_due)
+    booked = await whatsapp.prices(conn, actor, ids=[one.id for one in listed if one.channel == "whatsapp"])
+    return found | {id: Price(*price) for id, price in booked.items()}
+
+
+async def last_to(conn: Connection, actor: Actor, *, contacts: Collection[UUID]) -> dict[UUID, Message]:
+    """The message that was last sent to each of these contacts, as far as `contacts.recency` has read; those to whom
+    none was sent, or whose last one is gone, are left out."""
+    last = await recency.last(conn, actor, ids=contacts)
+    found = {one.id: one for one in await by_ids(conn, actor, ids=last.values())}
+    return {contact: found[id] for contact, id in last.items() if id in found}
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
@@ -249,6 +252,7 @@ def _of_whatsapp(one: whatsapp.Message) -> Message:
     return Message(
         id=one.id,
         channel="whatsapp",
+        mode=one.mode,
         direction=one.direction,
         status=one.status,
         recipient=one.recipient,

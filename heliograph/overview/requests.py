@@ -127,9 +127,21 @@ def _channel(filters: Filters) -> str | None:
     """The channel whose sends fit; "": both; None: none does."""
     if filters.error_code is not None or filters.status_class not in (None, "2xx"):
         return None
-    if filters.operation is None:
-        return ""
-    return SENDS[filters.operation][0] if filters.operation in SENDS else None
+    if filters.status not in (None, ACCEPTED) or filters.method not in (None, "POST"):
+        return None
+    fitting = {
+        channel
+        for operation, (channel, path) in SENDS.items()
+        if filters.operation in (None, operation) and _is_below(path, filters.path)
+    }
+    if not fitting:
+        return None
+    return "" if len(fitting) == len(SENDS) else fitting.pop()
+
+
+def _is_below(path: str, wanted: str | None) -> bool:
+    """As the log's statement has it."""
+    return wanted is None or path == wanted or path.startswith(f"{wanted}/")
 
 
 def _of_message(message: Message, mode: str) -> Asked:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
 import msgspec
@@ -23,7 +23,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 
 #: What usage can be split by.
-SPLITS = ("channel", "sender", "country", "campaign", "key", "day")
+SPLITS = ("channel", "sender", "country", "campaign", "tag", "key", "day")
 #: Percent of the quota at which somebody should be told.
 LEVELS = (80, 95, 100)
 #: Days that the pace is taken from, the present one left out: it is not over.
@@ -79,6 +79,15 @@ class Pace(msgspec.Struct, frozen=True):
 
     daily: float
     gone_at: datetime | None
+
+
+class Spent(msgspec.Struct, frozen=True):
+    """What some days took from the quota, and as many days before them. `messages`: SMS, less refunds."""
+
+    messages: int
+    segments: int
+    refunds: int
+    before: int
 
 
 class UsageLine(msgspec.Struct, frozen=True):
@@ -155,6 +164,22 @@ async def days(conn: Connection, actor: Actor, *, since: date, until: date) -> l
     return [found.get(day) or Day(day, 0, 0, 0, 0) for day in every]
 
 
+SPENT = f"""
+SELECT coalesce(sum(messages - refunds) FILTER (WHERE day >= $5), 0)::bigint AS messages,
+       coalesce(sum(segments) FILTER (WHERE day >= $5), 0)::bigint AS segments,
+       coalesce(sum(refunds) FILTER (WHERE day >= $5), 0)::bigint AS refunds,
+       coalesce(sum(messages - refunds) FILTER (WHERE day < $5), 0)::bigint AS before
+  FROM ({_USED}) one WHERE channel = 'sms'
+"""
+
+
+async def spent(conn: Connection, actor: Actor, *, since: date, until: date) -> Spent:
+    """What the days from `since` to before `until` took from the quota, beside as many days before them."""
+    row = await conn.fetchrow(SPENT, actor.organization_id, since - (until - since), until, NONE, since)
+    assert row is not None
+    return Spent(**row)
+
+
 # A name is looked up for each value, not for each row. LIMIT keeps a look-up a look-up.
 SHARES = f"""
 SELECT share.value, share.channel, share.messages, share.segments, share.refunds, share.refunded,
@@ -175,14 +200,32 @@ SELECT share.value, share.channel, share.messages, share.segments, share.refunds
         HAVING sum(messages) <> 0 OR sum(segments) <> 0 OR sum(refunds) <> 0) share
  ORDER BY CASE $5 WHEN 'day' THEN share.value END, share.messages DESC, share.value, share.channel LIMIT $6
 """
+# Tags are looked up for each campaign. Those of one stand together, so that a message is in one share.
+TAGGED = f"""
+SELECT value, channel, sum(messages)::bigint AS messages, sum(segments)::bigint AS segments,
+       sum(refunds)::bigint AS refunds, sum(refunded)::bigint AS refunded, '' AS name
+  FROM (SELECT coalesce((
+                    SELECT array_to_string(ARRAY(SELECT tag FROM unnest(audience_tags) tag ORDER BY tag), ', ')
+                      FROM campaigns WHERE organization_id = $1 AND id = campaign_id LIMIT 1), '') AS value,
+               channel, messages, segments, refunds, refunded
+          FROM (SELECT campaign_id, channel, sum(messages) AS messages, sum(segments) AS segments,
+                       sum(refunds) AS refunds, sum(refunded) AS refunded
+                  FROM ({_USED}) used GROUP BY 1, 2) by_campaign) tagged
+ GROUP BY 1, 2 HAVING sum(messages) <> 0 OR sum(segments) <> 0 OR sum(refunds) <> 0
+ ORDER BY messages DESC, value, channel LIMIT $5
+"""
 
 
 async def shares(
     conn: Connection, actor: Actor, *, by: str, since: date, until: date, limit: int | None = None
 ) -> list[Share]:
-    """What falls to each value of `by` (one of SPLITS) and each channel, most first; days in their order."""
+    """What falls to each value of `by` (one of SPLITS) and each channel, most first; days in their order. A tag is one
+    of a campaign's audience: messages of no campaign, or to numbers that were listed, have an empty value."""
     checked_split(by)
-    rows = await conn.fetch(SHARES, actor.organization_id, since, until, NONE, by, limit)
+    if by == "tag":
+        rows = await conn.fetch(TAGGED, actor.organization_id, since, until, NONE, limit)
+    else:
+        rows = await conn.fetch(SHARES, actor.organization_id, since, until, NONE, by, limit)
     return [_share(Share(**row), by) for row in rows]
 
 
@@ -283,11 +326,6 @@ def checked_split(by: str) -> str:
     if by not in SPLITS:
         raise Invalid(("by", "enum", f"`by` must be one of {', '.join(SPLITS)}"))
     return by
-
-
-def midnight(day: date) -> datetime:
-    """When a day begins."""
-    return datetime.combine(day, time(), UTC)
 
 
 def level(balance: Quota) -> int | None:

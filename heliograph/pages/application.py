@@ -35,7 +35,7 @@ from heliograph.pages.assets import PREFIX as ASSETS
 from heliograph.pages.assets import Assets
 from heliograph.pages.live import regions
 from heliograph.pages.live.sharing import Sharing
-from heliograph.pages.pieces import passkeys
+from heliograph.pages.people import passkeys
 from heliograph.pages.realms import Realm
 from heliograph.pages.requests import Request, Services
 from heliograph.pages.routes import Route, Table
@@ -80,13 +80,13 @@ PROVE_FIELD, CHALLENGE_FIELD, CREDENTIAL_FIELD, ONCE_FIELD = "_password", "_chal
 
 
 class TooLarge(Refusal):
-    """What was sent is larger than any form of ours."""
+    """What was sent is larger than any of our forms."""
 
     code, status = "payload_too_large", 413
 
 
 class WrongMethod(Refusal):
-    """This address does not take that."""
+    """This address does not accept that."""
 
     code, status = "method_not_allowed", 405
 
@@ -98,7 +98,7 @@ class SignedOut(Refusal):
 
 
 class ViewingOnly(Refusal):
-    """You view as this organization: nothing can be changed."""
+    """You are viewing as this organization: nothing can be changed."""
 
     code, status = "viewing_only", 403
 
@@ -234,7 +234,8 @@ class Pages:
         if route.method == "POST":
             if isinstance(person, Known) and person.reason is not None and not route.is_harmless:
                 raise ViewingOnly
-            forgery.check_origin(request.headers, host=request.host, public_url=self.services.settings.public_url)
+            public = self.services.settings.public_url
+            forgery.check_origin(request.headers, host=request.host, public_url=public, is_secure=request.is_secure)
             if route.takes_file:
                 request.form = await _begin_upload(request, scope, receive)
             elif route.is_long:
@@ -261,7 +262,7 @@ class Pages:
             return regions.region(text, made=made)
 
         key = regions.key(request, route, scope["query_string"])
-        return await self._regions.get(key, seen=seen, clock=clock.milliseconds, make=make)
+        return await self._regions.get(key, seen=seen, clock=clock.milliseconds, make=make, most=route.good_for)
 
     async def _identify(self, request: Request) -> None:
         if request.token:
@@ -284,7 +285,7 @@ class Pages:
     async def _receive_form(self, request: Request, receive: Receive, *, longest: int = LONGEST_FORM) -> bytes:
         kind = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if kind not in (b"application/x-www-form-urlencoded", b""):
-            raise Invalid(("form", "format", "What was sent is no form."))
+            raise Invalid(("form", "format", "What was sent is not a form."))
         parts, size, more = [], 0, True
         while more:
             message = await receive()

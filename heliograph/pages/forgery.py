@@ -5,6 +5,7 @@ The token differs with each page though it says the same, so that nothing is lea
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import urllib.parse
 from uuid import UUID
@@ -18,13 +19,13 @@ _NONCE = 16
 
 
 class ForeignForm(Refusal):
-    """This form did not come from a page of ours, or the page was open since before you signed in. Reload it."""
+    """This form did not come from one of our pages, or the page was opened before you signed in. Reload it."""
 
     code, status = "foreign_form", 403
 
 
 class PlainHttp(Refusal):
-    """Signing in needs https here: over plain http everybody on the way could read the password and the session."""
+    """Signing in needs https here: over plain http, anybody on the way could read the password and the session."""
 
     code, status = "https_required", 403
 
@@ -46,8 +47,10 @@ def check_token(key: Key, session_id: UUID, given: str) -> None:
         raise ForeignForm
 
 
-def check_origin(headers: dict[bytes, bytes], *, host: str, public_url: str) -> None:
-    """Raises ForeignForm unless the browser says that a page of this very address made the request.
+def check_origin(headers: dict[bytes, bytes], *, host: str, public_url: str, is_secure: bool) -> None:
+    """Raises ForeignForm unless the browser says that a page of this very address made the request; PlainHttp if that
+    page came over plain http where pages come by https (`is_secure`): anybody on the way could have written it, and no
+    browser keeps a session of ours that comes so.
 
     Browsers send `Origin` with every POST, and most of them `Sec-Fetch-Site` (W3C Fetch Metadata); a program that
     sends neither has the API.
@@ -61,12 +64,15 @@ def check_origin(headers: dict[bytes, bytes], *, host: str, public_url: str) -> 
         known.add(urllib.parse.urlsplit(public_url).netloc)
     if scheme not in ("http", "https") or given not in known:
         raise ForeignForm
+    if is_secure and scheme != "https":
+        raise PlainHttp
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a Host header names this machine, as seen from the browser on it. One that names nothing does not."""
+    """Whether a Host header names this machine, as seen from the browser on it: `localhost` or an address written out,
+    for any other name may lead anywhere. One that names nothing does not."""
     try:
         name = urllib.parse.urlsplit(f"//{host}").hostname or ""
-    except ValueError:  # a bracket without its twin
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:  # a bracket without its twin, or a name
         return False
-    return name in ("localhost", "::1") or name.startswith("127.") or name.endswith(".localhost")

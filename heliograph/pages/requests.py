@@ -29,7 +29,7 @@ from heliograph.pages.uploads import Upload
 from heliograph.people import roles
 from heliograph.people.operators.sessions import Operator
 from heliograph.people.roles import Role
-from heliograph.people.session_book import SessionBook
+from heliograph.people.session_keeping.book import SessionBook
 from heliograph.people.sessions import Known
 from heliograph.sms.accepting.accept import Acceptor as SmsAcceptor
 from heliograph.whatsapp.accepting.accept import Acceptor as WhatsAppAcceptor
@@ -228,14 +228,14 @@ class Request:
         except ValueError:
             raise NotFound from None
 
-    def to(self, path: str, **query: object) -> str:
+    def to(self, path: str, /, **query: object) -> str:
         """The address of a page in the same mode; what is None or empty is left out."""
         wanted = {name: str(value) for name, value in query.items() if value not in (None, "")}
         if self.mode == "test" and "mode" not in wanted:
             wanted["mode"] = "test"
         return path + ("?" + urllib.parse.urlencode(wanted) if wanted else "")
 
-    def again(self, **changes: object) -> str:
+    def again(self, /, **changes: object) -> str:
         """This very address with some values of its query changed; those that become None or empty are left out."""
         return self.to(self.path, **(self.query | changes))
 

@@ -10,7 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from heliograph.pages.answers import Answer
+from heliograph.pages.live import sharing
 from heliograph.pages.requests import Request
+
+#: Seconds for which what a wall screen shows is good: less than it waits between two looks.
+WALL = 1.0
 
 Handler = Callable[[Request], Awaitable[Answer]]
 
@@ -42,6 +46,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     #: What its page shows in the region that renews itself is the same for all of a role that sees everything, in one
     #: language and zone.
     is_alike: bool = False
+    #: Seconds for which what its region shows is good at most, however busy the process is.
+    good_for: float = sharing.MOST
 
 
 def get(
@@ -49,6 +55,11 @@ def get(
 ) -> Route:
     """A page of the organization, for who holds scope and permission."""
     return Route(method="GET", path=path, handler=handler, scope=scope, permission=permission, is_proved=is_proved)
+
+
+def wall(path: str, handler: Handler, permission: str) -> Route:
+    """A page that is looked at during outages: it shows what is so now, however long it takes to make."""
+    return Route(method="GET", path=path, handler=handler, permission=permission, good_for=WALL)
 
 
 def post(

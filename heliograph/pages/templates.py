@@ -101,10 +101,13 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         extensions=["jinja2.ext.i18n"],
     )
     made.install_gettext_callables(_gettext, _ngettext, newstyle=True)  # type: ignore[attr-defined]
+    # The extension's own `_` looks the other name up at each text, of which a table has hundreds.
+    made.globals["_"] = made.globals["gettext"]
     made.globals["asset"] = assets.address
     made.filters |= {
         "number": _number,
         "moment": _moment,
+        "instant": _instant,
         "ago": _ago,
         "date": _date,
         "month": _month,
@@ -140,6 +143,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "keyword_name": _named(words.KEYWORDS),
         "spaced": phones.spaced,
         "country_name": _country,
+        "country_of": phones.country,
         "why": _why,
     }
     for name in made.list_templates(extensions=["html"]):
@@ -225,6 +229,11 @@ def _lasted(context: Context, seconds: float) -> str:
 @pass_context
 def _moment(context: Context, at: datetime) -> Markup:
     return _time(context, at, context["speech"].moment(at))
+
+
+@pass_context
+def _instant(context: Context, at: datetime) -> Markup:
+    return _time(context, at, context["speech"].instant(at))
 
 
 @pass_context

@@ -39,7 +39,7 @@ class Upload:
         kind, options = parse_options_header(content_type)
         boundary = options.get(b"boundary", b"")
         if kind != b"multipart/form-data" or not 1 <= len(boundary) <= 200:
-            raise Invalid(("file", "format", "What was sent is no form."))
+            raise Invalid(("file", "format", "What was sent is not a form."))
         self._receive, self._more_time = receive, more_time
         self._taken, self._is_over = 0, False
         #: The other fields, once `begin` has run.
@@ -144,6 +144,8 @@ class Upload:
                 self.fields[self._part] = self._field.decode()
             except UnicodeDecodeError:
                 raise Invalid((self._part, "format", _UNREADABLE)) from None
+            if "\0" in self.fields[self._part]:
+                raise Invalid((self._part, "nul", "A text must not contain NUL."))
 
     def _on_end(self) -> None:
         self._is_over = True

@@ -25,7 +25,7 @@ ROLES: Mapping[str, str] = {
 OPERATORS_EXPLAINED: Mapping[str, str] = {
     "root": "Everything, other operators included.",
     "operator": "Everything but changing operators.",
-    "support": "Looks into messages with a reason; sees suppliers, routes and the queue.",
+    "support": "Can look into messages if they give a reason; sees suppliers, routes and the queue.",
     "finance": "Quotas, plans, wallets and rates.",
     "auditor": "Sees everything but messages, changes nothing.",
 }
@@ -34,13 +34,21 @@ ROLES_EXPLAINED: Mapping[str, str] = {
     "admin": "Everything but changing owners.",
     "developer": "Webhooks and requests, test keys and test sends. Reads live messages without texts and numbers.",
     "sender": "Sends messages and campaigns, keeps contacts.",
-    "viewer": "Reads messages without texts and whole numbers.",
+    "viewer": "Reads messages without texts or full numbers.",
     "billing": "Usage and wallet, nothing else.",
+}
+#: What limits of a minute count.
+BUCKETS: Mapping[str, str] = {
+    "sms_send": "Sends",
+    "campaigns": "Campaigns",
+    "mutations": "Other changes",
+    "reads": "Reads",
 }
 #: Kinds of notices as they are chosen, and ways of telling them.
 NOTICES: Mapping[str, str] = {
     "campaign.completed": "A campaign is finished",
-    "campaign.paused": "A campaign stands still",
+    "campaign.paused": "A campaign is stalled",
+    "campaign.approval": "A campaign waits for an approval",
     "campaign.failed": "A campaign failed",
     "webhook.failing": "Webhooks to an endpoint fail",
     "webhook.disabled": "An endpoint was disabled",
@@ -147,6 +155,7 @@ USAGE_SPLITS: Mapping[str, str] = {
     "sender": "By sender",
     "country": "By country",
     "campaign": "By campaign",
+    "tag": "By tag of the audience",
     "key": "By API key",
     "day": "By day",
 }
@@ -190,13 +199,13 @@ GUARD_CLASSES: Mapping[str, str] = {
 }
 #: What is wrong with a field of the limits.
 LIMITS_FORM: Mapping[tuple[str, str], str] = {
-    ("segments", "range"): "Give a whole number of segments, from 1.",
+    ("segments", "range"): "Enter a whole number of segments, 1 or more.",
     ("segments", "fixed"): "The operator set this limit: only they change it.",
     ("scope", "enum"): "Choose one of the keys.",
     ("safe", "pattern"): "Write the 5 to 15 digits that numbers begin with, country code included, one a line.",
     ("safe", "count"): "At most 500 lines.",
     ("policy", "enum"): "Choose one of those that are offered.",
-    **{(f"limit_{name}", "range"): "Give a whole number of messages, from 1 to 10000000." for name in GUARD_CLASSES},
+    **{(f"limit_{name}", "range"): "Enter a whole number of messages, from 1 to 10000000." for name in GUARD_CLASSES},
 }
 #: What is wrong with a field of the settings.
 SETTINGS_FORM: Mapping[tuple[str, str], str] = {
@@ -204,6 +213,7 @@ SETTINGS_FORM: Mapping[tuple[str, str], str] = {
     ("name", "taken"): "Another organization has this name.",
     ("country", "enum"): "Choose one of the countries.",
     ("time_zone", "enum"): "Choose one of the time zones.",
+    ("approval_above", "range"): "Write a number from 0 to 1,000,000, or nothing.",
     ("quiet_hours", "pattern"): "Write two different times, such as 20:00 and 08:00.",
 }
 #: Who acted, where no name is known.
@@ -219,30 +229,37 @@ AUTHORS: Mapping[str, str] = {
 SENDER_FORM: Mapping[str, str] = {
     "value": "Use 3 to 11 letters, digits, spaces or . - _ & with at least one letter, or 3 to 15 digits.",
 }
+#: What becomes of a name as a sender, by `senders.places.Standing`.
+NAME_PLACES: Mapping[str, str] = {
+    "free": "Shown as it is",
+    "register": "Shown once it is registered with the networks",
+    "replaced": "Replaced by a number or another name",
+    "refused": "Not sent",
+}
 #: What is wrong with a form that sends one message: field and issue.
 SEND_FORM: Mapping[str, str] = {
     "form.required": "This form is not ours. Reload the page.",
-    "to.required": "Give a phone number or a contact.",
+    "to.required": "Enter a phone number or a contact.",
     "to.ambiguous": "Choose whom you mean.",
-    "to.pattern": "This is no phone number, and no contact has this name.",
+    "to.pattern": "This is not a phone number, and no contact has this name.",
     "message.required": "Write a text.",
     "message.long": "The text is too long.",
     "message.length": "A text has at most 1,600 characters.",
     "message.too_many_segments": "The text needs more than ten segments. They hold 1,530 characters of the GSM "
     "alphabet, or 670 if any is not in it.",
     "sender.unknown": "Choose one of those that are offered.",
-    "day.required": "Give both a day and a time.",
-    "day.format": "Give a day and a time, such as 2026-05-12 and 10:30.",
+    "day.required": "Enter both a day and a time.",
+    "day.format": "Enter a day and a time, such as 2026-05-12 and 10:30.",
     "day.range": "The time must lie between a minute ago and 365 days ahead.",
     "validity.range": "Choose one of those that are offered.",
     "guarantee.enum": "Choose one of those that are offered.",
     "reference.length": "A reference has at most 255 characters.",
     "template.unknown": "Choose one of those that are offered.",
     "number.unknown": "Choose one of those that are offered.",
-    "p.required": "Give a value.",
+    "p.required": "Enter a value.",
     "code.ended": "This code is no longer good. Have a new one sent.",
     "code.wrong": "This is not the code that was sent.",
-    "own.pattern": "This is no phone number with a country code, such as +258841234567.",
+    "own.pattern": "This is not a phone number with a country code, such as +258841234567.",
 }
 #: What is wrong with a field of the form for a saved text.
 SAVED_TEXT_FORM: Mapping[str, str] = {
@@ -313,7 +330,7 @@ URL_PROBLEMS: Mapping[str, str] = {
     "the URL contains a character that must be percent-encoded": (
         "The address contains a character that must be percent-encoded, such as a space."
     ),
-    "it is not a valid URL": "This is no address such as https://example.com/hooks.",
+    "it is not a valid URL": "This is not an address such as https://example.com/hooks.",
     "the URL must start with https://": "The address must start with https://.",
     "the URL must not contain a user name or password": "The address must not contain a user name or password.",
     "the port must be between 1 and 65535": "The port must be between 1 and 65535.",
@@ -383,7 +400,7 @@ TEMPLATE_MEANINGS: Mapping[str, str] = {
     "rejected": "WhatsApp has rejected it: it cannot be sent as it is.",
     "paused": "WhatsApp has paused it, since people blocked or reported it. What waits for it is sent afterwards.",
     "disabled": "WhatsApp has disabled it for good. Make another one.",
-    "in_appeal": "Its rejection is being looked at again.",
+    "in_appeal": "Its rejection is being reviewed.",
 }
 #: Why a template was rejected, and what to do.
 #: Kinds of work that go out.
@@ -399,9 +416,9 @@ ORGANIZATION_STATES: Mapping[str, str] = {
 #: Reasons for which a sender ID is rejected most often, as its organization reads them.
 REJECTED_SENDER: Mapping[str, str] = {
     "proof": "There is no proof that this name is yours.",
-    "imitates": "This name can be taken for another company's.",
+    "imitates": "This name could be mistaken for another company's.",
     "generic": "This name says nothing about who writes: networks do not carry such names.",
-    "content": "What is to be sent under it is not allowed.",
+    "content": "What would be sent under it is not allowed.",
 }
 REJECTIONS: Mapping[str, str] = {
     "abusive_content": "It reads as abusive or threatening. Say the same without pressure.",

@@ -22,8 +22,9 @@ from heliograph.base.ids import uuid7
 from heliograph.mail import outbox
 from heliograph.mail.outbox import Outbox
 from heliograph.notices import Notice
-from heliograph.people import memberships, roles, users
+from heliograph.people import links, memberships, roles, users
 from heliograph.people.mailing import texts
+from heliograph.people.users import User
 
 LIFE = timedelta(hours=72)
 #: A mail that did not go out by then is given up; the link is for handing on all the same.
@@ -150,6 +151,15 @@ async def _mail(conn: Connection, actor: Actor, box: Outbox, *, id: UUID, token:
     )
 
 
+async def admit(conn: Connection, actor: Actor, *, email: str, name: str, role: str) -> tuple[User, str | None]:
+    """For operators: make somebody a member at once. Returns them, and the token of a sign-in link if they had no
+    account before. Raises Invalid."""
+    async with conn.transaction():
+        user, is_new = await users.ensure(conn, actor, email=email, name=name)
+        await memberships.add(conn, actor, user_id=user.id, role=role)
+        return user, await links.make(conn, actor, user_id=user.id) if is_new else None
+
+
 FIND = "SELECT email, role, note FROM invitations WHERE organization_id = $1 AND id = $2"
 
 
@@ -176,6 +186,17 @@ async def withdraw(conn: Connection, actor: Actor, *, id: UUID) -> None:
         if email is not None:
             await outbox.drop(conn, subject_id=id)
             await audit.record(conn, actor, "invitation.withdrawn", object_id=id, name=email)
+
+
+BY_EMAIL = "SELECT id FROM invitations WHERE organization_id = $1 AND email = $2"
+
+
+async def find(conn: Connection, actor: Actor, *, email: str) -> UUID:
+    """The invitation of an address that waits. Raises NotFound."""
+    id: UUID | None = await conn.fetchval(BY_EMAIL, actor.organization_id, email.strip().lower())
+    if id is None:
+        raise NotFound("There is no such invitation.", resource="invitation", email=email)
+    return id
 
 
 LIST = """

@@ -32,11 +32,18 @@ _under_way = 0
 NOBODYS = "$argon2id$v=19$m=19456,t=2,p=1$LzGGnTq6e3oPS/Jp5NxCLA$eei/R3zXpmM3xA7cUBBycus5BC9YHK5ToJUZMh7YIKs"
 
 #: The 10,000 commonest passwords, and words and names that are as common; see `vendor/README.md`.
-_COMMONEST = frozenset(
-    line
-    for name in ("common_passwords.txt", "common_words.txt")
-    for line in Path(__file__).with_name("vendor").joinpath(name).read_text().splitlines()
-    if len(line) >= SHORTEST or line.isalpha()
+#: One text, a line for each: as a set of strings they would take 1.4 MB of each web process.
+_COMMONEST = "\n".join(
+    [
+        "",
+        *(
+            line
+            for name in ("common_passwords.txt", "common_words.txt")
+            for line in Path(__file__).with_name("vendor").joinpath(name).read_text().splitlines()
+            if len(line) >= SHORTEST or line.isalpha()
+        ),
+        "",
+    ]
 )
 #: Letters of the shortest of them that makes a password guessable with any digits and punctuation around it.
 _WORD = 5
@@ -108,15 +115,19 @@ async def _in_thread(work: Callable[..., Result], *values: str) -> Result:
         _under_way -= 1
 
 
+def _is_listed(word: str) -> bool:
+    return f"\n{word}\n" in _COMMONEST
+
+
 def _is_guessable(password: str, email: str) -> bool:
     text = password.lower()
-    if text in _COMMONEST or text.translate(_PLAIN) in _COMMONEST:
+    if _is_listed(text) or _is_listed(text.translate(_PLAIN)):
         return True
     if text in (text + text)[1:-1] or len(set(text)) < 5:  # a shorter one repeated
         return True
     letters = re.sub(r"[\W\d_]+", "", text)
     own = re.sub(r"[\W\d_]+", "", email.partition("@")[0].lower())
-    is_common = _COMMON(letters) or (len(letters) >= _WORD and letters in _COMMONEST)
+    is_common = _COMMON(letters) or (len(letters) >= _WORD and _is_listed(letters))
     if not letters or is_common or (own and letters in (own, own + own)):
         # Digits alone are fine if there are plenty and they are not a sequence.
         return bool(letters) or len(text) < 16 or _is_run(text)

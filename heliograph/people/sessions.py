@@ -1,7 +1,8 @@
 """Sessions: browsers in which somebody is signed in.
 
 A session's token is 256 random bits that only the browser has; the table has its SHA-256. The rule nobody may break: a
-session that ended is refused by every process within a second, whoever ended it (`session_book` caches for less).
+session that ended is refused by every process within a second, whoever ended it (`session_keeping.book` caches for
+less).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 
 from heliograph import notices
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Who
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
@@ -24,6 +25,7 @@ from heliograph.notices import Notice
 from heliograph.people import roles
 from heliograph.people.noticing.choices import silent
 from heliograph.people.operators import roles as operator_roles
+from heliograph.people.session_keeping.rows import Rows, printable
 
 #: A session ends after this long without a request; "keep me signed in" makes it LONGEST.
 IDLE = timedelta(hours=12)
@@ -33,6 +35,10 @@ LONGEST = timedelta(days=30)
 PROVED = timedelta(minutes=10)
 #: Unread notices that are counted; a bell that shows as many has more to tell.
 UNREAD = 20
+#: The rows, and what both realms do with theirs.
+ROWS = Rows("sessions", "idle", "user.sessions_ended")
+touch, prove, end_token = ROWS.touch, ROWS.prove, ROWS.end_token
+end, end_all, list_all, FORGET = ROWS.end, ROWS.end_all, ROWS.list_all, ROWS.forget
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -95,16 +101,6 @@ class Known(msgspec.Struct, frozen=True):
         if permission == roles.REVEAL and not self.reveals and roles.CONTENT not in role.permissions:
             return False
         return (scope is None or scope in role.scopes(mode)) and (permission is None or permission in role.permissions)
-
-
-class Listed(msgspec.Struct, frozen=True):
-    """A session as its person sees it."""
-
-    id: UUID
-    address: str
-    agent: str
-    created_at: datetime
-    seen_at: datetime
 
 
 OPEN = """
@@ -215,27 +211,6 @@ async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> dict[b
     return found
 
 
-# Two processes may write the same sessions at once: one that another is writing needs no second write.
-TOUCH = """
-UPDATE sessions SET seen_at = now()
- WHERE token_hash IN (SELECT token_hash FROM sessions WHERE token_hash = ANY ($1)
-                       ORDER BY token_hash FOR NO KEY UPDATE SKIP LOCKED)
-"""
-
-
-async def touch(conn: Connection, hashes: Sequence[bytes]) -> None:
-    """These were used just now."""
-    await conn.execute(TOUCH, list(hashes))
-
-
-PROVE = "UPDATE sessions SET proved_at = now() WHERE id = $1 AND user_id = $2"
-
-
-async def prove(conn: Connection, *, id: UUID, user_id: UUID) -> None:
-    """The person of a session authenticated again."""
-    await conn.execute(PROVE, id, user_id)
-
-
 SWITCH = """
 UPDATE sessions s SET organization_id = m.organization_id FROM memberships m
  WHERE s.id = $1 AND s.reason IS NULL AND s.user_id = $2 AND m.user_id = $2 AND m.organization_id = $3
@@ -247,55 +222,3 @@ async def switch(conn: Connection, *, id: UUID, user_id: UUID, organization_id: 
     """Switch to another organization that the person belongs to. Raises NotFound."""
     if await conn.fetchval(SWITCH, id, user_id, organization_id) is None:
         raise NotFound("There is no such organization.", resource="organization", id=str(organization_id))
-
-
-END_TOKEN = "DELETE FROM sessions WHERE token_hash = $1"  # noqa: S105
-
-
-async def end_token(conn: Connection, *, token: str) -> None:
-    """Sign out."""
-    await conn.execute(END_TOKEN, hash_secret(token))
-
-
-END = "DELETE FROM sessions WHERE user_id = $1 AND id = $2"
-END_ALL = "DELETE FROM sessions WHERE user_id = $1 AND id IS DISTINCT FROM $2"
-
-
-async def end(conn: Connection, by: Actor | Who, *, user_id: UUID, id: UUID) -> None:
-    """End one session of a person. Idempotent."""
-    await _ended(conn, by, user_id, END, id)
-
-
-async def end_all(conn: Connection, by: Actor | Who, *, user_id: UUID, keep: UUID | None = None) -> None:
-    """End all sessions of a person, except one."""
-    await _ended(conn, by, user_id, END_ALL, keep)
-
-
-LIST = """
-SELECT id, address, agent, created_at, seen_at FROM sessions
- WHERE user_id = $1 AND ends_at > now() AND seen_at + idle > now() ORDER BY seen_at DESC LIMIT 200
-"""
-
-
-async def list_all(conn: Connection, *, user_id: UUID) -> list[Listed]:
-    """The sessions of a person, most recently used first."""
-    return [Listed(**row) for row in await conn.fetch(LIST, user_id)]
-
-
-# Of retention: $1 is now, $2 how many at once.
-FORGET = """
-DELETE FROM sessions WHERE token_hash IN (
-    SELECT token_hash FROM sessions WHERE ends_at < $1 OR seen_at + idle < $1 LIMIT $2)
-"""
-
-
-async def _ended(conn: Connection, by: Actor | Who, user_id: UUID, statement: str, id: UUID | None) -> None:
-    async with conn.transaction():
-        count = int((await conn.execute(statement, user_id, id)).split()[-1])
-        if count:
-            await audit.record(conn, by, "user.sessions_ended", object_id=user_id, after={"sessions": count})
-
-
-def printable(text: str) -> str:
-    """What a client says that it is, without what would break a line."""
-    return "".join(character for character in text[:300] if character.isprintable())

@@ -138,8 +138,8 @@ def read_ticket(key: Key, text: str) -> tuple[UUID, bool]:
     """(user, whether to stay signed in) of a ticket. Raises WrongSignIn for one that is not ours, or too old."""
     said, _, tag = text[:200].rpartition(".")
     if not is_mac(key, said.encode("utf-8", "surrogatepass"), tag):
-        raise WrongSignIn("It took too long. Sign in once more.")
+        raise WrongSignIn("It took too long. Sign in again.")
     user_id, kept, until = said.split(".")
     if int(until) < clock.milliseconds() // 1000:
-        raise WrongSignIn("It took too long. Sign in once more.")
+        raise WrongSignIn("It took too long. Sign in again.")
     return UUID(user_id), kept == "1"

@@ -1,4 +1,4 @@
-"""Margins: what organizations pay and what suppliers charge, by day, supplier, country and network.
+"""Margins: what organizations pay and what suppliers charge, by day, supplier, country, network and route.
 
     moves of messages ── deltas, in the same commit ──► margin_deltas ── folded by a timer ──► margins, and its sums
                                                                              margin_days and margin_organizations
@@ -17,11 +17,11 @@ import msgspec
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
+from heliograph.base.money import half_up
+from heliograph.queue import folding
 
 #: Stands for a supplier that nobody knows.
 NONE = UUID(int=0)
-#: Deltas of one step, and steps of one round.
-STEP, STEPS = 5000, 20
 #: There is something to fold.
 ANY = "EXISTS (SELECT FROM margin_deltas)"
 
@@ -35,6 +35,8 @@ class Due(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     supplier_id: UUID | None
     country: str
     network: str
+    #: The name of the route that chose the supplier, as it was then; empty: none did, or that is not known.
+    route: str = ""
     messages: int
     segments: int
     price: int
@@ -44,14 +46,14 @@ class Due(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 APPEND = """
-INSERT INTO margin_deltas (organization_id, batch, n, day, supplier_id, country, network, price_currency,
+INSERT INTO margin_deltas (organization_id, batch, n, day, supplier_id, country, network, route, price_currency,
                            cost_currency, messages, segments, price, cost)
-SELECT organization_id, $1, n, day, supplier_id, country, network, price_currency, cost_currency, messages, segments,
-       price, cost
-  FROM unnest($2::uuid[], $3::date[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[], $9::bigint[],
-              $10::bigint[], $11::bigint[], $12::bigint[]) WITH ORDINALITY
-       AS item (organization_id, day, supplier_id, country, network, price_currency, cost_currency, messages, segments,
-                price, cost, n)
+SELECT organization_id, $1, n, day, supplier_id, country, network, route, price_currency, cost_currency, messages,
+       segments, price, cost
+  FROM unnest($2::uuid[], $3::date[], $4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+              $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[]) WITH ORDINALITY
+       AS item (organization_id, day, supplier_id, country, network, route, price_currency, cost_currency, messages,
+                segments, price, cost, n)
 """
 
 
@@ -61,7 +63,7 @@ async def record(conn: Connection, some: Iterable[Due]) -> None:
     for one in some:
         day = one.at.astimezone(UTC).date()
         key = (
-            *(one.organization_id, day, one.supplier_id or NONE, one.country, one.network),
+            *(one.organization_id, day, one.supplier_id or NONE, one.country, one.network, one.route),
             *(one.price_currency, one.cost_currency),
         )
         sum_ = sums.setdefault(key, [0, 0, 0, 0])
@@ -78,21 +80,21 @@ WITH gone AS (
     DELETE FROM margin_deltas WHERE ctid = ANY (ARRAY(SELECT ctid FROM margin_deltas LIMIT $1 FOR UPDATE SKIP LOCKED))
     RETURNING *
 ), added AS (
-    INSERT INTO margins AS known (organization_id, day, supplier_id, country, network, price_currency, cost_currency,
-                                  messages, segments, price, cost)
-    SELECT organization_id, day, supplier_id, country, network, price_currency, cost_currency, sum(messages)::bigint,
-           sum(segments)::bigint, sum(price)::bigint, sum(cost)::bigint
-      FROM gone GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7
-    ON CONFLICT (organization_id, day, supplier_id, country, network, price_currency, cost_currency) DO UPDATE
+    INSERT INTO margins AS known (organization_id, day, supplier_id, country, network, route, price_currency,
+                                  cost_currency, messages, segments, price, cost)
+    SELECT organization_id, day, supplier_id, country, network, route, price_currency, cost_currency,
+           sum(messages)::bigint, sum(segments)::bigint, sum(price)::bigint, sum(cost)::bigint
+      FROM gone GROUP BY 1, 2, 3, 4, 5, 6, 7, 8 ORDER BY 1, 2, 3, 4, 5, 6, 7, 8
+    ON CONFLICT (organization_id, day, supplier_id, country, network, route, price_currency, cost_currency) DO UPDATE
        SET messages = known.messages + excluded.messages, segments = known.segments + excluded.segments,
            price = known.price + excluded.price, cost = known.cost + excluded.cost
 ), added_to_day AS (
-    INSERT INTO margin_days AS known (day, supplier_id, country, network, price_currency, cost_currency, messages,
-                                      segments, price, cost)
-    SELECT day, supplier_id, country, network, price_currency, cost_currency, sum(messages)::bigint,
+    INSERT INTO margin_days AS known (day, supplier_id, country, network, route, price_currency, cost_currency,
+                                      messages, segments, price, cost)
+    SELECT day, supplier_id, country, network, route, price_currency, cost_currency, sum(messages)::bigint,
            sum(segments)::bigint, sum(price)::bigint, sum(cost)::bigint
-      FROM gone GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
-    ON CONFLICT (day, supplier_id, country, network, price_currency, cost_currency) DO UPDATE
+      FROM gone GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7
+    ON CONFLICT (day, supplier_id, country, network, route, price_currency, cost_currency) DO UPDATE
        SET messages = known.messages + excluded.messages, segments = known.segments + excluded.segments,
            price = known.price + excluded.price, cost = known.cost + excluded.cost
 ), added_to_organization AS (
@@ -110,14 +112,8 @@ SELECT count(*) FROM gone
 
 
 async def fold(conn: Connection) -> int:
-    """Fold accumulated deltas, each step in its own transaction; returns how many there were."""
-    folded = 0
-    for _ in range(STEPS):
-        done: int = await conn.fetchval(FOLD, STEP)
-        folded += done
-        if done < STEP:
-            break
-    return folded
+    """Fold what has gathered; returns how many deltas there were."""
+    return await folding.fold(conn, FOLD)
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -128,6 +124,8 @@ class Line(msgspec.Struct, frozen=True):
     supplier: str | None
     country: str | None
     network: str | None
+    #: Empty: no route chose, or none is known to have.
+    route: str | None
     messages: int
     segments: int
     #: Millionths.
@@ -141,26 +139,33 @@ class Line(msgspec.Struct, frozen=True):
         """Price less cost; None if they are in two currencies, or one of them is not known."""
         return self.price - self.cost if self.price_currency == self.cost_currency != "" else None
 
+    def rounded(self, places: int) -> Line:
+        """As on an invoice, whose lines are rounded once and half-up: its messages' amounts never are."""
+        price, cost = (half_up(amount, places) for amount in (self.price, self.cost))
+        return msgspec.structs.replace(self, price=price, cost=cost)
+
 
 #: What lines can be told apart by.
-PARTS = ("day", "organization", "supplier", "country", "network")
-_PLACE, _ORGANIZATION = ("supplier_id", "country", "network"), ("organization_id",)
+PARTS = ("day", "organization", "supplier", "country", "network", "route")
+_PLACE, _ORGANIZATION = ("supplier_id", "country", "network", "route"), ("organization_id",)
 
 
 def _read(table: str, kept: Sequence[str]) -> str:
     """The statement over one table, which keeps these of what lines are told apart by; what is not folded yet counts
     too. For the operators, over all organizations, or one ($3)."""
-    unknown = {"organization_id": "NULL::uuid", "supplier_id": "NULL::uuid", "country": "''", "network": "''"}
+    unknown = {"organization_id": "NULL::uuid", "supplier_id": "NULL::uuid"}
+    unknown |= dict.fromkeys(("country", "network", "route"), "''")
     columns = ", ".join(name if name in kept else f"{null} AS {name}" for name, null in unknown.items())
     columns += ", day, messages, segments, price, price_currency, cost, cost_currency"
     return f"""
-SELECT m.day, o.name AS organization, CASE WHEN $9::boolean THEN coalesce(s.name, '') END AS supplier,
-       m.country, m.network, m.messages, m.segments, m.price, m.price_currency, m.cost, m.cost_currency
-  FROM (SELECT CASE WHEN $7::boolean THEN day END AS day,
-               CASE WHEN $8::boolean THEN organization_id END AS organization_id,
-               CASE WHEN $9::boolean THEN supplier_id END AS supplier_id,
-               CASE WHEN $10::boolean THEN country END AS country,
-               CASE WHEN $11::boolean THEN network END AS network,
+SELECT m.day, o.name AS organization, CASE WHEN $10::boolean THEN coalesce(s.name, '') END AS supplier,
+       m.country, m.network, m.route, m.messages, m.segments, m.price, m.price_currency, m.cost, m.cost_currency
+  FROM (SELECT CASE WHEN $8::boolean THEN day END AS day,
+               CASE WHEN $9::boolean THEN organization_id END AS organization_id,
+               CASE WHEN $10::boolean THEN supplier_id END AS supplier_id,
+               CASE WHEN $11::boolean THEN country END AS country,
+               CASE WHEN $12::boolean THEN network END AS network,
+               CASE WHEN $13::boolean THEN route END AS route,
                sum(messages)::bigint AS messages, sum(segments)::bigint AS segments, sum(price)::bigint AS price,
                price_currency, sum(cost)::bigint AS cost, cost_currency
           FROM (SELECT {columns} FROM {table}
@@ -168,11 +173,11 @@ SELECT m.day, o.name AS organization, CASE WHEN $9::boolean THEN coalesce(s.name
                 SELECT {columns} FROM margin_deltas) one
          WHERE day >= $1 AND day < $2 AND ($3::uuid IS NULL OR organization_id = $3)
            AND ($4::uuid[] IS NULL OR supplier_id = ANY ($4)) AND ($5::text IS NULL OR country = $5)
-           AND ($6::text IS NULL OR network = $6)
-         GROUP BY 1, 2, 3, 4, 5, price_currency, cost_currency) m
+           AND ($6::text IS NULL OR network = $6) AND ($7::text IS NULL OR route = $7)
+         GROUP BY 1, 2, 3, 4, 5, 6, price_currency, cost_currency) m
        LEFT JOIN organizations o ON o.id = m.organization_id LEFT JOIN suppliers s ON s.id = m.supplier_id
- ORDER BY m.day, o.name, m.organization_id, s.name, m.supplier_id, m.country, m.network, m.price_currency,
-       m.cost_currency LIMIT $12
+ ORDER BY m.day, o.name, m.organization_id, s.name, m.supplier_id, m.country, m.network, m.route,
+       m.price_currency, m.cost_currency LIMIT $14
 """
 
 
@@ -190,19 +195,18 @@ async def read(
     supplier_ids: Sequence[UUID] | None = None,
     country: str | None = None,
     network: str | None = None,
+    route: str | None = None,
     limit: int | None = None,
 ) -> list[Line]:
     """The sums of the days from `first` until before `last`, told apart by some of PARTS and always by currency; of
-    all, or of some suppliers, a country (ISO), a network (MCC-MNC). `limit`: the most lines, None: all."""
-    placed = bool({"supplier", "country", "network"} & set(by)) or (supplier_ids, country, network) != (
-        None,
-        None,
-        None,
-    )
+    all, or of some suppliers, a country (ISO), a network (MCC-MNC), a route (name). `limit`: the most lines; None:
+    all."""
+    place = (supplier_ids, country, network, route)
+    placed = bool({"supplier", "country", "network", "route"} & set(by)) or any(one is not None for one in place)
     if "organization" not in by and organization_id is None:
         statement = READ_DAYS
     else:
         statement = READ if placed else READ_ORGANIZATIONS
-    filters = (first, last, organization_id, supplier_ids, country, network)
+    filters = (first, last, organization_id, *place)
     rows = await conn.fetch(statement, *filters, *(part in by for part in PARTS), limit)
     return [Line(*row) for row in rows]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping
-from datetime import UTC, date, datetime, time
+from datetime import datetime
 from typing import TextIO
 
 from heliograph.base import csv_files, phones
-from heliograph.base.database.clock import iso
+from heliograph.base.database.clock import iso, moment_in
 from heliograph.base.errors import Refusal
 from heliograph.base.money import decimal, is_currency, micros
 from heliograph.prices.tariff import BILLED, CLASSES, SENDER_TYPES, UNITS, Rate
@@ -127,7 +127,7 @@ def _rate(cells: Mapping[str, str], decimal_comma: bool) -> Rate | str:
         return price
     times: list[datetime | None] = []
     for name in ("effective_from", "effective_to"):
-        moment = _moment(cells[name])
+        moment = moment_in(cells[name])
         if moment is None and cells[name]:
             return f"{name} {cells[name]!r} is neither a date nor a time with a time zone"
         times.append(moment)
@@ -199,13 +199,3 @@ def _price(text: str, decimal_comma: bool) -> int | str:
     if price is None or price < 0:
         return f"price {text!r} is not a number with at most six decimal places"
     return price
-
-
-def _moment(text: str) -> datetime | None:
-    try:
-        if len(text) == len("2026-01-01"):
-            return datetime.combine(date.fromisoformat(text), time(), UTC)
-        at = datetime.fromisoformat(text)
-        return at.astimezone(UTC) if at.tzinfo is not None else None
-    except (ValueError, OverflowError):
-        return None

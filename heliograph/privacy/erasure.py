@@ -21,6 +21,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, plan_by_key
 from heliograph.base.ids import time_of, uuid7, uuid7_floor
+from heliograph.contacts import records
 from heliograph.networks import asked, learned
 from heliograph.privacy import naming
 
@@ -46,14 +47,10 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     kept: dict[str, int]
 
 
-CONTACTS = """
+CONTACTS = f"""
 WITH gone AS (
     DELETE FROM contacts WHERE organization_id = $1 AND phone = ANY ($2) RETURNING id, tags, mode
-), untagged AS (
-    DELETE FROM contact_tags USING (SELECT id, mode, unnest(tags) AS tag FROM gone) one
-     WHERE contact_tags.organization_id = $1 AND contact_tags.mode = one.mode AND contact_tags.tag = one.tag
-       AND contact_tags.contact_id = one.id
-), images AS (
+), untagged AS ({records.untag("gone")}), images AS (
     DELETE FROM contact_import_images USING gone
      WHERE contact_import_images.organization_id = $1 AND contact_import_images.contact_id = gone.id RETURNING 1
 ), rejected AS (
@@ -92,6 +89,14 @@ WITH gone AS (
        SET numbers = ARRAY(SELECT one FROM unnest(numbers) WITH ORDINALITY AS item (one, n)
                             WHERE one <> ALL ($2::text[]) ORDER BY n)
      WHERE organization_id = $1 AND numbers && $2::text[] RETURNING 1
+), said AS (
+    DELETE FROM consent_history
+     WHERE organization_id = $1 AND person IN (SELECT person_of(one) FROM unnest($2::text[]) AS item (one)) RETURNING 1
+), unlinked AS (
+    -- The opt-out that stays is no file's any more: what else was said, which would outlive an undo, has gone.
+    UPDATE opt_outs SET import_id = NULL
+     WHERE organization_id = $1 AND person IN (SELECT person_of(one) FROM unnest($2::text[]) AS item (one))
+       AND import_id IS NOT NULL
 ), caught AS (
     DELETE FROM webhook_caught
      WHERE organization_id = $1
@@ -106,7 +111,7 @@ SELECT (SELECT count(*) FROM gone)::int AS contacts, (SELECT count(*) FROM chang
        (SELECT count(*) FROM images)::int AS rows_of_imports, (SELECT count(*) FROM rejected)::int AS rejected_rows,
        (SELECT count(*) FROM listed)::int AS names_in_campaigns, (SELECT count(*) FROM drafted)::int AS campaign_drafts,
        (SELECT count(*) FROM caught)::int AS caught_events, (SELECT count(*) FROM guarded)::int AS holds_of_the_guard,
-       (SELECT count(*) FROM converted)::int AS conversions,
+       (SELECT count(*) FROM converted)::int AS conversions, (SELECT count(*) FROM said)::int AS consent_history,
        (SELECT count(*) FROM noted)::int AS notes_of_operators
 """
 SENT = """

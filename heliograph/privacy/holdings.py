@@ -12,13 +12,13 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.accounts import text_keys
 from heliograph.audit import recording as audit
 from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection, plan_by_key
 from heliograph.privacy import naming
+from heliograph.sealing import text_keys
 
 #: How many messages one step scans: they have no index by recipient.
 STEP = 20_000
@@ -40,6 +40,11 @@ SELECT what, tag, phone, name, first_name, last_name, tags, notes, changed_at
     "opt_out": """
 SELECT recipient, since, source, keyword, message_id
   FROM opt_outs WHERE organization_id = $1 AND person IN (SELECT person_of(one) FROM unnest($2::text[]) AS item (one))
+""",
+    "consent": """
+SELECT recipient, said, at, source, keyword, message_id, import_id, author_kind, author, ended_at
+  FROM consent_history
+ WHERE organization_id = $1 AND person IN (SELECT person_of(one) FROM unnest($2::text[]) AS item (one)) ORDER BY at, id
 """,
     "name": """
 SELECT name, linked_at FROM person_names WHERE organization_id = $1 AND name = ANY ($2) ORDER BY name
@@ -121,7 +126,15 @@ async def held(conn: Connection, actor: Actor, *, address: str) -> AsyncIterator
     names = await naming.names(conn, actor, address)
     await audit.record(conn, actor, "person.exported", object_id=phones.masked(address))
     for what, sql in LISTS.items():
-        for row in await conn.fetch(sql, actor.organization_id, names):
+        rows = await conn.fetch(sql, actor.organization_id, names)
+        if what == "whatsapp_message":
+            contents = await text_keys.opened_of(
+                conn, actor.organization_id, "whatsapp_messages", [(row["id"], row["content"]) for row in rows]
+            )
+            for row in rows:
+                yield _row(what, row) | {"content": contents[row["id"]]}
+            continue
+        for row in rows:
             yield _row(what, row)
     for what, sql in SCANS.items():
         after = _FIRST

@@ -1,1 +1,2 @@
-"""Queued work: rows under leases, claimed fairly and in order, run by loops and timers."""
+"""Queued work: rows under leases, claimed fairly and in order, run by loops and timers; and the
+workers that do it."""

@@ -195,13 +195,19 @@ IS_HELD = """EXISTS (SELECT FROM queue_holds h
   WHERE h.kind = queue.kind AND (h.line IS NULL OR h.line = queue.line)
     AND (h.organization_id IS NULL OR h.organization_id = queue.organization_id)
     AND (h.before_id IS NULL OR queue.id < h.before_id))"""
-LATE = leases.OLDEST.format(counts=f"NOT {IS_HELD}")
+LATE = leases.OLDEST.format(counts=f"NOT {IS_HELD}", **leases.OF_ALL)
+LATE_BY_LINE = leases.OLDEST.format(counts=f"NOT {IS_HELD}", **leases.OF_EACH)
 
 
 async def late(conn: Connection, kind: str, *, without: Collection[UUID]) -> float:
     """Like `leases.oldest`, without held work."""
     age: float = await conn.fetchval(LATE, kind, list(without))
     return age
+
+
+async def late_by_line(conn: Connection, kind: str) -> dict[UUID, float]:
+    """Like `late`, of each line that has overdue work; for kinds with few lines."""
+    return {row["line"]: row["age"] for row in await conn.fetch(LATE_BY_LINE, kind, [])}
 
 
 # min(uuid) came with PostgreSQL 18.
@@ -251,12 +257,10 @@ class Sample(msgspec.Struct, frozen=True):
     organization: str
     due_at: datetime
     tries: int
-    #: A worker has it.
-    is_leased: bool
 
 
 SAMPLE = """
-SELECT q.id, q.kind, o.name AS organization, q.due_at, q.tries, coalesce(q.lease_until > now(), false) AS is_leased
+SELECT q.id, q.kind, o.name AS organization, q.due_at, q.tries
   FROM (SELECT * FROM (SELECT * FROM queue ORDER BY due_at LIMIT 3000) first
          WHERE kind = ANY ($1) AND (NOT $2 OR tries > 0) ORDER BY due_at LIMIT $3) q
        LEFT JOIN organizations o ON o.id = q.organization_id

@@ -260,14 +260,20 @@ WITH RECURSIVE found (line, lane, organization_id) AS (
          WHERE kind = $1 AND (line, lane, organization_id) > (found.line, found.lane, found.organization_id)
          ORDER BY line, lane, organization_id LIMIT 1) next
 )
-SELECT coalesce(extract(epoch FROM now() - min(first.place)), 0)::float8
+SELECT {ages}
   FROM found CROSS JOIN LATERAL (
        SELECT coalesce(since, due_at) AS place FROM queue
         WHERE kind = $1 AND line = found.line AND lane = found.lane AND organization_id = found.organization_id
           AND coalesce(since, due_at) <= now() AND due_at - now() <= interval '0' AND lease_until IS NULL AND {counts}
         ORDER BY coalesce(since, due_at) LIMIT 1) first
- WHERE found.lane = 0 AND found.line <> ALL ($2)
+ WHERE found.lane = 0 AND found.line <> ALL ($2) {by}
 """
+#: What OLDEST tells: of all lines together, or of each line that has any.
+OF_ALL = {"ages": "coalesce(extract(epoch FROM now() - min(first.place)), 0)::float8", "by": ""}
+OF_EACH = {
+    "ages": "found.line, extract(epoch FROM now() - min(first.place))::float8 AS age",
+    "by": "GROUP BY found.line",
+}
 
 
 async def oldest(conn: Connection, kind: str, *, without: Collection[UUID] = ()) -> float:
@@ -275,7 +281,7 @@ async def oldest(conn: Connection, kind: str, *, without: Collection[UUID] = ())
 
     `without`: lines to ignore.
     """
-    age: float = await conn.fetchval(OLDEST.format(counts="true"), kind, list(without))
+    age: float = await conn.fetchval(OLDEST.format(counts="true", **OF_ALL), kind, list(without))
     return age
 
 

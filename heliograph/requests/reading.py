@@ -55,6 +55,10 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
 
     #: One of CLASSES.
     status_class: str | None = None
+    status: int | None = None
+    method: str | None = None
+    #: This path and those below it.
+    path: str | None = None
     error_code: str | None = None
     operation: str | None = None
     key_id: UUID | None = None
@@ -100,7 +104,9 @@ LIST = bounded_scan.statement(
     fits="""
            mode = ANY ($6) AND ($7::smallint IS NULL OR status / 100 = $7) AND ($8::text IS NULL OR error_code = $8)
            AND ($9::text IS NULL OR operation = $9) AND ($10::uuid IS NULL OR coalesce(key_id = $10, false))
-           AND ($11::text IS NULL OR request_id = $11)""",
+           AND ($11::text IS NULL OR request_id = $11) AND ($12::text IS NULL OR method = $12)
+           AND ($13::text IS NULL OR path = $13 OR starts_with(path, $13 || '/'))
+           AND ($14::smallint IS NULL OR status = $14)""",
 )
 
 
@@ -120,6 +126,9 @@ async def list_page(
         filters.operation,
         filters.key_id,
         filters.request_id,
+        filters.method,
+        filters.path,
+        filters.status,
     )
     found, seen = bounded_scan.judged(rows, limit=limit, look=look)
     return Found([_asked(row) for row in found], seen)

@@ -13,6 +13,7 @@ from heliograph.base.database.retention_rules import Deletion, Rules, Table
 from heliograph.contacts.imports.drafts import KEPT as IMPORTS_KEPT
 from heliograph.contacts.marked import UNDONE_FOR
 from heliograph.guard.windows import SPAN
+from heliograph.health import findings, sizes, webs
 from heliograph.mail import outbox
 from heliograph.networks.learned import KEPT as NETWORKS
 from heliograph.people import links, sessions, tries
@@ -163,6 +164,9 @@ SHARED = Rules(
         Deletion("used challenges", keeping.FORGET, lambda at: at.now - keeping.REMEMBERED),
         Deletion("failures to sign in", tries.FORGET, lambda at: at.now - tries.FORGOTTEN),
         Deletion("workers", DELETE_WORKERS, lambda at: at.now - timedelta(days=1)),
+        Deletion("web processes", webs.FORGET, lambda at: at.now - timedelta(days=1)),
+        Deletion("findings of checks", findings.FORGET, lambda at: at.now - findings.KEPT),
+        Deletion("sizes of the database", sizes.FORGET, lambda at: at.now - sizes.KEPT),
     ),
 )
 #: All rules. A new channel adds its own here.

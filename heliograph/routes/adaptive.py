@@ -107,6 +107,11 @@ class Outcome(msgspec.Struct, Generic[Id], frozen=True):
     reasons: Mapping[Id, Sentence]
     #: None of them is within the bounds of the class.
     degraded: bool = False
+    #: Those that were not found to be within them: outside, unproven, or without a rate. Empty: nobody was judged.
+    outside: frozenset[Id] = frozenset()
+    #: In which order they stand in for one that cannot be asked: those within bounds by expected cost, then those that
+    #: were measured by what they deliver, then the rest. Empty: nobody was judged.
+    stand_ins: tuple[Id, ...] = ()
 
 
 def estimate(delivered: int, count: int, prior: float) -> float:
@@ -178,28 +183,29 @@ def evaluate(route: Sequence[Judged[Id]], bounds: Bounds, *, segments: int = 1) 
     if not within:
         best = max(proven, key=lambda one: one.quality)
         more(best.id, said("degraded: none is within bounds, it delivers best"))
-        return msgspec.structs.replace(_moved(route, bounds, best.id, {}, told), degraded=True)
+        return _judged(_moved(route, bounds, best.id, {}, told), route, [], proven, degraded=True)
 
     def cost(one: Judged[Id]) -> float:
         return expected_cost(one.price or 0, one.quality, bounds.loss, segments=segments)
 
-    best = min(within, key=lambda one: (cost(one), one.price or 0))
+    within.sort(key=lambda one: (cost(one), one.price or 0))
+    best = within[0]
     for one in within:
         more(one.id, said("expected cost %(amount)s", amount=f"{cost(one) / 1_000_000:.6f}"), ", ")
     if best.id == incumbent.id:
         more(best.id, said("cheapest"))
-        return _moved(route, bounds, best.id, {}, told)
+        return _judged(_moved(route, bounds, best.id, {}, told), route, within, proven)
     if incumbent not in within:
         more(best.id, said("takes over at once: the incumbent is outside of its bounds"))
-        return _moved(route, bounds, best.id, {}, told)
+        return _judged(_moved(route, bounds, best.id, {}, told), route, within, proven)
     if cost(best) > BETTER * cost(incumbent):
         ratio = f"{cost(best) / cost(incumbent):.3f}"
         more(best.id, said("not cheap enough: %(ratio)s of the incumbent's cost", ratio=ratio))
-        return _moved(route, bounds, incumbent.id, {}, told)
+        return _judged(_moved(route, bounds, incumbent.id, {}, told), route, within, proven)
     streak = min(best.streak + 1, IN_A_ROW)
     more(best.id, said("cheaper %(count)s of %(all)s times in a row", count=streak, all=IN_A_ROW))
     target = best.id if streak >= IN_A_ROW else incumbent.id
-    return _moved(route, bounds, target, {best.id: streak}, told)
+    return _judged(_moved(route, bounds, target, {best.id: streak}, told), route, within, proven)
 
 
 def at_rest(weights: Sequence[tuple[Id, int, int]], trickle: int) -> dict[Id, int]:
@@ -241,6 +247,24 @@ def _moved(
         wanted[target] = 100 - bounds.trickle * (len(route) - 1)
     shares = towards({one.id: one.share for one in route}, wanted)
     return Outcome(shares, {one.id: streaks.get(one.id, 0) for one in route}, reasons)
+
+
+def _judged(
+    moved: Outcome[Id],
+    route: Sequence[Judged[Id]],
+    within: Sequence[Judged[Id]],
+    proven: Sequence[Judged[Id]],
+    *,
+    degraded: bool = False,
+) -> Outcome[Id]:
+    """With what was found of them. `within`: by expected cost."""
+    rest = sorted((one for one in route if one not in within), key=lambda one: (one not in proven, -one.quality))
+    return msgspec.structs.replace(
+        moved,
+        degraded=degraded,
+        outside=frozenset(one.id for one in rest),
+        stand_ins=tuple(one.id for one in (*within, *rest)),
+    )
 
 
 def _seen(one: Judged[Id]) -> Sentence:

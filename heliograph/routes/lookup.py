@@ -82,6 +82,10 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     rated: bool = False
     #: Of an adaptive one, as last evaluated: none of its suppliers is within the bounds of its class.
     degraded: bool = False
+    #: Of an adaptive one, as last evaluated: suppliers that were not found to be within them.
+    outside: tuple[UUID, ...] = ()
+    #: Its suppliers in the order in which they stand in for one that cannot be asked; empty: by their weights.
+    stand_ins: tuple[UUID, ...] = ()
     choices: tuple[Choice, ...] = ()
     #: Of an adaptive one for a country: as it is for networks whose suppliers have other shares there.
     apart: tuple[Route, ...] = ()
@@ -108,7 +112,7 @@ class Candidates(msgspec.Struct, frozen=True):
         """The suppliers in the order in which they are asked for this message.
 
         Among those of equal priority each is first in proportion to its weight. The messages of one that cannot be used
-        are shared out among the rest, who keep their own.
+        are shared out among the rest, who keep their own; in an adaptive route, they go to whoever was judged best.
         """
         return self.suppliers if len(self.groups) == len(self.suppliers) else self._drawn(message_id)
 
@@ -125,7 +129,7 @@ class Candidates(msgspec.Struct, frozen=True):
             yield first.supplier_id
             # Rarely needed: the first cannot be used.
             rest = [one for one in group.choices if one is not first]
-            for one in sorted(rest, key=lambda one: _draw(message_id, one), reverse=True):
+            for one in sorted(rest, key=lambda one: group.standing(message_id, one)):
                 yield one.supplier_id
 
 
@@ -135,10 +139,28 @@ class Group(msgspec.Struct, frozen=True):
     choices: tuple[Choice, ...]
     #: The sum of weights up to each of them.
     ends: tuple[int, ...]
+    #: As in Route.
+    stand_ins: tuple[UUID, ...] = ()
 
     def first(self, message_id: UUID) -> Choice:
         """Whose turn it is: one multiplication and one search, however many they are."""
         return self.choices[bisect_right(self.ends, (message_id.int * _GOLDEN >> 64 & _BITS) % self.ends[-1])]
+
+    def standing(self, message_id: UUID, choice: Choice) -> float:
+        """Whose turn it is when another one cannot be used: the lowest first."""
+        return self.stand_ins.index(choice.supplier_id) if self.stand_ins else -_draw(message_id, choice)
+
+    def shares(self, able: Collection[UUID]) -> dict[UUID, float]:
+        """Which part of the messages those get that can be asked: 1 in all, or nothing if nobody can."""
+        asked = {one.supplier_id: one.weight for one in self.choices if one.supplier_id in able}
+        if self.stand_ins and asked:
+            asked[min(asked, key=self.stand_ins.index)] += self.ends[-1] - sum(asked.values())
+        return {id: weight / sum(asked.values()) for id, weight in asked.items()}
+
+
+def group_of(choices: Sequence[Choice], stand_ins: tuple[UUID, ...] = ()) -> Group:
+    """Suppliers of equal priority, by their ids."""
+    return Group(tuple(choices), tuple(accumulate(one.weight for one in choices)), stand_ins)
 
 
 def _mixed(value: int) -> int:
@@ -353,6 +375,6 @@ def _candidates(route: Route | None, matched: Matched, choices: tuple[Choice, ..
     return Candidates(
         route,
         matched,
-        tuple(Group(tuple(group), tuple(accumulate(one.weight for one in group))) for group in ordered),
+        tuple(group_of(group, () if route is None else route.stand_ins) for group in ordered),
         tuple(one.supplier_id for group in ordered for one in group),
     )

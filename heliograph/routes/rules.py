@@ -42,6 +42,10 @@ class Share(msgspec.Struct, frozen=True):
     reason: Sentence
     #: No supplier of the route is within the bounds of its class; the one that delivers best carries.
     degraded: bool = False
+    #: At the last evaluation it was not found to be within them.
+    is_outside: bool = False
+    #: Its place among those who stand in for one that cannot be asked; all 0: nobody was judged.
+    place: int = 0
     #: In a route for a country: what it has, by network, where that is not what it has in the country.
     networks: Mapping[str, Share] = {}
 
@@ -66,7 +70,8 @@ SELECT r.id, r.name, r.state, r.prefix, r.country, r.network, r.organization_id,
        LEFT JOIN (SELECT route_id, array_agg(supplier_id ORDER BY supplier_id) AS ids,
                          array_agg(priority ORDER BY supplier_id) AS places,
                          array_agg(weight ORDER BY supplier_id) AS weights,
-                         (json_agg(json_build_array(supplier_id, points, streak, reason, degraded, networks, seen))
+                         (json_agg(json_build_array(supplier_id, points, streak, reason,
+                                                    json_build_array(degraded, outside, place), networks, seen))
                              FILTER (WHERE points IS NOT NULL))::text AS shares
                     FROM route_suppliers GROUP BY route_id) c ON c.route_id = r.id
  ORDER BY r.name
@@ -109,25 +114,29 @@ def _shared(route: Route, shares: Mapping[UUID, Share]) -> Route:
         route,
         choices=tuple(Choice(one.supplier_id, 0, shares[one.supplier_id].points) for one in route.choices),
         degraded=any(share.degraded for share in shares.values()),
+        outside=tuple(sorted(id for id, share in shares.items() if share.is_outside)),
+        stand_ins=tuple(sorted(shares, key=lambda id: (shares[id].place, id)))
+        if any(share.place for share in shares.values())
+        else (),
     )
 
 
 # Workers look whether a route has changed, so only where points did, or what is said with a decision.
 SHARE = """
 WITH given AS (
-    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::smallint[], $5::text[], $6::boolean[], $7::text[],
-                         $8::text[])
-        AS given (route_id, supplier_id, points, streak, reason, degraded, networks, seen)
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::smallint[], $5::text[], $6::boolean[],
+                         $7::boolean[], $8::smallint[], $9::text[], $10::text[])
+        AS given (route_id, supplier_id, points, streak, reason, degraded, outside, place, networks, seen)
 ), moved AS (
     SELECT DISTINCT known.route_id FROM route_suppliers known JOIN given USING (route_id, supplier_id)
-     WHERE (known.points, known.degraded, known.networks)
-            IS DISTINCT FROM (given.points, given.degraded, given.networks::jsonb)
+     WHERE (known.points, known.degraded, known.outside, known.place, known.networks)
+            IS DISTINCT FROM (given.points, given.degraded, given.outside, given.place, given.networks::jsonb)
 ), told AS (
     UPDATE routes SET changed_at = clock_timestamp() WHERE id IN (SELECT route_id FROM moved)
 )
 UPDATE route_suppliers known SET points = given.points, streak = given.streak, reason = given.reason,
-                                 degraded = given.degraded, networks = given.networks::jsonb,
-                                 seen = given.seen::jsonb
+                                 degraded = given.degraded, outside = given.outside, place = given.place,
+                                 networks = given.networks::jsonb, seen = given.seen::jsonb
   FROM given WHERE known.route_id = given.route_id AND known.supplier_id = given.supplier_id
 """
 
@@ -135,7 +144,7 @@ UPDATE route_suppliers known SET points = given.points, streak = given.streak, r
 async def store_shares(conn: Connection, shares: Mapping[UUID, Sequence[Share]]) -> None:
     """Store the shares of routes, by route."""
     rows = [
-        (route, one.supplier_id, one.points, one.streak, packed(one.reason), one.degraded, *_of_networks(one))
+        (route, one.supplier_id, one.points, one.streak, packed(one.reason), *_judged(one), *_of_networks(one))
         for route, some in shares.items()
         for one in some
     ]
@@ -327,7 +336,7 @@ def _told(route: Route, note: str) -> dict[str, Any]:
     return {
         ("class" if name == "traffic_class" else name): value
         for name, value in told.items()
-        if name not in ("id", "degraded", "apart", "shared_for")
+        if name not in ("id", "degraded", "outside", "stand_ins", "apart", "shared_for")
     }
 
 
@@ -359,28 +368,30 @@ def _stored(row: asyncpg.Record) -> StoredRoute:
 def _shares(text: str | None) -> list[Share]:
     given = msgspec.json.decode(text or "[]", type=list[_Given])
     return [
-        Share(
-            id,
-            points,
-            streak,
-            unpacked(why),
-            degraded,
-            {
-                name: Share(id, there[0], seen[name][0], unpacked(seen[name][1]), there[1])
-                for name, there in networks.items()
-            },
-        )
-        for id, points, streak, why, degraded, networks, seen in given
+        Share(id, points, streak, unpacked(why), *judged, _there(id, networks, seen))
+        for id, points, streak, why, judged, networks, seen in given
     ]
 
 
-#: As the columns `networks` and `seen` have it: (points, degraded) and (streak, reason) by network.
-_Networks: TypeAlias = dict[str, tuple[int, bool]]
+def _there(id: UUID, networks: _Networks, seen: _Seen) -> dict[str, Share]:
+    return {
+        name: Share(id, points, seen[name][0], unpacked(seen[name][1]), *judged)
+        for name, (points, judged) in networks.items()
+    }
+
+
+#: (degraded, outside, place); and as the columns `networks` and `seen` have it: (points, that) and (streak, reason).
+_Judged: TypeAlias = tuple[bool, bool, int]
+_Networks: TypeAlias = dict[str, tuple[int, _Judged]]
 _Seen: TypeAlias = dict[str, tuple[int, str]]
-_Given: TypeAlias = tuple[UUID, int, int, str, bool, _Networks, _Seen]
+_Given: TypeAlias = tuple[UUID, int, int, str, _Judged, _Networks, _Seen]
+
+
+def _judged(one: Share) -> _Judged:
+    return one.degraded, one.is_outside, one.place
 
 
 def _of_networks(share: Share) -> tuple[str, str]:
-    networks: _Networks = {name: (one.points, one.degraded) for name, one in share.networks.items()}
+    networks: _Networks = {name: (one.points, _judged(one)) for name, one in share.networks.items()}
     seen: _Seen = {name: (one.streak, packed(one.reason)) for name, one in share.networks.items()}
     return msgspec.json.encode(networks).decode(), msgspec.json.encode(seen).decode()

@@ -14,7 +14,7 @@ from heliograph.routes.lookup import Candidates, Group, Route
 REFUSED_IT, UNRATED = said("it refused the message"), said("it has no rate there")
 BARRED, AVOIDED = said("its rules refuse the sender there"), said("it refuses the sender")
 FULL, HELD = said("full, and slow for too long"), said("held by an operator")
-PASSED_OVER, PUT_OFF = said("passed over by an operator"), said("it put the message off")
+PASSED_OVER, PUT_OFF = said("passed over by an operator"), said("it deferred the message")
 UNBOUND = said("no session")
 
 
@@ -69,15 +69,12 @@ def explained(
         return Sentence.of("%(name)s (%(fact)s)", {"name": name, "fact": fact}) if fact else name
 
     def together(group: Group) -> Sentence:
-        asked_now = [one for one in group.choices if one.supplier_id not in skipped]
-        total = sum(one.weight for one in asked_now)
+        asked_now = group.shares([one.supplier_id for one in group.choices if one.supplier_id not in skipped])
         if len(asked_now) == 1:
-            return named(asked_now[0].supplier_id)
+            return named(next(iter(asked_now)))
         shares = [
-            Sentence.of(
-                "%(name)s %(share)s %%", {"name": named(one.supplier_id), "share": round(one.weight * 100 / total)}
-            )
-            for one in asked_now
+            Sentence.of("%(name)s %(share)s %%", {"name": named(id), "share": round(share * 100)})
+            for id, share in asked_now.items()
         ]
         return (
             reduce(lambda some, one: said("%(some)s beside %(other)s", some=some, other=one), shares)
@@ -104,6 +101,8 @@ def explained(
         parts = [reduce(lambda first, then: said("%(first)s before %(then)s", first=first, then=then), able)]
     if route is not None and route.degraded:
         parts.append(said("degraded: no supplier is within the bounds of its class"))
+    elif route is not None and able and all(id in route.outside for id in found.suppliers if id not in skipped):
+        parts.append(said("degraded: nobody who can be asked now is within the bounds of its class"))
     parts += [
         said("%(name)s skipped: %(why)s", name=names.get(id, str(id)), why=skipped[id])
         for id in found.suppliers

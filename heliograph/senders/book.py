@@ -123,6 +123,8 @@ class Book:
         self._owners = dict(owners or {})
         #: Senders that a rule names.
         self._named = {rule.sender.casefold() for rule in ordered if rule.sender is not None}
+        #: ISO regions that rules for senders name.
+        self.countries = frozenset(rule.country for rule in ordered if rule.country is not None)
         #: Whether any sender may be replaced or refused.
         self.judges = bool(ordered) or self._is_refused
 
@@ -165,6 +167,11 @@ class Book:
             own.memo[key] = answer
             return answer
 
+    def rule(self, supplier_id: UUID, country: str, sender: str) -> SenderRule | None:
+        """The rule that decides as whom a supplier sends what is sent as `sender` to a country; None: there is none."""
+        own = self._own.get(supplier_id)
+        return None if own is None else _first(own.rules, country, sender)
+
     def address(self, supplier_id: UUID, recipient: str) -> NumberRule | None:
         """How this supplier wants a number (E.164) written; None: as it is."""
         own = self._own.get(supplier_id)
@@ -203,16 +210,9 @@ class Book:
         sender: str,
         network: str,
     ) -> str | None:
-        kind = _kind(sender)
         state = self.registration(supplier_id, country, organization_id, sender, network)
-        for rule in rules:
-            if (
-                rule.country in (None, country)
-                and rule.kind in (None, kind)
-                and (rule.sender is None or rule.sender.casefold() == sender.casefold())
-            ):
-                break
-        else:
+        rule = _first(rules, country, sender)
+        if rule is None:
             return None if state == "refused" else sender
         match rule.action:
             case "replace":
@@ -222,6 +222,18 @@ class Book:
             case "register":
                 return sender if state == "registered" else rule.replacement
         return None if state == "refused" else sender
+
+
+def _first(rules: Iterable[SenderRule], country: str, sender: str) -> SenderRule | None:
+    kind = _kind(sender)
+    for rule in rules:
+        if (
+            rule.country in (None, country)
+            and rule.kind in (None, kind)
+            and (rule.sender is None or rule.sender.casefold() == sender.casefold())
+        ):
+            return rule
+    return None
 
 
 def _kind(sender: str) -> Kind:

@@ -94,7 +94,7 @@ async def put(
     note: str = "",
     by: Who = SYSTEM,
 ) -> None:
-    """Say how far a registration is. `sender`: its value, for the audit log. Raises Invalid."""
+    """Set the state of a registration. `sender`: its value, for the audit log. Raises Invalid."""
     wrong: list[tuple[str, str, str]] = []
     if country not in phones.REGIONS.values():
         wrong.append(("country", "unknown", f"{country!r} is no country with a calling code of its own"))

@@ -20,12 +20,13 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.base.database.text import storable
 from heliograph.base.money import Charge, columns
+from heliograph.base.sentences import said
 from heliograph.queue.leases import Lease
 
 #: The most attempts, of any outcome, for one message. They are counted in 16 bits.
 MOST_ATTEMPTS = 32_000
 #: The reason recorded when a worker died before it could say.
-LOST = "the worker ended before the answer came"
+LOST = said("the worker ended before the answer came")
 
 
 class Loaded(Protocol):

@@ -68,8 +68,6 @@ class Found(msgspec.Struct, frozen=True):
 class Channel(Writer[Report_contra], Protocol[Message, Report_contra]):
     """One channel within one worker."""
 
-    #: The table of its messages; open ones are `accepted` there until a supplier has accepted them.
-    table: str
     #: Seconds that an attempt without an answer waits for news of its message.
     grace: float
     #: The last round took all it could: freed capacity is worth another one.
@@ -104,7 +102,7 @@ class Channel(Writer[Report_contra], Protocol[Message, Report_contra]):
         """Move messages to their new states. Returns the webhook deliveries that were queued."""
 
     async def begun(self, conn: Connection, attempts: Sequence[Attempt[Message]]) -> None:
-        """These attempts are recorded and about to be committed."""
+        """These attempts are recorded, all moves are made, and both are about to be committed."""
 
     def submit(self, attempt: Attempt[Message]) -> None:
         """Hand it over. Never blocks and never raises: the outcome comes later."""

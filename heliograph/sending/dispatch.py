@@ -19,7 +19,6 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import asyncpg
-import structlog
 
 from heliograph import traces
 from heliograph.base.database.pool import Connection, Pool
@@ -35,8 +34,6 @@ from heliograph.sending.channel import Channel, End, Message, Step
 from heliograph.sending.flights import Flights, Key
 from heliograph.sending.results import Answered, Results
 from heliograph.suppliers.contract import Verdict
-
-log = structlog.get_logger()
 
 Report = TypeVar("Report")
 
@@ -129,17 +126,8 @@ class Dispatcher(Generic[Message, Report]):
         """Renew the leases of what is in flight; called every third of a lease."""
         await self.flights.renew(self._pool, self._results.writing, seconds=self._lease_seconds)
 
-    def _landed(self, answered: Sequence[Answered], error: BaseException | None) -> None:
+    def _landed(self, answered: Sequence[Answered]) -> None:
         self.flights.landed([(one.attempt.lease.id, one.attempt.number) for one in answered])
-        if error is not None:
-            for one in answered:
-                # Its lease expires, and it becomes an attempt whose answer was lost.
-                log.error(
-                    "outcome not recorded",
-                    channel=self._channel.kind,
-                    message_id=str(one.attempt.lease.id),
-                    error=type(error).__name__,
-                )
         if self._channel.is_full:
             self.wake.set()
 
@@ -180,14 +168,16 @@ class Dispatcher(Generic[Message, Report]):
             await leases.postpone_picked(conn, back)
         if begun:
             await attempts.begin(conn, begun, seconds=self._lease_seconds)
-            await channel.begun(conn, begun)
             if spans.on():
                 marked = [one.lease for one in begun if spans.is_marked(one.lease.id)]
                 if marked:
                     self._found = await traces.find(conn, [(one.organization_id, one.id) for one in marked])
-        # Last, since moves lock messages and balances.
+        # Behind all that is the dispatcher's own, since moves lock messages and balances; what the channel notes of
+        # attempts comes behind those, as where it records their answers.
         if moves and await channel.move(conn, moves):
             self._results.queued()
+        if begun:
+            await channel.begun(conn, begun)
         return begun
 
     def _trace(self, outgoing: Sequence[Attempt[Message]]) -> None:

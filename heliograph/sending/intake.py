@@ -21,7 +21,7 @@ from heliograph.base.database.batching import Batcher
 from heliograph.base.database.pool import Connection, despite_deadlocks, is_down
 from heliograph.base.errors import Refusal, Unavailable
 from heliograph.base.ids import uuid7
-from heliograph.base.process import spans
+from heliograph.base.process import measures, spans
 from heliograph.base.process.crash import crash_point
 from heliograph.base.process.spans import Context
 
@@ -67,7 +67,9 @@ class Intake(Generic[Item]):
     ) -> None:
         """`name`: under which batches are measured."""
         self._store = store
-        self._batcher: Batcher[Item, Answer] = Batcher(self._commit, name=name, limit=limit, indivisible=is_down)
+        self._batcher: Batcher[Item, Answer] = Batcher(
+            self._commit, name=name, limit=limit, indivisible=is_down, took=measures.accepted
+        )
 
     async def put(self, item: Item) -> Answer:
         """The answer to the item, once it is committed. Raises its refusal, and Unavailable.

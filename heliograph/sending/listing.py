@@ -6,6 +6,47 @@ The rule nobody may break: a message whose first attempt has begun is shown as u
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Generic, TypeVar
+from uuid import UUID
+
+import msgspec
+
+Message = TypeVar("Message")
+
+
+class Filters(msgspec.Struct, frozen=True, kw_only=True):
+    """Which messages are wanted, whatever their channel; None: all. A channel adds what it alone knows."""
+
+    #: Any of these.
+    statuses: Sequence[str] | None = None
+    #: E.164 with `+`, or as the channel has them.
+    recipient: str | None = None
+    client_reference: str | None = None
+    campaign_id: UUID | None = None
+    #: ISO region of the number.
+    country: str | None = None
+    failure_code: str | None = None
+    key_id: UUID | None = None
+    #: Who sent it on the dashboard.
+    person_id: UUID | None = None
+    request_id: str | None = None
+    #: Only those that a request of its own sent with a key.
+    is_requested: bool = False
+    #: Accepted at this time or later.
+    date_from: datetime | None = None
+    #: Accepted before this.
+    date_to: datetime | None = None
+
+
+class Found(msgspec.Struct, Generic[Message], frozen=True):
+    """Up to `limit` + 1 messages, newest first. `seen`: the id at which the scan ended before it had found that
+    many."""
+
+    messages: list[Message]
+    seen: UUID | None
+
 
 def shown_status(row: str, under_way: str) -> str:
     """An SQL expression for the public status of a message; `row` is its table's alias.

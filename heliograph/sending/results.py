@@ -34,6 +34,8 @@ log = structlog.get_logger()
 #: Pause before a batch is tried again while the database is away, seconds.
 RETRY = 0.5
 
+REQUEST = "SELECT request_id FROM {} WHERE organization_id = $1 AND id = $2"
+
 Report = TypeVar("Report")
 Report_contra = TypeVar("Report_contra", contravariant=True)
 
@@ -96,6 +98,8 @@ class Writer(Protocol[Report_contra]):
 
     #: Its name in the queue, in logs and in crash points.
     kind: str
+    #: The table of its messages; open ones are `accepted` there until a supplier has accepted them.
+    table: str
 
     async def prepare(self, answered: Sequence[Answered], reports: Sequence[Report_contra]) -> Any:
         """What `write` needs and what cannot change in between: read before the transaction."""
@@ -125,8 +129,8 @@ class Results(Generic[Report]):
         self._pool = pool
         self._deliveries = deliveries
         self._writer = writer
-        #: Called for answers that are recorded, or never will be: then with the reason.
-        self.landed: Callable[[Sequence[Any], BaseException | None], object] = lambda answered, error: None
+        #: Called for answers that are recorded, or never will be.
+        self.landed: Callable[[Sequence[Any]], object] = lambda answered: None
         self._answers: Batcher[Answered, None] = Batcher(
             self._record,
             name=f"{writer.kind} answers",
@@ -185,6 +189,8 @@ class Results(Generic[Report]):
                 return [None] * len(answered)
             except Exception as error:
                 if not is_down(error):
+                    if len(answered) == 1:
+                        await self._give_up(answered[0], error)
                     raise
                 # They exist only here.
                 log.warning(
@@ -195,10 +201,26 @@ class Results(Generic[Report]):
                 )
                 await asyncio.sleep(RETRY)
 
+    async def _give_up(self, answered: Answered, error: Exception) -> None:
+        """Say what is lost. Its lease expires, and it becomes an attempt whose answer was lost."""
+        lease = answered.attempt.lease
+        request = None
+        # An answer does not know its request: it is looked up for the few that are lost.
+        with contextlib.suppress(Exception):
+            async with self._pool.acquire() as conn:
+                request = await conn.fetchval(REQUEST.format(self._writer.table), lease.organization_id, lease.id)
+        log.error(
+            "outcome not recorded",
+            channel=self._writer.kind,
+            message_id=str(lease.id),
+            request_id=request or None,
+            error=type(error).__name__,
+        )
+
     def _settled(self, answered: Sequence[Answered], error: BaseException | None) -> None:
         self._done += len(answered)
         self._progress.set()
-        self.landed(answered, error)
+        self.landed(answered)
 
     async def _store(self, reported: list[_Reported[Report]]) -> list[None]:
         """Reports that cannot be stored go back to whoever brought them, and come again."""

@@ -57,6 +57,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     cost: int | None
     cost_currency: str | None
     cost_due: str | None
+    route: str | None
 
     @property
     def sent_at(self) -> datetime | None:
@@ -96,6 +97,9 @@ def change(one: Arrival) -> traffic.Change:
         is_late,
         one.network or "",
         one.recipients,
+        one.cost or 0,
+        one.cost_currency or "",
+        one.cost_due or "",
     )
 
 
@@ -120,6 +124,7 @@ def due(one: Arrival) -> margins.Due | None:
         supplier_id=one.supplier_id,
         country=one.country,
         network=one.network or "",
+        route=one.route or "",
         messages=int(taken),
         segments=one.segments if taken else 0,
         price=price if price is not None and now[one.price_due or ""] else 0,

@@ -1,4 +1,4 @@
-"""What can be wrong with SMS: suppliers without a session, unmatched receipts, unassigned messages."""
+"""What can be wrong with SMS: suppliers without a session, unmatched receipts, unassigned messages, keys of texts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,30 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import LATE, Check, kept, quoted, said
 from heliograph.queue.leases import GUARDED
+from heliograph.sealing import text_keys
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.received import inbound
 from heliograph.sms.reports import diagnosis, remedies, words
 
 
+def about(check: Check, supplier: str) -> bool:
+    """Whether a result is of the supplier with this name."""
+    return check.check in (
+        said("supplier %(name)s", name=supplier),
+        said("receipts of %(name)s", name=supplier),
+        said("answers of %(name)s", name=supplier),
+    )
+
+
 async def look(conn: Connection, settings: Settings) -> list[Check]:
-    """One result for each supplier, for receipts that are not understood, and for the inbox."""
-    return [*await _suppliers(conn, settings), await _inbox(conn), *await _held(conn)]
+    """One result for each supplier, for receipts that are not understood, for the inbox, and for sealed texts."""
+    return [*await _suppliers(conn, settings), await _inbox(conn), *await _held(conn), *await _texts(conn)]
+
+
+async def compare(conn: Connection, settings: Settings) -> list[Check]:
+    """What only thousands of messages tell: suppliers whose codes nobody enters."""
+    return await remedies.compare(conn, await routing.load(conn))
 
 
 async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
@@ -29,7 +44,7 @@ async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
     checks = []
     for one in found:
         name = said("supplier %(name)s", name=one.name)
-        _, bound, error = held.get(one.id, (0, 0, ""))
+        _, bound, error = held.get(one.id, suppliers.UNHELD)
         if one.state != "active":
             remedy = said("Run `heliograph supplier resume %(name)s` to send through it again.", name=one.name)
             checks.append(Check(name, "warning", kept(one.state), remedy))
@@ -49,7 +64,7 @@ async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
             checks.append(Check(name, "ok", detail))
         else:
             remedy = said("Start a worker if none is running; otherwise check the address, system_id and password.")
-            detail = said("no session bound: %(error)s", error=kept(error)) if error else said("no session bound")
+            detail = said("no session bound: %(error)s", error=error) if error else said("no session bound")
             checks.append(Check(name, "failed", detail, remedy))
     return checks + await _receipts(conn, settings, found)
 
@@ -110,6 +125,39 @@ async def _held(conn: Connection) -> list[Check]:
     return [
         Check(said("guard"), "warning", said("%(count)s messages to suspicious ranges are held", count=held), remedy)
     ]
+
+
+#: So many organizations are named; the rest is counted.
+NAMED = 5
+
+
+async def _texts(conn: Connection) -> list[Check]:
+    """Organizations that seal their texts and whose key does not open them: their messages wait."""
+    found, name = await text_keys.standing(conn), said("sealed texts")
+    checks = []
+    if found.locked:
+        remedy = said(
+            "Start with the secret key that they were sealed with, or restore these rows of text_keys from a backup."
+            " If the keys are lost for good, close the organization and open it again: it gets a new key, and what was"
+            " sealed before reads as erased."
+        )
+        detail = said("keys that do not open: %(names)s; their messages wait", names=_named(found.locked))
+        checks.append(Check(name, "failed", detail, remedy))
+    if found.missing:
+        remedy = said(
+            "Restore these rows of text_keys from a backup. If they are lost for good, `heliograph org configure ORG"
+            " --seal-texts` makes a new key, and what was sealed before reads as erased."
+        )
+        detail = said("keys that are missing: %(names)s; their messages wait", names=_named(found.missing))
+        checks.append(Check(name, "failed", detail, remedy))
+    if found.keys and not checks:
+        checks.append(Check(name, "ok", said("the keys of %(count)s organizations open", count=found.keys)))
+    return checks
+
+
+def _named(names: list[str]) -> str:
+    rest = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" (+{rest})" if rest > 0 else "")
 
 
 async def _inbox(conn: Connection) -> Check:

@@ -7,23 +7,25 @@ try things out can neither read nor cancel what goes to people.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from uuid import UUID
 
 import asyncpg
 import msgspec
 
-from heliograph.accounts import text_keys
 from heliograph.base.actor import Actor
 from heliograph.base.database import bounded_scan, clock
 from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound, Refusal
+from heliograph.base.money import Charge, charge_of
 from heliograph.queue import leases
 from heliograph.queue.holds import Overtaken
+from heliograph.sealing import text_keys
+from heliograph.sending import listing
 from heliograph.sending import timeline as timelines
-from heliograph.sending.listing import shown_among, shown_status
+from heliograph.sending.listing import Found, shown_among, shown_status
 from heliograph.sms import timeline
 from heliograph.sms.accepting import withdrawal
 from heliograph.sms.accepting.withdrawal import Unsent
@@ -72,40 +74,14 @@ class Message(msgspec.Struct, frozen=True):
     failure_code: str | None
 
 
-class Filters(msgspec.Struct, frozen=True):
+class Filters(listing.Filters, frozen=True, kw_only=True):
     """Which messages are wanted; None: all."""
 
+    #: Beside `statuses`.
     status: str | None = None
-    #: Any of these, beside `status`.
-    statuses: Sequence[str] | None = None
     mode: str | None = None
-    #: E.164 with `+`.
-    recipient: str | None = None
-    client_reference: str | None = None
-    campaign_id: UUID | None = None
     #: The sender's value.
     sender: str | None = None
-    #: ISO region of the number.
-    country: str | None = None
-    failure_code: str | None = None
-    key_id: UUID | None = None
-    #: Who sent it on the dashboard.
-    person_id: UUID | None = None
-    request_id: str | None = None
-    #: Only those that a request of its own sent with a key.
-    is_requested: bool = False
-    #: Accepted at this time or later.
-    date_from: datetime | None = None
-    #: Accepted before this.
-    date_to: datetime | None = None
-
-
-class Found(msgspec.Struct, frozen=True):
-    """Up to `limit` + 1 messages, newest first. `seen`: the id at which the scan ended before it had found that
-    many."""
-
-    messages: list[Message]
-    seen: UUID | None
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -173,7 +149,7 @@ LIST = bounded_scan.statement(
 
 async def list_page(
     conn: Connection, actor: Actor, *, filters: Filters, after: UUID | None = None, limit: int = 50, look: int = LOOK
-) -> Found:
+) -> Found[Message]:
     """Messages older than `after`, newest first: up to `limit` + 1, so that the caller knows whether there are more.
 
     Scans at most `look` messages. A scan that ends there returns in `seen` where the next one continues, even if it
@@ -288,6 +264,19 @@ async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> li
     """Those of the messages that are there."""
     rows = await conn.fetch(BY_IDS, actor.organization_id, list(ids), list(actor.modes)) if ids else []
     return [_message(row) for row in rows]
+
+
+PRICES = """
+SELECT id, price, price_currency, price_due FROM messages
+ WHERE organization_id = $1 AND id = ANY ($2) AND mode = 'live' AND price IS NOT NULL
+"""
+
+
+async def prices(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict[UUID, Charge]:
+    """What these messages cost, due or not; test messages, and those without a price, cost nothing."""
+    rows = await conn.fetch(PRICES, actor.organization_id, list(ids)) if ids else []
+    found = {row["id"]: charge_of(row["price"], row["price_currency"], row["price_due"]) for row in rows}
+    return {id: charge for id, charge in found.items() if charge is not None}
 
 
 #: How often a batch is tried again of which something else moved a message meanwhile.

@@ -71,6 +71,8 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
     network: str = ""
     #: What the supplier charges; None: not known.
     cost: Charge | None = None
+    #: The name of the route that chose it; None: none did.
+    route: str | None = None
 
 
 class Move(msgspec.Struct, frozen=True, gc=False):
@@ -126,6 +128,7 @@ def guard(old: str, new: str) -> str:
 
 
 # A late `delivered` takes back the failure that it proves wrong. event_id is set once, by the first contract event.
+# Cost and route are those of the supplier that has it: another one may take it too, and answer late.
 # What the move itself says (ids, times) is not returned: reading it took as long as all that follows.
 MOVE = f"""
 UPDATE messages m
@@ -138,9 +141,11 @@ UPDATE messages m
        failure_code = v.failure_code,
        supplier_id = CASE WHEN m.status IN ('accepted', 'sending') THEN v.supplier_id ELSE m.supplier_id END,
        network = coalesce(v.network, m.network),
-       cost = coalesce(v.cost, m.cost),
-       cost_currency = coalesce(v.cost_currency, m.cost_currency),
-       cost_due = coalesce(v.cost_due, m.cost_due),
+       cost = CASE WHEN m.supplier_id IS NULL THEN coalesce(v.cost, m.cost) ELSE m.cost END,
+       cost_currency = CASE WHEN m.supplier_id IS NULL THEN coalesce(v.cost_currency, m.cost_currency)
+                            ELSE m.cost_currency END,
+       cost_due = CASE WHEN m.supplier_id IS NULL THEN coalesce(v.cost_due, m.cost_due) ELSE m.cost_due END,
+       route = CASE WHEN m.supplier_id IS NULL THEN coalesce(v.route, m.route) ELSE m.route END,
        previous_status = m.status,
        event_id = coalesce(m.event_id, v.event_id),
        receipt = coalesce(m.receipt, v.receipt),
@@ -151,15 +156,16 @@ UPDATE messages m
        receipt_at = CASE WHEN m.receipt IS NOT NULL THEN m.receipt_at WHEN v.receipt IS NOT NULL THEN v.at END
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::text[], $6::uuid[], $7::boolean[],
               $8::boolean[], $9::uuid[], $10::uuid[], $11::smallint[], $12::text[], $13::text[], $14::bigint[],
-              $15::text[], $16::text[]) WITH ORDINALITY
+              $15::text[], $16::text[], $17::text[]) WITH ORDINALITY
        AS v (organization_id, id, status, at, failure_code, event_id, unsent, was_sent, supplier_id, receipt,
-             receipt_attempt, receipt_error, network, cost, cost_currency, cost_due, n)
+             receipt_attempt, receipt_error, network, cost, cost_currency, cost_due, route, n)
  WHERE m.organization_id = v.organization_id AND m.id = v.id AND {guard("m.status", "v.status")}
    AND (NOT v.unsent OR m.status = 'accepted')
 RETURNING v.n, m.event_id = v.event_id AS raises, m.receipt = v.receipt AS notes, m.mode, m.segments, m.country,
           m.sender, m.accepted_at, CASE v.status WHEN 'sent' THEN nullif(m.sent_at, v.at) ELSE m.sent_at END,
           m.previous_status, m.supplier_id, m.recipient, m.client_reference, m.request_id, m.send_at, m.expires_at,
-          m.network, m.price, m.price_currency, m.price_due, m.cost, m.cost_currency, m.cost_due
+          m.network, m.price, m.price_currency, m.price_due, m.cost, m.cost_currency, m.cost_due,
+          m.route
 """
 
 
@@ -214,8 +220,9 @@ async def move_many(
         [move.receipt for move in moves],
         [move.receipt_attempt for move in moves],
         [move.receipt_error for move in moves],
-        [move.taken and move.taken.network for move in moves],
+        [move.taken and (move.taken.network or None) for move in moves],
         *columns([None if move.taken is None else move.taken.cost for move in moves]),
+        [move.taken and move.taken.route for move in moves],
     )
     arrived: list[Arrival] = []
     raised: list[events.Event] = []

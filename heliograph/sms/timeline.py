@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import asyncpg
 import msgspec
 
-from heliograph.accounts import text_keys
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
+from heliograph.base.ids import uuid7_floor
 from heliograph.base.sentences import joined, kept
 from heliograph.guard.windows import RULES
+from heliograph.sealing import text_keys
 from heliograph.sending import attempts, timeline
 from heliograph.sending.timeline import Source, Timeline
 from heliograph.sms.dispatch import test_mode
 from heliograph.webhooks.timeline import Entry, known
+
+#: Receipts of a message that are shown as they came, and octets of one.
+WRITTEN_MOST, OCTETS = 20, 1000
+#: Their bytes are stored in the commit of the receipt, so near its time.
+NEAR = timedelta(seconds=10)
 
 ATTEMPTS = f"""
 SELECT a.attempt, a.state, a.reference, a.started_at, a.ended_at, a.code, a.detail, a.cost, a.cost_currency,
@@ -51,6 +57,24 @@ SELECT r.attempt, r.part, r.state, r.error, r.keys, r.received_at, s.name FROM (
         WHERE message_id = $2 AND received_on >= $3) r
   LEFT JOIN suppliers s ON s.id = r.supplier_id
 """
+RECEIVED = """
+SELECT receipt AS fingerprint, receipt_at AS received_at FROM messages
+ WHERE organization_id = $1 AND id = $2 AND receipt IS NOT NULL
+UNION ALL
+(SELECT fingerprint, received_at FROM receipts WHERE message_id = $2 AND received_on >= $3
+  ORDER BY received_at LIMIT $4)
+"""
+# They have no index by receipt: those of its day are looked for around its time, by their ids. Without OFFSET 0 a plan
+# for any arrays goes through the whole day.
+WRITTEN = """
+SELECT r.received_at, b.raw[array_position(b.fingerprints, r.fingerprint)] AS raw
+  FROM unnest($1::uuid[], $2::timestamptz[], $3::uuid[], $4::uuid[]) AS r (fingerprint, received_at, first, last)
+       CROSS JOIN LATERAL (
+       SELECT fingerprints, raw FROM receipt_bytes
+        WHERE received_on = (r.received_at AT TIME ZONE 'UTC')::date AND id BETWEEN r.first AND r.last
+        ORDER BY id OFFSET 0) b
+ WHERE r.fingerprint = ANY (b.fingerprints)
+"""
 QUEUE = """
 SELECT q.kind, q.due_at, q.tries, q.attempt, q.lane, q.lease_until, s.name AS supplier, e.url
   FROM queue q LEFT JOIN suppliers s ON s.id = q.line
@@ -60,11 +84,37 @@ SELECT q.kind, q.due_at, q.tries, q.attempt, q.lane, q.lease_until, s.name AS su
 
 
 async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by: Who = SYSTEM) -> Timeline:
-    """The timeline of a message. Raises NotFound."""
+    """The timeline of a message. Raises NotFound.
+
+    `with_text`: also with its receipts as they came, which may quote it.
+    """
     found = await timeline.of_message(conn, SOURCE, id=id, with_text=with_text, by=by)
     whose = found.message["organization_id"]
     text = (await text_keys.opened_of(conn, whose, "messages", [(id, found.text)]))[id]
+    if with_text:
+        came = await _written(conn, whose, id, found.message["accepted_at"] - timedelta(days=1))
+        found = msgspec.structs.replace(found, entries=sorted([*found.entries, *came], key=lambda entry: entry.at))
     return msgspec.structs.replace(found, text=text)
+
+
+async def _written(conn: Connection, organization_id: UUID, id: UUID, since: datetime) -> list[Entry]:
+    """What suppliers wrote in its receipts. The first one is not found if it came before it was known whose it is."""
+    rows = await conn.fetch(RECEIVED, organization_id, id, since.date(), WRITTEN_MOST)
+    times = [row["received_at"] for row in rows]
+    written = await conn.fetch(
+        WRITTEN,
+        [row["fingerprint"] for row in rows],
+        times,
+        [uuid7_floor(at - NEAR) for at in times],
+        [uuid7_floor(at + NEAR) for at in times],
+    )
+    return [_as_received(row["received_at"], row["raw"]) for row in written]
+
+
+def _as_received(at: datetime, raw: bytes) -> Entry:
+    some = raw[:OCTETS]
+    text = "".join(one if one.isprintable() else "·" for one in some.decode("utf-8", "replace"))
+    return Entry(at, "receipt as received", {"written": text, "octets": some.hex(" ")})
 
 
 STATUS = """

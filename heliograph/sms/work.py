@@ -35,6 +35,7 @@ from heliograph.sms.received.reception import Reception
 from heliograph.sms.reports import diagnosis, parts, silence, waiting
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.sms.reports.words import Words
+from heliograph.sms.watched.heard import Heard
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Account, Outcome, Receipt, Submission, Verdict
 from heliograph.webhooks.recording.handover import Deliveries
@@ -113,7 +114,7 @@ class SmsWork(Work):
             backlog=backlog,
         )
         self.wake = self._channel.wake
-        self._words, self._adviser = Words(), diagnosis.Adviser()
+        self._words, self._adviser, self._heard = Words(), diagnosis.Adviser(), Heard()
         self._networks = Notes()
         self._wake_tests = asyncio.Event()
         backlog.on_work("sms", self.wake.set)
@@ -136,6 +137,7 @@ class SmsWork(Work):
         return (
             Timer("suppliers", self._refresh, 1.0),
             Timer("notes", self._keep_up, 5.0),
+            Timer("supplier hours", self._keep_hours, 60.0),
             Timer("guard", self._share, sharing.EVERY),
             SharedTimer("shares", adapting.step, adapting.EVERY, when=adapting.ANY),
             SharedTimer("margins", margins.fold, 10.0, when=margins.ANY, in_steps=True),
@@ -152,8 +154,11 @@ class SmsWork(Work):
             if id == test_mode.SUPPLIER:
                 continue
             supplier, health = {"supplier": account.supplier.name}, account.connector.health()
-            yield Gauge("heliograph_supplier_sessions", "Sessions bound by this worker", health.sessions, supplier)
+            # A paused one has none, and is not down.
+            if account.supplier.state != "paused":
+                yield Gauge("heliograph_supplier_sessions", "Sessions bound by this worker", health.sessions, supplier)
             yield Gauge("heliograph_supplier_in_flight", "Segments without an answer", health.in_flight, supplier)
+            yield Gauge("heliograph_supplier_window", "Segments that may be without an answer", health.window, supplier)
             yield Gauge("heliograph_supplier_circuit_open", "Whether it is avoided", account.breaker.open, supplier)
 
     def background(self) -> Sequence[Awaitable[None]]:
@@ -193,6 +198,7 @@ class SmsWork(Work):
 
     async def _received(self, supplier_id: UUID, received: Sequence[Receipt]) -> None:
         await self._results.report([ReceivedReceipt(supplier_id, receipt) for receipt in received])
+        self._heard.note(supplier_id)
         for receipt in received:
             if receipt.unknown_word or receipt.error:
                 self._words.add(supplier_id, receipt)
@@ -228,10 +234,15 @@ class SmsWork(Work):
         """What receipts said, and what suppliers charge."""
         async with self._pool.acquire() as conn:
             await self._words.store(conn)
+            await self._heard.store(conn)
             await self._networks.store(conn)
         await self._networks_of_routes()
         await self._charges.refresh(self._pool)
         await self._channel.measure(self._pool)
+
+    async def _keep_hours(self) -> None:
+        async with self._pool.acquire() as conn:
+            await self._suppliers.hours.store(conn)
 
     async def _networks_of_routes(self) -> None:
         """Networks of numbers, and looking them up, matter where routes name networks."""

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.base.sentences import Sentence, quoted
 from heliograph.suppliers.alphabets import segments
 
 
@@ -108,6 +109,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     total: int = 0
     #: UNKNOWN only: numbers of the segments that were written and not answered.
     doubtful: tuple[int, ...] = ()
+    #: REFUSED only: the recipient asked this sender for no more messages, and told the supplier so.
+    opted_out: bool = False
 
 
 class ReceiptState(enum.StrEnum):
@@ -195,10 +198,14 @@ class Health(msgspec.Struct, frozen=True):
     sessions: int
     in_flight: int
     since: datetime | None = None
-    last_error: str = ""
+    last_error: Sentence = quoted("")
     #: How often the supplier has told it to slow down, and for how many more seconds it wants nothing at all.
     throttles: int = 0
     pause: float = 0.0
+    #: How many can be in flight with these sessions.
+    window: int = 0
+    #: Segments that were handed over, counted from some time on: what counts is the difference of two looks.
+    submitted: int = 0
 
 
 #: How many exchanges with a supplier are kept for who watches it.
@@ -219,6 +226,30 @@ class Exchanged(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
 
 
+class Wire(msgspec.Struct, frozen=True):
+    """A session that is bound, or all requests of a process: the last that went over it in each direction, and what
+    waits for an answer."""
+
+    in_flight: int
+    #: In the protocol's words; empty: nothing yet. When: to within the time between two looks.
+    sent: str = ""
+    sent_at: datetime | None = None
+    received: str = ""
+    received_at: datetime | None = None
+
+
+@runtime_checkable
+class Wired(Protocol):
+    """A connector whose sessions can be looked at one by one, or as one."""
+
+    def wires(self) -> list[Wire]:
+        """Those that are bound, since the last look."""
+
+    def answers(self) -> list[int]:
+        """How long answers took that came since the last call, in buckets of `base.histogram`: of those that were read
+        together, the first."""
+
+
 @runtime_checkable
 class Watchable(Protocol):
     """A connector whose exchanges can be watched. It keeps none while nobody does."""
@@ -236,8 +267,12 @@ class Connector(Protocol):
     async def start(self) -> None:
         """Connect in the background; returns at once. Losing the supplier is not an error: it reconnects."""
 
+    def ready(self) -> bool:
+        """Whether it can be asked to take messages at all, however many it has now. A supplier that is not has nothing
+        to wait for here; what that takes, such as a session, is its protocol's affair."""
+
     def capacity(self) -> int:
-        """How many more segments can be submitted right now without waiting (window, rate and sessions)."""
+        """How many more segments can be submitted right now without waiting; 0 while it is not ready."""
 
     def parts(self, submission: Submission) -> int:
         """How many segments the whole message is for this account: each will have an id, and a receipt, of its own."""

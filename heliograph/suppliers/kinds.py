@@ -39,8 +39,6 @@ HTTP: Mapping[str, HttpKind] = _found()
 SETTINGS: Mapping[str, type[msgspec.Struct]] = {SMPP: SmppSettings} | {
     name: kind.settings for name, kind in HTTP.items()
 }
-#: Kinds whose exchanges can be watched: their connectors are contract.Watchable.
-WATCHED = (SMPP,)
 
 
 @cache

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from heliograph.base.sentences import Sentence, quoted, said
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Account
 from heliograph.suppliers.smpp.codec import pdu as p
@@ -34,7 +35,7 @@ class Step(msgspec.Struct, frozen=True):
     name: str
     ok: bool
     seconds: float
-    said: str
+    said: Sentence
 
 
 class _FailedError(Exception):
@@ -46,23 +47,23 @@ class _Steps:
 
     def __init__(self) -> None:
         self.done: list[Step] = []
-        self.said = ""
+        self.said = quoted("")
 
     @contextlib.asynccontextmanager
     async def step(self, name: str, limit: float) -> AsyncIterator[None]:
-        began, self.said = time.monotonic(), ""
+        began, self.said = time.monotonic(), quoted("")
         try:
             async with asyncio.timeout(limit):
                 yield
         except TimeoutError:
-            why = f"no answer within {limit:g} s"
+            why = said("no answer within %(seconds)s s", seconds=f"{limit:g}")
         except ssl.SSLError as error:
-            why = error.reason or str(error)
+            why = quoted(error.reason or str(error))
             if isinstance(error, ssl.SSLCertVerificationError):
-                why = error.verify_message or why
+                why = quoted(error.verify_message) if error.verify_message else why
         except (OSError, _FailedError, PduError, asyncio.IncompleteReadError, UnicodeError) as error:
             closed = isinstance(error, asyncio.IncompleteReadError)
-            why = "the connection was closed" if closed else str(error) or type(error).__name__
+            why = said("the connection was closed") if closed else quoted(str(error) or type(error).__name__)
         else:
             self.done.append(Step(name, True, time.monotonic() - began, self.said))
             return
@@ -97,16 +98,16 @@ async def _connected(
     async with steps.step(RESOLVE, limit):
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)
         address = str(found[0][4][0])
-        steps.said = ", ".join(dict.fromkeys(str(one[4][0]) for one in found[:4]))
+        steps.said = quoted(", ".join(dict.fromkeys(str(one[4][0]) for one in found[:4])))
     async with steps.step(CONNECT, limit):
         reader, writer = await asyncio.open_connection(address, port)
-        steps.said = f"{address}:{port}"
+        steps.said = quoted(f"{address}:{port}")
     if tls is not None:
         try:
             async with steps.step(TLS, limit):
                 await writer.start_tls(tls, server_hostname=server_name)
                 made = writer.get_extra_info("ssl_object")
-                steps.said = made.version() if made is not None else ""
+                steps.said = quoted(made.version() or "" if made is not None else "")
         except _FailedError:
             writer.close()
             raise
@@ -136,7 +137,7 @@ async def _smpp(steps: _Steps, settings: SmppSettings, secret: str) -> None:
             answer = await _asked(reader, writer, framer, bind)
             if answer.status:
                 raise _FailedError(f"{name_of(answer.status)} (0x{answer.status:08X})")
-            steps.said = getattr(answer, "system_id", "") or ""
+            steps.said = quoted(getattr(answer, "system_id", "") or "")
         async with steps.step(ENQUIRE, settings.silence_seconds):
             await _asked(reader, writer, framer, p.EnquireLink(2))
         async with steps.step(UNBIND, settings.unbind_seconds):

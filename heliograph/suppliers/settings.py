@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from heliograph.base.phones import REGIONS
 from heliograph.base.process.settings import SettingsError
+from heliograph.base.sentences import Sentence, joined, quoted, said
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 
@@ -19,18 +20,63 @@ def checked(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, DemandedError):
+            raise SettingError(error.__cause__.words) from None
         text = str(error)
         at = re.search(r" - at `\$\.?(.*)`$", text)
-        raise SettingsError(f"{at[1]}: {text[: at.start()]}" if at and at[1] else text.split(" - at ")[0]) from None
+        said_of = worded(text[: at.start()] if at else text)
+        raise SettingError(joined([at[1], said_of], ": ") if at and at[1] else said_of) from None
 
 
-def demand(holds: bool, field: str, what: str) -> None:
-    """Raise ValueError, which names the field, unless it holds."""
+class SettingError(SettingsError):
+    """A setting of an account is wrong; what is said names the field."""
+
+    def __init__(self, words: Sentence) -> None:
+        super().__init__(str(words))
+        self.words = words
+
+
+class DemandedError(ValueError):
+    """A setting does not hold what is demanded of it."""
+
+    def __init__(self, field: str, what: Sentence) -> None:
+        self.words = joined([field, what], " ")
+        super().__init__(str(self.words))
+
+
+def worded(text: str) -> Sentence:
+    """What msgspec says of a value, as it can be told."""
+    if found := re.fullmatch(r"Expected `([^`]*)`, got `([^`]*)`", text):
+        return said("Expected `%(wanted)s`, got `%(got)s`", wanted=found[1], got=found[2])
+    if found := re.fullmatch(r"Expected `([^`]*)` >= (\S+)", text):
+        return said("Expected `%(wanted)s` >= %(least)s", wanted=found[1], least=found[2])
+    if found := re.fullmatch(r"Invalid enum value (.*)", text, re.S):
+        return said("Invalid enum value %(value)s", value=found[1])
+    if found := re.fullmatch(r"Object missing required field `([^`]*)`", text):
+        return said("Object missing required field `%(name)s`", name=found[1])
+    return quoted(text)
+
+
+def demand(holds: bool, field: str, what: Sentence) -> None:
+    """Raise DemandedError, which names the field, unless it holds."""
     if not holds:
-        raise ValueError(f"{field} {what}")
+        raise DemandedError(field, what)
+
+
+#: Settings of every account, whatever it speaks: of its receipts, and of what handsets write to it.
+RecipientErrors = Annotated[
+    tuple[str, ...],
+    "Error codes in receipts for which nobody but the recipient is to blame: no such number, a handset that is off",
+]
+HandlesStop = Annotated[bool, "The supplier replies to STOP, START and HELP itself: act on them, but send no reply"]
+Country = Annotated[
+    str, "ISO country of senders' national numbers (MZ); empty: such numbers are not attributed to anybody"
+]
+InboundStrip = Annotated[str, "Prefix to remove from senders' numbers, such as 0"]
+InboundPrepend = Annotated[str, "Prefix to add instead, such as 258"]
 
 
 def demand_numbering(country: str, inbound_prepend: str) -> None:
     """What every account says of the numbers of handsets that write. Raises ValueError, which names the field."""
-    demand(not country or country in REGIONS.values(), "country", "must be an ISO code such as MZ")
-    demand(not inbound_prepend or inbound_prepend.isdecimal(), "inbound_prepend", "must be digits")
+    demand(not country or country in REGIONS.values(), "country", said("must be an ISO code such as MZ"))
+    demand(not inbound_prepend or inbound_prepend.isdecimal(), "inbound_prepend", said("must be digits"))

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from heliograph.base.sentences import Sentence, quoted, said
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Account, Connector, Outcome, Receipt, Submission
 from heliograph.suppliers.http import connector as http
@@ -39,7 +40,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     #: None: nothing was to be sent.
     outcome: Outcome | None = None
     #: Why there was nothing to send it on; empty: there was, or nobody tried.
-    error: str = ""
+    error: Sentence = quoted("")
 
 
 async def attempt(kind: str, account: Account, submission: Submission, *, is_sent: bool = True) -> Trial:
@@ -102,7 +103,7 @@ async def _smpp(account: Account, submission: Submission, is_sent: bool) -> Tria
         await asyncio.sleep(_POLL)
     if not health.sessions:
         await connector.stop(grace=0.0)
-        error = health.last_error or "no session in time"
+        error = health.last_error or said("no session in time")
         return Trial(requests=requests, answers=[{"bind": error}], error=error)
     answers: list[dict[str, Any]] = [{"bind": "accepted"}]
     if not is_sent:

@@ -15,9 +15,9 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.database.pool import Connection
-from heliograph.base.histogram import LENGTH, bucket_of
+from heliograph.base.histogram import LENGTH, as_text, bucket_of
 from heliograph.base.ids import uuid7
-from heliograph.traffic.reconciliation import Counted, Sums, add, append, as_text, hour_of
+from heliograph.traffic.reconciliation import Counted, Sums, add, append, hour_of
 
 #: Statuses of messages that no supplier has: one and the same for traffic.
 WAITING = {"sending": "accepted", "queued": "accepted"}
@@ -56,6 +56,10 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     #: The recipient's, MCC-MNC; empty: not known. `recipients`: it did not arrive for a reason of theirs.
     network: str = ""
     recipients: bool = False
+    #: What its supplier charges, millionths, and when that is due ("submit", "delivered"); no currency: not known.
+    cost: int = 0
+    cost_currency: str = ""
+    cost_due: str = ""
 
 
 class _Sum(msgspec.Struct, gc=False):
@@ -70,6 +74,7 @@ class _Group(msgspec.Struct, gc=False):
     hour: datetime
     count: int = 0
     segments: int = 0
+    cost: int = 0
     sent: list[float] = []
     delivered: list[float] = []
     receipts: list[float] = []
@@ -132,24 +137,25 @@ def _reconcile(sums: Sums, group: _Group, supplier_id: UUID) -> None:
         return
     old, new = change.old_status, change.new_status
     hour = hour_of(change.taken_at)
+    taking, arriving = [group.cost if change.cost_due == due else 0 for due in ("submit", "delivered")]
 
     def of(what: str) -> Counted:
-        return Counted(supplier_id, hour, change.country, what, change.network)
+        return Counted(supplier_id, hour, change.country, what, change.network, change.cost_currency)
 
     if change.sent is not None:
-        add(sums, of("accepted"), number, segments)
+        add(sums, of("accepted"), number, segments, taking)
     elif old in ("unknown", "expired") and change.receipt is not None:
         # It was never heard of, or said to have expired, until now.
-        add(sums, of("never" if old == "unknown" else "expired"), -number, -segments)
+        add(sums, of("never" if old == "unknown" else "expired"), -number, -segments, -taking)
     if change.receipt is not None:
-        one = add(sums, of(new), number, segments)
+        one = add(sums, of(new), number, segments, arriving if new == "delivered" else taking)
         one.to_receipt = _counted(one.to_receipt, group.receipts)
         if change.is_late and old != "expired":
             add(sums, of("late"), number, segments)
         if change.recipients:
             add(sums, of("recipient"), number, segments)
     elif new == "unknown":
-        add(sums, of("never"), number, segments)
+        add(sums, of("never"), number, segments, taking)
 
 
 def _groups(changes: Iterable[Change]) -> Iterable[_Group]:
@@ -173,6 +179,8 @@ def _groups(changes: Iterable[Change]) -> Iterable[_Group]:
             change.is_late,
             change.network,
             change.recipients,
+            change.cost_currency,
+            change.cost_due,
             # The day of the month is enough: nothing that is reported is a month old.
             None if taken is None else taken.day * 24 + taken.hour,
         )
@@ -181,6 +189,7 @@ def _groups(changes: Iterable[Change]) -> Iterable[_Group]:
             group = groups[key] = _Group(change, at.replace(minute=0, second=0, microsecond=0))
         group.count += 1
         group.segments += change.segments
+        group.cost += change.cost
         if sent is not None:
             group.sent.append(sent)
         if change.delivered is not None:

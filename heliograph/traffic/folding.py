@@ -6,12 +6,11 @@ The rule nobody may break: a delta is deleted in the very commit that adds it, s
 from __future__ import annotations
 
 from heliograph.base.database.pool import Connection
+from heliograph.queue import folding
 from heliograph.traffic.deltas import NONE
 
 #: Every ten seconds.
 TIMER, EVERY = "traffic", 10.0
-#: Deltas of one step, and steps of one round.
-STEP, STEPS = 5000, 20
 
 # In the order of the keys, so that two who fold at once cannot deadlock. A message that moves from status to status
 # adds and takes off as much, so of usage only what was accepted and what was refunded is left.
@@ -77,11 +76,5 @@ SELECT count(*) FROM gone
 
 
 async def fold(conn: Connection) -> int:
-    """Fold accumulated deltas, each step in its own transaction; returns how many there were."""
-    folded = 0
-    for _ in range(STEPS):
-        done: int = await conn.fetchval(FOLD, STEP, NONE)
-        folded += done
-        if done < STEP:
-            break
-    return folded
+    """Fold what has gathered; returns how many deltas there were."""
+    return await folding.fold(conn, FOLD, NONE)

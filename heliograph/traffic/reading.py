@@ -6,11 +6,12 @@ The rule nobody may break: no supplier is named here; customers read this.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, time
+from datetime import date, datetime, timedelta
 
 import msgspec
 
 from heliograph.base.actor import Actor
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 
 
@@ -51,37 +52,48 @@ class Failed(msgspec.Struct, frozen=True):
     count: int
 
 
+# Only rows of two statuses have durations, and adding an empty histogram costs as much as the rest of its row.
 _READ = """
 SELECT at, value, jsonb_object_agg(status, count)::text AS counts, sum(segments)::bigint AS segments,
-       histogram_sum(to_sent) AS to_sent, histogram_sum(to_delivered) AS to_delivered
+       histogram_sum(to_sent) FILTER (WHERE to_sent <> '{{}}') AS to_sent,
+       histogram_sum(to_delivered) FILTER (WHERE to_delivered <> '{{}}') AS to_delivered
   FROM (SELECT date_trunc($4, hour, 'UTC') AS at,
                CASE $5 WHEN 'channel' THEN channel WHEN 'country' THEN country WHEN 'sender' THEN sender END AS value,
                status, sum(count)::bigint AS count, sum(segments)::bigint AS segments,
-               histogram_sum(to_sent) AS to_sent, histogram_sum(to_delivered) AS to_delivered
-          FROM {table}
+               histogram_sum(to_sent) FILTER (WHERE to_sent <> '{{}}') AS to_sent,
+               histogram_sum(to_delivered) FILTER (WHERE to_delivered <> '{{}}') AS to_delivered
+          FROM ({table}) traffic
          WHERE organization_id = $1 AND mode = ANY ($6)
            AND ($7::text IS NULL OR channel = $7) AND ($8::text IS NULL OR country = $8)
            AND ($9::text IS NULL OR sender = $9)
          GROUP BY 1, 2, 3) by_status
  GROUP BY at, value ORDER BY at, value LIMIT $10
 """
+_COLUMNS = "organization_id, channel, mode, country, sender, status, count, segments, to_sent, to_delivered"
 READ = _READ.format(
-    table="""(SELECT * FROM traffic WHERE organization_id = $1 AND hour >= $2 AND hour < $3) traffic""",
+    table=f"SELECT hour, {_COLUMNS} FROM traffic WHERE organization_id = $1 AND hour >= $2 AND hour < $3",
 )
-#: The same of whole days, of as few rows as there are days.
+#: By the day: whole days, from $11 until $12, are one row where hours are 24 for each supplier; the rest is hours.
 READ_DAYS = _READ.format(
-    table="""(SELECT day::timestamp AT TIME ZONE 'UTC' AS hour, * FROM traffic_days
-                 WHERE organization_id = $1 AND day >= ($2::timestamptz AT TIME ZONE 'UTC')::date
-                   AND day < ($3::timestamptz AT TIME ZONE 'UTC')::date) traffic""",
+    table=f"""
+                SELECT hour, {_COLUMNS} FROM traffic
+                 WHERE organization_id = $1 AND hour >= $2 AND hour < $11
+                 UNION ALL
+                SELECT hour, {_COLUMNS} FROM traffic
+                 WHERE organization_id = $1 AND hour >= $12 AND hour < $3
+                 UNION ALL
+                SELECT day::timestamp AT TIME ZONE 'UTC' AS hour, {_COLUMNS} FROM traffic_days
+                 WHERE organization_id = $1 AND day >= ($11::timestamptz AT TIME ZONE 'UTC')::date
+                   AND day < ($12::timestamptz AT TIME ZONE 'UTC')::date"""
 )
 
 
 async def read(conn: Connection, actor: Actor, *, query: Query) -> list[Point]:
     """The points of an organization, oldest first; intervals without a message are left out."""
     modes = [mode for mode in actor.modes if query.mode in (None, mode)]
-    whole = all(at.astimezone(UTC).time() == time() for at in (query.date_from, query.date_to))
+    is_daily = query.interval == "day"
     rows = await conn.fetch(
-        READ_DAYS if whole and query.interval == "day" else READ,
+        READ_DAYS if is_daily else READ,
         actor.organization_id,
         query.date_from,
         query.date_to,
@@ -92,6 +104,7 @@ async def read(conn: Connection, actor: Actor, *, query: Query) -> list[Point]:
         query.country,
         query.sender,
         query.limit,
+        *(_whole(query.date_from, query.date_to) if is_daily else ()),
     )
     return [
         Point(
@@ -104,6 +117,13 @@ async def read(conn: Connection, actor: Actor, *, query: Query) -> list[Point]:
         )
         for row in rows
     ]
+
+
+def _whole(since: datetime, until: datetime) -> tuple[datetime, datetime]:
+    """From when until when a time has whole days of UTC; of one that has none, twice its end."""
+    first = clock.midnight(since)
+    first = min(first if first == since else first + timedelta(days=1), until)
+    return first, max(first, clock.midnight(until))
 
 
 BY_SENDER = """

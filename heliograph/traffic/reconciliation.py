@@ -5,33 +5,42 @@
 
 What is counted of a message counts in the hour in which the supplier took it, so that a day adds up: accepted is
 reported on, in time or late, or never, or still waiting. Answers that are no yes count in the hour in which they came,
-orphans in that of the receipt. Live SMS only. The rule nobody may break: deltas are written in the commit that they
-describe.
+orphans in that of the receipt. What a supplier charges is counted with the message, by its currency: when it was taken,
+when it arrived, and again with what did not arrive, which is due back. Live SMS only. The rule nobody may break: deltas
+are written in the commit that they describe, and amounts of two currencies are never added.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
-from typing import Any
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from heliograph.base.database.pool import Connection
-from heliograph.base.histogram import percentile
+from heliograph.base.histogram import as_text, percentile
 from heliograph.base.ids import uuid7
+from heliograph.queue import folding
 
 #: How a message that was taken ended, according to receipts.
 STATES = ("delivered", "undelivered", "failed", "expired", "rejected")
 #: Everything that is counted. Answers: accepted, refused, busy, unknown (none came, or none that could be read), and
 #: unreachable (nothing had left). Of what was accepted, also: late receipts, messages that never got one, and those
-#: that did not arrive for a reason of the recipient's, which is no failure of the supplier's (`recipient`).
-COUNTED = ("accepted", "refused", "busy", "unknown", "unreachable", *STATES, "late", "never", "orphaned", "recipient")
+#: that did not arrive for a reason of the recipient's, which is no failure of the supplier's (`recipient`). Beside what
+#: was accepted: what a supplier took after all when another one had it, or when its message had ended (`doubled`).
+COUNTED = (
+    *("accepted", "refused", "busy", "unknown", "unreachable", *STATES, "late", "never", "orphaned", "recipient"),
+    "doubled",
+)
+#: What was taken and did not arrive, or is given up.
+LOST = (*(one for one in STATES if one != "delivered"), "never")
+#: What the amounts of a bill are counted with; those of LOST are a part of them.
+BILLED = ("accepted", "delivered", "doubled")
 #: A receipt that comes later after the answer is late, unless the message was to be delivered until earlier.
 LATE = timedelta(hours=24)
-#: Deltas of one step, and steps of one round.
-STEP, STEPS = 5000, 20
 
 
 class Counted(msgspec.Struct, frozen=True, gc=False):
@@ -44,33 +53,38 @@ class Counted(msgspec.Struct, frozen=True, gc=False):
     what: str
     #: MCC-MNC of a message that was taken; empty: not known.
     network: str = ""
+    #: Of what the supplier charges; empty: that is not known.
+    currency: str = ""
 
 
 class Sum(msgspec.Struct, gc=False):
-    """How many, with their segments, and how long their receipts took."""
+    """How many, with their segments, what is charged for them (millionths), and how long their receipts took."""
 
     count: int = 0
     segments: int = 0
+    charged: int = 0
     to_receipt: list[int] | None = None
 
 
 Sums = dict[Counted, Sum]
 
 APPEND = """
-INSERT INTO reconciliation_deltas (batch, n, supplier_id, hour, country, what, network, count, segments, to_receipt)
-SELECT $1, n, supplier_id, hour, country, what, network, count, segments, to_receipt::bigint[]
-  FROM unnest($2::uuid[], $3::timestamptz[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
-              $9::text[])
-       WITH ORDINALITY AS item (supplier_id, hour, country, what, network, count, segments, to_receipt, n)
+INSERT INTO reconciliation_deltas (batch, n, supplier_id, hour, country, what, network, currency, count, segments,
+                                   charged, to_receipt)
+SELECT $1, n, supplier_id, hour, country, what, network, currency, count, segments, charged, to_receipt::bigint[]
+  FROM unnest($2::uuid[], $3::timestamptz[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[],
+              $9::bigint[], $10::bigint[], $11::text[])
+       WITH ORDINALITY
+       AS item (supplier_id, hour, country, what, network, currency, count, segments, charged, to_receipt, n)
 """
 
 
 async def append(conn: Connection, sums: Mapping[Counted, Sum]) -> None:
     """Append what was counted, in the caller's transaction, which makes it so."""
     rows = [
-        (*_place(key), one.count, one.segments, as_text(one.to_receipt))
+        (*_place(key), one.count, one.segments, one.charged, as_text(one.to_receipt))
         for key, one in sums.items()
-        if one.count or one.to_receipt
+        if one.count or one.charged or one.to_receipt
     ]
     if rows:
         await conn.execute(APPEND, uuid7(), *(list(column) for column in zip(*rows, strict=True)))
@@ -85,26 +99,22 @@ async def count(conn: Connection, events: Iterable[tuple[UUID, str, str, int]], 
     await append(conn, sums)
 
 
-def _place(key: Counted) -> tuple[UUID, datetime, str, str, str]:
-    return key.supplier_id, key.hour, key.country, key.what, key.network
+def _place(key: Counted) -> tuple[UUID, datetime, str, str, str, str]:
+    return key.supplier_id, key.hour, key.country, key.what, key.network, key.currency
 
 
-def add(sums: Sums, key: Counted, number: int, segments: int = 0) -> Sum:
+def add(sums: Sums, key: Counted, number: int, segments: int = 0, charged: int = 0) -> Sum:
     """Add to a sum."""
     one = sums.setdefault(key, Sum())
     one.count += number
     one.segments += segments
+    one.charged += charged
     return one
 
 
 def hour_of(at: datetime) -> datetime:
     """The hour of UTC that a time is in."""
     return at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-
-
-def as_text(histogram: Sequence[int] | None) -> str:
-    """As an array's text: arrays of arrays must not differ in length."""
-    return "{}" if histogram is None else f"{{{','.join(map(str, histogram))}}}"
 
 
 # In the order of the keys, so that two who fold at once cannot deadlock.
@@ -114,35 +124,31 @@ WITH gone AS (
      WHERE ctid = ANY (ARRAY(SELECT ctid FROM reconciliation_deltas LIMIT $1 FOR UPDATE SKIP LOCKED))
     RETURNING *
 ), added AS (
-    INSERT INTO reconciliation AS known (day, hour, supplier_id, country, network, what, count, segments, to_receipt)
-    SELECT (hour AT TIME ZONE 'UTC')::date, hour, supplier_id, country, network, what, sum(count)::bigint,
-           sum(segments)::bigint, histogram_sum(to_receipt)
-      FROM gone GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
-    ON CONFLICT (day, hour, supplier_id, country, network, what) DO UPDATE
+    INSERT INTO reconciliation AS known (day, hour, supplier_id, country, network, what, currency, count, segments,
+                                         charged, to_receipt)
+    SELECT (hour AT TIME ZONE 'UTC')::date, hour, supplier_id, country, network, what, currency, sum(count)::bigint,
+           sum(segments)::bigint, sum(charged)::bigint, histogram_sum(to_receipt)
+      FROM gone GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7
+    ON CONFLICT (day, hour, supplier_id, country, network, what, currency) DO UPDATE
        SET count = known.count + excluded.count, segments = known.segments + excluded.segments,
-           to_receipt = histogram_add(known.to_receipt, excluded.to_receipt)
+           charged = known.charged + excluded.charged, to_receipt = histogram_add(known.to_receipt, excluded.to_receipt)
 ), added_to_day AS (
-    INSERT INTO reconciliation_days AS known (day, supplier_id, country, what, count, segments, to_receipt)
-    SELECT (hour AT TIME ZONE 'UTC')::date, supplier_id, country, what, sum(count)::bigint, sum(segments)::bigint,
-           histogram_sum(to_receipt)
-      FROM gone GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
-    ON CONFLICT (day, supplier_id, country, what) DO UPDATE
+    INSERT INTO reconciliation_days AS known (day, supplier_id, country, what, currency, count, segments, charged,
+                                              to_receipt)
+    SELECT (hour AT TIME ZONE 'UTC')::date, supplier_id, country, what, currency, sum(count)::bigint,
+           sum(segments)::bigint, sum(charged)::bigint, histogram_sum(to_receipt)
+      FROM gone GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+    ON CONFLICT (day, supplier_id, country, what, currency) DO UPDATE
        SET count = known.count + excluded.count, segments = known.segments + excluded.segments,
-           to_receipt = histogram_add(known.to_receipt, excluded.to_receipt)
+           charged = known.charged + excluded.charged, to_receipt = histogram_add(known.to_receipt, excluded.to_receipt)
 )
 SELECT count(*) FROM gone
 """
 
 
 async def fold(conn: Connection) -> int:
-    """Fold accumulated deltas, each step in its own transaction; returns how many there were."""
-    folded = 0
-    for _ in range(STEPS):
-        done: int = await conn.fetchval(FOLD, STEP)
-        folded += done
-        if done < STEP:
-            break
-    return folded
+    """Fold what has gathered; returns how many deltas there were."""
+    return await folding.fold(conn, FOLD)
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +173,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     country: str | None
     counts: Mapping[str, int]
     segments: Mapping[str, int]
+    #: Millionths by what is counted and by currency.
+    amounts: Mapping[str, Mapping[str, int]]
+    #: Those of `counts` of which it is not known what the supplier charges.
+    unpriced: Mapping[str, int]
     to_receipt: Sequence[int]
 
     def __getitem__(self, what: str) -> int:
@@ -175,7 +185,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def submitted(self) -> int:
         """Attempts that left this machine."""
-        return sum(self[one] for one in ("accepted", "refused", "busy", "unknown"))
+        return sum(self[one] for one in ("accepted", "doubled", "refused", "busy", "unknown"))
 
     @property
     def answered(self) -> int:
@@ -196,8 +206,29 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     def undelivered(self) -> tuple[int, int]:
         """Messages and segments that the supplier took, and says, or lets us suppose, did not arrive: what it owes if
         it charged for them."""
-        lost = [one for one in (*STATES, "never") if one != "delivered"]
-        return sum(self[one] for one in lost), sum(self.segments.get(one, 0) for one in lost)
+        return sum(self[one] for one in LOST), sum(self.segments.get(one, 0) for one in LOST)
+
+    @property
+    def charged(self) -> dict[str, int]:
+        """What the supplier's rate cards say that it charges for what it took, millionths by currency."""
+        return self._sums(BILLED)
+
+    @property
+    def due_back(self) -> dict[str, int]:
+        """What of it is for messages that did not arrive. What is charged on delivery only is never due back."""
+        return self._sums(LOST)
+
+    @property
+    def owed_unpriced(self) -> int:
+        """Messages that did not arrive and of which it is not known what was charged for them."""
+        return sum(self.unpriced.get(one, 0) for one in LOST)
+
+    def _sums(self, counted: Sequence[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for what in counted:
+            for currency, amount in self.amounts.get(what, {}).items():
+                found[currency] = found.get(currency, 0) + amount
+        return {currency: amount for currency, amount in sorted(found.items()) if amount}
 
     @property
     def delivered_share(self) -> float | None:
@@ -210,34 +241,40 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
         return percentile(self.to_receipt, share)
 
 
+_decode = msgspec.json.Decoder(list[tuple[str, str, int, int, int]]).decode
+
 # What is not folded yet counts too.
 _READ = """
-SELECT supplier_id, at, country, jsonb_object_agg(what, count)::text AS counts,
-       jsonb_object_agg(what, segments)::text AS segments, histogram_sum(to_receipt) AS to_receipt
+SELECT supplier_id, at, country,
+       jsonb_agg(jsonb_build_array(what, currency, count, segments, charged) ORDER BY what, currency)::text AS sums,
+       histogram_sum(to_receipt) FILTER (WHERE to_receipt <> '{{}}') AS to_receipt
   FROM (SELECT supplier_id, CASE WHEN 'hour' = ANY ($3) THEN hour
                                  WHEN 'day' = ANY ($3) THEN date_trunc('day', hour, 'UTC')
                                  WHEN 'month' = ANY ($3) THEN date_trunc('month', hour, 'UTC') END AS at,
-               CASE WHEN 'country' = ANY ($3) THEN country END AS country, what, sum(count)::bigint AS count,
-               sum(segments)::bigint AS segments, histogram_sum(to_receipt) AS to_receipt
+               CASE WHEN 'country' = ANY ($3) THEN country END AS country, what, currency,
+               sum(count)::bigint AS count, sum(segments)::bigint AS segments, sum(charged)::bigint AS charged,
+               histogram_sum(to_receipt) FILTER (WHERE to_receipt <> '{{}}') AS to_receipt
           FROM ({kept}
                  UNION ALL
-                SELECT supplier_id, hour, country, what, count, segments, to_receipt FROM reconciliation_deltas) one
+                SELECT supplier_id, hour, country, what, currency, count, segments, charged, to_receipt
+                  FROM reconciliation_deltas) one
          WHERE hour >= $1 AND hour < $2 AND ($4::uuid IS NULL OR supplier_id = $4)
            AND ($5::text IS NULL OR country = $5)
-         GROUP BY 1, 2, 3, 4) by_what
+         GROUP BY 1, 2, 3, 4, 5) by_what
  GROUP BY supplier_id, at, country ORDER BY at, supplier_id, country LIMIT $6
 """
 READ = _READ.format(
     kept="""
-                SELECT supplier_id, hour, country, what, count, segments, to_receipt FROM reconciliation
+                SELECT supplier_id, hour, country, what, currency, count, segments, charged, to_receipt
+                  FROM reconciliation
                  WHERE day >= ($1::timestamptz AT TIME ZONE 'UTC')::date
                    AND day <= ($2::timestamptz AT TIME ZONE 'UTC')::date"""
 )
 #: The same of whole days, of a twenty-fourth of the rows.
 READ_DAYS = _READ.format(
     kept="""
-                SELECT supplier_id, day::timestamp AT TIME ZONE 'UTC' AS hour, country, what, count, segments,
-                       to_receipt
+                SELECT supplier_id, day::timestamp AT TIME ZONE 'UTC' AS hour, country, what, currency, count,
+                       segments, charged, to_receipt
                   FROM reconciliation_days
                  WHERE day >= ($1::timestamptz AT TIME ZONE 'UTC')::date
                    AND day < ($2::timestamptz AT TIME ZONE 'UTC')::date"""
@@ -251,20 +288,32 @@ async def read(conn: Connection, query: Query) -> list[Line]:
     rows = await conn.fetch(
         statement, query.date_from, query.date_to, list(query.by), query.supplier_id, query.country, query.limit
     )
-    found = [
-        Line(
-            supplier_id=row["supplier_id"],
-            at=row["at"],
-            country=row["country"],
-            counts=_some(row["counts"]),
-            segments=_some(row["segments"]),
-            to_receipt=row["to_receipt"],
-        )
-        for row in rows
-    ]
-    return [one for one in found if one.counts]
+    return [one for one in map(_line, rows) if one.counts]
 
 
-def _some(text: str) -> dict[str, int]:
-    counts: dict[str, Any] = msgspec.json.decode(text)
+def _line(row: asyncpg.Record) -> Line:
+    counts: Counter[str] = Counter()
+    segments: Counter[str] = Counter()
+    unpriced: Counter[str] = Counter()
+    amounts: dict[str, dict[str, int]] = {}
+    for what, currency, count, some, charged in _decode(row["sums"]):
+        counts[what] += count
+        segments[what] += some
+        if currency:
+            amounts.setdefault(what, {})[currency] = charged
+        else:
+            unpriced[what] += count
+    return Line(
+        supplier_id=row["supplier_id"],
+        at=row["at"],
+        country=row["country"],
+        counts=_some(counts),
+        segments=_some(segments),
+        amounts=amounts,
+        unpriced=_some(unpriced),
+        to_receipt=row["to_receipt"],
+    )
+
+
+def _some(counts: Mapping[str, int]) -> dict[str, int]:
     return {name: value for name, value in counts.items() if value}

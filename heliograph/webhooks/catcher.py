@@ -22,7 +22,7 @@ from heliograph.base.ids import uuid7
 from heliograph.webhooks import changing, endpoints
 from heliograph.webhooks.delivery import signing
 from heliograph.webhooks.endpoints import CATCHER, ENDED, FORGET_CAUGHT, LOCK_ORGANIZATION, EndpointRules
-from heliograph.webhooks.recording import stopping
+from heliograph.webhooks.recording import kept, stopping
 from heliograph.webhooks.recording.events import KINDS
 
 #: How long a catcher is open.
@@ -123,8 +123,10 @@ SELECT event_id, caught_at, headers, body FROM webhook_caught
 async def caught(conn: Connection, actor: Actor, *, catcher: Catcher, rules: EndpointRules, limit: int) -> list[Caught]:
     """What it caught, newest first, each signature checked as a receiver does."""
     secrets = await endpoints.secrets(conn, actor, id=catcher.id, rules=rules)
+    rows = await conn.fetch(CAUGHT, actor.organization_id, catcher.id, limit)
+    bodies = await kept.opened_bodies(conn, actor.organization_id, [(row["event_id"], row["body"]) for row in rows])
     found = []
-    for event_id, at, lines, body in await conn.fetch(CAUGHT, actor.organization_id, catcher.id, limit):
+    for (event_id, at, lines, _), body in zip(rows, bodies, strict=True):
         parts = [line.partition(": ") for line in lines.split("\r\n") if line]
         headers = [(name, value) for name, _, value in parts]
         known = dict(headers)

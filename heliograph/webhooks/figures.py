@@ -26,7 +26,7 @@ from heliograph.webhooks.endpoints import Endpoint
 MOST_WAITING = 1_000
 #: Events of a pause that are scanned to count those that wait.
 LOOKED = 5_000
-HOUR = timedelta(hours=1)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 #: Longest range that is shown by the hour.
 HOURLY = timedelta(days=7, hours=1)
 
@@ -136,6 +136,33 @@ async def waiting(conn: Connection, actor: Actor, *, ids: Sequence[UUID]) -> dic
     """What waits for these endpoints of the actor's, and since when they fail."""
     rows = await conn.fetch(WAITING, actor.organization_id, ids, MOST_WAITING + 1)
     return {row["id"]: Waiting(row["failing_since"], row["waiting"]) for row in rows}
+
+
+# By table, of the newest rows, at most $4: deliveries, rows, and when the oldest of them began.
+LATELY = f"""
+SELECT coalesce(sum(cardinality(status)), 0)::bigint AS count, count(*) AS rows, min(started_from) AS since
+  FROM (SELECT status, started_from FROM webhook_successes
+         WHERE organization_id = $1 AND endpoint_id = $2 AND started_to >= $3
+         ORDER BY started_to DESC LIMIT $4) first_attempts
+UNION ALL
+SELECT count(*) FILTER (WHERE result = '{DELIVERED}'), count(*), min(started_at)
+  FROM (SELECT result, started_at FROM webhook_attempts
+         WHERE organization_id = $1 AND endpoint_id = $2 AND started_at >= $3
+         ORDER BY started_at DESC LIMIT $4) others
+"""
+#: What "lately" means, and the shortest time that a pace is taken from.
+PACE_OVER, SHORTEST = timedelta(minutes=5), timedelta(seconds=10)
+
+
+async def pace(conn: Connection, actor: Actor, *, id: UUID, look: int = LOOKED) -> float:
+    """Deliveries a minute to one of the actor's endpoints, over the last five minutes; where more rows tell of them
+    than are looked at, over the time that those took."""
+    now = clock.now()
+    found = 0.0
+    for count, rows, since in await conn.fetch(LATELY, actor.organization_id, id, now - PACE_OVER, look):
+        span = PACE_OVER if rows < look else max(now - since, SHORTEST)
+        found += count * (MINUTE / span)
+    return found
 
 
 async def overview(conn: Connection, actor: Actor, *, hours: int = 24) -> list[Health]:

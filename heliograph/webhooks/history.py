@@ -5,8 +5,9 @@ The rule nobody may break: `detail` is for operators. It may contain what our na
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import get_args
+from typing import Any, get_args
 from uuid import UUID
 
 import msgspec
@@ -19,9 +20,10 @@ from heliograph.http.answers import FailureKind
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery.attempts import DELIVERED, GONE, REFUSED, UNSIGNED
 from heliograph.webhooks.delivery.evidence import Kept
-from heliograph.webhooks.recording import successes
+from heliograph.webhooks.recording import feed, successes
 from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.recording.feed import Recorded
+from heliograph.webhooks.recording.kept import opened_answers
 from heliograph.webhooks.recording.successes import SPAN
 
 
@@ -50,6 +52,8 @@ class Filters(msgspec.Struct, frozen=True):
     #: [date_from, date_to): when the attempt began.
     date_from: datetime | None = None
     date_to: datetime | None = None
+    #: Only of these events, such as those of a message.
+    events: Sequence[UUID] | None = None
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -116,6 +120,29 @@ FAILURES = f"""
 WITH tried AS MATERIALIZED ({_KEPT})
 {_FITTING}"""
 
+# Of some events. $11: `successes.since` of each.
+OF_EVENTS = f"""
+WITH tried AS MATERIALIZED (
+    (SELECT kept.event_id, kept.attempt, kept.started_at, kept.duration_ms, kept.status, kept.result, kept.detail
+       FROM unnest($12::uuid[]) AS item (id) CROSS JOIN LATERAL (
+            SELECT * FROM webhook_attempts
+             WHERE organization_id = $1 AND event_id = item.id AND endpoint_id IS NOT DISTINCT FROM $2
+            OFFSET 0) kept  -- else all of the endpoint might be gone through
+      WHERE (started_at, event_id, attempt) < ($3, $4, $5) AND started_at >= $7
+      ORDER BY started_at DESC, event_id DESC, attempt DESC LIMIT $6)
+    UNION ALL
+    SELECT one.id, 1, one.started_at, one.duration_ms, one.status, '{DELIVERED}', ''
+      FROM (SELECT item.id, {successes.STARTED.format(at="at")} AS started_at, s.duration_ms[at] AS duration_ms,
+                   s.status[at] AS status
+              FROM unnest($12::uuid[], $11::uuid[]) AS item (id, since) CROSS JOIN LATERAL (
+                   SELECT *, array_position(events, item.id) AS at FROM webhook_successes s
+                    WHERE {successes.HOLDING.format(organization="$1", since="item.since", id="item.id")}
+                      AND s.endpoint_id IS NOT DISTINCT FROM $2
+                   OFFSET 0) s) one  -- else all of the organization might be gone through
+     WHERE (one.started_at, one.id, 1) < ($3, $4, $5) AND one.started_at >= $7
+)
+{_FITTING}"""
+
 
 async def attempts(
     conn: Connection,
@@ -144,8 +171,14 @@ async def attempts(
     position = before or NEWEST
     if filters.date_to is not None:
         position = min(position, (filters.date_to, UUID(int=0), 0))
+    statement: str
+    rest: tuple[Any, ...]
+    if filters.events is not None:
+        statement, rest = OF_EVENTS, ([successes.since(id) for id in filters.events], list(filters.events))
+    else:
+        statement, rest = (FAILURES, ()) if fails else (ATTEMPTS, (float(SPAN),))
     found = await conn.fetch(
-        FAILURES if fails else ATTEMPTS,
+        statement,
         actor.organization_id,
         endpoint_id,
         *position,
@@ -154,7 +187,7 @@ async def attempts(
         results,
         filters.kind,
         limit,
-        *(() if fails else (float(SPAN),)),
+        *rest,
     )
     listed = [Tried(*list(row.values())[:-1]) for row in found if row["fits"]]
     if len(listed) == limit or not found or found[-1]["fits"]:
@@ -221,15 +254,26 @@ async def delivery(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_i
     if row is None:
         raise NotFound(resource="event", id=str(event_id))
     *event, message_id, next_at, is_under_way = row.values()
+    (found,) = await feed.opened(conn, actor, [Recorded(*event)])
     tried = await conn.fetch(
         OF_EVENT, actor.organization_id, event_id, endpoint_id, successes.since(event_id), MOST_OF_EVENT
     )
     begun = [one["started_at"] for one in tried]
-    kept = await conn.fetch(EVIDENCE, actor.organization_id, event_id, endpoint_id, begun)
+    kept = await _evidence(conn, actor, event_id, endpoint_id, begun)
     return Delivery(
-        Recorded(*event),
+        found,
         [Tried(event_id, row["kind"], message_id, *one.values()) for one in tried],
-        {one["started_at"]: Kept(*list(one.values())[1:]) for one in kept},
+        kept,
         next_at,
         bool(is_under_way),
     )
+
+
+async def _evidence(
+    conn: Connection, actor: Actor, event_id: UUID, endpoint_id: UUID, begun: Sequence[datetime]
+) -> dict[datetime, Kept]:
+    rows = await conn.fetch(EVIDENCE, actor.organization_id, event_id, endpoint_id, begun)
+    answers = [one for row in rows for one in (row["head"], row["body"])]
+    opened = iter(await opened_answers(conn, actor.organization_id, event_id, answers))
+    found = {row["started_at"]: Kept(*list(row.values())[1:]) for row in rows}
+    return {at: msgspec.structs.replace(one, head=next(opened), body=next(opened)) for at, one in found.items()}

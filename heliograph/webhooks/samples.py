@@ -24,7 +24,7 @@ SUMMARIES: dict[str, str] = {
     "sender_id.rejected": "A sender ID was rejected",
     "whatsapp.template.updated": "A WhatsApp template was added, changed or removed",
     "whatsapp.phone_number.updated": "A WhatsApp number was added or changed",
-    "notice.created": "Something needs somebody's eye: what the dashboard's bell tells",
+    "notice.created": "Something needs somebody's attention: what the dashboard's bell reports",
     "webhook.test": "A test event was requested",
 }
 

@@ -27,7 +27,7 @@ ENDS = ("delivered", "read", "failed")
 
 
 class WhatsAppMessageNotEnded(Refusal):
-    """This message cannot be ended so: it came from a user, Meta may have it or is being handed it, or it has ended."""
+    """This message cannot be ended that way: a user sent it, Meta may have it or is getting it, or it has ended."""
 
     code, status = "whatsapp_message_not_ended", 409
 
@@ -76,7 +76,7 @@ async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: st
     reason = _reason(reason)
     found, actor = await _whose(conn, by, id)
     if status not in ENDS:
-        raise Invalid(("status", "enum", "A message of this channel does not end so. Choose another status."))
+        raise Invalid(("status", "enum", "A message of this channel does not end that way. Choose another status."))
     if found["status"] == status:
         return status
     if found["direction"] != "outbound" or not (found["tried"] or found["status"] == "sent"):

@@ -14,16 +14,12 @@ from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
 from heliograph.whatsapp import reads
 from heliograph.whatsapp.reads import Template
 
-#: How WhatsApp rates what people do with a template; anything else that was said is "unknown".
-QUALITIES = ("green", "yellow", "red")
-
 
 class Entry(msgspec.Struct, frozen=True):
     """A template and how it is filled."""
 
     template: Template
     layout: TemplateLayout
-    quality: str
     #: A paused one is looked at again then.
     held_until: datetime | None
 
@@ -40,11 +36,9 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Entry:
     row = await conn.fetchrow(GET, actor.organization_id, id)
     if row is None:
         raise NotFound("There is no such template.", resource="template", id=str(id))
-    quality = row["quality"].lower()
     return Entry(
         reads.template_of(row),
         layout(msgspec.json.decode(row["components"]), row["parameter_format"], row["category"]),
-        quality if quality in QUALITIES else "unknown",
         row["held_until"],
     )
 

@@ -21,10 +21,13 @@ from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.consent import people
+from heliograph.sealing import text_keys
+from heliograph.sending import listing
 from heliograph.sending import timeline as timelines
-from heliograph.sending.listing import shown_among, shown_status
+from heliograph.sending.listing import Found, shown_among, shown_status
 from heliograph.webhooks import timeline as webhook_timeline
 from heliograph.whatsapp import timeline
+from heliograph.whatsapp.accepting.accept import TABLE
 from heliograph.whatsapp.status import RANK
 
 
@@ -45,6 +48,8 @@ class Message(msgspec.Struct, frozen=True):
     #: "outbound" or "inbound".
     direction: str
     type: str
+    #: "live" or "test".
+    mode: str
     status: str
     #: The user, in either direction: E.164 with `+`; for a user who hides the number, a user id.
     recipient: str
@@ -77,39 +82,17 @@ class Message(msgspec.Struct, frozen=True):
     profile_name: str | None = None
 
 
-class Filters(msgspec.Struct, frozen=True):
-    """Which messages are wanted; None: all."""
+class Filters(listing.Filters, frozen=True, kw_only=True):
+    """Which messages are wanted; None: all. Of a recipient, messages under any name of this person are meant."""
 
+    #: Beside `statuses`.
     status: str | None = None
+    #: Of those modes that the actor sees.
+    mode: str | None = None
     billing_category: str | None = None
     template_name: str | None = None
-    #: As `Message.recipient`; messages under any name of this person are meant.
-    recipient: str | None = None
-    client_reference: str | None = None
-    #: Any of these, beside `status`.
-    statuses: Sequence[str] | None = None
-    campaign_id: UUID | None = None
-    #: ISO region of the number.
-    country: str | None = None
-    failure_code: str | None = None
-    key_id: UUID | None = None
-    #: Who sent it on the dashboard.
-    person_id: UUID | None = None
-    request_id: str | None = None
-    #: Only those that a request of its own sent with a key.
-    is_requested: bool = False
-    #: Accepted at this time or later.
-    date_from: datetime | None = None
-    #: Accepted before this.
-    date_to: datetime | None = None
-
-
-class Found(msgspec.Struct, frozen=True):
-    """Up to `limit` + 1 messages, newest first. `seen`: the id at which the scan ended before it had found that
-    many."""
-
-    messages: list[Message]
-    seen: UUID | None
+    #: "outbound" or "inbound".
+    direction: str | None = None
 
 
 #: The public status once a message was handed to Meta, until Meta reports more; the row still says `accepted`.
@@ -126,7 +109,7 @@ _COLUMNS = f"id, {shown_status('m', QUEUED)} AS status, {_STORED}"
 _SCANNED = f"id, status, {_STORED}"
 _RETURNED = f"id, {shown_status('looked_at', QUEUED)} AS status, {_STORED}"
 _FITS = f"""
-           mode = $6
+           mode = ANY ($6)
            AND ($8::text IS NULL OR coalesce(billing_category = $8, false))
            AND ($9::text IS NULL OR coalesce(template_name = $9, false))
            AND ($10::timestamptz IS NULL OR accepted_at >= $10)
@@ -137,13 +120,14 @@ _FITS = f"""
            AND ($16::text IS NULL OR coalesce(failure_code = $16, false))
            AND ($17::uuid IS NULL OR coalesce(key_id = $17, false)) AND ($18::text IS NULL OR request_id = $18)
            AND (NOT $19 OR key_id IS NOT NULL) AND ($20::uuid IS NULL OR coalesce(person_id = $20, false))
+           AND ($21::text IS NULL OR direction = $21)
            AND {shown_among("looked_at", QUEUED, "$7::text[]")}
            AND {shown_among("looked_at", QUEUED, "$13::text[]")}"""
 LIST = bounded_scan.statement("whatsapp_messages m", _SCANNED, fits=_FITS, returned=_RETURNED)
 # The only filter with an index: the messages between an organization and one user are requested most. A user may have
 # several names; each is scanned separately, so that none reads more than the bound.
 _OF_NAMES = """
-(SELECT message.* FROM unnest($21::text[]) AS given (name) CROSS JOIN LATERAL (
+(SELECT message.* FROM unnest($22::text[]) AS given (name) CROSS JOIN LATERAL (
         SELECT * FROM whatsapp_messages
          WHERE organization_id = $1 AND recipient = given.name AND id < $2 AND id >= $3
          ORDER BY id DESC LIMIT $5) message) m"""
@@ -152,18 +136,21 @@ LIST_OF_RECIPIENT = bounded_scan.statement(_OF_NAMES, _SCANNED, fits=_FITS, retu
 
 async def list_page(
     conn: Connection, actor: Actor, *, filters: Filters, after: UUID | None = None, limit: int = 50, look: int = LOOK
-) -> Found:
+) -> Found[Message]:
     """Messages older than `after`, newest first: up to `limit` + 1, so that the caller knows whether there are more.
 
     Scans at most `look` messages, of the recipient if one is given. A scan that ends there returns in `seen` where the
     next one continues, even if it found fewer, or none.
     """
+    modes = [mode for mode in actor.modes if filters.mode in (None, mode)]
+    if not modes:
+        return Found([], None)
     values = (
         actor.organization_id,
         *bounded_scan.bounds(after, date_from=filters.date_from, date_to=filters.date_to),
         limit + 1,
         look,
-        actor.mode,
+        modes,
         None if filters.status is None else [filters.status],
         filters.billing_category,
         filters.template_name,
@@ -178,6 +165,7 @@ async def list_page(
         filters.request_id,
         filters.is_requested,
         filters.person_id,
+        filters.direction,
     )
     if filters.recipient is None:
         rows = await conn.fetch(LIST, *values)
@@ -202,10 +190,23 @@ SELECT = f"SELECT {_COLUMNS} FROM whatsapp_messages m WHERE organization_id = $1
 async def get(conn: Connection, actor: Actor, *, id: UUID) -> Message:
     """A message. Raises NotFound."""
     row = await conn.fetchrow(SELECT, actor.organization_id, id)
-    if row is None or row["mode"] != actor.mode:
+    if row is None or row["mode"] not in actor.modes:
         raise NotFound("There is no such message.", resource="message", id=str(id))
     (message,) = await _messages(conn, actor, [row])
     return message
+
+
+PRICES = """
+SELECT m.id, m.reserved + m.consumed AS amount, w.currency, m.charge = 'consumed' AS is_due
+  FROM whatsapp_messages m JOIN wallets w ON w.organization_id = $1
+ WHERE m.organization_id = $1 AND m.id = ANY ($2) AND m.mode = 'live' AND m.charge IN ('reserved', 'consumed')
+"""
+
+
+async def prices(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict[UUID, tuple[int, str, bool]]:
+    """(millionths, currency, whether it is charged already) of those of the messages that cost something."""
+    rows = await conn.fetch(PRICES, actor.organization_id, list(ids)) if ids else []
+    return {row["id"]: (row["amount"], row["currency"], row["is_due"]) for row in rows}
 
 
 BY_IDS = f"SELECT {_COLUMNS} FROM whatsapp_messages m WHERE organization_id = $1 AND id = ANY ($2)"
@@ -214,13 +215,13 @@ BY_IDS = f"SELECT {_COLUMNS} FROM whatsapp_messages m WHERE organization_id = $1
 async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> list[Message]:
     """Those of the messages that are there."""
     rows = await conn.fetch(BY_IDS, actor.organization_id, list(ids)) if ids else []
-    return [message_of(row) for row in rows if row["mode"] == actor.mode]
+    return await _opened(conn, actor, [row for row in rows if row["mode"] in actor.modes])
 
 
 async def deliveries(conn: Connection, actor: Actor, *, id: UUID) -> tuple[dict[UUID, str], list[asyncpg.Record]]:
     """(kinds of the events that a message raised, by id; its webhook attempts, as `webhooks.timeline.tried` tells)."""
     row = await conn.fetchrow(RAISING, actor.organization_id, id)
-    if row is None or row["mode"] != actor.mode:
+    if row is None or row["mode"] not in actor.modes:
         return {}, []
     raised = await timelines.raised(conn, timeline.SOURCE, actor.organization_id, row)
     tried = await webhook_timeline.tried(conn, actor.organization_id, raised)
@@ -238,7 +239,7 @@ async def _messages(conn: Connection, actor: Actor, rows: Sequence[asyncpg.Recor
     threads = list({row["conversation_id"] for row in rows})
     into = await conn.fetch(MERGED, actor.organization_id, threads) if threads else []
     merged: dict[UUID, UUID] = {row["id"]: row["merged_into"] for row in into}
-    found = [message_of(row) for row in rows]
+    found = await _opened(conn, actor, rows)
     return [
         msgspec.structs.replace(one, conversation_id=merged[one.conversation_id])
         if one.conversation_id in merged
@@ -247,9 +248,16 @@ async def _messages(conn: Connection, actor: Actor, rows: Sequence[asyncpg.Recor
     ]
 
 
-def message_of(row: asyncpg.Record) -> Message:
-    """A message from its row."""
-    stored = read_content(row["content"])
+async def _opened(conn: Connection, actor: Actor, rows: Sequence[asyncpg.Record]) -> list[Message]:
+    contents = await text_keys.opened_of(
+        conn, actor.organization_id, TABLE, [(row["id"], row["content"]) for row in rows]
+    )
+    return [_message(row, contents[row["id"]]) for row in rows]
+
+
+def _message(row: asyncpg.Record, content: str | None) -> Message:
+    """A message from its row. `content`: opened; None: erased, or its key was thrown away."""
+    stored = read_content(content)
     context = stored.pop("context", None)
     found = Message(
         **{name: row[name] for name in _PLAIN},
@@ -258,11 +266,11 @@ def message_of(row: asyncpg.Record) -> Message:
         profile_name=stored.pop("profileName", None),
     )
     stored.pop("type", None)
-    return msgspec.structs.replace(found, content=stored if row["content"] is not None else None)
+    return msgspec.structs.replace(found, content=stored if content is not None else None)
 
 
 def read_content(stored: str | None) -> dict[str, Any]:
-    """The content of a row as it was stored; nothing where it was erased."""
+    """The content of a row, opened; nothing where it was erased."""
     if stored is None:
         return {}
     try:

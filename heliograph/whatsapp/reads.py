@@ -31,6 +31,8 @@ REASONS = (
     "tag_content_mismatch",
     "other",
 )
+#: How WhatsApp rates what people do with a template; anything else that was said is "unknown".
+QUALITIES = ("green", "yellow", "red")
 #: Kinds of a template's parts, of headers and of buttons; what is none of them is "other".
 PARTS = ("header", "body", "footer", "buttons", "other")
 FORMATS = ("text", "image", "video", "document", "location", "other")
@@ -73,6 +75,8 @@ class Template(msgspec.Struct, frozen=True):
     status: str
     #: The template would not be a reason to refuse a send.
     sendable: bool
+    #: One of QUALITIES, or "unknown".
+    quality: str
     parameter_count: int
     body_preview: str
     parts: list[Part]
@@ -138,7 +142,7 @@ class ConversationFilters(msgspec.Struct, frozen=True):
 
 _TEMPLATE = (
     "id, name, language, category, status, parameter_count, parameter_format, body_preview, components,"
-    " rejection_reason, updated_at, account_id, disabled_locally"
+    " rejection_reason, updated_at, account_id, disabled_locally, quality"
 )
 # The accounts are looked up once for all rows.
 TEMPLATES = bounded_scan.statement(
@@ -192,6 +196,7 @@ def template_of(row: asyncpg.Record) -> Template:
         category=row["category"],
         status=row["status"],
         sendable=sendable(row),
+        quality=quality if (quality := row["quality"].lower()) in QUALITIES else "unknown",
         parameter_count=row["parameter_count"],
         body_preview=row["body_preview"],
         parts=parts(msgspec.json.decode(row["components"])),

@@ -41,8 +41,6 @@ Row: TypeAlias = asyncpg.Record | Mapping[str, Any]
 
 #: The higher rank stays.
 RANK = {"accepted": 0, "sent": 1, "canceled": 2, "failed": 3, "delivered": 4, "read": 5}
-#: Open states.
-OPEN = ("accepted", "sent")
 #: The user has it.
 ARRIVED = ("delivered", "read")
 

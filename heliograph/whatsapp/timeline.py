@@ -12,9 +12,11 @@ import msgspec
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.money import decimal
+from heliograph.sealing import text_keys
 from heliograph.sending import timeline
 from heliograph.sending.timeline import Source, Timeline
 from heliograph.webhooks.timeline import Entry, known
+from heliograph.whatsapp.accepting.accept import TABLE
 from heliograph.whatsapp.callbacks.matching import born_on
 
 # Meta's ids are found by the time of their answer, which their index (BRIN) narrows to a few pages of their month.
@@ -42,8 +44,10 @@ SELECT q.kind, q.due_at, q.tries, q.attempt, q.lane, q.lease_until, n.display_ph
 async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by: Who = SYSTEM) -> Timeline:
     """The timeline of a message in either direction. Raises NotFound."""
     found = await timeline.of_message(conn, SOURCE, id=id, with_text=with_text, by=by)
+    whose = found.message["organization_id"]
+    text = (await text_keys.opened_of(conn, whose, TABLE, [(id, found.text)]))[id]
     amounts = {name: decimal(found.message[name]) for name in ("reserved", "consumed")}
-    return msgspec.structs.replace(found, message=found.message | amounts)
+    return msgspec.structs.replace(found, text=text, message=found.message | amounts)
 
 
 async def _evidence(conn: Connection, row: asyncpg.Record, tried: Sequence[asyncpg.Record]) -> Iterable[Entry]:
@@ -72,7 +76,7 @@ def _money(row: asyncpg.Record) -> Entry:
 STATES = ("sent", "delivered", "read", "failed")
 SOURCE = Source(
     message=timeline.by_id(
-        "whatsapp_messages",
+        TABLE,
         columns=", n.display_phone_number",
         join="LEFT JOIN whatsapp_numbers n ON n.organization_id = o.id AND n.id = found.number_id",
     ),

@@ -24,6 +24,7 @@ FIELDS = {
     "message_template",
     "sender_id",
     "audience_tags",
+    "audience_import",
     "audience_tag_match_mode",
     "excluded_tags",
     "messages_per_minute",
@@ -32,6 +33,7 @@ FIELDS = {
     "scheduled_at",
     "started_at",
     "completed_at",
+    "approved_at",
     "created_at",
     "counts",
 }
@@ -75,6 +77,7 @@ async def test_the_contracts_form(api: Api, tenant: Tenant, pool: Pool) -> None:
             "message_template": "Hi {{name}}",
             "sender_id": sender_id,
             "audience_tags": ["vip"],
+            "audience_import": None,
             "audience_tag_match_mode": "all",
             "excluded_tags": ["staff"],
             "messages_per_minute": 60,
@@ -83,6 +86,7 @@ async def test_the_contracts_form(api: Api, tenant: Tenant, pool: Pool) -> None:
             "scheduled_at": at,
             "started_at": None,
             "completed_at": None,
+            "approved_at": None,
         }
         == campaign
     )

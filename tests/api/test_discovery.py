@@ -105,7 +105,7 @@ async def test_probes_need_no_key_and_say_what_is_wrong(
     await as_administrator(f'ALTER DATABASE "{name}" CONNECTION LIMIT 0')
     await as_administrator(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        "WHERE backend_type = 'client backend' AND datname = current_database() AND pid <> pg_backend_pid()"
     )
 
     async def is_down() -> bool:  # it asks every other second

@@ -392,7 +392,7 @@ async def test_without_the_database_nothing_is_accepted(
         await as_administrator(f'ALTER DATABASE "{name}" CONNECTION LIMIT 0')
         await as_administrator(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            "WHERE backend_type = 'client backend' AND datname = current_database() AND pid <> pg_backend_pid()"
         )
         for _ in range(3):
             status, answered, body = await api.ask("POST", "/sms/send", json=SEND, headers=headers)

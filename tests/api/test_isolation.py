@@ -1,8 +1,10 @@
 """Another organization's ids, on every operation that the OpenAPI document has.
 
 The document is walked for everything that takes an id: path, query and body. Each of them gets an id of another
-organization and one that never existed, and the two answers must be the same to the byte. Every list gets the other
-organization's cursor. Meanwhile nothing of the other organization may change, and nothing of it may show in any answer.
+organization and one that never existed, and the two answers must be the same to the byte; and so must be what is asked
+of the database and how many rows it returns, so that the time of an answer tells nothing either. Every list gets the
+other organization's cursor. Meanwhile nothing of the other organization may change, and nothing of it may show in any
+answer.
 
 An operation that is added to the document is in this test at once. If it takes an id of a kind that is not in SAMPLES,
 or is a list of something that no tenant here has, the test fails and says so.
@@ -30,6 +32,7 @@ from heliograph.overview.exports.work import ExportWork
 from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.events import Event
 from tests.rules import whatsapp_factories
+from tests.statements import Overheard, overheard
 
 from .conftest import Api, Tenant, make_tenant, running
 
@@ -50,9 +53,12 @@ SAMPLES = {
     "requestId": "request",
     "textId": "text",
     "exportId": "export",
+    "audience_import": "import",
+    "audienceImport": "import",
 }
-#: Bodies of requests whose example is of another time.
-BODIES = {
+#: Bodies of requests whose example is of another time, or has no place for one of its ids.
+BODIES: dict[str, dict[str, Any]] = {
+    "createCampaign": {"name": "Sale", "message_template": "Hello", "audience_import": None},
     "replayWebhookEvents": {"from": iso(clock.now() - timedelta(hours=1)), "to": iso(clock.now())},
 }
 #: What is written a second after its request: what the organization itself did before would look like a change.
@@ -185,6 +191,14 @@ SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 ROWS = "SELECT (to_jsonb(row) - 'last_used_at')::text FROM {} AS row WHERE organization_id = $1 ORDER BY 1"
 
 
+IMPORT = """
+WITH made AS (
+    INSERT INTO contact_imports (organization_id, id, state, file, started_at, finished_at, is_uploaded)
+    VALUES ($1, $2, 'finished', $3, now(), now(), true)
+)
+INSERT INTO contact_import_batches (organization_id, import_id, batch, written_at, created, people)
+VALUES ($1, $2, 0, now(), '{}', ARRAY[$4::uuid])
+"""
 RECEIVED = """
 INSERT INTO received_messages (organization_id, id, supplier_id, sender, recipient, sender_id, segments,
                                body, received_at)
@@ -253,7 +267,10 @@ class Party:
             silent = f"+25886{digits}{number}"
             await self._post("/opt-outs", {"recipient": silent})
             self.marks |= {silent, silent[1:]}
+            imported = uuid7()
+            await pool.execute(IMPORT, self.tenant.id, imported, self.name, UUID(contact["contact"]["id"]))
             self.own |= {
+                "import": str(imported),
                 "contact": contact["contact"]["id"],
                 "api_key": key["apiKey"]["id"],
                 "endpoint": endpoint["webhookEndpoint"]["id"],
@@ -330,7 +347,7 @@ class Party:
 
 @pytest.mark.timeout(120)
 async def test_another_organizations_ids_are_as_unknown_as_any(database_url: str, pool: Pool) -> None:
-    async with running(database_url) as api:
+    async with overheard(database_url) as (database, url), running(url) as api:
         _, _, document = await api.ask("GET", "/openapi.json")
         listed = operations(document)
         without = [f"{one.id}: {slot.name}" for one in listed for slot in one.slots if one.sample(slot) is None]
@@ -345,11 +362,12 @@ async def test_another_organizations_ids_are_as_unknown_as_any(database_url: str
         before = await other.state(pool)
         assert len([rows for rows in before.values() if rows]) > 12
 
+        looked = 0
         for operation in listed:
             if operation.id in PUBLIC:
                 continue
             for slot in operation.slots:
-                await check_id(operation, slot, stranger, other)
+                looked += await check_id(operation, slot, stranger, other, database)
             if operation.id in cursors:
                 await check_cursor(operation, cursors[operation.id], stranger, other)
             if operation.method == "GET":
@@ -357,22 +375,30 @@ async def test_another_organizations_ids_are_as_unknown_as_any(database_url: str
                 assert answer.status == 200, (operation.id, answer.body)
                 check_marks(operation, answer, other)
 
+        assert looked > 30
         changed = [table for table, rows in (await other.state(pool)).items() if rows != before[table]]
         assert changed == [], "what belongs to the other organization has changed"
         await check_that_the_samples_are_good(listed, other)
 
 
-async def check_id(operation: Operation, slot: Slot, stranger: Party, other: Party) -> None:
-    """An id of another organization, and one that never existed: the same answer."""
+async def check_id(operation: Operation, slot: Slot, stranger: Party, other: Party, database: Overheard) -> int:
+    """An id of another organization, and one that never existed: the same answer, after the same statements, of which
+    there were so many."""
     foreign, missing = other.own[str(operation.sample(slot))], str(uuid7())
-    answers = [await stranger.call(operation, {slot: id}, hidden=(id,)) for id in (foreign, missing)]
+    answers, looked = [], []
+    for id in (foreign, missing):
+        database.taken()
+        answers.append(await stranger.call(operation, {slot: id}, hidden=(id,)))
+        looked.append(database.looked_up(UUID(id), stranger.tenant.id))
     where = f"{operation.id}: {slot.name}"
     assert answers[0] == answers[1], where
+    assert looked[0] == looked[1], where
     if operation.method == "GET" and slot.place == "query":  # a filter, which fits nothing
         assert (answers[0].status, msgspec.json.decode(answers[0].body)["items"]) == (200, []), where
     else:
         assert answers[0].status in ((404,) if slot.place == "path" else (400, 404, 409)), where
     check_marks(operation, answers[0], other)
+    return len(looked[0])
 
 
 async def check_cursor(operation: Operation, cursor: str, stranger: Party, other: Party) -> None:

@@ -6,11 +6,21 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+import pytest
+
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
-from heliograph.base.ids import uuid7
+from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.consent import optouts
 from heliograph.consent.optouts import OptOut
+from heliograph.queue import timers
+from heliograph.sealing import text_keys
+from heliograph.sms.received import inbox
+from heliograph.webhooks.recording import events
+from heliograph.webhooks.recording.events import Event
+from tests.rules.factories import sender
+from tests.rules.test_inbound import NUMBER, hear, said
 
 from .conftest import Api, Tenant, make_tenant
 
@@ -133,3 +143,26 @@ async def test_a_test_key_receives_nothing(api: Api, pool: Pool) -> None:
     tester = await make_tenant(pool, mode="test")
     await pool.execute(WRITTEN, tester.id, uuid7(), "+258841234561", None, "for live keys")
     assert (await ask(api, tester, "GET", "/sms/inbound"))[1]["items"] == []
+
+
+@pytest.mark.usefixtures("armed")
+async def test_what_is_sealed_at_rest_is_read_as_it_was_written(api: Api, tenant: Tenant, pool: Pool) -> None:
+    await sender(pool, tenant.actor, NUMBER)
+    async with pool.acquire() as conn:
+        await timers.ensure(conn, inbox.TIMER)
+        await text_keys.switch(conn, organization_id=tenant.id, on=True)
+    await hear(pool, said("hello there"))
+    rows = await pool.fetch(
+        "SELECT body AS text FROM received_messages UNION ALL SELECT data FROM events WHERE kind = 'message.received'"
+    )
+    assert [("hello" in row["text"], text_keys.MARK in row["text"]) for row in rows] == [(False, True)] * 2
+    _, inbound = await ask(api, tenant, "GET", "/sms/inbound")
+    assert [one["text"] for one in inbound["items"]] == ["hello there"]
+    # The feed shows what was recorded a moment ago.
+    at = clock.now() - timedelta(minutes=1)
+    data = msgspec.json.encode({"message": {"text": "hello again"}}).decode()
+    old = Event(tenant.id, uuid7_floor(at), "message.received", "req", data, at)
+    async with pool.acquire() as conn:
+        await events.record(conn, [old])
+    _, feed = await ask(api, tenant, "GET", "/events?kind=message.received")
+    assert [one["data"] for one in feed["items"]] == [{"message": {"text": "hello again"}}]

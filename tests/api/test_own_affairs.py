@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from heliograph.base.database.pool import Pool
+from heliograph.campaigns.staging import Stager
 from heliograph.overview.exports.work import ExportWork
 
 from .conftest import Api, Tenant
@@ -64,7 +65,22 @@ async def test_settings_are_changed_by_a_live_key(api: Api, tenant: Tenant, pool
     )
     status, _, body = await api.ask("PATCH", "/account/settings", json={"textDays": None}, headers=tenant.headers)
     assert (body["settings"]["textDays"], body["settings"]["quietHours"]) == (None, "21:00-07:30")
+    changes = {"campaignApprovalAbove": 0}
+    status, _, body = await api.ask("PATCH", "/account/settings", json=changes, headers=tenant.headers)
+    assert (status, body["settings"]["campaignApprovalAbove"]) == (200, 0)
+    wanted = {"name": "Sale", "message_template": "Hi", "recipients": ["+258841234567"]}
+    status, _, body = await api.ask("POST", "/campaigns", json=wanted, headers=tenant.headers)
+    place, stager = f"/campaigns/{body['campaign']['id']}", Stager(pool)
+    while await stager.round():
+        pass
+    status, _, body = await api.ask("GET", place, headers=tenant.headers)
+    found = body["campaign"]
+    assert (found["status"], found["status_reason"], found["approved_at"]) == ("paused", "approval_required", None)
+    status, _, body = await api.ask("POST", f"{place}/resume", headers=tenant.headers)
+    assert (status, body["error"]["code"]) == (409, "campaign_approval_required")
+    assert body["error"]["details"] == {"id": found["id"], "recipients": 1, "limit": 0}
     for wrong, field in (
+        ({"campaignApprovalAbove": -1}, "campaignApprovalAbove"),
         ({"quietHours": "late"}, "quietHours"),
         ({"notices": {"quota.used": ["pigeon"]}}, "notices.quota.used"),
         ({"notices": {"x": []}}, "notices.x"),

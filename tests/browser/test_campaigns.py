@@ -1,5 +1,5 @@
-"""Journey 4: a campaign that is scheduled, runs out of quota and says why it stands still, goes on once there is more,
-and adds up at every look; then who did not get it is found, and tried again."""
+"""Journey 4: a campaign that is scheduled, runs out of quota and says why it stands still, goes on once an operator
+grants more in the console, and adds up at every look; then who did not get it is found, and tried again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from heliograph.why.words import why
 from tests.journeys.test_cli import Cli
 from tests.processes import GRANT, LONG
 
-from .conftest import MAGIC, NIGHT, Site, looks
+from .conftest import MAGIC, NIGHT, Look, Site, looks
+from .test_console import set_up
 
 PEOPLE, AT_FIRST = (10_000, 4_000) if LONG else (300, 120)
 #: Contacts that are made at a time.
@@ -50,6 +51,9 @@ async def test_a_campaign_paused_by_quota_is_granted_more_and_finishes(site: Sit
     cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
     taken = await cli("quota", "grant", str(AT_FIRST - GRANT), "--org", "Acme")
     assert taken.status == 0, taken.err
+    # An operator sits at the console meanwhile.
+    desk = Site(site.made, site.context, await site.context.new_page(), site.pool, Look(site.speech.language, "dark"))
+    await set_up(desk)
     await site.enter()
     await page.goto(site.base + "/campaigns")
     await page.get_by_role("link", name=says("New campaign")).first.click()
@@ -64,6 +68,13 @@ async def test_a_campaign_paused_by_quota_is_granted_more_and_finishes(site: Sit
     await page.goto(site.base + "/campaigns")
     await page.get_by_role("link", name="Spring sale").click()
     assert await page.locator("#hour").input_value() == "10:30"
+    # Even by whoever goes on without a pause.
+    await page.locator("#hour").fill("10:45")
+    await page.goto(site.base + "/campaigns")
+    while not await site.pool.fetchval("SELECT count(*) FROM campaign_drafts WHERE fields LIKE '%10:45%'"):
+        await page.wait_for_timeout(50)
+    await page.get_by_role("link", name="Spring sale").click()
+    assert await page.locator("#hour").input_value() == "10:45"
     await page.get_by_role("button", name=says("Check"), exact=True).click()
     await page.get_by_text(says("not enough: it would pause")).wait_for()
     if PEOPLE > 1_000:
@@ -79,8 +90,11 @@ async def test_a_campaign_paused_by_quota_is_granted_more_and_finishes(site: Sit
     assert stands is not None
     await lead.filter(has_text=stands.words(site.speech.language).customer).wait_for()
     assert await page.evaluate(COUNTS) == [PEOPLE, PEOPLE]
-    granted = await cli("quota", "grant", str(PEOPLE), "--org", "Acme")
-    assert granted.status == 0, granted.err
+    await desk.page.goto(f"{site.base}/console/organizations/{site.made.actor.organization_id}")
+    await desk.page.locator("#amount").fill(str(PEOPLE))
+    await desk.page.locator("#reason").fill("ticket 4")
+    await desk.page.keyboard.press("Enter")
+    await desk.page.locator(".notice").wait_for()
     # The page follows by itself, and at every look everybody is somewhere.
     looked = 0
     while not await lead.filter(has_text=says("Completed")).count():

@@ -9,35 +9,18 @@ from pathlib import Path
 import pyotp
 import pytest
 
-from heliograph.base import crypto
 from heliograph.base.actor import SYSTEM
-from heliograph.base.database import clock
-from heliograph.console.table import ROUTES
 from heliograph.people import links, users
 from heliograph.people.operators import accounts
-from heliograph.prices import tariffs
-from heliograph.prices.tariff import Rate
-from heliograph.routes import rules
-from heliograph.routes.lookup import Choice, Route
 from heliograph.sms.accepting import sender_ids
-from heliograph.sms.dispatch import routing, suppliers
-from heliograph.sms.lookups import accounts as lookup_accounts
-from heliograph.sms.management import drafts, rerouting
-from heliograph.sms.reports import receipts
-from heliograph.sms.reports.keys import ReceivedReceipt
-from heliograph.suppliers.contract import Receipt, ReceiptState
-from heliograph.whatsapp.mirror import apps
+from heliograph.sms.dispatch import routing
 from tests.processes import until_true
-from tests.rules import whatsapp_factories
+from tests.rules.factories import message
 
+from . import places
 from .conftest import DAY, LONG, NIGHT, PASSWORD, Look, Site, browsing, looks
 from .test_accessible import RUN, VENDOR
 from .test_passkeys import device
-
-#: Shown without a session, or one-time.
-DOOR = ("/console/login", "/console/setup")
-#: Shown where browsers keep passkeys alone, which an address of digits is not.
-PASSKEYS = "/console/account/passkeys/new"
 
 
 async def setup_link(site: Site) -> str:
@@ -64,7 +47,7 @@ async def set_up(site: Site, host: str = "127.0.0.1") -> str:
     await page.keyboard.type(pyotp.TOTP(key.replace(" ", "").strip()).now())
     await page.keyboard.press("Enter")
     code = await page.locator(".codes li").first.inner_text()
-    await page.get_by_role("link", name=site.says("I have kept them")).focus()
+    await page.get_by_role("link", name=site.says("I have saved them")).focus()
     await page.keyboard.press("Enter")
     await page.wait_for_url("**/console/setup/next")
     await page.get_by_role("link", name=site.says("Open the console")).focus()
@@ -95,6 +78,24 @@ async def test_from_the_first_link_to_an_organization_whose_owner_signs_in(site:
         await theirs.page.goto(link)
         await theirs.page.wait_for_url(site.base + "/")
         assert "Padaria Sol" in await theirs.page.locator(".organization").inner_text()
+        # They choose a password, and come back by it.
+        owner = theirs.page
+        await owner.get_by_role("link", name=site.says("Choose a password")).focus()
+        await owner.keyboard.press("Enter")
+        await owner.locator("#password").focus()
+        await owner.keyboard.type(PASSWORD)
+        await owner.keyboard.press("Enter")
+        changed = site.says("The password is changed. Your other sessions were ended.")
+        await owner.locator(".notice", has_text=changed).wait_for()
+        await owner.locator("details.who.person > summary").focus()
+        await owner.keyboard.press("Enter")
+        await owner.get_by_role("button", name=site.says("Sign out")).focus()
+        await owner.keyboard.press("Enter")
+        await owner.locator("#email").fill("dono@example.com")
+        await owner.locator("#password").focus()
+        await owner.keyboard.type(PASSWORD)
+        await owner.keyboard.press("Enter")
+        await owner.wait_for_url(site.base + "/")
         # The owner's browser is no operator's.
         await theirs.page.goto(site.base + "/console/organizations")
         await theirs.page.wait_for_url("**/console/login?next=**")
@@ -222,6 +223,18 @@ async def test_support_decides_by_keys_and_looks_into_an_organization(site: Site
     await page.keyboard.press("x")
     await page.wait_for_url("**/reject")
     organization = str(site.made.actor.organization_id)
+    # A message, from the number that a customer gives: its text for a reason.
+    await message(site.pool, site.made.actor, to="+258841234567", text="Your code is 4711")
+    await page.goto(site.base + "/console/messages")
+    await page.locator("#recipient").fill("+258 84 123 4567")
+    await page.keyboard.press("Enter")
+    await page.locator("td a[href^='/console/messages/']").first.focus()
+    await page.keyboard.press("Enter")
+    await page.locator("#reason").wait_for()
+    assert "4711" not in await page.locator("main").inner_text()
+    await page.locator("#reason").fill("ticket 814")
+    await page.keyboard.press("Enter")
+    await page.locator(".bubble", has_text="Your code is 4711").wait_for()
     await page.goto(f"{site.base}/console/organizations/{organization}/view")
     await page.locator("#reason").fill("ticket 815")
     await page.keyboard.press("Enter")
@@ -232,12 +245,15 @@ async def test_support_decides_by_keys_and_looks_into_an_organization(site: Site
     band = theirs.locator("aside.band.warn:not([hidden])")
     assert "ticket 815" in await band.inner_text()
     await theirs.goto(site.base + "/audit")
-    assert "ticket 815" in await theirs.locator("main").inner_text()
+    for ticket in ("ticket 814", "ticket 815"):
+        assert ticket in await theirs.locator("main").inner_text()
     await band.get_by_role("button", name=says("Stop viewing")).click()
     await theirs.wait_for_url("**/login")
     # The console is still open, and says the same.
     await page.goto(site.base + "/console/audit?action=organization.viewed")
     assert "ticket 815" in await page.locator("main").inner_text()
+    await page.goto(site.base + "/console/audit?action=message.revealed")
+    assert "ticket 814" in await page.locator("main").inner_text()
     assert site.complaints == []
 
 
@@ -261,69 +277,10 @@ async def test_every_page_of_the_console(site: Site) -> None:
             found.extend(f"{path} at {width}: {one}" for one in await page.evaluate(RUN))
         await page.set_viewport_size({"width": 1280, "height": 800})
 
-    for path in DOOR:
+    for path in places.CONSOLE_DOOR:
         await look(path)
     await set_up(site)
-    async with site.pool.acquire() as conn:
-        asked = await sender_ids.request(conn, site.made.actor, value="G00GLE")
-        (supplier, *_) = await routing.load(conn)
-        operator = await conn.fetchval("SELECT user_id FROM operators")
-        draft = await drafts.begin(conn, name="draft", kind="smpp")
-        way = Route(id=supplier.id, name="moz", country="MZ", choices=(Choice(supplier.id),))
-        way = await rules.add(conn, way)
-        async with conn.transaction():
-            await rules.set_state(conn, await rules.lock(conn, route="moz"), "paused")
-        priced = {"base_url": "https://x1y2z3.api.infobip.com", "price": "0.01", "currency": "USD"}
-        key = suppliers.seal_key(site.made.settings)
-        looked_up_by = await lookup_accounts.add(
-            conn, key, name="mnp", kind="infobip", values=priced, secrets={"secret": "x"}
-        )
-        rate = Rate(country="MZ", price=45_000, currency="USD")
-        await tariffs.import_rates(conn, [(1, rate)], kind="price", name="standard")
-        (prices,) = await tariffs.list_tariffs(conn, "price")
-        (entry, *_) = await rerouting.history(conn, route_id=way.id)
-        app = await apps.ensure_app(conn, apps.seal_key(site.made.settings), "900", "secret", "verify", clock.now())
-    of = site.made.actor.organization_id
-    account, _ = await whatsapp_factories.account(site.pool, of, app)  # nobody listens at its address
-    token = crypto.seal(apps.seal_key(site.made.settings), b"token", f"whatsapp_accounts/{account}/token")
-    await site.pool.execute("UPDATE whatsapp_accounts SET token = $2 WHERE id = $1", account, token)
-    await whatsapp_factories.number(site.pool, of, account)
-    await whatsapp_factories.template(site.pool, of, account)
-    receipt = Receipt(("nobody-s",), ReceiptState.UNDELIVERED, "258841234567", "G00GLE", b"nobody-s")
-    async with site.pool.acquire() as conn, conn.transaction():
-        await receipts.store(conn, [ReceivedReceipt(supplier.id, receipt)], policies={})
-    place = await site.pool.fetchrow(
-        "SELECT received_on, supplier_id, fingerprint FROM receipts WHERE keys = $1", ["nobody-s"]
-    )
-    assert place is not None
-    organization = str(site.made.actor.organization_id)
-    ids = {
-        "organizations": organization,
-        "suppliers": str(supplier.id),
-        "operators": str(operator),
-        "wallets": organization,
-        "drafts": str(draft),
-        "routes": str(way.id),
-        "lookups": str(looked_up_by),
-        "rates": str(prices.id),
-        "whatsapp": str(account),
-        "receipts": str(place["fingerprint"]),
-    }
-    paths = []
-    for route in ROUTES:
-        if (
-            route.method == "GET"
-            and route.path not in (*DOOR, "/console", PASSKEYS)
-            and not route.path.endswith(("/{month}/file", "/draft"))
-        ):
-            room = route.path.split("/")[2]
-            if "{id}" in route.path and room not in (*ids, "approvals"):
-                continue  # of a thing that is not there
-            path = route.path.replace("{organization}", organization).replace("{month}", "2026-01")
-            path = path.replace("{entry}", str(entry.id))
-            if path.endswith("/match"):  # a receipt is named with its day and its supplier
-                path += f"?on={place['received_on']}&supplier={place['supplier_id']}"
-            paths.append(re.sub(r"\{id\}", str(asked.id) if room == "approvals" else ids.get(room, ""), path))
+    paths = await places.console(site)
     for path in paths:
         await look(path)
     assert found == [], "\n".join(found)

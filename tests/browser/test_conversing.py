@@ -39,6 +39,8 @@ async def test_by_keyboard_sent_delivered_and_answered(site: Site) -> None:
     await page.locator("#message").focus()
     await page.keyboard.type("Olá, já está pronto")
     await page.locator("#preview", has_text="Unicode").wait_for()
+    await page.keyboard.press("Alt+p")
+    await page.locator("#look:focus").wait_for()
     # The button writes it plainly, in the field.
     await page.locator("button[name=replace]").focus()
     await page.keyboard.press("Enter")

@@ -52,7 +52,7 @@ async def test_what_a_dead_endpoint_missed_is_recovered(site: Site) -> None:
         await page.get_by_role("button", name=says("Register endpoint")).click()
         secret = await page.locator("#secret").input_value()
         receiver.options = Options(secrets=(secret,))
-        await page.get_by_label(says("I have kept it")).check()
+        await page.get_by_label(says("I have saved it")).check()
         await page.get_by_role("button", name=says("Go on")).click()
         await page.wait_for_url(PAGE)
         where = page.url.rstrip("?")
@@ -91,7 +91,7 @@ async def test_what_a_dead_endpoint_missed_is_recovered(site: Site) -> None:
         rotated = await page.locator("#secret").input_value()
         assert rotated != secret
         receiver.options = Options(secrets=(rotated,))
-        await page.get_by_label(says("I have kept it")).check()
+        await page.get_by_label(says("I have saved it")).check()
         await page.get_by_role("button", name=says("Go on")).click()
         await page.wait_for_url(PAGE)
         await page.get_by_role("link", name=says("Recover"), exact=True).click()

@@ -112,7 +112,7 @@ async def test_steps_are_ticked_by_what_happens(site: Site) -> None:
     await write(page.locator("#name"), "first")
     await press(page.get_by_role("button", name=says("Create key")))
     assert (await page.locator("#secret").input_value()).startswith("hg_test_")
-    kept = page.get_by_label(says("I have kept it"))
+    kept = page.get_by_label(says("I have saved it"))
     await kept.focus()
     await page.keyboard.press("Space")
     await press(page.get_by_role("button", name=says("Go on")))

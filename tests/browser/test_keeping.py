@@ -73,7 +73,7 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     renewed = page.locator(".renewed")
     await renewed.get_by_text("Renewed at").wait_for()
     await site.context.set_offline(True)
-    await renewed.get_by_text("This part could not be renewed.").wait_for()
+    await renewed.get_by_text("This part could not be refreshed.").wait_for()
     await site.context.set_offline(False)
     await renewed.get_by_role("button", name="Try again").click()
     await renewed.get_by_role("button", name="Pause").wait_for()
@@ -85,7 +85,7 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     await site.context.set_offline(True)
     invite = page.locator("main form button").last
     await invite.click()
-    await page.get_by_text("The network is away.").wait_for()
+    await page.get_by_text("There is no network connection.").wait_for()
     assert await page.get_by_label("E-mail").first.input_value() == "rui@example.com"
     await site.context.set_offline(False)
     await site.pool.execute("DELETE FROM sessions")
@@ -151,18 +151,30 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
     # A campaign of one and a single send.
     assert [new - old for new, old in zip(await counted(site), before, strict=True)] == [1, 1, 1, 1, 2, 1, 1]
 
+    endpoint = await site.pool.fetchval("SELECT id FROM webhook_endpoints ORDER BY id DESC LIMIT 1")
+    await page.goto(f"{site.base}/webhooks/{endpoint}")
+    async with page.expect_navigation():
+        await page.get_by_role("button", name="Send a test event", exact=True).click()
+    await page.goto(f"{site.base}/webhooks/{endpoint}")
+    await page.locator("[data-rows] a.row-link").first.wait_for()
+
     # Back after a swap: the list is as it was, and the panel that was open is open again.
-    for path in ("/messages", "/requests"):
+    for path, inside in (
+        (f"/webhooks/{endpoint}", "#panel #delivery-attempts"),
+        ("/messages", "#panel #state"),
+        ("/requests", "#panel #state"),
+        ("/contacts", "#panel #known"),
+    ):
         await page.goto(site.base + path)
         here = page.url
         await page.locator("[data-rows] a.row-link").first.click()
         await page.wait_for_url(re.compile(r"[?&]open="))
-        await page.locator("#panel #state").wait_for()
+        await page.locator(inside).wait_for()
         await page.go_back()
         await page.wait_for_url(here)
         await page.locator("#panel").wait_for(state="hidden")
         await page.go_forward()
-        await page.locator("#panel #state").wait_for()
+        await page.locator(inside).wait_for()
         await page.keyboard.press("Escape")
         await page.locator("#panel").wait_for(state="hidden")
 

@@ -76,7 +76,7 @@ async def test_a_passkey_signs_in_and_proves(site: Site) -> None:
 
     await page.goto(f"{base}/account")
     await page.click("button:has-text('Remove')")
-    await page.wait_for_selector("text=The passkey is not good here any more.")
+    await page.wait_for_selector("text=The passkey is no longer valid here.")
     assert await site.pool.fetchval("SELECT count(*) FROM passkeys") == 0
     await page.click("details.who > summary")
     await page.click("button:has-text('Sign out')")

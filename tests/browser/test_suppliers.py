@@ -56,7 +56,7 @@ async def test_a_supplier_is_added_by_the_wizard(site: Site, smsc: Smsc) -> None
     await page.get_by_text(says("names the same id")).wait_for()
     await page.get_by_role("link", name=says("Go on"), exact=True).click()
     await page.wait_for_url("**/place")
-    await page.get_by_role("button", name=says("Finish: it carries from now on")).click()
+    await page.get_by_role("button", name=says("Finish: it carries messages from now on")).click()
     await page.get_by_role("heading", name="hexadecimal").wait_for()
     # A worker connects to it, as the page shows by itself.
     await page.locator(".figure", has_text=says("connected")).wait_for()

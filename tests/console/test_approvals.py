@@ -1,4 +1,4 @@
-"""O2 Approvals: decided with what one needs to know, taken back, and told to the organization."""
+"""O2 Approvals: decided with what one needs to know, undone, and told to the organization."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_a_sender_is_approved_taken_back_and_rejected(pool: Pool, tenant: 
     assert "“BANC0-SUL” is approved." in page.words
     assert "Nothing waits" in page.words
     page = await root.submit(page, f"{here}/undo")
-    assert "taken back" in page.words
+    assert "undone" in page.words
     assert "BANC0-SUL" in page.words
     async with pool.acquire() as conn:
         (status,) = [one.status for one in await sender_ids.list_all(conn, tenant.actor) if one.id == asked.id]
@@ -66,8 +66,25 @@ async def test_a_sender_is_approved_taken_back_and_rejected(pool: Pool, tenant: 
         told = await conn.fetch(
             "SELECT who FROM audit_log WHERE action = 'sender_id.reviewed' AND object_id = $1", str(asked.id)
         )
-    assert (one.status, one.rejection_reason) == ("rejected", "This name can be taken for another company's.")
+    assert (one.status, one.rejection_reason) == ("rejected", "This name could be mistaken for another company's.")
     assert {row["who"] for row in told} == {"operator"}
+
+
+@pytest.mark.parametrize("value", ["M0ZBANK", "MOZ BANK", "m0z-bank", "MOZ8ANK", "M0Z.8ANK"])
+async def test_a_name_that_reads_like_a_banks_is_shown_with_the_bank(
+    pool: Pool, tenant: Tenant, root: Browser, value: str
+) -> None:
+    async with pool.acquire() as conn:
+        bank = await organizations.create(conn, name="Banco de Maputo")
+        their = Actor(bank.id, None, "live", frozenset(), "active")
+        known = await sender_ids.request(conn, their, value="MOZBANK")
+        await sender_ids.review(conn, their, id=known.id, status="approved")
+        for other in (value, "MOZTANK"):
+            await sender_ids.request(conn, tenant.actor, value=other)
+        waiting = {one.sender.value: one for one in await approvals.waiting(conn)}
+    assert [(one.organization, one.value) for one in waiting[value].alike] == [("Banco de Maputo", "MOZBANK")]
+    assert waiting["MOZTANK"].alike == []
+    assert (await root.get("/console/approvals")).words.count("Reads like “MOZBANK” of Banco de Maputo.") == 1
 
 
 async def test_how_much_they_send_and_where_to_stands_beside_it(pool: Pool, tenant: Tenant, root: Browser) -> None:

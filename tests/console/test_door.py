@@ -7,9 +7,13 @@ import uuid
 import pyotp
 
 from heliograph.base.actor import SYSTEM
+from heliograph.base.crypto import seal
 from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
 from heliograph.people import factors, links, passwords
 from heliograph.people.operators import accounts
+from heliograph.people.passkeys import keeping
+from heliograph.people.passkeys.ceremony import Registered
 from tests.api.conftest import Tenant
 from tests.pages.conftest import make_person
 from tests.ports import held_port
@@ -78,11 +82,11 @@ async def test_no_cookie_of_one_realm_opens_the_other(
     pool: Pool, tenant: Tenant, browser: Browser, other_browser: Browser
 ) -> None:
     # The same person is an owner and a root: two sessions all the same.
+    await make_operator(pool, "eva@example.com")
     owner = await make_person(pool, tenant, "eva@example.com")
     page = await browser.sign_in("eva@example.com")
     assert page.path == "/"
     async with pool.acquire() as conn:
-        await accounts.add(conn, SYSTEM, user_id=owner.id, email="eva@example.com", role="root")
         token = await links.make(conn, SYSTEM, user_id=owner.id, realm="console")
     assert (await browser.get("/console/operators")).path.startswith("/console/login")
     # The session's value under the console's name is not one of its sessions.
@@ -117,6 +121,71 @@ async def test_a_member_with_a_factor_is_no_operator(
     assert page.status == 422
     assert "not correct" in page.words
     assert (await browser.get("/console/approvals")).path.startswith("/console/login"), "their session went, too"
+
+
+async def test_the_dashboard_sets_up_no_factor_that_opens_the_console(
+    pool: Pool, settings: Settings, browser: Browser, other_browser: Browser
+) -> None:
+    # Somebody who has passkeys alone, or has not come to the second step: the dashboard lets a password in.
+    user, token = await make_operator(pool, "eva@example.com")
+    page = await browser.submit(await browser.get("/console/setup"), "/console/setup", link=token)
+    await browser.submit(page, "/console/setup/account", name="Eva", password=PASSWORD)
+    page = await other_browser.sign_in("eva@example.com")
+    assert page.path == "/", page.words
+    page = await other_browser.get("/account")
+    assert "Eva" in page.text, page.words
+    fields = {"_token": page.form("/account")["_token"]}
+    for path in ("/account/factor", "/account/passkeys/new"):
+        page = await other_browser.get(path)
+        assert page.path == "/account", path
+        assert "set up authenticator apps and passkeys in the console" in page.words
+    # A form from before they became an operator, or one of somebody who needs no page.
+    secret = factors.new_secret()
+    sealed = seal(factors.seal_key(settings), secret.encode(), f"offer/{user.id}").hex()
+    given = {"sealed": sealed, "code": pyotp.TOTP(secret).now()}
+    for path, form in (("/account/factor", given), ("/account/passkeys", {"name": "Mallory's"})):
+        page = await other_browser.post(path, fields | form)
+        assert page.path == "/account", (path, page.words)
+        assert "set up authenticator apps and passkeys in the console" in page.words
+    async with pool.acquire() as conn:
+        assert await conn.fetchval("SELECT totp IS NULL FROM users WHERE id = $1", user.id)
+        # Who is no operator any more, sets up their own.
+        await conn.execute("DELETE FROM operators")
+    page = await other_browser.post("/account/factor", fields | given)
+    assert 'class="codes"' in page.text, page.words
+
+
+async def test_who_made_the_account_of_a_later_operator_is_none(
+    pool: Pool, tenant: Tenant, settings: Settings, browser: Browser, other_browser: Browser
+) -> None:
+    """An organization invites any address, and whoever has the link makes the account."""
+    user = await make_person(pool, tenant, "eva@example.com")
+    key, secret = factors.seal_key(settings), factors.new_secret()
+    async with pool.acquire() as conn:
+        codes = await factors.enable(conn, SYSTEM, key, user_id=user.id, secret=secret, given=pyotp.TOTP(secret).now())
+        made = Registered(b"mallory's", b"key", 0)
+        await keeping.add(conn, SYSTEM, user_id=user.id, made=made, asked=b"once", name="Mallory's")
+    page = await other_browser.sign_in("eva@example.com")
+    page = await other_browser.submit(page, "/login/code", code=codes[0])
+    assert (await other_browser.get("/account")).status == 200
+    _, token = await make_operator(pool, "eva@example.com")
+    async with pool.acquire() as conn:
+        assert await conn.fetchval("SELECT count(*) FROM sessions") == 0
+    page = await other_browser.submit(
+        await other_browser.get("/console/login"), "/console/login", email="eva@example.com", password=PASSWORD
+    )
+    assert "not correct" in page.words
+    async with pool.acquire() as conn:
+        assert await keeping.list_all(conn, user_id=user.id) == []
+        assert await factors.codes_left(conn, user_id=user.id) == 0
+    # The operator comes by their link, and is a member as before.
+    await set_up(browser, token, password="another one that is long")
+    assert (await browser.get("/console/operators")).status == 200
+    async with pool.acquire() as conn:
+        assert await conn.fetchval("SELECT count(*) FROM memberships WHERE user_id = $1", user.id) == 1
+        # Adding once more changes nothing.
+        await accounts.add(conn, SYSTEM, user_id=user.id, email="eva@example.com", role="support")
+    assert (await browser.get("/console/operators")).status == 200
 
 
 async def test_forms_of_the_dashboard_are_foreign_here(

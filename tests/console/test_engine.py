@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID, uuid4
 
+import msgspec
+
 from heliograph import __version__
+from heliograph.base import sentences
 from heliograph.base.actor import SYSTEM
+from heliograph.base.crypto import derive_key
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
-from heliograph.base.process.settings import SECRETS, Settings, in_force
+from heliograph.base.process.settings import SECRETS, SOURCES, Settings, from_environment, in_force
 from heliograph.base.sentences import Check, quoted
 from heliograph.console.engine import now
-from heliograph.console.engine.desk import Desk
+from heliograph.console.engine.desk import SHARED, Desk
+from heliograph.health import database, findings
 from heliograph.overview.installation import now as state
 from heliograph.overview.installation import steps
 from heliograph.overview.installation.now import Watch
+from heliograph.pages.requests import Request
 from heliograph.people import users
 from heliograph.people.operators import accounts
 from heliograph.queue import holds
 from heliograph.sms.accepting import sender_ids
+from heliograph.sms.dispatch import suppliers
 from heliograph.traffic.reconciliation import Line
 from heliograph.worker import Worker
-from tests.api.conftest import Api, Tenant
+from tests.api.conftest import SECRET_KEY, Api, Tenant
 
 from .conftest import Browser, signed_in
+
+KEY = derive_key(SECRET_KEY, "suppliers")
 
 
 async def test_now_names_what_is_wrong_with_its_remedy(pool: Pool, root: Browser) -> None:
@@ -46,6 +62,70 @@ async def test_what_is_wrong_is_told_since_when(pool: Pool) -> None:
     assert second[1].since == first[0].since
     assert desk.troubles([fine]) == []
     assert desk.troubles([warned])[0].since >= second[0].since, "what was well meanwhile is told anew"
+
+
+async def test_of_many_findings_some_are_only_named(pool: Pool, root: Browser) -> None:
+    """The failures are told whole; of those behind them, which they are and since when."""
+    async with pool.acquire() as conn:
+        for n in range(15):
+            values = {"host": "127.0.0.1", "port": 2775, "system_id": "a"}
+            id = await suppliers.add(conn, KEY, name=f"carrier-{n:02}", kind="smpp", settings=values, secret="s")
+            if n != 7:
+                await conn.execute("UPDATE suppliers SET state = 'paused' WHERE id = $1", id)
+    page = await root.get("/console/now")
+    said = re.findall(r'class="card trouble (failed|warning)">\s*<h2>.*?</svg> ([^<]*?) <', page.text)
+    assert len(said) == 12
+    assert ("failed", "supplier carrier-07") in said
+    assert [state for state, _ in said] == sorted(state for state, _ in said), "failures come first"
+    assert "more findings" in page.words
+    for n in range(15):
+        assert f"supplier carrier-{n:02}" in page.words.partition("A second")[0]
+    assert "ocorrências" in (await root.get("/console/now", accept_language="pt")).words
+
+
+class Asking:
+    """What a look needs of a request."""
+
+    def __init__(self, pool: Pool, settings: Settings) -> None:
+        self._pool, self.services = pool, SimpleNamespace(settings=settings)
+
+    def reading(self) -> Any:
+        return self._pool.acquire()
+
+
+async def test_those_who_look_at_once_share_a_look(pool: Pool, settings: Settings) -> None:
+    looks, clock = 0, [100.0]
+    settings = msgspec.structs.replace(settings, database_url="postgresql://far.example/x")
+
+    async def examine(*_: object, **__: object) -> list[Check]:
+        nonlocal looks
+        looks += 1
+        clock[0] += 0.4
+        await asyncio.sleep(0)
+        return []
+
+    desk, asking = Desk(examine=examine, monotonic=lambda: clock[0]), cast("Request", Asking(pool, settings))
+    await asyncio.gather(*(desk.refresh(asking, fresh=SHARED) for _ in range(5)))
+    assert looks == 1
+    clock[0] += SHARED - 0.5
+    await desk.refresh(asking, fresh=SHARED)
+    assert looks == 1, "what is known is as old as the beginning of its look"
+    clock[0] += 0.2
+    await desk.refresh(asking)
+    assert looks == 1, "the bell is content with it"
+    await desk.refresh(asking, fresh=SHARED)
+    assert looks == 2
+
+
+async def test_a_look_asks_the_same_once(pool: Pool, settings: Settings) -> None:
+    asked: list[str] = []
+    desk, settings = Desk(), msgspec.structs.replace(settings, database_url="postgresql://localhost/x")
+    async with pool.acquire() as conn:
+        with conn.query_logger(lambda query: asked.append(query.query)):
+            await desk.look(conn, settings)
+    assert asked.count(database.OFF) == 1
+    assert asked.count(database.PLACE) == 1
+    assert desk.database.room is not None, "the tests' database is on this machine"
 
 
 async def test_rates_are_those_between_two_looks(pool: Pool, api: Api, tenant: Tenant) -> None:
@@ -120,7 +200,16 @@ async def test_what_is_missing_is_looked_for_until_nothing_is(pool: Pool) -> Non
 
 def test_receipts_of_all_suppliers_are_added_up() -> None:
     def line(to_receipt: list[int], **counts: int) -> Line:
-        return Line(supplier_id=uuid4(), at=None, country=None, counts=counts, segments={}, to_receipt=to_receipt)
+        return Line(
+            supplier_id=uuid4(),
+            at=None,
+            country=None,
+            counts=counts,
+            segments={},
+            amounts={},
+            unpriced={},
+            to_receipt=to_receipt,
+        )
 
     none = now.reported([])
     assert (none.delivered, none.p95) == (None, None)
@@ -160,7 +249,7 @@ async def test_work_is_held_and_released(pool: Pool, tenant: Tenant, root: Brows
 
 def test_settings_in_force_blank_what_is_secret() -> None:
     listed = {
-        name: value for name, value, _ in in_force(Settings(database_url="postgresql://a:b@c/d", secret_key="s" * 40))
+        one.name: one.value for one in in_force(Settings(database_url="postgresql://a:b@c/d", secret_key="s" * 40))
     }
     assert listed["HELIOGRAPH_SECRET_KEY"] == listed["HELIOGRAPH_DATABASE_URL"] == "(set)"
     assert not any("s" * 40 in value for value in listed.values())
@@ -177,6 +266,31 @@ async def test_health_shows_every_check_and_no_secret(pool: Pool, root: Browser,
     for table in ("messages", "audit_log", "requests"):
         assert f'<td class="mono">{table}</td>' in page.text, table
     assert database_url.partition("://")[2].partition("@")[0] not in page.text
+
+
+async def test_health_tells_which_backup_was_brought_up_and_when(pool: Pool, root: Browser) -> None:
+    async def taken(days: int, verified: str) -> None:
+        await pool.execute(
+            "INSERT INTO backups VALUES (gen_random_uuid(), 'dump', now() - make_interval(days => $1), now(), 2000000,"
+            f" '/backups/' || $1, '', {verified})",
+            days,
+        )
+
+    await taken(1, "NULL")
+    assert "No restore has been tested yet" in (await root.get("/console/health")).words
+    assert "2.0 MB never /backups/1" in (await root.get("/console/health")).words
+    # The one that was brought up may be none of those that are listed.
+    await taken(40, "now() - interval '2 hours'")
+    page = await root.get("/console/health")
+    assert "Restore last tested: 2 hours ago" in page.words
+    assert "No restore has been tested yet" not in page.words
+    assert "2.0 MB never /backups/1" in page.words
+    assert "2.0 MB never /backups/40" not in page.words
+    for days in range(2, 12):
+        await taken(days, "NULL")
+    page = await root.get("/console/health")
+    assert "/backups/40" not in page.words
+    assert "Restore last tested: 2 hours ago" in page.words
 
 
 async def test_the_bell_tells_what_is_wrong_until_it_is_seen_and_what_waits(
@@ -229,7 +343,7 @@ async def test_work_is_withdrawn_and_hurried(pool: Pool, tenant: Tenant, api: Ap
     assert await pool.fetchval("SELECT due_at <= now() FROM queue WHERE id = $1", UUID(ids[0]))
     token = page.form("/console/logout")["_token"]
     again = await root.post(f"/console/queue/{ids[1]}/hurry", {"_token": token})
-    assert "It does not wait" in again.words
+    assert "It is not waiting" in again.words
     page = await root.get("/console/queue/withdraw")
     for typed, said in (
         ({"typed": ""}, "Type the word"),
@@ -245,3 +359,115 @@ async def test_work_is_withdrawn_and_hurried(pool: Pool, tenant: Tenant, api: Ap
     assert await pool.fetchval("SELECT count(*) FROM messages WHERE status = 'canceled'") >= 2
     assert await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id) <= before - 2
     assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'queue.withdrawn'") == 1
+
+
+async def test_a_worker_is_drained_and_resumed(pool: Pool, root: Browser) -> None:
+    id, other = uuid4(), uuid4()
+    insert = "INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, $2, now(), now() + interval '1 hour')"
+    await pool.execute(insert, id, "host:1")
+    page = await root.get("/console/queue")
+    assert f'href="/console/queue/workers/{id}/drain"' in page.text
+    form = await root.get(f"/console/queue/workers/{id}/drain")
+    assert "No other worker runs" in form.words
+    await pool.execute(insert, other, "host:2")
+    form = await root.get(f"/console/queue/workers/{id}/drain")
+    assert "1 other worker carries on." in form.words
+    page = await root.submit(form, f"/console/queue/workers/{id}/drain", then="stay")
+    assert "host:1 finishes what it holds." in page.words
+    assert "host:1 ◔ draining" in page.words
+    assert await pool.fetchval("SELECT drain FROM workers WHERE id = $1", id) == "stay"
+    await pool.execute("UPDATE workers SET drained_at = now() WHERE id = $1", id)
+    page = await root.get("/console/queue")
+    assert "host:1 ◔ drained" in page.words
+    page = await root.submit(page, f"/console/queue/workers/{id}/resume")
+    assert "host:1 takes work again." in page.words
+    assert await pool.fetchval("SELECT drain FROM workers WHERE id = $1", id) is None
+    # One that was told to end is on its way.
+    await root.submit(form, f"/console/queue/workers/{id}/drain", then="end")
+    assert (
+        await root.post(f"/console/queue/workers/{id}/resume", form.form(f"/console/queue/workers/{id}/drain"))
+    ).status == 404
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action LIKE 'worker.%'") == 3
+    assert "Drain" not in (await root.get(f"/console/queue/workers/{uuid4()}/drain")).words
+
+
+async def test_now_tells_of_web_processes_durability_and_the_disk(pool: Pool, root: Browser) -> None:
+    await pool.execute(
+        "INSERT INTO web_processes VALUES ($1, 'web:7', now(), now() + interval '1 hour', '0.9', 123000000, '', $2)",
+        uuid4(),
+        [0, 0, 0, 0, 0, 100] + [0] * 26,
+    )
+    page = await root.get("/console/now")
+    assert "web:7 ● answers 0.9 123 MB" in page.words
+    # All between 32 and 64 ms; those of this test's own server do not say otherwise.
+    assert "95 of 100 accepted within 0.06 s" in page.words
+    off = [
+        name
+        for name in ("fsync", "full_page_writes", "synchronous_commit")
+        if await pool.fetchval(f"SHOW {name}") == "off"
+    ]
+    assert ("a crash can lose what was accepted" if off else "what was accepted survives a power cut") in page.words
+    assert re.search(r"Free on its disk ([\d.,]+ GB \d+ % of [\d,]+ GB|– not visible from here)", page.words)
+    words = (await root.get("/console/now", accept_language="pt")).words
+    assert "95 de 100 aceites em 0,06 s" in words
+    assert "Processos web" in words
+    assert "Livre no seu disco" in words
+
+
+async def test_health_tells_what_was_found_and_where_settings_come_from(pool: Pool, root: Browser) -> None:
+    broken = Check(
+        sentences.said("supplier %(name)s", name="main"), "failed", sentences.said("no session bound"), quoted("Look.")
+    )
+    async with pool.acquire() as conn:
+        await findings.keep(conn, [broken])
+        await findings.keep(conn, [])
+    page = await root.get("/console/health")
+    found = page.words.partition("What was found")[2]
+    assert "supplier main ✕ wrong" in found
+    assert "no session bound" in found.partition("Backups")[0]
+    assert "still so" not in found.partition("Backups")[0]
+    assert "Estimated from the size and age of what is kept." in page.words
+    await pool.execute(
+        "INSERT INTO database_sizes SELECT current_date - n, 1000000000 - n * 1000000, 1 FROM generate_series(0, 9) n"
+    )
+    page = await root.get("/console/health")
+    assert "It grows by 1.0 MB a day." in page.words
+    assert "Measured over 9 days." in page.words
+    assert "HELIOGRAPH_METRICS_LISTEN is not set" in page.words
+    assert "deploy/grafana/heliograph.json" in page.words
+    assert re.search(r"HELIOGRAPH_CLAIM_LIMIT \d+ default", page.words)
+    portuguese = (await root.get("/console/health", accept_language="pt")).words
+    assert "fornecedor main" in portuguese
+    assert "Cresce 1,0 MB por dia." in portuguese
+
+
+async def test_what_is_wrong_is_told_since_it_was_written_down(pool: Pool) -> None:
+    desk = Desk()
+    wrong = Check(quoted("workers"), "failed", quoted("none"), quoted("Start one."))
+    earlier = clock.now() - timedelta(hours=2)
+    (one,) = desk.troubles([wrong], {("workers", "failed"): earlier})
+    assert one.since == earlier
+    (one,) = desk.troubles([wrong], {("workers", "failed"): clock.now()})
+    assert one.since == earlier, "it does not begin anew"
+
+
+def test_settings_say_where_they_come_from(tmp_path: Path) -> None:
+    (tmp_path / "heliograph_secret_key").write_text("k" * 40)
+    (tmp_path / "smtp").write_text("smtp://mail.example.com")
+    environment = {
+        "HELIOGRAPH_CLAIM_LIMIT": "500",
+        "HELIOGRAPH_PUBLIC_URL": "https://sms.example.com",
+        "HELIOGRAPH_SMTP_URL_FILE": str(tmp_path / "smtp"),
+        "HELIOGRAPH_MAIL_FROM": "a@example.com",
+        "CREDENTIALS_DIRECTORY": str(tmp_path),
+    }
+    known = from_environment(environment, database_url="postgresql://a@b/c")
+    found = {one.name.removeprefix("HELIOGRAPH_"): one.source for one in in_force(known, environment)}
+    assert {name: found[name] for name in ("CLAIM_LIMIT", "SMTP_URL", "SECRET_KEY", "DATABASE_URL", "LOG_LEVEL")} == {
+        "CLAIM_LIMIT": "environment",
+        "SMTP_URL": "file",
+        "SECRET_KEY": "credential",
+        "DATABASE_URL": "start",
+        "LOG_LEVEL": "default",
+    }
+    assert set(found.values()) == set(SOURCES)

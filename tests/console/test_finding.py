@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import urllib.parse
 import uuid
 
 import pytest
 
+from heliograph.base.actor import SYSTEM
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
+from heliograph.overview.installation.finding import OWNED_KINDS
+from heliograph.people import users
 from heliograph.sms.dispatch import suppliers
-from tests.api.conftest import Tenant
+from tests.api.conftest import Tenant, make_tenant
+from tests.rules import whatsapp_factories
 
 from .conftest import Browser, signed_in
 
@@ -54,13 +60,111 @@ async def test_what_was_pasted_leads_to_its_page(pool: Pool, tenant: Tenant, roo
         assert await led(root, pasted) == place
 
 
+async def test_a_link_by_id_alone_leads_where_the_palette_does(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    supplier = await make_supplier(pool)
+    for pasted in (str(tenant.id), str(supplier), "+258 84 123 4567", "a b?c", str(uuid.uuid4())):
+        where = f"{root.base_url}/console/go/{urllib.parse.quote(pasted)}"
+        async with root.session.get(where, allow_redirects=False) as answer:
+            assert (answer.status, answer.headers["location"]) == (303, await led(root, pasted))
+
+
+async def test_an_id_of_any_kind_leads_to_where_it_is_whichever_organization_has_it(pool: Pool, root: Browser) -> None:
+    await make_tenant(pool)
+    who = await whatsapp_factories.made(pool)
+    campaign = await whatsapp_factories.campaign(pool, who)
+    organization = who.organization_id
+    here = f"/console/organizations/{organization}"
+    account, message = who.account_id, await whatsapp_factories.message(pool, who)
+    ids = {kind: uuid7() for kind in OWNED_KINDS} | {"whatsapp_campaign": campaign, "account": account}
+    rows: dict[str, tuple[str, str]] = {
+        "sms_campaign": (
+            "campaigns (id, organization_id, mode, name, status, request_id, created_at, message_template, sender_id,"
+            " audience_tag_match_mode)",
+            "$1, $2, 'test', 'c', 'paused', 'r', now(), 'hello', $1, 'any'",
+        ),
+        "key": (
+            "api_keys (id, organization_id, name, mode, scopes, prefix, last4, secret_hash, created_at)",
+            "$1, $2, 'k', 'live', '{}', 'hg_live_', 'abcd', sha256('x'), now()",
+        ),
+        "sender": ("sender_ids (id, organization_id, value, created_at)", "$1, $2, 'SOL', now()"),
+        "endpoint": (
+            "webhook_endpoints (id, organization_id, url, subscribed_events, secret, created_at)",
+            "$1, $2, 'https://example.com', '{}', '', now()",
+        ),
+        "told": ("events (id, organization_id, kind, request_id, data, created_at)", "$1, $2, 'k', '', '{}', now()"),
+        "contact": (
+            "contacts (id, organization_id, mode, name, phone, created_at, updated_at)",
+            "$1, $2, 'test', 'Ana', '+258841234567', now(), now()",
+        ),
+        "import": ("contact_imports (id, organization_id, file, started_at)", "$1, $2, 'people.csv', now()"),
+        "received": (
+            "received_messages (id, organization_id, supplier_id, sender, recipient, sender_id, segments, received_at)",
+            "$1, $2, $1, '+258841234567', '1234', $1, 1, now()",
+        ),
+        "lookup": (
+            "lookup_suppliers (id, name, kind, settings, secret, created_at, changed_at)",
+            "$1, 'mnp', 'infobip', '{}', '', now(), now()",
+        ),
+        "tariff": (
+            "tariffs (id, kind, name, currency, created_at, changed_at)",
+            "$1, 'price', 'standard', 'USD', now(), now()",
+        ),
+        "letter": (
+            "whatsapp_dead_letters (id, app, body, reason, received_at)",
+            "$1, $1, '', 'unknown account', now()",
+        ),
+    }
+    for kind, (columns, values) in rows.items():
+        given = [ids[kind], organization] if "$2" in values else [ids[kind]]
+        await pool.execute(f"INSERT INTO {columns} VALUES ({values})", *given)
+    await pool.execute(
+        "INSERT INTO events (id, organization_id, kind, message_id, request_id, data, created_at)"
+        " VALUES ($1, $2, 'k', $3, '', '{}', now())",
+        ids["event"],
+        organization,
+        message,
+    )
+    async with pool.acquire() as conn:
+        user, _ = await users.ensure(conn, SYSTEM, email="ana@example.com", name="Ana")
+    ids["person"] = user.id
+    await pool.execute(
+        "INSERT INTO memberships (organization_id, user_id, role, created_at) VALUES ($1, $2, 'owner', now())",
+        organization,
+        user.id,
+    )
+    places = {
+        "sms_campaign": f"{here}/campaigns?after={uuid.UUID(int=ids['sms_campaign'].int + 1)}",
+        "whatsapp_campaign": f"{here}/campaigns?channel=whatsapp&after={uuid.UUID(int=campaign.int + 1)}",
+        "key": f"{here}/keys",
+        "sender": f"{here}/keys",
+        "endpoint": f"{here}/webhooks",
+        "event": f"/console/messages/{message}",
+        "told": f"{here}/webhooks",
+        "account": f"/console/whatsapp/accounts/{organization}/{account}",
+        "contact": here,
+        "import": here,
+        "received": "/console/inbound",
+        "person": here,
+        "lookup": f"/console/lookups/{ids['lookup']}",
+        "tariff": f"/console/rates/cards/{ids['tariff']}",
+        "letter": f"/console/whatsapp/callbacks/{ids['letter']}",
+    }
+    assert set(places) == set(OWNED_KINDS)
+    for kind, place in places.items():
+        assert await led(root, str(ids[kind])) == place, kind
+    for id in (who.number_id, who.template_id):
+        assert await led(root, str(id)) == places["account"]
+    # The list begins with the campaign.
+    assert "Delivery day" in (await root.get(places["whatsapp_campaign"])).words
+
+
 async def test_what_names_nothing_may_be_a_reference(pool: Pool, tenant: Tenant, root: Browser) -> None:
     page = await root.get(await led(root, "order & 7"))
     assert 'href="/console/messages?reference=order+%26+7"' in page.text
     page = await root.get("/console/messages?reference=order+%26+7")
     assert (page.status, "Acme" in page.words) == (200, True), "there is one organization only"
     page = await root.get(f"/console/organizations/{tenant.id}")
-    assert f'href="/console/audit?organization={tenant.id}"' in page.text
+    assert f'href="/console/organizations/{tenant.id}/history"' in page.text
 
 
 @pytest.mark.parametrize("role", ["support", "finance"])

@@ -59,14 +59,14 @@ async def test_a_number_that_nobody_has_is_given_to_an_organization(
         assert wrong.status == 422, typed
         assert told in wrong.words, wrong.words
     page = await root.submit(page, f"{HERE}/assign", recipient=FREE, organization=str(tenant.id))
-    assert "It is theirs; 2 messages are looked at again." in page.words
+    assert "It is theirs; 2 messages are checked again." in page.words
     await work(pool)
     assert await states(pool) == ["received", "received", "unassigned", "unassigned"]
     async with pool.acquire() as conn:
         found = await inbound.received(conn, organization_id=tenant.id, limit=9)
     assert sorted(one.text or "" for one in found) == ["again", "my code is 4711"]
     page = await root.submit(page, f"{HERE}/retry")
-    assert "2 messages are looked at again." in page.words
+    assert "2 messages are checked again." in page.words
     # Who may not approve is not offered it, and who may not look sees no text.
     await hear(pool, said("x", to="258877777777"))
     await signed_in(pool, other_browser, "auditor", "rui@example.com")

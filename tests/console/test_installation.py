@@ -21,7 +21,7 @@ SHELL = Who("cli", name="eva")
 
 async def test_what_is_set_is_shown_in_both_apps(pool: Pool, root: Browser, other_browser: Browser) -> None:
     page = await root.get("/console/settings")
-    assert "By invitation alone" in page.words
+    assert "By invitation only" in page.words
     fields = {"name": "Acme Messaging", "announcement": "Back on <Sunday>", "terms_url": "https://acme.test/terms"}
     page = await root.submit(page, "/console/settings", **fields, new_quota="500")
     assert "The settings are saved." in page.words

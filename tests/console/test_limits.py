@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from heliograph.accounts import quota, spending
+from heliograph.accounts import organizations, quota, spending
 from heliograph.base.database.pool import Pool
-from tests.api.conftest import Api, Tenant
+from heliograph.sealing import text_keys
+from tests.api.conftest import Api, Tenant, make_tenant
 
 from .conftest import Browser, signed_in
 
@@ -48,6 +49,41 @@ async def test_limits_of_a_day_are_set_and_lifted(pool: Pool, tenant: Tenant, ro
         assert (await spending.limits(conn, tenant.id), await quota.alert(conn, tenant.id)) == ([], None)
 
 
+async def test_requests_stand_beside_their_limits(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    page = await root.get(f"{here(tenant)}/limits")
+    assert "None in this minute." in page.words
+    other = await make_tenant(pool)
+    windows = [(tenant, "reads", 1500), (tenant, "campaigns", 61), (other, "mutations", 17)]
+    # The minute may end before the page is made: then it is asked for again, with windows of the next.
+    while "Sends" not in page.words:
+        await pool.executemany(
+            "INSERT INTO rate_windows VALUES ($1, $2, $3, date_trunc('minute', now()), $4)"
+            " ON CONFLICT (organization_id, key_id, bucket) DO UPDATE SET window_start = excluded.window_start",
+            [(one.id, one.key_id, bucket, taken) for one, bucket, taken in (*windows, (tenant, "sms_send", 2500))],
+        )
+        page = await root.get(f"{here(tenant)}/limits")
+    # The nearest to its limit first, and one beyond it; nobody else's.
+    for said in ("Campaigns 61 60 101.7 %", "Reads 1,500 3,000 50.0 %", "Sends 2,500 10,000 25.0 %"):
+        assert said in page.words, page.words
+    assert page.words.index("101.7 %") < page.words.index("50.0 %") < page.words.index("25.0 %")
+    assert "Other changes" not in page.words
+    counted = [
+        (tenant, 0, "listMessages", 200, "", 240),
+        (tenant, 1, "sendSms", 202, "", 900),
+        (tenant, 1, "sendSms", 429, "rate_limit_exceeded", 300),
+        (tenant, 30, "sendSms", 202, "", 5000),
+        (tenant, 0, "/campaigns", 200, "", 77),
+        (other, 0, "sendSms", 202, "", 4000),
+    ]
+    await pool.executemany(
+        "INSERT INTO request_counts VALUES ($1, date_trunc('hour', now() - make_interval(hours => $2)), 'live', $3, $4,"
+        " $5, $6, now(), now())",
+        [(one.id, *rest) for one, *rest in counted],
+    )
+    page = await root.get(f"{here(tenant)}/limits")
+    assert "In 24 hours 1,440 A minute of the busiest hour 20 Refused beyond a limit 300" in page.words, page.words
+
+
 async def test_countries_and_state(pool: Pool, tenant: Tenant, root: Browser) -> None:
     page = await root.get(f"{here(tenant)}/limits")
     page = await root.submit(page, f"{here(tenant)}/countries", country="mz", allowed="MZ, za")
@@ -61,6 +97,32 @@ async def test_countries_and_state(pool: Pool, tenant: Tenant, root: Browser) ->
     assert await pool.fetchval("SELECT state FROM organizations WHERE id = $1", tenant.id) == "past_due"
     wrong = await root.submit(page, f"{here(tenant)}/state", state="closed")
     assert wrong.status == 422, "closing has a page of its own"
+
+
+@pytest.mark.usefixtures("armed")
+async def test_texts_are_sealed_and_no_longer(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    page = await root.get(f"{here(tenant)}/limits")
+    assert "Its new texts are stored as they are." in page.words
+    form = page.form(f"{here(tenant)}/texts")
+    page = await root.post(f"{here(tenant)}/texts", form | {"seal": "on"})
+    assert page.path == f"{here(tenant)}/limits"
+    assert "Its new texts are stored encrypted" in page.words
+    async with pool.acquire() as conn:
+        assert (await text_keys.get(conn, organization_id=tenant.id)).seals_texts
+    page = await root.post(f"{here(tenant)}/texts", form | {"seal": "off"})
+    assert "Its new texts are stored as they are. Its key was made on" in page.words
+    async with pool.acquire() as conn:
+        await organizations.set_state(conn, id=tenant.id, state="closed")
+    page = await root.get(f"{here(tenant)}/limits")
+    assert "The key was thrown away" in page.words
+    assert f"{here(tenant)}/texts" not in page.text
+    wrong = await root.post(f"{here(tenant)}/texts", form | {"seal": "on"})
+    assert (wrong.status, "A closed organization seals no texts" in wrong.words) == (422, True)
+    told = await pool.fetch("SELECT who, after FROM audit_log WHERE action = 'organization.configured' ORDER BY id")
+    assert [(row["who"], row["after"]) for row in told] == [
+        ("operator", '{"seals_texts":true}'),
+        ("operator", '{"seals_texts":false}'),
+    ]
 
 
 async def test_closing_asks_for_the_name_and_a_reason(pool: Pool, tenant: Tenant, root: Browser) -> None:

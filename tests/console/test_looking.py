@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from heliograph.accounts import organizations, quota
 from heliograph.base.database.pool import Pool
-from tests.api.conftest import Tenant
+from heliograph.people import invitations
+from tests.api.conftest import Tenant, make_tenant
+from tests.pages.conftest import make_person
 from tests.rules import factories, whatsapp_factories
 
 from .conftest import Browser, signed_in
@@ -26,7 +29,7 @@ VALUES ($1, date_trunc('hour', now(), 'UTC') - interval '3 hours', 'sms', 'live'
 
 async def test_traffic_is_that_of_live_messages(pool: Pool, tenant: Tenant, root: Browser) -> None:
     here = f"/console/organizations/{tenant.id}/traffic"
-    assert "Nothing was accepted in this time." in (await root.get(here)).words
+    assert "Nothing was accepted in this period." in (await root.get(here)).words
     await pool.execute(ROWS, tenant.id, UUID(int=1))
     await pool.execute(factories.SUM_DAYS)
     await pool.execute(FAILED, tenant.id)
@@ -81,3 +84,52 @@ async def test_money_is_for_those_who_see_money(
     assert (await other_browser.get(f"{here}/money")).status == 403
     page = await other_browser.get(f"{here}/traffic", accept_language="pt")
     assert "Tráfego" in page.words
+
+
+async def test_members_are_those_of_one_organization(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    here = f"/console/organizations/{tenant.id}"
+    assert "Nobody belongs to it." in (await root.get(f"{here}/members")).words
+    await make_person(pool, tenant, "ana@example.com", "owner")
+    await make_person(pool, await make_tenant(pool), "eve@example.com", "owner")
+    async with pool.acquire() as conn:
+        await invitations.invite(conn, tenant.actor, email="rui@example.com", role="billing")
+    page = await root.get(f"{here}/members")
+    for said in ("Ana ana@example.com Owner", "1 member has none.", "rui@example.com Billing", "the operator"):
+        assert said in page.words, page.words
+    assert "eve@example.com" not in page.words
+    assert f'href="{here}/members"' in (await root.get(here)).text
+    # Who signs in by passkey alone has a second factor, here as in the organization's own list.
+    await pool.execute("UPDATE users SET password = NULL WHERE email = 'ana@example.com'")
+    await pool.execute(
+        "INSERT INTO passkeys (id, user_id, credential_id, public_key, uses, name, created_at)"
+        " SELECT id, id, 'x', 'x', 0, 'phone', now() FROM users WHERE email = 'ana@example.com'"
+    )
+    page = await root.get(f"{here}/members")
+    assert "passkey" in page.words
+    assert "member has none" not in page.words
+
+
+async def test_history_is_filtered_and_of_one_organization(
+    pool: Pool, tenant: Tenant, root: Browser, other_browser: Browser
+) -> None:
+    other = await make_tenant(pool)
+    here = f"/console/organizations/{tenant.id}"
+    for one, name in ((tenant, "Before"), (other, "Foreign")):
+        async with pool.acquire() as conn:
+            await organizations.rename(conn, id=one.id, name=name)
+    async with pool.acquire() as conn:
+        await quota.grant(conn, tenant.id, amount=70, reason="a gift")
+    page = await root.get(f"{here}/history")
+    for said in ("Reason: a gift", "name Acme → Before"):
+        assert said in page.words, page.words
+    assert "Foreign" not in page.words
+    page = await root.get(f"{here}/history?action=organization.renamed")
+    assert "name Acme → Before" in page.words
+    assert "a gift" not in page.words
+    # Another organization in the address changes nothing.
+    assert "Foreign" not in (await root.get(f"{here}/history?organization={other.id}")).words
+    assert (await root.get(f"{here}/history?action=nothing")).status == 422
+    # A role that sees only its own acts in the audit log has no such tab.
+    await signed_in(pool, other_browser, "support", "sue@example.com")
+    assert f"{here}/history" not in (await other_browser.get(f"{here}/traffic")).text
+    assert (await other_browser.get(f"{here}/history")).status == 403

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
+import msgspec
+
 from heliograph.accounts import organizations
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
+from heliograph.sms.reports import receipts
+from heliograph.sms.reports.keys import ReceivedReceipt
+from heliograph.suppliers.contract import ReceiptState
 from tests.api.conftest import Api, Tenant, make_tenant
-from tests.rules import whatsapp_factories
+from tests.rules import factories, whatsapp_factories
 
 from .conftest import Browser, signed_in
 
@@ -53,12 +58,38 @@ async def test_text_and_number_stand_behind_a_reason(pool: Pool, api: Api, tenan
     assert "ticket 815" in page.words
 
 
+async def test_receipts_stand_as_they_came_behind_a_reason(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    supplier, other = UUID(int=101), UUID(int=102)
+    id = await factories.sent(pool, tenant.actor, supplier, "7")
+    raw = b"id:7 sub:001 dlvrd:001 stat:EXPIRD err:042 text:Your code is 47\x00<b>"
+    first = msgspec.structs.replace(factories.receipt("7", state=ReceiptState.EXPIRED), raw=raw)
+    second = msgspec.structs.replace(factories.receipt("7"), raw=b"\xff\x01 id:7 stat:DELIVRD")
+    foreign = msgspec.structs.replace(factories.receipt("8"), raw=b"of another message")
+    async with pool.acquire() as conn:
+        for one, by in ((first, supplier), (foreign, other), (second, supplier)):
+            async with conn.transaction():
+                await receipts.store(conn, [ReceivedReceipt(by, one)], policies={by: "all"})
+    page = await root.get(f"/console/messages/{id}")
+    for hidden in ("Your code is 47", "69 64 3a 37", "stat:"):
+        assert hidden not in page.words, hidden
+    page = await root.submit(page, f"/console/messages/{id}/reveal", reason="ticket 816")
+    assert f"written {raw[:-4].decode()}·<b>" in page.words
+    assert raw.hex(" ") in page.words
+    assert "ff 01 20 69 64 3a 37" in page.words
+    assert "<b>" not in page.text, "what a supplier writes stays text"
+    assert "of another message" not in page.words
+
+
 async def test_a_message_is_found(pool: Pool, api: Api, tenant: Tenant, root: Browser) -> None:
     id = await sent(api, tenant)
     assert (await root.get(f"/console/messages?id={id}")).path == f"/console/messages/{id}"
     page = await root.get("/console/messages?organization=acme&recipient=%2B258841234567")
     assert f"/console/messages/{id}" in page.text
     assert "841234567" not in page.words
+    # As people write it, and as the palette hands it on.
+    for written in ("%2B258+84+123+4567", "00258-84.123.4567", "258841234567"):
+        page = await root.get(f"/console/messages?organization=acme&recipient={written}")
+        assert f"/console/messages/{id}" in page.text, written
     for query, said in (
         ("id=nothing", "An id looks like"),
         ("organization=acme&recipient=12", "country code"),
@@ -67,7 +98,7 @@ async def test_a_message_is_found(pool: Pool, api: Api, tenant: Tenant, root: Br
         wrong = await root.get(f"/console/messages?{query}")
         assert wrong.status == 422, query
         assert said in wrong.words
-    assert "No message fits" in (await root.get("/console/messages?organization=acme&channel=whatsapp")).words
+    assert "No message matches" in (await root.get("/console/messages?organization=acme&channel=whatsapp")).words
     assert (await root.get("/console/messages/00000000-0000-0000-0000-000000000000")).status == 404
 
 
@@ -91,7 +122,7 @@ async def test_messages_are_found_by_reference_and_by_request(
     page = await root.get(f"{here}?reference=order-7&organization=acme")
     assert (ours in page.text, theirs in page.text) == (True, False)
     assert "order-7" in page.words
-    assert "No message fits" in (await root.get(f"{here}?reference=order-8&organization=acme")).words
+    assert "No message matches" in (await root.get(f"{here}?reference=order-8&organization=acme")).words
     # The id of a request says when it was made, and so whose it is.
     page = await root.get(f"{here}?request_id={request}")
     assert (ours in page.text, theirs in page.text) == (True, False)
@@ -119,7 +150,7 @@ async def test_a_request_that_was_refused_is_found(pool: Pool, api: Api, tenant:
     page = await root.get(f"/console/messages?request_id={request}")
     assert "POST /sms/send" in page.words
     assert "400 validation_error" in page.words
-    assert "No message fits" not in page.words
+    assert "No message matches" not in page.words
     page = await root.get(f"/console/go?q={request}")
     assert page.path == f"/console/messages?request_id={request}"
     assert "POST /sms/send" in page.words
@@ -149,7 +180,7 @@ async def test_the_log_is_narrowed_and_tells_changes_in_words(pool: Pool, tenant
     assert ("Acme of the north" in page.words, "Acme of the south" in page.words) == (True, False)
     assert f'href="/console/organizations/{tenant.id}"' in page.text
     assert ("<ins>Acme of the north</ins>" in page.text, '"name":' in page.words) == (True, False)
-    assert "Nothing fits" in (await root.get(f"{here}&from=2020-01-01&to=2020-01-02")).words
+    assert "Nothing matches" in (await root.get(f"{here}&from=2020-01-01&to=2020-01-02")).words
     for query, said in (
         ("organization=nobody", "There is no organization of this name or id."),
         ("action=dancing", "Choose one of the actions that are offered."),
@@ -227,9 +258,9 @@ async def test_a_message_that_is_stuck_goes_elsewhere_or_is_said_to_have_ended(
     assert await pool.fetchval("SELECT passed FROM queue WHERE kind = 'sms'") == [one]
 
     wrong = await root.submit(done, f"{here}/decide", decided="their ticket", status="read")
-    assert (wrong.status, "does not end so" in wrong.words) == (422, True)
+    assert (wrong.status, "does not end that way" in wrong.words) == (422, True)
     done = await root.submit(wrong, f"{here}/decide", decided="their ticket", status="delivered")
-    assert "It has ended so" in done.words
+    assert "It has ended that way" in done.words
     assert await pool.fetchval("SELECT status FROM messages") == "delivered"
     assert f"{here}/decide" not in done.text
     # Both audit logs say so, and the organization's names no supplier.
@@ -249,3 +280,14 @@ async def test_a_whatsapp_message_that_waits_is_given_up(pool: Pool, root: Brows
     assert "It is given up" in page.words
     assert await pool.fetchval("SELECT status FROM whatsapp_messages") == "canceled"
     await whatsapp_factories.check_wallets(pool, [who.organization_id])
+
+
+async def test_whatsapp_messages_of_test_mode_are_listed_with_those_of_live_mode(pool: Pool, root: Browser) -> None:
+    who = await whatsapp_factories.made(pool)
+    live, tried = [str(await whatsapp_factories.message(pool, who, mode=mode)) for mode in ("live", "test")]
+    name = await pool.fetchval("SELECT name FROM organizations WHERE id = $1", who.organization_id)
+    for asked_for in ("channel=whatsapp", "recipient=%2B258841234567", "request_id=nothing"):
+        page = await root.get(f"/console/messages?organization={name}&{asked_for}")
+        is_listed = "nothing" not in asked_for
+        assert (live in page.text, tried in page.text) == (is_listed, is_listed), asked_for
+        assert ('<span class="tag">Test</span>' in page.text) == is_listed

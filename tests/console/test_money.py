@@ -7,13 +7,17 @@ import hashlib
 import io
 from datetime import timedelta
 
+import msgspec
+
 from heliograph.accounts import plans
+from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.overview.installation import billing
 from heliograph.prices import margins
 from heliograph.prices.margins import Due
 from heliograph.sms import refunds
+from heliograph.sms.dispatch import suppliers
 from heliograph.whatsapp.money import rates, wallet
 from heliograph.whatsapp.money.rates import Rate
 from tests.api.conftest import Tenant
@@ -31,7 +35,7 @@ async def test_quota_of_all_and_renewals_ahead(pool: Pool, tenant: Tenant, root:
     assert "Acme Small" in page.words.replace("Active ", "")
     assert "5,000" in page.words
     assert "Renewals ahead" in page.words
-    assert "No organization fits" in (await root.get("/console/plans?search=nobody")).words
+    assert "No organization matches" in (await root.get("/console/plans?search=nobody")).words
 
 
 async def test_what_is_refunded_is_chosen(pool: Pool, root: Browser, other_browser: Browser) -> None:
@@ -65,7 +69,7 @@ async def test_wallets_add_up_and_are_topped_up(
         ({"amount": "much", "reason": "x"}, "Write an amount"),
         ({"amount": "10", "reason": " "}, "1 to 500 characters"),
         ({"amount": "10", "reason": "x", "currency": "dollars"}, "ISO 4217"),
-        ({"amount": "-10", "reason": "x", "kind": "adjustment"}, "Less is left"),
+        ({"amount": "-10", "reason": "x", "kind": "adjustment"}, "takes away more than is left"),
         ({"amount": "0", "reason": "x"}, "must be positive"),
     ):
         wrong = await root.submit(await root.get(here), here, **typed)
@@ -97,7 +101,7 @@ async def test_a_sum_that_is_apart_is_shown_to_be(pool: Pool, tenant: Tenant, ro
 
 
 async def test_rates_name_what_is_missing(pool: Pool, tenant: Tenant, root: Browser) -> None:
-    assert "No rate of WhatsApp yet" in (await root.get("/console/rates")).words
+    assert "No WhatsApp rate yet" in (await root.get("/console/rates")).words
     at = clock.now()
     async with pool.acquire() as conn:
         await wallet.top_up(conn, tenant.id, amount=10_000_000, currency="EUR")
@@ -119,7 +123,14 @@ async def test_rates_name_what_is_missing(pool: Pool, tenant: Tenant, root: Brow
 async def test_margins_by_supplier_and_as_a_file(pool: Pool, root: Browser) -> None:
     assert "Nothing became due" in (await root.get("/console/margins")).words
     actor, of = await organization(pool), supplier("main")
-    values = {"network": "643-01", "messages": 1, "segments": 2, "price_currency": "EUR", "cost_currency": "EUR"}
+    values = {
+        "network": "643-01",
+        "route": "codes",
+        "messages": 1,
+        "segments": 2,
+        "price_currency": "EUR",
+        "cost_currency": "EUR",
+    }
     async with pool.acquire() as conn:
         one = Due(
             organization_id=actor.organization_id,
@@ -133,6 +144,22 @@ async def test_margins_by_supplier_and_as_a_file(pool: Pool, root: Browser) -> N
         await margins.record(conn, [one, one])
     page = await root.get("/console/margins?by=country")
     assert "MZ 2 4 €0.10 €0.06 €0.04 40.0 %" in page.words
+    assert "codes 2 4 €0.10 €0.06 €0.04" in (await root.get("/console/margins?by=route")).words
+    # A simulator is never mistaken for a supplier.
+    async with pool.acquire() as conn:
+        key = derive_key("a secret key of a test installation", "suppliers")
+        place = {"host": "127.0.0.1", "port": 2775, "system_id": "a"}
+        for name in ("main", "toy"):
+            toy = await suppliers.add(conn, key, name=name, kind="smpp", settings=place, secret="s")
+            due = msgspec.structs.replace(one, supplier_id=toy, cost=0)
+            await margins.record(conn, [due])
+        await conn.execute("UPDATE suppliers SET simulated = true WHERE id = $1", toy)
+    page = await root.get("/console/margins?by=supplier")
+    assert "toy simulator 1 2" in page.words, page.words
+    assert page.text.count('class="tag simulated"') == 1
+    file = await root.get("/console/margins?by=supplier&csv=1")
+    assert "toy" in [row["supplier"] for row in csv.DictReader(io.StringIO(file.text.removeprefix("\ufeff")))]
+    await pool.execute("DELETE FROM margin_deltas WHERE supplier_id <> $1", of.id)
     file = await root.get("/console/margins?by=country&csv=1")
     (row,) = csv.DictReader(io.StringIO(file.text.removeprefix("\ufeff")))
     assert (row["country"], row["messages"], float(row["margin"])) == ("MZ", "2", 0.04)

@@ -38,7 +38,7 @@ async def test_an_operator_is_added_changed_and_removed(pool: Pool, root: Browse
     wrong = await root.submit(page, f"/console/operators/{rui.user_id}/remove", typed="somebody else")
     assert wrong.status == 422
     page = await root.submit(page, f"/console/operators/{rui.user_id}/remove", typed="rui@example.com")
-    assert "is no operator any more" in page.words
+    assert "is no longer an operator" in page.words
     async with pool.acquire() as conn:
         assert [one.email for one in await accounts.list_all(conn)] == ["eva@example.com"]
         assert await conn.fetchval("SELECT count(*) FROM operator_sessions") == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 
-from heliograph.accounts import organizations, quota
+from heliograph.accounts import organizations, plans, quota
 from heliograph.base.actor import Who
 from heliograph.base.database.pool import Pool
 from heliograph.overview.installation import notes
@@ -44,9 +44,32 @@ async def test_an_organization_is_created_whole(pool: Pool, root: Browser, other
     assert "Organization created" in page.words
 
 
+async def test_it_begins_on_a_plan_whose_periods_bring_its_quota(pool: Pool, root: Browser) -> None:
+    page = await root.get("/console/organizations/new")
+    typed = {"name": "Padaria Sol", "plan": "business", "quota": "50 000", "months": "3"}
+    page = await root.submit(page, "/console/organizations", **typed)
+    assert page.status == 200, page.words
+    async with pool.acquire() as conn:
+        one = await organizations.find(conn, reference="Padaria Sol")
+        assert (await quota.get(conn, one.id)).remaining == 50_000, "it is given once, with the period"
+        (row,) = await conn.fetch("SELECT * FROM organizations WHERE id = $1", one.id)
+        assert (row["plan"], row["allowance"], row["period_months"]) == ("business", 50_000, 3)
+        _, ends = plans.period(row["period_anchor"], 3, row["period_anchor"])
+    assert row["period_end"] == ends
+    page = await root.get(f"/console/organizations/{one.id}")
+    assert "business" in page.words
+
+
 async def test_nothing_of_it_is_created_if_a_part_is_refused(pool: Pool, tenant: Tenant, root: Browser) -> None:
     page = await root.get("/console/organizations/new")
-    good = {"name": "Padaria", "country": "MZ", "quota": "10", "sender": "PADARIA", "email": "dono@example.com"}
+    good = {
+        "name": "Padaria",
+        "country": "MZ",
+        "plan": "small",
+        "quota": "10",
+        "sender": "PADARIA",
+        "email": "dono@example.com",
+    }
     for wrong in (
         {"name": "acme"},
         {"country": "XX"},
@@ -54,6 +77,8 @@ async def test_nothing_of_it_is_created_if_a_part_is_refused(pool: Pool, tenant:
         {"sender": "!"},
         {"email": "nowhere"},
         {"state": "closed"},
+        {"months": "121"},
+        {"plan": "p" * 101},
     ):
         answer = await root.submit(page, "/console/organizations", **(good | wrong))
         (field,) = wrong
@@ -81,7 +106,7 @@ async def test_organizations_are_found_and_leafed_through(pool: Pool, tenant: Te
     assert "Shop 07" in page.words
     assert "Shop 08" not in page.words
     # What stands for anything in a pattern stands for itself.
-    assert "No organization fits" in (await root.get("/console/organizations?search=%25")).words
+    assert "No organization matches" in (await root.get("/console/organizations?search=%25")).words
 
 
 async def test_the_list_says_how_messages_fare(pool: Pool, tenant: Tenant, root: Browser) -> None:
@@ -127,7 +152,7 @@ async def test_quota_is_given_once_for_a_form(pool: Pool, tenant: Tenant, root: 
     page = await root.get(here)
     wrong = await root.submit(page, f"{here}/quota", amount="-9000", reason="a mistake")
     assert wrong.status == 422
-    assert "Less is left" in wrong.words
+    assert "takes away more than is left" in wrong.words
     for amount, reason in (("x", "y"), ("5", "")):
         assert (await root.submit(page, f"{here}/quota", amount=amount, reason=reason)).status == 422
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
+import re
 from datetime import timedelta
 from functools import partial
 from uuid import UUID
@@ -68,12 +70,87 @@ async def test_the_report_of_a_week_and_its_file(pool: Pool, root: Browser) -> N
         ("from=yesterday", "Write a day"),
         ("from=2027-01-02&to=2027-01-01", "must not be before"),
         ("from=2026-01-01&to=2027-01-01", "at most 92 days"),
+        ("from=2026-01-01&to=2027-12-31&by=month", "or 400"),
         ("supplier=nobody", "no such supplier"),
         ("country=Mozambique", "Write a country"),
     ):
         wrong = await root.get(f"/console/receipts?{query}")
         assert wrong.status == 422, query
         assert said in wrong.words
+
+
+async def test_a_simulator_has_its_badge_wherever_receipts_name_it(pool: Pool, root: Browser) -> None:
+    main, toy = await added(pool), await added(pool, "toy")
+    await pool.execute("UPDATE suppliers SET simulated = true WHERE id = $1", toy)
+    async with pool.acquire() as conn:
+        for id in (main, toy):
+            await reconciliation.count(conn, [(id, "MZ", "accepted", 4), (id, "MZ", "undelivered", 3)], clock.now())
+    for id in (main, toy):
+        await receive(pool, id, f"lost-{id}")
+    counter = words.Words()
+    for id in (main, toy):
+        counter.add(id, Receipt(("1",), ReceiptState.UNKNOWN, "", "", b"", unknown_word="XYZZY"))
+        counter.add(id, Receipt(("1",), ReceiptState.FAILED, "", "", b"", error="011"))
+    async with pool.acquire() as conn:
+        await counter.store(conn)
+    # How messages ended, what is due back, and line by line.
+    for path, times in (("", 3), ("/unmatched", 1), ("/words", 2)):
+        page = await root.get(f"/console/receipts{path}")
+        assert page.text.count('class="tag simulated"') == times, path
+        assert "toy simulator" in page.words, path
+        assert "main simulator" not in page.words, path
+
+
+async def test_a_long_report_is_leafed_through(pool: Pool, root: Browser) -> None:
+    """The newest days first; who has most messages says how they ended, and the file has everything."""
+    names = [f"carrier-{number:02}" for number in range(22)]
+    async with pool.acquire() as conn:
+        for rank, name in enumerate(names, 1):
+            id = await added(pool, name)
+            for day in range(3):
+                events = [(id, "MZ", "accepted", rank), (id, "MZ", "delivered", rank)]
+                await reconciliation.count(conn, events, clock.now() - timedelta(days=day))
+    seen = []
+    page = await root.get("/console/receipts")
+    days = [f"{clock.now() - timedelta(days=day):%Y-%m-%d}" for day in range(3)]
+    assert "Of the suppliers with most messages" in page.words
+    assert "carrier-02 Delivered" in page.words
+    assert "carrier-01 Delivered" not in page.words
+    for _ in range(2):
+        seen += re.findall(rf"(carrier-\d\d) ({'|'.join(days)})", page.words)
+        links = re.findall(r'rel="next" href="([^"]*)"', page.text)
+        if links:
+            page = await root.get(html.unescape(links[0]))
+    assert not links
+    assert seen == [(name, day) for day in days for name in names]
+    assert "Newer" in page.words
+    file = await root.get("/console/receipts?csv=1")
+    assert len(list(csv.DictReader(io.StringIO(file.text.removeprefix("\ufeff"))))) == len(seen)
+
+
+async def test_what_a_supplier_charges_and_what_of_it_is_due_back(pool: Pool, root: Browser) -> None:
+    id, at = await added(pool), clock.now()
+    sums: reconciliation.Sums = {}
+    for what, currency, number, charged in (
+        ("accepted", "USD", 9, 900_000),
+        ("undelivered", "USD", 2, 200_000),
+        ("accepted", "EUR", 1, 30_000),
+        ("never", "EUR", 1, 30_000),
+        ("accepted", "", 1, 0),
+        ("expired", "", 1, 0),
+    ):
+        key = reconciliation.Counted(id, reconciliation.hour_of(at), "MZ", what, "643-04", currency)
+        reconciliation.add(sums, key, number, number, charged)
+    async with pool.acquire() as conn:
+        await reconciliation.append(conn, sums)
+    here = f"/console/receipts?from={at:%Y-%m-%d}&to={at:%Y-%m-%d}"
+    page = await root.get(here)
+    assert "main €0.03 US$0.90 €0.03 US$0.20 4 1" in page.words, page.words
+    page = await root.get(f"{here}&by=month,country")
+    assert f"main {at:%Y-%m} MZ 11 11 3" in page.words
+    (row,) = csv.DictReader(io.StringIO((await root.get(f"{here}&by=month&csv=1")).text.removeprefix("\ufeff")))
+    assert (row["charged"], row["due_back"]) == ("0.030000 EUR; 0.900000 USD", "0.030000 EUR; 0.200000 USD")
+    assert (row["owed"], row["owed_unpriced"]) == ("4", "1")
 
 
 async def test_a_receipt_that_matches_nothing_is_cured_tried_again_and_matched(pool: Pool, root: Browser) -> None:
@@ -95,7 +172,7 @@ async def test_a_receipt_that_matches_nothing_is_cured_tried_again_and_matched(p
     assert "1 receipt found its message." in page.words
     assert await status_of(pool, message) == "undelivered"
     page = await root.submit(page, f"{here}/{fingerprints['later']}/retry")
-    assert "Nothing fits yet." in page.words
+    assert "Nothing matches yet." in page.words
     await pool.execute("UPDATE attempts SET supplier_message_id = 'later' WHERE message_id = $1", late)
     page = await root.submit(await root.get(f"{here}?supplier=main"), f"{here}/retry")
     assert "1 receipt found its message." in page.words
@@ -149,7 +226,7 @@ async def test_words_are_given_their_meaning(pool: Pool, root: Browser, other_br
     assert "XYZZY main 1" in page.words
     assert (await root.submit(page, f"{here}/state", meaning="lost")).status == 422
     page = await root.submit(page, f"{here}/state", meaning="undelivered")
-    assert "counts from the next receipt on" in page.words
+    assert "applies from the next receipt on" in page.words
     assert "Every state is understood" in page.words
     page = await root.submit(page, f"{here}/error", meaning="absent subscriber")
     assert page.form(f"{here}/error")["meaning"] == "absent subscriber"

@@ -142,7 +142,7 @@ async def test_a_change_is_shown_saved_and_undone(pool: Pool, root: Browser, mai
     again = await root.submit(page, f"{path}/edit", do="again")
     assert 'value="new"' in again.text
     page = await root.submit(page, f"{path}/edit", do="save")
-    assert "Saved: workers follow" in page.words
+    assert "Saved: workers apply it" in page.words
     assert len((await stored(pool)).route.choices) == 2
     # By the notice's button, and by the history.
     entry = await pool.fetchval("SELECT id FROM audit_log WHERE action = 'route.changed'")
@@ -154,7 +154,7 @@ async def test_a_change_is_shown_saved_and_undone(pool: Pool, root: Browser, mai
     after = await stored(pool)
     assert (after.route, after.note) == (one.route, one.note)
     page = await root.get(undo)
-    assert "like that already" in page.words
+    assert "already like that" in page.words
     page = await root.submit(await root.get(f"{path}/edit"), f"{path}/edit")
     assert "Nothing was changed" in page.words
 
@@ -167,7 +167,7 @@ async def test_who_was_slower_looks_again(pool: Pool, root: Browser, main: UUID,
         await rules.set_state(conn, await rules.lock(conn, route="moz"), "paused")
     page = await root.submit(page, path, do="save")
     assert page.status == 422
-    assert "changed this route meanwhile" in page.words
+    assert "changed this route in the meantime" in page.words
     assert (await stored(pool)).note == ""
 
 
@@ -206,7 +206,7 @@ async def test_a_route_is_paused_resumed_removed_and_brought_back(
     async with pool.acquire() as conn, conn.transaction():
         await rules.remove(conn, await rules.lock(conn, route="moz"))
     page = await root.get(undo)
-    assert "supplier that it had then is removed" in page.words
+    assert "supplier that it had then has been removed" in page.words
 
 
 async def test_shares_now_stand_beside_those_configured(
@@ -253,6 +253,37 @@ async def test_shares_now_stand_beside_those_configured(
     async with pool.acquire() as conn:
         assert main in await sharing.avoided(conn)
     assert "main 0 % configured: 75 % avoided since" in (await root.get("/console/routes")).words
+
+
+async def test_a_simulator_has_its_badge_wherever_routes_name_it(
+    pool: Pool, root: Browser, tenant: Tenant, settings: Settings, main: UUID
+) -> None:
+    async with pool.acquire() as conn:
+        key = suppliers.seal_key(settings)
+        toy = await suppliers.add(conn, key, name="toy", kind="smpp", settings={}, secret="x", simulated=True)
+    await added(root, **at(main, 10), **at(toy, 20))
+    one = (await stored(pool)).route.id
+    explained = "/console/routes/explain?to=%2B258841234567"
+    page = await root.get(explained)
+    assert (page.status, "simulated" in page.text) == (200, False), page.words
+    for path, times in (
+        # Where no route decides, too.
+        ("/console/routes", 2),
+        ("/console/routes/matrix", 1),
+        (f"/console/routes/{one}", 1),
+        (f"/console/routes/{one}/edit", 1),
+    ):
+        page = await root.get(path)
+        assert page.text.count('class="tag simulated"') == times, path
+        assert "toy simulator" in page.words, path
+        assert "main simulator" not in page.words, path
+    # Where it is all that there is, it would be asked, and the page says what that means.
+    await pool.execute("UPDATE suppliers SET state = 'removed' WHERE id = $1", main)
+    await bound(pool, toy)
+    page = await root.get(explained)
+    assert page.text.count('class="tag simulated"') == 1
+    assert "toy simulator" in page.words
+    assert "Live messages go to a simulator" in page.words
 
 
 async def bound(pool: Pool, *ids: UUID) -> None:
@@ -353,12 +384,13 @@ async def test_a_preview_says_what_would_be_refused_and_looked_up(
     assert "Numbers of Mozambique would no longer be looked up." in (await root.get(f"{path}/pause")).words
 
 
-async def test_a_route_is_found_and_says_what_its_destination_earned(
+async def test_a_route_is_found_and_says_what_it_earned(
     pool: Pool, browser: Browser, tenant: Tenant, main: UUID, backup: UUID
 ) -> None:
     await signed_in(pool, browser, "operator")
     page = await added(browser, **at(main, 10))
     assert "Margin of the last" not in page.words
+    name = (await stored(pool)).route.name
     common: dict[str, Any] = {
         "organization_id": tenant.id,
         "at": clock.now(),
@@ -366,14 +398,20 @@ async def test_a_route_is_found_and_says_what_its_destination_earned(
         "messages": 2,
         "segments": 2,
     }
-    paid: dict[str, Any] = {"price": 90_000, "price_currency": "USD", "cost": 42_000, "cost_currency": "USD"}
+    paid: dict[str, Any] = {
+        "price": 90_000,
+        "price_currency": "USD",
+        "cost": 42_000,
+        "cost_currency": "USD",
+        "route": name,
+    }
     async with pool.acquire() as conn:
         await margins.record(
             conn,
             [
                 margins.Due(**common, **paid, supplier_id=main, country="MZ"),
-                margins.Due(**common, **paid | {"cost": 1}, supplier_id=backup, country="MZ"),
-                margins.Due(**common, **paid | {"cost": 2}, supplier_id=main, country="ZA"),
+                margins.Due(**common, **paid | {"route": ""}, supplier_id=backup, country="MZ"),
+                margins.Due(**common, **paid | {"route": "other"}, supplier_id=main, country="MZ"),
             ],
         )
     for asked in ("moz", str((await stored(pool)).route.id)):

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from heliograph.base.database.pool import Pool
+from heliograph.base.histogram import LENGTH
 from heliograph.base.process.settings import Settings
+from heliograph.http import answers as http
+from heliograph.sms import checks
 from heliograph.sms.circuits import sharing
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.management import forms
 from heliograph.sms.reports.words import Words, answer_codes
 from heliograph.sms.watched import pdus
+from heliograph.sms.watched.heard import Heard
 from heliograph.suppliers import kinds
-from heliograph.suppliers.contract import Outcome, Verdict
+from heliograph.suppliers.contract import Outcome, Verdict, Wire
+from heliograph.suppliers.http.kind import Message, Request
+from heliograph.suppliers.http.watching import Tap as HttpTap
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.watching import Tap
 from heliograph.traffic import reconciliation
@@ -23,6 +33,8 @@ from tests.rules.factories import SUM_DAYS
 
 from .conftest import Browser
 
+#: A series of a chart, as the script reads it.
+TONE = re.compile(r'"tone":\s*"(\w+)"')
 SMPP = {"host": "127.0.0.1", "port": 2775, "system_id": "esme", "tls": False}
 
 
@@ -52,10 +64,10 @@ async def test_the_difference_is_shown_before_it_is_saved(pool: Pool, root: Brow
     assert "xyzzy-plugh" not in page.text
     typed = {"option.window": "25", "option.final_states": "ACCEPTD=delivered\r\nLOST=failed", "weight": "3"}
     page = await root.submit(page, path, **typed)
-    assert "3 settings become different" in page.words
+    assert "3 settings change" in page.words
     assert (await row(pool, id)).settings == SMPP, "nothing is saved yet"
     page = await root.submit(page, path, do="save")
-    assert "Saved: workers follow" in page.words
+    assert "Saved: workers apply it" in page.words
     after = await row(pool, id)
     assert after.settings == SMPP | {"window": 25, "final_states": {"ACCEPTD": "delivered", "LOST": "failed"}}
     assert (after.weight, after.priority) == (3, 10)
@@ -101,7 +113,7 @@ async def test_a_refused_change_names_its_fields_and_keeps_what_was_typed(
         await suppliers.set_state(conn, supplier=str(id), state="paused")
     wrong = await root.submit(page, path, do="save")
     assert wrong.status == 422
-    assert "changed this supplier meanwhile" in wrong.words
+    assert "changed this supplier in the meantime" in wrong.words
     assert 'value="30"' in wrong.text
 
 
@@ -135,11 +147,11 @@ async def test_a_supplier_is_paused_drained_resumed_and_removed(pool: Pool, root
     assert "not connected" in page.words
     path = f"/console/suppliers/{id}"
     page = await root.submit(await root.get(f"{path}/pause"), f"{path}/drain")
-    assert "It drains" in page.words
+    assert "It is draining" in page.words
     page = await root.submit(await root.get(f"{path}/pause"), f"{path}/pause")
     assert "It is paused" in page.words
     page = await root.submit(page, f"{path}/resume")
-    assert "It carries again" in page.words
+    assert "It carries messages again" in page.words
     states = [after for action, _, after in await told(pool, id) if action == "supplier.state_changed"]
     assert states == ['{"state":"draining"}', '{"state":"paused"}', '{"state":"active"}']
     form = await root.get(f"{path}/remove")
@@ -183,7 +195,15 @@ async def test_a_simulator_is_never_mistaken_for_a_supplier(pool: Pool, root: Br
         page = await root.get(path)
         assert "Live messages go to a simulator" in page.words, path
         assert "tag simulated" in page.text, path
-    await add(pool, settings, "real")
+    # What it took and reported has a colour of its own in its charts.
+    real = await add(pool, settings, "real")
+    async with pool.acquire() as conn:
+        at = await conn.fetchval("SELECT now()")
+        told_by = [(one, "MZ", what, 5) for one in (id, real) for what in ("accepted", "delivered", "failed")]
+        await reconciliation.count(conn, told_by, at)
+    for one, colours in ((id, {"way", "bad", "warn", "calm"}), (real, {"good", "bad", "warn", "calm"})):
+        page = await root.get(f"/console/suppliers/{one}")
+        assert set(TONE.findall(page.text.partition("time-to-receipt")[0])) == colours, one
     for path in ("/console/now", "/console/suppliers", f"/console/suppliers/{id}"):
         page = await root.get(path)
         assert "Live messages go to a simulator" not in page.words, path
@@ -237,12 +257,109 @@ async def test_how_it_goes_is_told_from_what_is_kept(pool: Pool, root: Browser, 
         assert await sharing.avoided(conn) == {}
 
 
+async def test_the_list_says_what_is_found_of_each_and_what_to_do(
+    pool: Pool, root: Browser, settings: Settings
+) -> None:
+    id = await add(pool, settings, settings=SMPP | {"submits_per_second": 40})
+    lost = await add(pool, settings, "lost")
+    heard = Heard()
+    heard.note(id)
+    heard.note(UUID(int=1))  # the account of test keys
+    async with pool.acquire() as conn:
+        await conn.execute(
+            "INSERT INTO supplier_sessions (supplier_id, slot, worker_id, lease_until, bound, bound_at, in_flight,"
+            " rate) VALUES ($1, 0, $1, now() + interval '1 hour', true, now(), 4, 30)",
+            id,
+        )
+        await heard.store(conn)
+        await conn.execute("UPDATE supplier_health SET receipt_at = now() - interval '5 minutes'")
+        # What is noted late changes nothing, and nothing new is nothing to store.
+        await heard.store(conn)
+        looked = await checks.look(conn, settings)
+    wrong = [one for one in looked if one.check == "supplier lost"]
+    assert [one.state for one in wrong] == ["failed"]
+    page = await root.get("/console/suppliers")
+    rows = {name: row for row in page.text.split("<tr>") for name in ("main", "lost") if f">{name}</strong>" in row}
+    assert wrong[0].detail in rows["lost"]
+    assert f"What to do:</strong> {wrong[0].remedy}" in rows["lost"]
+    assert "What to do" not in rows["main"]
+    assert ">40 %<" in rows["main"], rows["main"]
+    assert '30 of 40 a second<span class="sub">75 %<' in rows["main"]
+    assert "0.0 a second" in rows["lost"]
+    assert "5 min" in rows["main"]
+    assert "5 min" not in rows["lost"]
+    assert "Last receipt" in (await root.get(f"/console/suppliers/{lost}")).words
+    assert await pool.fetchval("SELECT count(*) FROM supplier_health") == 1
+
+
+async def test_its_window_and_its_answers_are_drawn(pool: Pool, root: Browser, settings: Settings) -> None:
+    id = await add(pool, settings)
+    answers = [0] * LENGTH
+    answers[9] = 10  # from 512 to 1024 ms
+    for _ in range(2):
+        await pool.execute(
+            "INSERT INTO supplier_hours VALUES ($1, date_trunc('hour', now(), 'UTC'), 30, 120, $2)"
+            " ON CONFLICT DO NOTHING",
+            id,
+            answers,
+        )
+    page = await root.get(f"/console/suppliers/{id}")
+    assert "How much of its window was in use." in page.words
+    assert "How long answers took." in page.words
+    for chart, said in (("window", ",25"), ("time-to-answer", ",0.768,")):
+        assert said in (await root.get(f"/console/suppliers/{id}?csv={chart}")).text, chart
+
+
+async def held(pool: Pool, id: UUID, wire: Callable[[datetime], Wire]) -> None:
+    """Two sessions of a worker, one of them bound and seen."""
+    seen = wire(await pool.fetchval("SELECT now()"))
+    await pool.execute(
+        "INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, 'w1', now(), now())", UUID(int=7)
+    )
+    await pool.execute(
+        "INSERT INTO supplier_sessions (supplier_id, slot, worker_id, lease_until, bound, bound_at, detail, wire)"
+        " SELECT $1, slot, $2, now() + interval '1 hour', slot = 0, CASE slot WHEN 0 THEN now() END,"
+        "        '\"no answer in time\"', CASE slot WHEN 0 THEN $3 ELSE '' END FROM generate_series(0, 1) AS slot",
+        id,
+        UUID(int=7),
+        msgspec.json.encode(seen).decode(),
+    )
+
+
+async def test_each_session_is_listed_with_its_last_pdus(pool: Pool, root: Browser, settings: Settings) -> None:
+    id = await add(pool, settings, sessions=2)
+    await held(pool, id, lambda at: Wire(3, "submit_sm", at, "enquire_link", at))
+    page = await root.get(f"/console/suppliers/{id}")
+    table = page.text.partition("Last PDU received</th>")[2].partition("</table>")[0]
+    first, second = table.split("<tr>")[1:]
+    for said in ("w1", "submit_sm", "enquire_link", ">3<"):
+        assert said in first, said
+    assert "not connected" not in first
+    for said in ("w1", "not connected", "no answer in time", ">–<"):
+        assert said in second, said
+
+
+async def test_an_account_over_http_has_its_last_request_and_answer(
+    pool: Pool, root: Browser, settings: Settings
+) -> None:
+    web = await add(pool, settings, "web", kind="twilio", settings={}, sessions=2)
+    await held(pool, web, lambda at: Wire(3, "POST", at, "429", at))
+    page = await root.get(f"/console/suppliers/{web}")
+    assert "Last PDU" not in page.words
+    table = page.text.partition("Last answer</th>")[2].partition("</table>")[0]
+    first, second = table.split("<tr>")[1:]
+    for said in ("w1", "POST", "429", ">3<"):
+        assert said in first, said
+    assert "429" not in second
+    assert "Último pedido" in (await root.get(f"/console/suppliers/{web}", accept_language="pt")).words
+
+
 async def test_its_pdus_are_watched_for_minutes_and_shown_masked(pool: Pool, root: Browser, settings: Settings) -> None:
     id = await add(pool, settings)
     page = await root.get(f"/console/suppliers/{id}")
     assert "Last PDUs" not in page.words
     page = await root.submit(page, f"/console/suppliers/{id}/watch")
-    assert "Nothing was sent or received yet." in page.words
+    assert "Nothing has been sent or received yet." in page.words
     assert 'data-live="1000"' in page.text
     assert (await told(pool, id))[-1] == ("supplier.watched", "operator", '{"seconds":120}')
     tap = Tap()
@@ -255,8 +372,26 @@ async def test_its_pdus_are_watched_for_minutes_and_shown_masked(pool: Pool, roo
     assert "destination_addr=…4567" in page.words
     assert "258841234567" not in page.text
     assert page.words.index("188b2c") < page.words.index("…4567"), "newest first"
+    assert len(re.findall(r"<td><time [^>]+>[^<]+ \d\d:\d\d:\d\d\.\d{3}</time>", page.text)) == 2
     wrong = await root.submit(page, f"/console/suppliers/{id}/watch", minutes="99")
     assert (wrong.status, "minutes must be 1 to 15" in wrong.words) == (400, True)
-    # Over HTTP there are none.
+
+
+async def test_its_requests_are_watched_over_http(pool: Pool, root: Browser, settings: Settings) -> None:
     web = await add(pool, settings, "web", kind="twilio", settings={})
-    assert "Watch its PDUs" not in (await root.get(f"/console/suppliers/{web}")).words
+    page = await root.get(f"/console/suppliers/{web}")
+    assert ("Watch its PDUs" in page.words, "Watch its requests" in page.words) == (False, True)
+    page = await root.submit(page, f"/console/suppliers/{web}/watch")
+    assert "Last requests" in page.words
+    tap = HttpTap(["xyzzy-plugh"])
+    message = Message("258841234567", "ACME", "Hello", "gsm7", "1", "")
+    heard: list[Any] = []
+    asked = Request("https://api.example.net/send?to=%2B258841234567&text=Hello&key=xyzzy-plugh", b"body")
+    tap.asked(asked, [message], heard.append)(http.Answer(429, b"{}", None, 0.25))
+    async with pool.acquire() as conn:
+        await pdus.keep(conn, [(web, one) for one in tap.take()])
+    page = await root.get(f"/console/suppliers/{web}")
+    for said in ("POST 1 429 milliseconds=250 octets=2", "/send?to=…4567&text=(5)&key=(11) octets=4"):
+        assert said in page.words, said
+    for hidden in ("841234567", "Hello", "xyzzy"):
+        assert hidden not in page.text, hidden

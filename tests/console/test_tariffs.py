@@ -41,6 +41,12 @@ async def listed(pool: Pool, kind: Any) -> list[tuple[str, int]]:
         return [(one.name, one.rates) for one in await tariffs.list_tariffs(conn, kind)]
 
 
+async def test_a_field_beside_a_file_is_read_as_those_of_other_forms(root: Browser) -> None:
+    page = await sent(root, CARD, name="stand\0ard")
+    assert page.status == 400
+    assert "NUL" in page.words
+
+
 async def test_differences_are_shown_before_a_card_is_imported(pool: Pool, root: Browser, settings: Settings) -> None:
     main = str(await add(pool, settings, "main"))
     page = await sent(root, CARD, target=main)
@@ -101,7 +107,7 @@ async def test_a_price_list_is_assigned(pool: Pool, root: Browser, tenant: Tenan
     lists = "SELECT t.name FROM organizations o LEFT JOIN tariffs t ON t.id = o.price_list_id WHERE o.id = $1"
     assert await pool.fetchval(lists, tenant.id) == "standard"
     page = await root.submit(page, path, organization=str(tenant.id), **{"for": "none"})
-    assert "no price list of its own any more" in page.words
+    assert "no longer has a price list of its own" in page.words
     assert await pool.fetchval(lists, tenant.id) is None
     page = await root.submit(page, path, **{"for": "all"})
     assert "all organizations without one of their own" in page.words

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 from datetime import timedelta
+from types import ModuleType
+
+import pytest
 
 from heliograph import doctor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
-from heliograph.base.sentences import Sentence, joined, kept, packed, quoted, said, unpacked
+from heliograph.base.sentences import Sentence, decoded, encoded, joined, kept, packed, quoted, said, unpacked
+from heliograph.console.messages import telling
 from heliograph.pages.languages import catalogue, speech
 from heliograph.queue import holds
 from heliograph.queue.holds import Selection
 from heliograph.routes.lookup import Choice, Route
+from heliograph.sending import timeline as sending_timeline
+from heliograph.sending.attempts import LOST
+from heliograph.sms import timeline as sms_timeline
 from heliograph.sms.dispatch import suppliers
+from heliograph.sms.dispatch.uncertain import SHOWN
+from heliograph.sms.management.drafts import Trial
+from heliograph.sms.management.following import Followed
 from heliograph.suppliers.contract import Outcome, Verdict
+from heliograph.suppliers.probing import Step
+from heliograph.webhooks import timeline as webhooks_timeline
+from heliograph.whatsapp import timeline as whatsapp_timeline
 from heliograph.whatsapp.dispatch.holds import hold_account
 from heliograph.whatsapp.mirror import accounts, apps
 from tests.api.conftest import Tenant
@@ -91,7 +106,11 @@ async def test_no_page_of_findings_is_half_english(
         await hold_account(conn, tenant.id, account.id, seconds=600, reason="payment problem")
     pages = {
         path: (await root.get(path, Cookie="hg-language=pt")).words
-        for path in ("/console/now", "/console/health", "/console/notices", "/console/whatsapp")
+        for path in (
+            *("/console/now", "/console/health", "/console/notices", "/console/whatsapp", "/console/suppliers"),
+            *("/console/guard", "/console/queue", "/console/routes", "/console/receipts", "/console/inbound"),
+            *("/console/settings", "/console/approvals", "/console/lookups", "/console/suppliers/new"),
+        )
     }
     assert [(path, text) for path, words in pages.items() for text in is_told_in_english(words)] == []
     async with pool.acquire() as conn:
@@ -140,3 +159,99 @@ def test_a_sentence_is_stored_with_its_values() -> None:
         again = unpacked(packed(one))
         assert (again, again.english, speech("pt").told(again)) == (one, one.english, speech("pt").told(one))
     assert unpacked("") == ""
+
+
+def named_in(module: ModuleType) -> tuple[set[str], set[str]]:
+    """(steps, names of details) that a timeline's code writes."""
+    steps: set[str] = set()
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Entry":
+            steps |= {one.value for one in ast.walk(node.args[1]) if isinstance(one, ast.Constant)}
+        elif isinstance(node, ast.Dict):
+            names |= {key.value for key in node.keys if isinstance(key, ast.Constant)}
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            names |= {one.value for one in [node.slice] if isinstance(one, ast.Constant)}
+        elif isinstance(node, ast.comprehension) and isinstance(node.iter, ast.Tuple):
+            names |= {one.value for one in node.iter.elts if isinstance(one, ast.Constant)}
+    return steps, names
+
+
+@pytest.mark.parametrize("module", [sending_timeline, sms_timeline, whatsapp_timeline, webhooks_timeline])
+def test_every_step_of_a_message_has_a_name_in_every_language(module: ModuleType) -> None:
+    steps, names = named_in(module)
+    assert steps
+    assert steps - set(telling.STEPS) == set()
+    assert names - set(telling.DETAILS) == set()
+
+
+async def test_what_happened_to_a_message_is_told_in_the_readers_language(
+    pool: Pool, tenant: Tenant, root: Browser
+) -> None:
+    main = supplier("main", id=uuid7())
+    bench = Bench(pool, main)
+    bench.connectors[main.id].script = lambda _: Outcome(Verdict.BUSY, code="0x58", detail="no room in the window")
+    id = await message(pool, tenant.actor)
+    await bench.round(2)
+    page = await root.get(f"/console/messages/{id}", Cookie="hg-language=pt")
+    for told in ("aceite", "tentativa 1", "resposta", "estado Ocupado", "sem lugar na janela", "Na fila", "tipo SMS"):
+        assert told in page.words, told
+    for english in ("attempt", "supplier", "state", "due_at", "no room"):
+        assert f" {english} " not in page.words.partition("O que aconteceu")[2].partition("O seu registo")[0], english
+    assert "state Busy" in (await root.get(f"/console/messages/{id}")).words
+    # What the engine found out by itself, too.
+    for detail in (LOST, SHOWN):
+        await pool.execute("UPDATE attempts SET detail = $1", detail)
+        page = await root.get(f"/console/messages/{id}", Cookie="hg-language=pt")
+        assert (speech("pt").told(kept(detail)) in page.words, detail in page.words) == (True, False)
+    # With values in it, which are stored with the text, and with the supplier's own words behind ours.
+    for detail, told in (
+        ("segment 2 of 3: no answer in time", "segmento 2 de 3: sem resposta a tempo"),
+        ("segment 2 of 3: no room in the window: Wait: a", "segmento 2 de 3: sem lugar na janela: Wait: a"),
+        ("only 1 of 3 segments were sent", "só foram enviados 1 de 3 segmentos"),
+        ("Their words: no answer", "Their words: no answer"),
+    ):
+        await pool.execute("UPDATE attempts SET detail = $1", detail)
+        assert told in (await root.get(f"/console/messages/{id}", Cookie="hg-language=pt")).words, detail
+        assert detail in (await root.get(f"/console/messages/{id}")).words, detail
+
+
+def test_every_answer_that_is_read_back_has_its_twin() -> None:
+    assert set(telling.ANSWERS) - set(catalogue("pt")) == set()
+
+
+async def test_what_a_session_ended_with_is_told_wherever_it_stands(
+    pool: Pool, tenant: Tenant, root: Browser, settings: Settings
+) -> None:
+    key = suppliers.seal_key(settings)
+    options = {"host": "127.0.0.1", "port": 1, "system_id": "acme"}
+    error = said("cannot connect: %(why)s", why="[Errno 111]")
+    async with pool.acquire() as conn:
+        made = await suppliers.add(conn, key, name="main", kind="smpp", settings=options, secret="x")
+    worker = uuid7()
+    await pool.execute("INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, 'w', now(), now())", worker)
+    await pool.execute(
+        "INSERT INTO supplier_sessions (supplier_id, slot, worker_id, lease_until, detail)"
+        " VALUES ($1, 0, $2, now() + interval '1 hour', $3)",
+        made,
+        worker,
+        packed(error),
+    )
+    for path in ("/console/suppliers", f"/console/suppliers/{made}", "/console/now", "/console/health"):
+        page = await root.get(path, Cookie="hg-language=pt")
+        assert "não é possível ligar: [Errno 111]" in page.words, path
+        assert "cannot connect" not in page.words, path
+        assert "cannot connect: [Errno 111]" in (await root.get(path)).words, path
+
+
+def test_the_steps_of_a_test_of_a_connection_keep_their_sentences() -> None:
+    steps = [
+        Step("connect", False, 0.1, said("no answer within %(seconds)s s", seconds="5")),
+        Step("tls", True, 0, quoted("TLSv1.3")),
+    ]
+    again = decoded(encoded(steps), list[Step])
+    assert again == steps
+    assert [speech("pt").told(one.said) for one in again] == ["sem resposta em 5 s", "TLSv1.3"]
+    followed = Trial("…4567", clock.EPOCH, Followed(phase="done", detail=said("no session in time"), note="unreached"))
+    assert speech("pt").told(decoded(encoded(followed), Trial).followed.detail) == "sem sessão a tempo"
+    assert decoded(encoded(followed), Trial) == followed

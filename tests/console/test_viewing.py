@@ -41,7 +41,7 @@ async def test_the_dashboard_is_seen_and_nothing_of_it_changed(
     id = await sent(api, tenant)
     await viewing(browser, tenant)
     page = await browser.get("/")
-    assert f"You view as Acme, as an operator: nothing can be changed. Why: {WHY}" in page.words
+    assert f"You are viewing as Acme, as an operator: nothing can be changed. Why: {WHY}" in page.words
     token = page.form("/logout")["_token"]
     page = await browser.get(f"/messages/{id}")
     assert page.status == 200
@@ -56,7 +56,7 @@ async def test_the_dashboard_is_seen_and_nothing_of_it_changed(
             # By its role, or because nothing is changed by who views.
             assert (await browser.post(path, {"_token": token})).status == 403, path
     refused = await browser.post("/account", {"_token": token, "name": "Somebody"})
-    assert "You view as this organization: nothing can be changed." in refused.words
+    assert "You are viewing as this organization: nothing can be changed." in refused.words
     assert await pool.fetchval("SELECT count(*) FROM audit_log") == before
     # The organization reads who looked, and why; so does the installation.
     assert WHY in (await browser.get("/audit")).words

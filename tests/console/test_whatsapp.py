@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import AsyncIterator
 from uuid import UUID
@@ -14,14 +15,15 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.pages import languages, words
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
-from heliograph.suppliers.whatsapp_cloud.callbacks.items import MessageItem
+from heliograph.suppliers.whatsapp_cloud.callbacks.items import AccountItem, MessageItem
 from heliograph.whatsapp.callbacks import dead_letters
 from heliograph.whatsapp.callbacks.dead_letters import DeadLetter
 from heliograph.whatsapp.callbacks.inbox import Inbox
 from heliograph.whatsapp.dispatch import holds
 from heliograph.whatsapp.mirror import apps
 from heliograph.whatsapp.money import rates
-from tests.api.conftest import SECRET_KEY, Tenant
+from tests.api.conftest import SECRET_KEY, Tenant, make_tenant
+from tests.rules import whatsapp_factories
 
 from .conftest import Browser, Page, signed_in
 
@@ -55,8 +57,8 @@ async def test_each_value_is_tried_before_anything_is_kept(
     here = "/console/whatsapp/new"
     page = await root.get(here)
     for changed, said in (
-        ({"app_id": "x"}, "digits alone"),
-        ({"waba_id": ""}, "digits alone"),
+        ({"app_id": "x"}, "digits only"),
+        ({"waba_id": ""}, "digits only"),
         ({"token": " "}, "Paste the token."),
         ({"organization": "Nobody"}, "There is no organization"),
         ({"app_secret": ""}, "required for a new app"),
@@ -150,7 +152,7 @@ async def test_an_account_is_paused_held_released_and_read_anew(
     assert "The hold is over" in page.words
     assert "held: policy" not in page.words
     page = await root.submit(page, f"{here}/sync")
-    assert "It is read anew." in page.words
+    assert "It has been read again." in page.words
     template = await pool.fetchval("SELECT id FROM whatsapp_templates ORDER BY id LIMIT 1")
     at = f"/console/whatsapp/templates/{of}/{template}"
     page = await root.post(at, page.form(at) | {"do": "disable"})
@@ -179,9 +181,9 @@ async def test_an_account_is_removed_once_its_id_was_typed(
     page = await connected(root, graph)
     here = f"{page.path}/remove"
     asked = await root.get(here)
-    assert "by its 1 number any more" in asked.words
+    assert "its 1 number can no longer send" in asked.words
     wrong = await root.submit(asked, here, typed="yes")
-    assert (wrong.status, "not what has to be typed" in wrong.words) == (422, True)
+    assert (wrong.status, "not the text that has to be typed" in wrong.words) == (422, True)
     assert await pool.fetchval("SELECT state FROM whatsapp_accounts") == "active"
     done = await root.submit(wrong, here, typed=graph.options.waba)
     assert (done.path, "is removed." in done.words) == ("/console/whatsapp", True)
@@ -248,6 +250,20 @@ async def test_items_that_could_not_be_applied_show_nobodys_words(pool: Pool, ro
         assert said in page.words, said
     for hidden in ("4711", "258841234567", "Ana", "HBgMMjU4"):
         assert hidden not in page.text, hidden
+    (one, two) = [row["id"] for row in await pool.fetch("SELECT id FROM whatsapp_dead_letters ORDER BY id")]
+    single = await root.get(f"{here}/{one}")
+    for said in (
+        "no such account",
+        '"phone_number_id": "901"',
+        '"sender": "…4567"',
+        '"text": "[15]"',
+        '"type": "text"',
+    ):
+        assert said in html.unescape(single.text), said
+    for hidden in ("4711", "258841234567", "Ana", "HBgMMjU4"):
+        assert hidden not in single.text, hidden
+    single = await root.get(f"{here}/{two}")
+    assert ("It is not JSON" in single.words, "4711" in single.text) == (True, False)
     page = await root.submit(page, f"{here}/retry")
     assert "0 of 2 are applied." in page.words
     (id, *_) = [row["id"] for row in await pool.fetch("SELECT id FROM whatsapp_dead_letters ORDER BY id")]
@@ -255,6 +271,27 @@ async def test_items_that_could_not_be_applied_show_nobodys_words(pool: Pool, ro
     assert "It is given up." in page.words
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_dead_letters") == 1
     assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'callback.dropped'") == 1
+
+
+async def test_one_item_is_tried_again_by_itself(pool: Pool, root: Browser) -> None:
+    here, app, waba = "/console/whatsapp/callbacks", await whatsapp_factories.make_app(pool), "900"
+    item = AccountItem(waba_id=waba, field="account_update", at=clock.now(), fingerprint="00", event="PARTNER_ADDED")
+    async with pool.acquire() as conn, conn.transaction():
+        letters = [DeadLetter(app, clock.now(), "unknown account", dead_letters.raw_of(item))] * 2
+        await dead_letters.store(conn, KEY, letters)
+    one, other = [row["id"] for row in await pool.fetch("SELECT id FROM whatsapp_dead_letters ORDER BY id")]
+    page = await root.get(f"{here}/{one}", Cookie="hg-language=pt")
+    assert "conta desconhecida" in page.words
+    page = await root.get(f"{here}/{one}")
+    page = await root.submit(page, f"{here}/{one}/retry")
+    assert ("It still cannot be applied." in page.words, page.path) == (True, f"{here}/{one}")
+    tenant = await make_tenant(pool)
+    await whatsapp_factories.account(pool, tenant.id, app)
+    await pool.execute("UPDATE whatsapp_accounts SET waba_id = $1", waba)
+    page = await root.submit(page, f"{here}/{one}/retry")
+    assert ("It is applied." in page.words, page.path) == (True, here)
+    assert [row["id"] for row in await pool.fetch("SELECT id FROM whatsapp_dead_letters")] == [other]
+    assert (await root.get(f"{here}/{one}")).status == 404
 
 
 async def send_file(root: Browser, text: bytes, do: str, *, as_file: bool = True) -> Page:

@@ -13,7 +13,9 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 from heliograph.sms.dispatch import routing, suppliers
-from heliograph.sms.management import drafts, following, trying
+from heliograph.sms.management import drafts, following, long_messages, trying
+from heliograph.sms.management.drafts import Trial
+from heliograph.sms.management.following import Followed, Heard
 
 from .conftest import Browser, Page
 
@@ -76,7 +78,7 @@ async def test_a_supplier_is_added_and_its_ids_are_mended(
     assert (await root.get("/console/suppliers")).words.count("Not finished") == 1
     assert (await root.get(path)).path == f"{path}/message"
     page = await root.submit(page, f"{path}/cure")
-    assert "It is set" in page.words
+    assert "Saved: answer and receipt" in page.words
     assert "names the same id" in page.words
     async with pool.acquire() as conn:
         assert [one.name for one in await routing.load(conn)] == ["toy"], "a draft carries nothing"
@@ -104,6 +106,123 @@ async def test_a_supplier_is_added_and_its_ids_are_mended(
     assert {"supplier.tested", "supplier.added", "supplier.state_changed"} <= set(actions)
 
 
+async def test_a_long_message_is_followed_to_the_receipts_of_all_parts_and_joined_in_another_way(
+    pool: Pool, root: Browser, smsc: Smsc
+) -> None:
+    smsc.configure(resp_base="dec")
+    path, page = await begun(root, smsc)
+    page = await root.get(f"{path}/long")
+    assert page.status == 200, page.words
+    wrong = await root.submit(page, f"{path}/long", to="nobody")
+    assert wrong.status == 422
+    page = await root.submit(wrong, f"{path}/long", to="+258 84 123 4567", sender="ACME")
+    assert page.path == f"{path}/long", page.words
+    page = await until(root, f"{path}/long", "Each of its 3 parts has a receipt.")
+    assert page.words.count("names the same id") == 3
+    assert "parts=" not in page.text
+    assert "+258841234567" not in page.text
+    # What it showed is no short message's, and whoever comes back goes on here.
+    assert "names the same id" not in (await root.get(f"{path}/message")).words
+    assert (await root.get(path)).path == f"{path}/long"
+    page = await root.submit(page, f"{path}/long/arrived", arrived="joined")
+    assert "Its parts are joined, by udh8." in page.words
+    page = await root.submit(page, f"{path}/long/arrived", arrived="apart")
+    assert "not joined by udh8" in page.words
+    page = await root.submit(page, f"{path}/long/joining")
+    assert "Send the message again" in page.words
+    assert "What it showed" not in page.words, "it went by another setting"
+    async with pool.acquire() as conn:
+        (draft,) = await drafts.list_all(conn)
+    assert draft.settings["long_messages"] == "sar"
+
+
+async def test_the_receipts_that_come_decide_once_the_button_is_pressed(pool: Pool, root: Browser, smsc: Smsc) -> None:
+    path, _ = await begun(root, smsc)
+    id = UUID(path.rpartition("/")[2])
+    heard = (Heard(("c",), "delivered", "", True),)
+    found = Followed(phase="done", verdict="accepted", ids=("a", "b", "c"), parts=3, receipts=heard)
+    async with pool.acquire() as conn:
+        at = await drafts.ends(conn, 60.0)
+        await drafts.keep_trial(conn, id, Trial("…4567", at, found, True))
+    page = await root.get(f"{path}/long")
+    assert "Only the last of its 3 parts has a receipt." in page.words
+    page = await root.submit(page, f"{path}/long/parts")
+    assert "the receipts that come decide" in page.words
+    assert "parts=" not in page.text
+    async with pool.acquire() as conn:
+        assert (await drafts.get(conn, id)).place["parts"] == "last"
+    page = await root.submit(await root.get(f"{path}/place"), f"{path}/place", priority="10")
+    async with pool.acquire() as conn:
+        (made,) = await routing.load(conn)
+    assert made.parts == "last"
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "seen", "parts"),
+    [
+        ({}, {}, "each", ""),
+        ({"parts": "first"}, {}, "first", "first"),
+        ({"parts": "last"}, {}, "last", "last"),
+        ({"parts": "summary"}, {}, "summary", ""),
+        ({}, {"long_messages": "sar"}, "each", ""),
+        ({"constant_id": "7"}, {}, "same", "any"),
+        ({"receipt_mix": {"UNDELIV": 1.0}}, {}, "failed", ""),
+        ({"parts": "last"}, {"long_messages": "payload"}, "whole", ""),
+        ({"receipts": False}, {}, "", ""),
+    ],
+)
+async def test_what_receipts_of_parts_show(smsc: Smsc, options: Any, settings: Any, seen: str, parts: str) -> None:
+    smsc.configure(resp_base="dec", **options)
+    account = following.Account(
+        UUID(int=1),
+        {"host": "127.0.0.1", "port": smsc.port, "system_id": "acme", "tls": False} | settings,
+        PASSWORD,
+        "",
+    )
+    said: list[Followed] = []
+
+    async def told(one: Followed) -> None:
+        said.append(one)
+
+    message = following.submission("+258841234567", long_messages.TEXT, "ACME")
+    # Those that come are all there is; where none comes, that is so after any time.
+    wait = 60.0 if options.get("receipts", True) else 0.2
+    rest = 0.2 if seen in ("first", "last") else 60.0
+    found = await following.follow("smpp", account, message, told, wait=wait, rest=rest)
+    reported = long_messages.reported(found, "all")
+    assert (reported.seen, reported.parts) == (seen, parts)
+    assert not any(long_messages.reported(one, "all").seen for one in said), "nothing is said before it has ended"
+
+
+@pytest.mark.parametrize(
+    ("parts", "named", "seen", "wanted"),
+    [
+        ("any", ("a", "b", "c"), "each", "all"),
+        ("all", ("b",), "some", "any"),
+        ("any", ("b",), "some", ""),
+        ("first", ("a",), "first", ""),
+        ("all", ("x",), "", ""),
+    ],
+)
+def test_the_setting_of_parts_that_fits(parts: str, named: tuple[str, ...], seen: str, wanted: str) -> None:
+    heard = tuple(Heard((one,), "delivered") for one in named)
+    found = Followed(phase="done", verdict="accepted", ids=("a", "b", "c"), parts=3, receipts=heard)
+    reported = long_messages.reported(found, parts)
+    assert (reported.seen, reported.parts) == (seen, wanted)
+
+
+def test_each_way_of_joining_is_tried_in_turn() -> None:
+    settings: dict[str, Any] = {}
+    tried = []
+    for _ in range(4):
+        tried.append(long_messages.joining("smpp", settings, "apart"))
+        settings = {"long_messages": tried[-1]}
+    assert tried == ["sar", "udh16", "payload", "udh8"]
+    assert long_messages.joining("smpp", {}, "joined") == ""
+    assert long_messages.joining("twilio", {}, "apart") == ""
+    assert len(long_messages.TEXT) == 459
+
+
 async def test_a_supplier_that_carries_is_tested_and_its_ids_are_mended(
     pool: Pool, root: Browser, settings: Settings, smsc: Smsc
 ) -> None:
@@ -125,7 +244,7 @@ async def test_a_supplier_that_carries_is_tested_and_its_ids_are_mended(
     page = await until(root, f"{here}/test", "waits for the receipt")
     assert "+258841234567" not in page.text
     wrong = await root.submit(page, f"{here}/test", to="+258841234567", session="more")
-    assert (wrong.status, "is still followed" in wrong.words) == (422, True)
+    assert (wrong.status, "is still being followed" in wrong.words) == (422, True)
     # Its receipt comes to a worker, and matches nothing there.
     (answered,) = (await _tested(pool, id)).ids
     await pool.execute(
@@ -138,7 +257,7 @@ async def test_a_supplier_that_carries_is_tested_and_its_ids_are_mended(
     page = await until(root, f"{here}/test", "the same number, written in another base")
     assert "names another id" in page.words
     page = await root.submit(page, f"{here}/cure")
-    assert "It is set" in page.words
+    assert "Saved: answer and receipt" in page.words
     assert "names the same id" in page.words
     async with pool.acquire() as conn:
         (made,) = await routing.load(conn)
@@ -148,11 +267,88 @@ async def test_a_supplier_that_carries_is_tested_and_its_ids_are_mended(
     await until(root, "/console/audit?action=supplier.tested", "Supplier tested")
 
 
+async def test_a_long_message_goes_through_a_supplier_that_carries_and_what_it_shows_is_set(
+    pool: Pool, root: Browser, settings: Settings, smsc: Smsc
+) -> None:
+    options = {"host": "127.0.0.1", "port": smsc.port, "system_id": "acme", "tls": False}
+    async with pool.acquire() as conn:
+        key = suppliers.seal_key(settings)
+        id = await suppliers.add(conn, key, name="main", kind="smpp", settings=options, secret=PASSWORD)
+    here = f"/console/suppliers/{id}"
+    assert f"{here}/long" in (await root.get(f"{here}/test")).text
+    page = await root.get(f"{here}/long")
+    wrong = await root.submit(page, f"{here}/long", to="nobody")
+    assert (wrong.status, "country code" in wrong.words) == (422, True)
+    page = await root.submit(page, f"{here}/long", to="+258841234567")
+    assert page.path == f"{here}/long", page.words
+    page = await until(root, f"{here}/long", "waits for the receipt")
+    assert "+258841234567" not in page.text
+    # What it shows is no short message's, which has to wait for it all the same.
+    page = await root.get(f"{here}/test")
+    assert "waits for the receipt" not in page.words
+    assert (await root.submit(page, f"{here}/test", to="+258841234567")).status == 422
+    # The receipts of its parts come to a worker one after the other, and match nothing there.
+    ids = (await _tested(pool, id)).ids
+    assert len(ids) == 3
+    for number, one in enumerate(ids):
+        await pool.execute(
+            "INSERT INTO receipts (received_on, supplier_id, fingerprint, keys, state, error, recipient, sender,"
+            " received_at, next_try_at) VALUES (current_date, $1, $2, $3, 'delivered', '000', '258841234567', 'x',"
+            " now(), now() + interval '1 hour')",
+            id,
+            UUID(int=number),
+            [one],
+        )
+    page = await until(root, f"{here}/long", "Each of its 3 parts has a receipt.")
+    page = await root.submit(page, f"{here}/long/arrived", arrived="apart")
+    assert "not joined by udh8" in page.words
+    page = await root.submit(page, f"{here}/long/joining")
+    assert "Send the message again" in page.words
+    assert "What it showed" not in page.words, "it went by another setting"
+    async with pool.acquire() as conn:
+        (made,) = await routing.load(conn)
+        assert made.settings["long_messages"] == "sar"
+        # Nobody may set what nothing has shown.
+        assert not await trying.join(conn, key, supplier_id=id)
+        assert not await trying.decide(conn, key, supplier_id=id)
+        heard = (Heard(("c",), "delivered", "", True),)
+        found = Followed(phase="done", verdict="accepted", ids=("a", "b", "c"), parts=3, receipts=heard)
+        await trying.keep(conn, Trial("…4567", await drafts.ends(conn, 60.0), found, True), supplier_id=id)
+    page = await root.submit(await root.get(f"{here}/long"), f"{here}/long/parts")
+    assert "the receipts that come decide" in page.words
+    assert "parts=" not in page.text
+    async with pool.acquire() as conn:
+        (made,) = await routing.load(conn)
+    assert (made.parts, made.settings["long_messages"]) == ("last", "sar")
+    actions = [row["action"] for row in await pool.fetch("SELECT action FROM audit_log WHERE who = 'operator'")]
+    assert actions.count("supplier.changed") == 2
+    assert actions.count("supplier.tested") == 1
+
+
 async def _tested(pool: Pool, id: UUID) -> following.Followed:
     async with pool.acquire() as conn:
         one = await trying.last(conn, supplier_id=id)
     assert one is not None
     return one.followed
+
+
+async def test_a_simulator_that_is_added_is_one_and_stays_when_simulators_are_paused(
+    pool: Pool, root: Browser, settings: Settings, smsc: Smsc
+) -> None:
+    async with pool.acquire() as conn:
+        key = suppliers.seal_key(settings)
+        await suppliers.add(conn, key, name="toy", kind="smpp", settings={}, secret="x", simulated=True)
+    path, _ = await begun(root, smsc)
+    page = await root.get(f"{path}/place")
+    assert page.form(f"{path}/place")["simulated"] == "false"
+    wrong = await root.submit(page, f"{path}/place", simulated="true", priority="many")
+    assert (wrong.status, wrong.form(f"{path}/place")["simulated"]) == (422, "true"), wrong.words
+    page = await root.submit(wrong, f"{path}/place", priority="10", pause_simulators="yes")
+    assert "main is added" in page.words
+    assert "tag simulated" in page.text
+    async with pool.acquire() as conn:
+        found = {one.name: (one.simulated, one.state) for one in await routing.load(conn)}
+    assert found == {"toy": (True, "active"), "main": (True, "active")}
 
 
 async def test_what_cannot_be_reached_says_where_it_stops(root: Browser, smsc: Smsc) -> None:
@@ -165,7 +361,7 @@ async def test_what_cannot_be_reached_says_where_it_stops(root: Browser, smsc: S
     assert "ESME_RINVPASWD" not in page.words
     page = await root.submit(await root.get(f"{path}/connection"), f"{path}/connection", **{"option.tls": "true"})
     page = await root.submit(page, f"{path}/test")
-    assert "Agree on TLS" in page.words
+    assert "Negotiate TLS" in page.words
     assert "Sign in (bind)" not in page.words
 
 
@@ -185,6 +381,16 @@ async def test_what_is_wrong_is_said_at_its_field(root: Browser, smsc: Smsc) -> 
     ):
         page = await root.submit(await root.get(f"{path}/{step}"), f"{path}/{step}", **typed)
         assert page.status == 422, (step, typed)
+    # In the reader's language, too.
+    for step, field, text, said in (
+        ("connection", "option.port", "many", "port: Esperado `int`, recebido `str`"),
+        ("connection", "option.port", "70000", "port tem de ser 65535 ou menos"),
+        ("limits", "option.window", "0", "window tem de ser 1 ou mais"),
+        ("limits", "sessions", "many", "sessions: Esperado `int`, recebido `str`"),
+    ):
+        form = (await root.get(f"{path}/{step}")).form(f"{path}/{step}") | {field: text}
+        wrong = await root.post(f"{path}/{step}", form, accept_language="pt")
+        assert (wrong.status, said in wrong.words) == (422, True), (field, text, wrong.words)
     page = await root.submit(page, f"{path}/discard")
     assert "It is discarded." in page.words
     assert (await root.get(f"{path}/place")).status == 404
@@ -210,6 +416,9 @@ async def test_a_draft_is_sealed_and_those_of_a_month_ago_go(pool: Pool, root: B
         ({}, ["1608492"], [("188b2c",)], {"dlr_id_base": "hex"}),
         ({}, ["188b2c"], [("999",)], {}),
         ({}, [], [("999",)], {}),
+        # It fits as it is, and would in another base, too.
+        ({}, ["7"], [("7",)], {}),
+        ({}, ["188b2c", "7"], [("1608492",), ("7",)], {}),
     ],
 )
 def test_the_cure_of_ids_has_the_fewest_changes(settings: Any, ids: Any, named: Any, cure: Any) -> None:

@@ -12,12 +12,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
+import asyncpg
 import psutil
 import pytest
 
 from heliograph.backup import restoring, taking
+from heliograph.backup.store import Backup, BackupError
 from heliograph.base.actor import SYSTEM
 from heliograph.base.database.migrate import migrate
 from heliograph.base.database.pool import open_pool
@@ -25,8 +28,11 @@ from heliograph.base.embedded import files, install
 from heliograph.base.embedded.files import Layout
 from heliograph.base.embedded.install import PostgresError, account_for, programs
 from heliograph.base.embedded.server import Embedded, owner_url_of
+from heliograph.base.process.settings import Settings
+from heliograph.base.sentences import Check
+from heliograph.doctor import examine
 from tests.database import public_directory
-from tests.embedded import QUICK, Start, ask, execute, quiet
+from tests.embedded import QUICK, Start, ask, execute, fetch, quiet
 from tests.processes import LONG, environment, until
 from tests.rules.factories import message, organization
 from tests.standby import PRIMARY
@@ -227,6 +233,146 @@ def begin(home: Path, point: dict[str, str]) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+
+
+class Archiving:
+    """An installation that archives its WAL, with numbers in `kept` to tell moments by."""
+
+    def __init__(self, place: Path, embedded: Start) -> None:
+        self.place, self.home, self.wal = place, place / "postgres", place / "wal"
+        self._embedded = embedded
+
+    async def start(self, home: Path, packages: Path | None = None) -> Embedded:
+        server = self._embedded(home, extra_settings=QUICK | PRIMARY, archive=self.wal, packages=packages)
+        await server.start()
+        return server
+
+    async def add(self, server: Embedded, number: int) -> datetime:
+        """Keep a number, and say a moment after that."""
+        await execute(server.owner_url, "INSERT INTO kept VALUES ($1)", number)
+        at = await ask(server.owner_url, "SELECT clock_timestamp()")
+        assert isinstance(at, datetime)
+        return at
+
+    async def back_up(self, server: Embedded, home: Path) -> Backup:
+        # It is named by its second.
+        await execute(server.owner_url, "SELECT pg_sleep(1.05 - extract(second FROM clock_timestamp())::numeric % 1)")
+        conn = await asyncpg.connect(server.url)
+        try:
+            return await taking.take(
+                conn, self.place / "store", home=home, owner_url="", sealed=None, passphrase="", by=SYSTEM, say=quiet
+            )
+        finally:
+            await conn.close()
+
+    async def restored(self, backup: Backup, name: str, until: datetime | None) -> Path:
+        """What a restore to a point in time leaves."""
+        home = self.place / name
+        await restoring.into_directory(backup, home, archive=self.wal, until=until, by=SYSTEM, say=quiet)
+        return home
+
+    async def refused(self, backup: Backup, until: datetime) -> str:
+        with pytest.raises(BackupError) as refusal:
+            await self.restored(backup, "refused", until)
+        assert not list((self.place / "refused").glob("data*"))
+        return str(refusal.value)
+
+    def segments(self, backup: Backup) -> dict[str, int]:
+        """What is archived behind a backup: segment → when it was written."""
+        found = (self.wal / backup.manifest.archive).iterdir()
+        return {path.name: path.stat().st_mtime_ns for path in found}
+
+
+async def numbers(server: Embedded) -> set[int]:
+    return {row["n"] for row in await fetch(server.owner_url, f"SELECT n FROM kept WHERE n > {ROWS}")}
+
+
+async def checked(server: Embedded) -> Check:
+    """What `doctor` says of backups."""
+    settings = Settings(database_url=server.url, secret_key="x" * 32)
+    conn = await asyncpg.connect(server.url)
+    try:
+        (found,) = [one for one in await examine(conn, settings, far=False) if str(one.check) == "backups"]
+        return found
+    finally:
+        await conn.close()
+
+
+async def test_points_in_time_before_and_after_an_upgrade_are_restored(public_place: Path, embedded: Start) -> None:
+    await make_old(public_place / "postgres")
+    of = Archiving(public_place, embedded)
+    server = await of.start(of.home, only_old(public_place))
+    await migrate(server.owner_url, application=server.url)
+    first = await of.back_up(server, of.home)
+    assert (await checked(server)).state == "ok"
+    before = await of.add(server, 100_001)
+    await of.add(server, 100_002)
+    await server.stop()
+    forget_copies(of.home)
+    server = await of.start(of.home)
+    # No backup leads here yet, and the commands say so.
+    between = await of.add(server, 100_003)
+    told = await checked(server)
+    assert (told.state, "upgraded or restored" in str(told.detail)) == ("warning", True)
+    second = await of.back_up(server, of.home)
+    assert (await checked(server)).state == "ok"
+    after = await of.add(server, 100_004)
+    await of.add(server, 100_005)
+    await server.stop()
+    assert first.manifest.archive.startswith("16-")
+    assert second.manifest.archive.startswith(f"{is_installed()}-")
+    archived = of.segments(first)
+
+    early = await of.restored(first, "early", before)
+    assert data_of(early) == "16"
+    server = await of.start(early)
+    assert data_of(early) == is_installed()
+    assert await numbers(server) == {100_001}
+    await server.stop()
+    late = await of.restored(second, "late", after)
+    server = await of.start(late)
+    assert await numbers(server) == {100_001, 100_002, 100_003, 100_004}
+    await server.stop()
+    # What was restored and started archived beside the WAL that it came from.
+    assert of.segments(first) == archived
+
+    refusal = await of.refused(first, after)
+    assert "of PostgreSQL 16" in refusal
+    assert f"such as {second.path} (PostgreSQL {is_installed()}" in refusal
+    refusal = await of.refused(second, before)
+    assert f"such as {first.path} (PostgreSQL 16" in refusal
+    refusal = await of.refused(first, between)
+    assert f"no backup in {public_place / 'store'} leads to that time" in refusal
+    # As it says: without a time, up to the upgrade.
+    server = await of.start(await of.restored(first, "last", None))
+    assert await numbers(server) == {100_001, 100_002}
+
+
+async def test_what_was_restored_archives_apart_and_asks_for_a_backup(public_place: Path, embedded: Start) -> None:
+    """Without archived WAL it goes on at the position of the copy, so its segments have the names of the original's."""
+    of = Archiving(public_place, embedded)
+    server = await of.start(of.home)
+    await migrate(server.owner_url, application=server.url)
+    await execute(server.owner_url, "CREATE TABLE kept (n int)")
+    await of.back_up(server, of.home)
+    second = await of.back_up(server, of.home)
+    await of.add(server, 100_001)
+    await server.stop()
+    elsewhere = public_place / "elsewhere"
+    await restoring.into_directory(second, elsewhere, archive=None, until=None, by=SYSTEM, say=quiet)
+    server = await of.start(elsewhere)
+    assert (await checked(server)).state == "warning"
+    at = await of.add(server, 100_002)
+    third = await of.back_up(server, elsewhere)
+    assert (await checked(server)).state == "ok"
+    await of.add(server, 100_003)
+    await server.stop()
+    assert third.manifest.archive.startswith(f"{second.manifest.archive}-")
+    assert of.segments(second).keys() & of.segments(third).keys()
+    refusal = await of.refused(third, at)
+    assert "choose a later point in time" in refusal
+    server = await of.start(await of.restored(third, "again", None))
+    assert await numbers(server) == {100_002, 100_003}
 
 
 async def test_a_backup_of_an_older_version_is_verified_restored_and_brought_over(

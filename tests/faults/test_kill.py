@@ -108,4 +108,5 @@ async def test_random_kills_lose_nothing_and_double_nothing(
         carried = [len(one.taken) for one in made.aggregators] + [len(made.smsc.received)]
         assert min(carried) > 0, carried
         assert not made.complaints
-        assert {program.status for program in (api, *workers)} == {None}, "nothing ended by itself"
+        ended = [program.err[-2000:] for program in (api, *workers) if program.status is not None]
+        assert not ended, "nothing ended by itself"

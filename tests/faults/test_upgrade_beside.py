@@ -2,12 +2,23 @@
 restarted and killed beside it. Nothing is lost, and no request is refused for it.
 
 The next version is a migration of every kind that there is: columns, a table, a constraint in two steps, an index made
-concurrently, and a function whose text has changed. Before the first release there is no last version to run beside.
+concurrently, and a function whose text has changed; the programs on both sides of it are of this version.
+
+Before the first release there is one migration, which is written anew, and no last version to run beside. The nearest
+to that is a commit of this repository: the last one before a table was added to the schema. Its programs run on their
+own schema, get today's by a migration, and work on it beside today's programs.
 """
 
 from __future__ import annotations
 
+import asyncio
+import io
 import shutil
+import subprocess
+import sys
+import tarfile
+import urllib.parse
+from collections.abc import Mapping
 from pathlib import Path
 
 import asyncpg
@@ -15,12 +26,17 @@ import pytest
 
 from heliograph import migration_plan
 from heliograph.base.database.migrate import ROOT, migrate, pending
+from tests.database import Cluster
 from tests.judge import judge, settled
 from tests.load import Load
-from tests.processes import LONG, WINDOW, installation
+from tests.processes import LONG, WINDOW, environment, installation
 
 ROUNDS = 10 if LONG else 1
 SESSIONS = 8
+HERE = Path(__file__).parents[2]
+#: The last commit before a migration. Where the schema is changed in place, which no released migration ever is, the
+#: next one takes its place: after a release, the commit that was released.
+BEFORE = "e51abcd3952fc0f8e583c1edf027b86e7a408949"
 LATER = """
 ALTER TABLE messages ADD COLUMN later text;
 ALTER TABLE queue ADD COLUMN later integer NOT NULL DEFAULT 7;
@@ -99,3 +115,82 @@ async def test_the_next_version_comes_beside_this_one(database_url: str, owner_u
         assert await pending(conn) == []
     finally:
         await conn.close()
+
+
+def programs(place: Path) -> tuple[Path, Path]:
+    """Two versions of the program, each a folder to import it from: the commit before a migration, and the present one
+    with what the schema has more than then as a migration of its own."""
+    try:
+        archive = subprocess.run(
+            ["git", "-C", str(HERE), "archive", BEFORE, "heliograph"], check=True, capture_output=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the commit before a migration cannot be read here: {error}")
+    before, after = place / "before", place / "after"
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        files.extractall(before, filter="data")
+    shutil.copytree(HERE / "heliograph", after / "heliograph", ignore=shutil.ignore_patterns("__pycache__"))
+    first = Path("heliograph/migrations/0001_schema.sql")
+    older, newer = ((tree / first).read_text().split(";\n") for tree in (before, after))
+    added = [one for one in newer if one not in set(older)]
+    if [one for one in newer if one in set(older)] != older:
+        pytest.skip(f"since {BEFORE[:8]} a statement of 0001 was changed in place, as no released migration ever is")
+    (after / first).write_text(";\n".join(older))
+    (after / first).with_name("0002_added.sql").write_text(";\n".join([*added, ""]))
+    return before, after
+
+
+async def applied_by(tree: Path, settings: Mapping[str, str]) -> str:
+    """What `heliograph migrate` of a version says it has applied."""
+    made = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "heliograph", "migrate", "--json"),
+        cwd=tree,
+        env={**environment(**settings), "PYTHONPATH": str(tree)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    out, err = await made.communicate()
+    assert made.returncode == 0, err.decode()
+    return out.decode()
+
+
+@pytest.mark.skipif(not LONG, reason="two versions, each started anew for minutes: HELIOGRAPH_FAULTS=long")
+@pytest.mark.lasts(40)
+@pytest.mark.timeout(600 + ROUNDS * 60)
+async def test_two_versions_run_beside_each_other(
+    database_server: Cluster, empty_database_url: str, tmp_path: Path
+) -> None:
+    """Programs of the last commit before a migration, on its schema, then beside those of now, on that of now."""
+    before, after = await asyncio.to_thread(programs, tmp_path)
+    url = database_server.url_of(urllib.parse.urlsplit(empty_database_url).path[1:])
+    urls = {"HELIOGRAPH_DATABASE_URL": url, "HELIOGRAPH_OWNER_DATABASE_URL": empty_database_url}
+    assert "0001_schema.sql" in await applied_by(before, urls)
+    (tmp_path / "logs").mkdir()
+    async with installation(url, tmp_path / "logs", sessions=SESSIONS) as made:
+        api, worker = await made.api(tree=before), await made.worker(tree=before)
+        await worker.ready()
+        async with Load(made.base_url, made.key) as load:
+            await load.reaches(50)
+            # The schema of now comes while those of before work, and they go on.
+            applied = await applied_by(after, urls)
+            assert "0002_added.sql" in applied
+            assert "0001_schema.sql" not in applied
+            await load.reaches(len(load.ledger) + 100)
+            # What one of them has begun the other finishes: either accepts for either, and each is killed.
+            for accepts, carries in [(after, before), (before, after)] * ROUNDS:
+                later_api, later_worker = await made.api(tree=accepts), await made.worker(tree=carries)
+                await later_worker.ready()
+                await load.reaches(len(load.ledger) + 20)
+                await api.kill()
+                await worker.kill()
+                api, worker = later_api, later_worker
+                await load.reaches(len(load.ledger) + 100)
+            # An older program's migrations change nothing.
+            assert "sql" not in await applied_by(before, urls)
+        await settled(url)
+        kills = 2 * 2 * ROUNDS
+        print(f"{kills} kills:", await judge(made, load.ledger, in_flight=kills * WINDOW * SESSIONS))
+        statuses = {answer.status for answer in load.answers}
+        assert statuses <= {202, 503}, statuses
+        assert not made.complaints

@@ -19,6 +19,7 @@ from bench.figures import BUDGETS
 from heliograph.api.document import error_pages
 from heliograph.base import retry
 from heliograph.base.process.settings import Settings
+from heliograph.suppliers import kinds
 from heliograph.suppliers.smpp.settings import SmppSettings
 from heliograph.why import words
 from tests.house.project import DOCS, ROOT
@@ -35,6 +36,7 @@ FIGURES = {
     "way_http_ratio": ("Whole way through a supplier over HTTP ÷ over SMPP", ""),
     "way_kannel": ("Whole way live ÷ Kannel's, file store", ""),
     "way_processor": ("Processor time of a message on the whole way, without stand-ins", "µs"),
+    "overhead": ("Metrics, scraped, and logs at info: processor time of API and worker they add", "%"),
     "way_wal": ("WAL of a message on the whole way", "B"),
     "idle_commits": ("Commits of an installation without traffic", "/s"),
     "backlog_plain": ("Backlog of 100 000 drained, receipts recorded", "/s"),
@@ -79,9 +81,18 @@ def settings() -> str:
 
 def smpp() -> str:
     """Every option of an SMPP account."""
+    return _options(SmppSettings)
+
+
+def http() -> str:
+    """Every option of an account that is configuration alone, those among them that all accounts over HTTP have."""
+    return _options(kinds.SETTINGS[kinds.GENERIC])
+
+
+def _options(struct: type[msgspec.Struct]) -> str:
     rows = []
-    for field, (_, meaning) in _fields(SmppSettings).items():
-        default = _default(SmppSettings, field)
+    for field, (_, meaning) in _fields(struct).items():
+        default = _default(struct, field)
         shown = "required" if default is msgspec.NODEFAULT else _shown(default)
         rows.append([f"`{field}`", shown, meaning])
     return _table(["Option", "Default", "Meaning"], rows)
@@ -204,6 +215,7 @@ PLACES: tuple[tuple[Path, str, Callable[[], str]], ...] = (
     (DOCS / "errors.md", "webhook results", webhook_results),
     (DOCS / "settings.md", "settings", settings),
     (DOCS / "adding-a-supplier.md", "smpp", smpp),
+    (DOCS / "adding-a-supplier.md", "http", http),
     (DOCS / "operations.md", "retries", retries),
     (DOCS / "webhooks.md", "webhook retries", webhook_retries),
 )

@@ -19,6 +19,7 @@ from tests.house.test_audited import COMMANDS, READS, SUBMITTED, commands
 GROUPS = (
     "installation",
     "org",
+    "user",
     "key",
     "sender",
     "supplier",
@@ -32,6 +33,8 @@ GROUPS = (
     "whatsapp",
     "queue",
     "hold",
+    "guard",
+    "workers",
 )
 ONE = "/console/organizations/{id}"
 ACCOUNT = "/console/whatsapp/accounts/{organization}/{id}"
@@ -47,7 +50,11 @@ BY_PERSON = {
     "user.passkey_removed",
 }
 #: What a command records beside what COMMANDS says of it: the same commands with `--operator`.
-BESIDES = {"operator.added": "user create", "operator.removed": "user remove"}
+BESIDES = {
+    "operator.added": "user create",
+    "operator.removed": "user remove",
+    "member.role_changed": "user role",
+}
 #: Command: the address of its page, or of its form.
 PAIRS = {
     "installation show": "/console/settings",
@@ -64,6 +71,15 @@ PAIRS = {
     "org note list": f"{ONE}/notes",
     "org note add": f"{ONE}/notes",
     "org note remove": f"{ONE}/notes/{{note}}/remove",
+    # The first owner comes with the organization; everybody else is invited.
+    "user create": "/console/organizations",
+    "user invite": f"{ONE}/members/invite",
+    "user invitations": f"{ONE}/members",
+    "user withdraw": f"{ONE}/invitations/{{invitation}}/withdraw",
+    "user list": f"{ONE}/members",
+    "user link": f"{ONE}/members/{{member}}/link",
+    "user remove": f"{ONE}/members/{{member}}/remove",
+    "user role": "/console/operators/{id}/role",
     "key create": f"{ONE}/keys",
     "key list": f"{ONE}/keys",
     "key suspend": f"{ONE}/keys/{{key}}/suspend",
@@ -134,6 +150,13 @@ PAIRS = {
     "queue withdraw": "/console/queue/withdraw",
     "queue hurry": "/console/queue/{id}/hurry",
     "hold release": "/console/queue/holds/{id}/release",
+    "guard list": "/console/guard",
+    "guard release": "/console/guard/holds/{id}/release",
+    "guard withdraw": "/console/guard/holds/{id}/withdraw",
+    "guard rules": "/console/guard/rules/{organization}",
+    "workers list": "/console/queue",
+    "workers drain": "/console/queue/workers/{id}/drain",
+    "workers resume": "/console/queue/workers/{id}/resume",
     "whatsapp account add": "/console/whatsapp/new",
     "whatsapp account list": "/console/whatsapp",
     "whatsapp account show": ACCOUNT,

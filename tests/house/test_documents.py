@@ -19,6 +19,7 @@ from bench.figures import BUDGETS
 from heliograph.api.document import error_pages
 from heliograph.base.errors import Refusal
 from heliograph.campaigns import plan, record, standstill
+from heliograph.campaigns.approval import rule
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.cli import app
 from heliograph.sms.arrivals import FAILURES
@@ -98,7 +99,8 @@ def test_every_failure_of_a_whatsapp_message_is_documented() -> None:
 
 def test_every_reason_of_a_campaign_that_waits_is_documented() -> None:
     documented = {row[0] for row in table(DOCS / "errors.md", "Reason")}
-    sms = {plan.QUOTA, plan.SPENT, plan.SUSPENDED, plan.SENDER, plan.BY_REQUEST, record.WAITING}
+    sms = {plan.QUOTA, plan.SPENT, plan.SUSPENDED, plan.SENDER, plan.ERASED, plan.BY_REQUEST, rule.REASON}
+    sms |= {record.WAITING}
     stops = re.findall(r"Stop\((\w+)", Path(whatsapp_channel.__file__).read_text())
     whatsapp = {getattr(whatsapp_channel, name) for name in stops if name.isupper()} | {whatsapp_channel.FUNDS}
     assert set(re.findall(r"THEN '(\w+)'", standstill.WHY)) == set(standstill.REASONS)

@@ -1,4 +1,5 @@
-"""The words of why: every code of the product has an entry in both languages, and no customer reads of a supplier."""
+"""The words of why: every code of the product has an entry in both languages, and no customer reads of a supplier; and
+phrases that no page and no document uses, since a native engineer would not."""
 
 from __future__ import annotations
 
@@ -10,8 +11,10 @@ import pytest
 
 from heliograph.api.document import error_pages
 from heliograph.campaigns import plan, record, standstill
+from heliograph.campaigns.approval import rule
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.http import answers
+from heliograph.pages.languages import catalogue
 from heliograph.sms import messages as sms_messages
 from heliograph.sms import status
 from heliograph.sms.status import STATUSES
@@ -30,6 +33,13 @@ HIDDEN = re.compile(
     r"supplier|provider|carrier|fornecedor|\bsmpp\b|\bsmsc\b|\bmeta\b|\bqueue\b|\bworkers?\b|\bfila\b|\breceipt|\brecibo"
     r"|PDU|HELIOGRAPH_",
     re.IGNORECASE,
+)
+#: What was written again and again, and is not idiomatic: "match these filters", "in this period", "is stalled",
+#: "again", "no longer", "is not a", "valid for", "attention", "earlier", "separated by", "processed", "checked again".
+FOREIGN = re.compile(
+    r"\bfits? (all of )?these filters|\bin this time\b|\bstands? still|\banew\b|\bany more\b(?! than)"
+    r"|\b(This|It) is no (?!longer)|\bgood for (an?|one|two|three) |somebody's eye|\bof before\b"
+    r"|(?<!told )\bapart by\b|\bworked through\b|\blooked at again\b|\bsecret of now\b|\bstands in the audit log"
 )
 #: Errors that no program of a customer gets: of the command line, and of Meta's callbacks.
 OF_OPERATORS = {
@@ -56,7 +66,9 @@ def known() -> dict[str, set[str]]:
         plan.SPENT,
         plan.SUSPENDED,
         plan.SENDER,
+        plan.ERASED,
         plan.BY_REQUEST,
+        rule.REASON,
         record.WAITING,
         whatsapp_channel.FUNDS,
     }
@@ -125,3 +137,13 @@ def test_a_code_that_is_none_has_no_words() -> None:
     found = words.why("status", "delivered")
     assert found is not None
     assert found.words("fr") == found.en
+
+
+def test_pages_and_documents_are_in_idiomatic_english() -> None:
+    assert [text for text in catalogue("pt") if FOREIGN.search(text)] == []
+    for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]:
+        found = [line for line in path.read_text().splitlines() if FOREIGN.search(line)]
+        assert found == [], path.name
+    # The check can fail.
+    assert FOREIGN.search("No message fits these filters.")
+    assert not FOREIGN.search("It is no longer active. Keys are told apart by name.")

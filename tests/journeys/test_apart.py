@@ -54,6 +54,9 @@ async def test_two_of_each_and_workers_that_are_replaced_under_load(empty_databa
         await settled(made.url)
         verdict = await judge(made, here.ledger | there.ledger, in_flight=0)
         assert (verdict.unknown, verdict.repeated) == (0, 0)
+        conn = await asyncpg.connect(made.url)
+        await until_true(lambda: conn.fetchval("SELECT bool_or(receipt_at IS NOT NULL) FROM supplier_health"))
+        await conn.close()
         watching.cancel()
         assert most == 1, "the account allows one session"
         assert not made.complaints

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -49,26 +51,64 @@ async def rows(one: Up, statement: str, *values: object) -> list[asyncpg.Record]
         await conn.close()
 
 
+@contextlib.asynccontextmanager
+async def loaded(client: Client) -> AsyncIterator[None]:
+    """Four of the organization's senders, one message after the other, which have sent some hundred already."""
+    ended = asyncio.Event()
+
+    async def load(lane: int) -> None:
+        number = 0
+        while not ended.is_set():
+            number += 1
+            await client.send(f"+25884{lane}{number:06d}")
+
+    lanes = [asyncio.create_task(load(lane)) for lane in range(4)]
+    try:
+        await until(lambda: len(client.ledger) > 100)
+        yield
+    finally:
+        ended.set()
+        await asyncio.gather(*lanes)
+
+
+async def demand_whole(one: Up, answered: Set[str]) -> None:
+    """Every message that was answered is there, and what was paid for is what was used."""
+    kept = await rows(one, "SELECT id FROM messages")
+    assert answered <= {str(row["id"]) for row in kept}
+    (balance,) = await rows(
+        one, "SELECT total - used AS rest, (SELECT sum(quantity) FROM usage_entries) AS entries FROM quotas"
+    )
+    assert balance["rest"] == balance["entries"]
+
+
+async def demand_still(one: Up, data: str) -> None:
+    """Nothing leaves what was restored, neither old nor new, until it is released."""
+    async with Client(one.url, one.credentials["live_key"]) as client:
+        waiting = "SELECT id, attempt, claims FROM queue WHERE kind = 'sms' ORDER BY id"
+        before = await rows(one, waiting)
+        new = await client.send("+258849999999")
+        # The worker looks at the queue many times meanwhile.
+        seen = await rows(one, "SELECT max(seen_at) AS at FROM workers")
+        await until_true(lambda: rows(one, "SELECT FROM workers WHERE seen_at > $1", seen[0]["at"]))
+        (row,) = await rows(one, "SELECT status FROM messages WHERE id = $1", new)
+        assert row["status"] == "accepted"
+        # What was under way then is not touched either.
+        assert [row for row in await rows(one, waiting) if str(row["id"]) != new] == before
+        held = heliograph("hold", "list", "--data-dir", data)
+        assert {row["kind"] for row in held} == {"sms", "whatsapp", "webhook"}
+        heliograph("hold", "release", "--all", "--data-dir", data)
+        await until_true(lambda: rows(one, "SELECT FROM messages WHERE id = $1 AND status = 'delivered'", new))
+
+
 async def test_a_backup_under_load_holds_what_was_answered_and_sends_nothing_before_it_is_released(place: Path) -> None:
     store, elsewhere = place / "store", place / "elsewhere"
     elsewhere.mkdir()
     async with up(place) as first:
         async with Client(first.url, first.credentials["live_key"]) as client:
-            ended = asyncio.Event()
-
-            async def load(lane: int) -> None:
-                number = 0
-                while not ended.is_set():
-                    number += 1
-                    await client.send(f"+25884{lane}{number:06d}")
-
-            lanes = [asyncio.create_task(load(lane)) for lane in range(4)]
-            await until(lambda: len(client.ledger) > 100)
-            answered = set(client.ledger.values())
             data = str(place / "data")
-            taken = await asyncio.to_thread(heliograph, "backup", "take", "--to", str(store), "--data-dir", data)
-            ended.set()
-            await asyncio.gather(*lanes)
+            async with loaded(client):
+                answered = set(client.ledger.values())
+                taken = await asyncio.to_thread(heliograph, "backup", "take", "--to", str(store), "--data-dir", data)
         found = await asyncio.to_thread(heliograph, "backup", "verify", taken["path"], "--data-dir", data)
         assert found["messages"] >= len(answered)
         checks = {one["check"]: one for one in heliograph("doctor", "--data-dir", data, "--url", first.url)}
@@ -81,48 +121,30 @@ async def test_a_backup_under_load_holds_what_was_answered_and_sends_nothing_bef
         # The same keys, secrets and accounts: it is the same installation.
         assert second.credentials["live_key"] == first.credentials["live_key"]
         assert second.credentials["smsc"]["password"] == first_smsc["password"]
-        kept = await rows(second, "SELECT id FROM messages")
-        assert answered <= {str(row["id"]) for row in kept}
-        (balance,) = await rows(
-            second,
-            "SELECT total - used AS rest, (SELECT sum(quantity) FROM usage_entries) AS entries FROM quotas",
-        )
-        assert balance["rest"] == balance["entries"]
-        async with Client(second.url, second.credentials["live_key"]) as client:
-            waiting = "SELECT id, attempt, claims FROM queue WHERE kind = 'sms' ORDER BY id"
-            before = await rows(second, waiting)
-            new = await client.send("+258849999999")
-            # The worker looks at the queue many times meanwhile.
-            seen = await rows(second, "SELECT seen_at FROM workers")
-            await until_true(lambda: rows(second, "SELECT FROM workers WHERE seen_at > $1", seen[0]["seen_at"]))
-            (row,) = await rows(second, "SELECT status FROM messages WHERE id = $1", new)
-            assert row["status"] == "accepted"
-            # What was under way when the backup was taken is not touched either.
-            assert [one for one in await rows(second, waiting) if str(one["id"]) != new] == before
-            held = heliograph("hold", "list", "--data-dir", str(elsewhere / "data"))
-            assert {one["kind"] for one in held} == {"sms", "whatsapp", "webhook"}
-            heliograph("hold", "release", "--all", "--data-dir", str(elsewhere / "data"))
-            await until_true(lambda: rows(second, "SELECT FROM messages WHERE id = $1 AND status = 'delivered'", new))
+        await demand_whole(second, answered)
+        await demand_still(second, str(elsewhere / "data"))
 
 
-async def test_a_point_in_time_is_restored_from_the_archive(place: Path) -> None:
+async def test_a_point_in_time_under_load_is_restored_from_the_archive(place: Path) -> None:
     store, wal, elsewhere = place / "store", place / "wal", place / "elsewhere"
     elsewhere.mkdir()
     async with up(place, HELIOGRAPH_WAL_ARCHIVE=str(wal)) as first:
         data = str(place / "data")
         async with Client(first.url, first.credentials["live_key"]) as client:
-            before = await client.send("+258841000001")
-            taken = await asyncio.to_thread(heliograph, "backup", "take", "--to", str(store), "--data-dir", data)
-            wanted = await client.send("+258841000002")
-            (at,) = await rows(first, "SELECT clock_timestamp() AS at")
-            unwanted = await client.send("+258841000003")
+            words = ("backup", "take", "--to", str(store), "--keep", "7", "--wal", str(wal), "--data-dir", data)
+            async with loaded(client):
+                taken = await asyncio.to_thread(heliograph, *words)
+                await client.send("+258849000001")
+                answered = set(client.ledger.values())
+                (at,) = await rows(first, "SELECT clock_timestamp() AS at")
+                unwanted = await client.send("+258849000002")
         superuser = Embedded(place / "data" / "postgres", on_progress=print).superuser_url
         conn = await asyncpg.connect(superuser)
         try:
             segment = await conn.fetchval("SELECT pg_walfile_name(pg_switch_wal())")
         finally:
             await conn.close()
-        await until(lambda: (wal / segment).exists())
+        await until(lambda: (wal / taken["archive"] / segment).exists())
     until_then = at["at"].isoformat()
     early = heliograph(
         *("restore", taken["path"], "--data-dir", str(elsewhere / "data"), "--wal", str(wal)),
@@ -135,7 +157,7 @@ async def test_a_point_in_time_is_restored_from_the_archive(place: Path) -> None
         *("restore", taken["path"], "--data-dir", str(elsewhere / "data"), "--wal", str(wal), "--until", until_then)
     )
     async with up(elsewhere) as second:
-        found = {str(row["id"]) for row in await rows(second, "SELECT id FROM messages")}
-        assert {before, wanted} <= found
-        assert unwanted not in found
+        assert not await rows(second, "SELECT FROM messages WHERE id = $1", unwanted)
+        await demand_whole(second, answered)
+        await demand_still(second, str(elsewhere / "data"))
     assert owner_url_of(elsewhere / "data" / "postgres")

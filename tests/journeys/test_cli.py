@@ -9,6 +9,7 @@ import re
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import UUID
@@ -16,8 +17,9 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph.accounts import organizations
+from heliograph.accounts import api_keys, organizations
 from heliograph.base.actor import Actor
+from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import DEFAULT_SECRET_KEY, Settings
@@ -140,6 +142,7 @@ async def test_an_organization_from_nothing(cli: Cli) -> None:
     assert "shop" in listed.out
     assert key.data["secret"] not in listed.out
     assert shown.data["quota"]["remaining"] == 60
+    assert shown.data["requests"] == {"now": [], "day": {"count": 0, "refused": 0, "busiest": 0}}
     assert revoked.data["status"] == "revoked"
     other = (await cli("key", "create", "other", "--json")).data["id"]
     assert (await cli("key", "suspend", other, "--json")).data["status"] == "suspended"
@@ -148,6 +151,37 @@ async def test_an_organization_from_nothing(cli: Cli) -> None:
     assert (refused.status, "revoked" in refused.err) == (1, True)
     assert suspended.data["state"] == "suspended"
     assert (await cli("org", "resume", "Acme", "--json")).data["state"] == "active"
+
+
+async def test_a_key_is_rotated(cli: Cli, pool: Pool) -> None:
+    await cli("org", "create", "Acme", "--country", "any", "--json")
+    old = (await cli("key", "create", "shop", "--scope", "sms:send", "--allow-ip", "10.0.0.0/8", "--json")).data
+    rotated = await cli("key", "rotate", old["id"], "--keep-old", "90m", "--json")
+    new = rotated.data
+    assert "not shown again" in rotated.err
+    assert new["id"] != old["id"]
+    same = ("name", "scopes", "allowed_ips", "mode", "profile", "expires_at")
+    assert [new[name] for name in same] == [old[name] for name in same]
+    # Both work, the old one for as long as was said.
+    async with pool.acquire() as conn:
+        known = await api_keys.authenticate_many(conn, [hash_secret(one["secret"]) for one in (old, new)])
+        assert [one is not None and str(one.actor.key_id) for one in known] == [old["id"], new["id"]]
+        left = await conn.fetchval("SELECT expires_at - now() FROM api_keys WHERE id = $1", UUID(old["id"]))
+    assert timedelta(minutes=60) < left <= timedelta(minutes=90)
+    listed = {one["id"]: one for one in (await cli("key", "list", "--json")).data}
+    assert listed[old["id"]]["expires_at"] == new["old_key_ends_at"]
+    assert {one["status"] for one in listed.values()} == {"active"}
+
+    again, endless, unclear = await asyncio.gather(
+        cli("key", "rotate", old["id"]),
+        cli("key", "rotate", new["id"], "--keep-old", "999d"),
+        cli("key", "rotate", new["id"], "--keep-old", "soon"),
+    )
+    assert (again.status, endless.status, unclear.status) == (1, 1, 2)
+    assert new["id"] in again.err
+    assert "for up to" in endless.err
+    assert "90m, 24h or 7d" in unclear.err
+    assert len((await cli("key", "list", "--json")).data) == 2, "a refusal makes no key"
 
 
 async def test_plans_states_and_adjustments(cli: Cli) -> None:
@@ -252,7 +286,9 @@ async def test_a_supplier_comes_and_goes(cli: Cli) -> None:
         cli(*smpp, "one", *common, "--password", "geheim1", "--prefix", "258", "--sessions", "2", "--json"),
         cli(*smpp, "two", *common, "--json", HELIOGRAPH_SUPPLIER_PASSWORD="geheim2"),
         cli(
-            *smpp, "three", *common, "--set", "dlr_id_base=hex", "--set", "short-code=6,1", "--json", stdin="geheim3\n"
+            *(*smpp, "three", *common, "--dlr-id-base", "hex", "--statuses", "0x401=R", "--statuses", "0x402=P"),
+            *("--tls-verify", "no", "--set", "short-code=6,1", "--json"),
+            stdin="geheim3\n",
         ),
     )
     for done in (first, second, third):
@@ -262,10 +298,13 @@ async def test_a_supplier_comes_and_goes(cli: Cli) -> None:
     assert (first.data["prefixes"], first.data["sessions"]) == (["258"], 2)
     assert third.data["settings"]["dlr_id_base"] == "hex"
     assert third.data["settings"]["short_code"] == [6, 1]
+    assert third.data["settings"]["statuses"] == {"0x401": "R", "0x402": "P"}
+    assert third.data["settings"]["tls_verify"] is False
 
-    twice, wrong, unknown, none, paused, removed = await asyncio.gather(
+    twice, wrong, badly, unknown, none, paused, removed = await asyncio.gather(
         cli(*smpp, "one", *common, "--password", "x"),
         cli(*smpp, "four", *common, "--password", "x", "--set", "window=many"),
+        cli(*smpp, "four", *common, "--password", "x", "--enquire-seconds", "often"),
         cli(*smpp, "four", *common, "--password", "x", "--set", "colour=red"),
         cli(*smpp, "four", *common),
         cli("supplier", "pause", "one", "--json"),
@@ -273,6 +312,7 @@ async def test_a_supplier_comes_and_goes(cli: Cli) -> None:
     )
     assert (twice.status, wrong.status, unknown.status, none.status) == (1, 2, 2, 2)
     assert "window" in wrong.err
+    assert (badly.status, "enquire_seconds" in badly.err) == (2, True)
     assert "colour" in unknown.err
     assert paused.data["state"] == "paused"
     assert removed.data["state"] == "removed"

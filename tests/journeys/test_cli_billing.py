@@ -25,6 +25,16 @@ async def test_a_month_is_locked_exported_and_verified(database_url: str, pool: 
     assert (await cli("billing", "export", ym)).out.encode() == file.read_bytes()
     lines = (await cli("billing", "export", ym, "--json")).data
     assert (len(lines), sum(one["quantity"] for one in lines)) == (locked["lines"], 1 - 7 - 7 + 100)
+    separated = [one.split("\t") for one in (await cli("billing", "export", ym, "-o", "tsv")).out.splitlines()]
+    assert [one[list(lines[0]).index("quantity")] for one in separated] == [str(one["quantity"]) for one in lines]
+    assert "quantity" in (await cli("billing", "export", ym, "-o", "table")).out.splitlines()[0]
+    assert (await cli("billing", "export", ym, str(file), "-o", "tsv")).status == 2
+    words = ("usage", "month", ym, "--org", next(one["organization_id"] for one in lines))
+    bill = (await cli(*words, "--json")).data["lines"]
+    separated = [one.split("\t") for one in (await cli(*words, "-o", "tsv")).out.splitlines()]
+    assert [(one[0], one[4]) for one in separated] == [(one["type"], str(one["quantity"])) for one in bill]
+    assert (await cli(*words, "-o", "table")).out.split()[:2] == ["type", "channel"]
+    assert (await cli(*words, str(tmp_path / "bill"), "-o", "tsv")).status == 2
     assert (await cli("billing", "verify", ym, "--json")).data == {"checksum": True, "sums": True}
     await pool.execute("UPDATE billing_lines SET quantity = quantity + 1 WHERE type = 'grant'")
     verified = await cli("billing", "verify", ym)

@@ -20,6 +20,7 @@ from heliograph.base.ids import uuid7
 from heliograph.campaigns import counting
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels.sms import Wish
+from heliograph.campaigns.plan import CampaignNotPausable
 from heliograph.campaigns.record import Campaign
 from heliograph.campaigns.staging import Stager
 from heliograph.cli import app
@@ -80,6 +81,27 @@ async def test_list_show_cancel(pool: Pool, database_url: str) -> None:
     assert "is not the id of a campaign" in str((await call(database_url, "show", "x")).exception)
 
 
+async def test_pause_and_resume(pool: Pool, database_url: str) -> None:
+    actor = await organization(pool)
+    made = await create(pool, actor, 3)
+    early = await call(database_url, "pause", str(made.id))
+    assert isinstance(early.exception, CampaignNotPausable), "it has not begun"
+    stager = Stager(pool)
+    while await stager.round():
+        continue
+    assert (await data(database_url, "show", str(made.id)))["status"] == "running"
+    for _ in range(2):
+        paused = await data(database_url, "pause", str(made.id))
+        assert (paused["id"], paused["status"]) == (str(made.id), "paused")
+    for _ in range(2):
+        assert (await data(database_url, "resume", str(made.id)))["status"] == "running"
+    await data(database_url, "cancel", str(made.id))
+    for word in ("pause", "resume"):
+        assert isinstance((await call(database_url, word, str(made.id))).exception, CampaignNotPausable)
+    acts = await pool.fetch("SELECT after FROM audit_log WHERE action = 'campaign.moved' ORDER BY id")
+    assert [msgspec.json.decode(row["after"])["status"] for row in acts] == ["paused", "running", "canceled"]
+
+
 async def test_watch_until_it_is_done(pool: Pool, database_url: str) -> None:
     actor = await organization(pool)
     made = await create(pool, actor, 3)
@@ -91,7 +113,7 @@ async def test_watch_until_it_is_done(pool: Pool, database_url: str) -> None:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        for how in ((), ("--json",))
+        for how in ((), ("--json",), ("-o", "tsv"))
     ]
     stager = Stager(pool)
     while await stager.round():
@@ -100,7 +122,11 @@ async def test_watch_until_it_is_done(pool: Pool, database_url: str) -> None:
     await pool.execute("UPDATE campaign_chunks SET count_at = now()")
     async with pool.acquire() as conn, conn.transaction():
         await counting.count_due(conn)
-    (_, drawn), (records, _) = await asyncio.wait_for(asyncio.gather(*(one.communicate() for one in watching)), 120)
+    (_, drawn), (records, _), (lines, _) = await asyncio.wait_for(
+        asyncio.gather(*(one.communicate() for one in watching)), 120
+    )
     assert b"100% of 3  completed  delivered 3" in drawn
     last = msgspec.json.decode(records.splitlines()[-1])
     assert (last["status"], last["counts"]["delivered"]) == ("completed", 3)
+    id, _, status, _, *counts = lines.decode().splitlines()[-1].split("\t")[:7]
+    assert (id, status, counts) == (str(made.id), "completed", ["3", "3", "3"])

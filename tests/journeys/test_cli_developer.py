@@ -19,7 +19,7 @@ import pytest
 from heliograph import __version__
 from heliograph.accounts import api_keys
 from heliograph.simulators.receiver import Options, Receiver
-from tests.processes import Installation, Program, environment, installation, until
+from tests.processes import Installation, Program, environment, installation, until, until_true
 
 pytestmark = pytest.mark.lasts(25)
 
@@ -154,10 +154,12 @@ async def test_requests_are_listed_shown_and_followed(desk: Desk) -> None:
     await desk.login("test", desk.test_key)
     following = await desk.start("requests", "tail", "--status", "4xx", "-o", "json")
     await until(lambda: "Requests to" in following.err)
-    stop = asyncio.Event()
+    stop, sent = asyncio.Event(), 0
 
     async def refused() -> None:
+        nonlocal sent
         while not stop.is_set():
+            sent += 1
             await desk.run(
                 "send",
                 "--to",
@@ -178,7 +180,14 @@ async def test_requests_are_listed_shown_and_followed(desk: Desk) -> None:
     assert await following.stop(signal.SIGINT) == 0
     one = json.loads(following.out.splitlines()[-1])
     assert (one["status"], one["errorCode"]) == (400, "validation_error")
-    listed = json.loads((await desk.run("requests", "list", "--status", "4xx", "--limit", "200", "--json")).out)
+    listed: list[dict[str, Any]] = []
+
+    async def all_are_listed() -> bool:
+        # The log is written behind the answers.
+        listed[:] = json.loads((await desk.run("requests", "list", "--status", "4xx", "--limit", "200", "--json")).out)
+        return len(listed) == sent
+
+    await until_true(all_are_listed)
     assert one["id"] in [other["id"] for other in listed]
     # The log ends with the latest one, and goes on from there.
     newest = listed[0]["requestId"]
@@ -188,6 +197,18 @@ async def test_requests_are_listed_shown_and_followed(desk: Desk) -> None:
     await until(lambda: len(followed.out.splitlines()) == 2)
     assert await followed.stop(signal.SIGINT) == 0
     assert [json.loads(entry)["id"] for entry in followed.out.splitlines()] == [listed[1]["id"], listed[0]["id"]]
+    for words, fits in (
+        (("--status", "400"), True),
+        (("--status", "409"), False),
+        (("--method", "post", "--path", "/v1/sms/send/"), True),
+        (("--path", "/sms"), True),
+        (("--path", "/contacts"), False),
+        (("--method", "GET"), False),
+    ):
+        for command in (("logs", "-n", "1"), ("requests", "list", "--limit", "1")):
+            lines = (await desk.run(*command, *words, "-o", "tsv")).out.splitlines()
+            assert [entry.split("\t")[-1] for entry in lines] == ([newest] if fits else []), words
+    assert "4xx" in (await desk.run("logs", "--status", "9xx", status=2)).err
     shown = json.loads((await desk.run("requests", "get", one["id"], "-o", "json")).out)
     assert (shown["id"], "answer" in shown) == (one["id"], True)
     assert "404" in (await desk.run("requests", "get", "01990000-0000-7000-8000-000000000000", status=1)).err

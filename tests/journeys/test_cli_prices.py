@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
+from heliograph.base.money import half_up
 from heliograph.cli import app
 from heliograph.prices import margins
 from heliograph.prices.margins import Due
@@ -47,7 +48,8 @@ async def test_from_a_card_to_an_assigned_price_list(pool: Pool, database_url: s
     (listed,) = await data(database_url, "rates", "list")
     assert (listed["name"], listed["currency"], listed["rates"]) == ("main", "USD", 2)
 
-    made = await call(database_url, "rates", "draft", "main", "--margin", "25", "--currency", "mzn", "--exchange", "64")
+    drafted = ("rates", "draft", "main", "--margin", "25", "--currency", "mzn", "--exchange", "64")
+    made = await call(database_url, *drafted)
     assert made.exit_code == 0, made.output
     draft.write_text(made.stdout)
     assert (await data(database_url, "prices", "import", "standard", str(draft)))["added"] == 2
@@ -57,6 +59,11 @@ async def test_from_a_card_to_an_assigned_price_list(pool: Pool, database_url: s
         ("643", "04", "3.242667", "MZN"),
     ]
     assert (await call(database_url, "prices", "show", "standard", "--csv")).stdout == draft.read_text()
+    separated = await call(database_url, "prices", "show", "standard", "-o", "tsv")
+    assert ["3.840000" in line.split("\t") for line in separated.stdout.splitlines()] == [True, False]
+    assert "3.840000" in (await call(database_url, *drafted, "-o", "table")).stdout
+    both = await call(database_url, "prices", "show", "standard", "--csv", "-o", "tsv")
+    assert (both.exit_code, "it is CSV with --csv" in both.output) == (2, True)
     draft.write_text(draft.read_text().replace("3.840000", "5"))
     warned = await call(database_url, "prices", "import", "standard", str(draft), "--dry-run")
     assert "more than 20 percent" in warned.output
@@ -96,6 +103,39 @@ async def test_what_makes_no_sense_is_said(pool: Pool, database_url: str, tmp_pa
     assert "not in UTF-8" in str((await call(database_url, "prices", "import", "x", str(file))).exception)
 
 
+async def test_p7_p8_an_invoice_line_is_rounded_once(pool: Pool, database_url: str) -> None:
+    """0.0475 at 63.90, for 10,000 messages: by prices as they are, and by prices that were rounded for the list."""
+    actor = await organization(pool)
+    price = 3_035_250
+    for country, each in (("MZ", price), ("PT", half_up(price, 4)), ("ZA", half_up(price, 2))):
+        for count in (1, 4_999, 5_000):
+            one = Due(
+                organization_id=actor.organization_id,
+                at=datetime.fromisoformat("2026-07-01T12:00:00+00:00"),
+                supplier_id=actor.organization_id,
+                country=country,
+                network="",
+                messages=count,
+                segments=count,
+                price=each * count,
+                price_currency="MZN",
+                cost=0,
+                cost_currency="",
+            )
+            async with pool.acquire() as conn:
+                await margins.record(conn, [one])
+    days = ("--from", "2026-07-01", "--to", "2026-07-31", "--by", "organization,country")
+    for places, amounts in (
+        ("2", ["30352.50", "30353.00", "30400.00"]),
+        ("0", ["30353", "30353", "30400"]),
+        ("6", ["30352.500000", "30353.000000", "30400.000000"]),
+    ):
+        found = await data(database_url, "margin", *days, "--places", places)
+        assert [(one["messages"], one["price"]) for one in found] == [(10_000, amount) for amount in amounts]
+    assert (await data(database_url, "margin", *days))[0]["price"] == "30352.500000"
+    assert (await call(database_url, "margin", *days, "--places", "7")).exit_code == 2
+
+
 async def test_margins_by_what_is_asked_for(pool: Pool, database_url: str) -> None:
     actor = await organization(pool)
     for day, network, price, cost in (("2026-11-01", "643-04", 50_000, 30_000), ("2026-11-02", "", 70_000, 80_000)):
@@ -105,6 +145,7 @@ async def test_margins_by_what_is_asked_for(pool: Pool, database_url: str) -> No
             supplier_id=actor.organization_id,
             country="MZ",
             network=network,
+            route="codes" if network else "",
             messages=2,
             segments=3,
             price=price,
@@ -125,6 +166,8 @@ async def test_margins_by_what_is_asked_for(pool: Pool, database_url: str) -> No
     )
     lines = await data(database_url, "margin", "--from", "2026-11-01", "--by", "day,network")
     assert [(one["day"], one["network"], one["margin"]) for one in lines] == [("2026-11-01", "643-04", "0.020000")]
+    named = await data(database_url, "margin", *days, "--by", "route")
+    assert [(one["route"], one["margin"]) for one in named] == [("", "-0.010000"), ("codes", "0.020000")]
     csv = (await call(database_url, "margin", *days, "--csv", "--by", "network")).stdout
     assert csv.splitlines()[0] == (
         "network,messages,segments,price,price_currency,cost,cost_currency,margin,margin_percent"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from heliograph.campaigns.staging import Stager
 from heliograph.cli import app
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
+from tests.rules.test_campaigns import imported
 from tests.rules.whatsapp_factories import Made, made
 
 WHAT = (
@@ -68,6 +70,8 @@ async def test_create_list_show_cancel(pool: Pool, database_url: str, known: Mad
     rows = await pool.fetch("SELECT content FROM whatsapp_messages")
     values = sorted(msgspec.json.decode(row["content"])["parameters"][0] for row in rows)
     assert values == ["Ana", "customer", "customer"]
+    for word, status in (("pause", "paused"), ("resume", "running")):
+        assert (await data(database_url, word, created["id"]))["status"] == status
     canceled = await data(database_url, "cancel", created["id"])
     assert canceled["status"] == "canceled"
     # It is no SMS campaign.
@@ -75,6 +79,21 @@ async def test_create_list_show_cancel(pool: Pool, database_url: str, known: Mad
         CliRunner().invoke, app, ["campaign", "show", created["id"]], env={"HELIOGRAPH_DATABASE_URL": database_url}
     )
     assert isinstance(refused.exception, NotFound)
+
+
+async def test_the_people_of_an_import(pool: Pool, database_url: str, known: Made, tmp_path: Path) -> None:
+    what = [one for one in WHAT if one not in ("--tag", "porto")]
+    id = await imported(pool, known.actor, tmp_path, "+258840000001,Rui,", "+258840000007,Eva,porto")
+    made = await data(database_url, "create", "--number", known.digits, *what, "--import", str(id))
+    assert (made["audience_import"], made["audience_tags"]) == (str(id), None)
+    stager = Stager(pool)
+    while await stager.round():
+        continue
+    sent = {row["recipient"] for row in await pool.fetch("SELECT recipient FROM whatsapp_messages")}
+    assert sent == {"+258840000001", "+258840000007"}
+    for audience in ((), ("--tag", "porto", "--import", str(id))):
+        done = await call(database_url, "create", "--number", known.digits, *what, *audience)
+        assert "give one of" in str(done.exception)
 
 
 @pytest.mark.parametrize(

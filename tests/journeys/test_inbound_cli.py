@@ -94,6 +94,9 @@ async def test_an_organizations_rules_are_set_one_by_one(pool: Pool, command: Co
     after = await configured("--help-reply", "", "--country", "mz", "--smart-encoding", "--replace-accents")
     assert (after["help_reply"], after["stop_reply"], after["allowed_countries"]) == ("", "Adieu", ["MZ"])
     assert (after["smart_encoding"], after["replace_accents"]) == (True, True)
+    assert (await configured("--reply-language", "fr"))["reply_language"] == "fr"
+    assert await configured("--reply-language", "xx") == "validation_error"
+    assert (await configured("--reply-language", "none"))["reply_language"] is None
     after = await configured("--opt-out-word", "none", "--stop-reply", "default", "--country", "any")
     after |= {"smart_encoding": False, "replace_accents": False, "help_reply": None}
     assert after == before

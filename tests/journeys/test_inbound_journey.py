@@ -157,15 +157,17 @@ async def test_workers_that_are_killed_forget_no_word_and_obey_none_twice(
 
 
 async def judge(made: Installation, handsets: list[str]) -> None:
-    """Every message once, every word obeyed once, every confirmation accepted once."""
-    received = told(made, "message.received")
-    assert Counter((one["from"], one["keyword"]) for one in received) == Counter(
-        (handset, keyword) for handset in handsets for keyword in ("stop", None)
-    )
-    assert {one["missingSegments"] for one in received} == {0}
-    assert Counter(one["phone"] for one in told(made, "contact.opted_out")) == Counter(handsets)
+    """Every message once, every word obeyed once, every confirmation accepted once.
+
+    A kill may take along an answer that was written and noted, and not read by the SMSC: what that sends again then
+    counts as another message. Each such one is known by the answer that was noted.
+    """
     conn = await asyncpg.connect(made.url)
     try:
+        kept = await conn.fetch(
+            "SELECT '+' || ltrim(sender, '+') AS sender, array_agg(acknowledged ORDER BY id) AS answered"
+            "  FROM inbound_messages WHERE concatenation IS NULL AND state = 'received' GROUP BY sender"
+        )
         counts = await conn.fetchrow(
             "SELECT (SELECT count(*) FROM opt_outs) AS opted_out, (SELECT count(*) FROM messages) AS confirmed,"
             " (SELECT count(*) FROM usage_entries WHERE type = 'usage') AS paid,"
@@ -175,6 +177,16 @@ async def judge(made: Installation, handsets: list[str]) -> None:
     finally:
         await conn.close()
     assert counts is not None
-    *exact, unknown = tuple(counts)
-    assert exact == [len(handsets), len(handsets), len(handsets), 0]
-    assert sum(confirmations(made).values()) <= len(handsets) + unknown
+    assert [row["sender"] for row in kept if not all(row["answered"][:-1])] == []
+    words = {row["sender"]: len(row["answered"]) for row in kept}
+    again = sum(words.values()) - len(handsets)
+    received = told(made, "message.received")
+    assert Counter((one["from"], one["keyword"]) for one in received) == Counter(
+        {(handset, "stop"): words[handset] for handset in handsets} | {(handset, None): 1 for handset in handsets}
+    )
+    assert {one["missingSegments"] for one in received} == {0}
+    assert Counter(one["phone"] for one in told(made, "contact.opted_out")) == Counter(handsets)
+    opted_out, confirmed, paid, left, unknown = tuple(counts)
+    assert (opted_out, paid, left) == (len(handsets), confirmed, 0)
+    assert len(handsets) <= confirmed <= len(handsets) + again
+    assert sum(confirmations(made).values()) <= confirmed + unknown

@@ -10,7 +10,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.load import Client
-from tests.ports import held_port
+from tests.ports import held_row
 from tests.processes import Program, installation, until, until_true
 
 PORT = re.compile(r"http://127\.0\.0\.1:(\d+)/metrics")
@@ -31,8 +31,8 @@ async def scraped(program: Program) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 async def test_what_processes_did_is_shown(database_url: str, tmp_path: Path) -> None:
-    with held_port() as first:
-        listen = {"HELIOGRAPH_METRICS_LISTEN": f"127.0.0.1:{first}", "HELIOGRAPH_LOG_LEVEL": "info"}
+    with held_row(4) as ports:
+        listen = {"HELIOGRAPH_METRICS_LISTEN": f"127.0.0.1:{ports[0]}", "HELIOGRAPH_LOG_LEVEL": "info"}
         async with installation(database_url, tmp_path, **listen) as made:
             api, worker = await made.api(), await made.worker()
             await worker.ready()
@@ -48,12 +48,17 @@ async def test_what_processes_did_is_shown(database_url: str, tmp_path: Path) ->
             said = await scraped(worker)
             assert said["heliograph_attempts_total"][("sms", "accepted")] == 1
             assert said["heliograph_reports_total"][("sms",)] == 1
+            assert said["heliograph_receipts_total"][("matched",)] == 1
             assert said["heliograph_supplier_sessions"] == {("main",): 1}
+            assert said["heliograph_supplier_window"][("main",)] >= 1
             assert said["heliograph_supplier_circuit_open"] == {("main",): 0}
             await until_true(lambda: shows(worker, "heliograph_workers"))
             said = await scraped(worker)
             # As of its last question to the database, at most 15 s ago.
             assert ("sms",) in said["heliograph_queue_rows"]
+            assert said["heliograph_supplier_queue_oldest_seconds"] == {("main",): 0}
+            assert said["heliograph_database_connections_opened_total"][()] >= 1
+            assert said["heliograph_database_connection_failures_total"] == {(): 0}
             assert said["heliograph_partitions_ahead_days"][()] >= 1
             await until_true(lambda: shows(api, "heliograph_requests_total"))
             told = await scraped(api)

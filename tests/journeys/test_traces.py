@@ -144,7 +144,7 @@ async def test_one_trace_leads_from_the_request_to_the_webhook(database_url: str
 
 async def api(made: Installation) -> Program:
     """A web process that says when it is ready."""
-    return await made._start("api", "api", "--json", "--port", str(made.port))
+    return await made.start("api", "api", "--json", "--port", str(made.port))
 
 
 @pytest.mark.lasts(8)

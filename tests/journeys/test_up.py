@@ -220,10 +220,11 @@ async def test_on_a_database_that_is_given_with_two_web_processes(
 ) -> None:
     given = {"HELIOGRAPH_DATABASE_URL": empty_database_url}
     async with (
-        up(place, "--api-processes", "2", **given) as ran,
+        up(place, "--api-processes", "2", "-o", "json", **given) as ran,
         Client(ran.url, ran.credentials["live_key"]) as client,
     ):
         assert ran.database == empty_database_url
+        assert msgspec.json.decode(ran.program.out) == ran.credentials
         assert not (place / "data" / "postgres").exists()
         parts = ran.parts()
         assert [len(parts[name]) for name in PARTS] == [2, 1, 1, 1, 0]

@@ -16,8 +16,9 @@ from heliograph.base.actor import Who
 from heliograph.base.database.pool import Pool
 from heliograph.overview.exports import kinds
 from heliograph.pages.pieces import leafing
+from tests.hooks import endpoint, until
 
-from .conftest import Browser, Page, Tenant, make_person, make_tenant
+from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
 from .exported import fetch
 
 SHELL = Who("cli", name="alice", address="192.0.2.1", device="shell", reason="ticket 7")
@@ -41,7 +42,7 @@ async def test_what_was_changed_is_read_before_and_after(pool: Pool, tenant: Ten
     assert "the operator" in page.words
     assert not re.search("alice|192\\.0\\.2\\.1", page.text)
     page = await owner.get("/audit?who=alice")
-    assert (actions(page), "Nothing fits" in page.words) == ([], True)
+    assert (actions(page), "Nothing matches" in page.words) == ([], True)
     assert actions(await owner.get("/audit?who=operator")) == actions(await owner.get("/audit?who=cli"))
     assert "Organization renamed" in actions(await owner.get("/audit?who=operator"))
 
@@ -150,3 +151,49 @@ async def test_only_owners_and_admins_come_in(pool: Pool, tenant: Tenant, browse
     await browser.sign_in("dev@example.com")
     assert (await browser.get("/audit")).status == 403
     assert 'href="/audit"' not in (await browser.get("/")).text
+
+
+async def test_every_thing_has_its_own_slice(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    """Who may read the log gets from a thing's page to what became of it."""
+    await owner.submit(await owner.get("/senders/new"), "/senders", value="BAKERY")
+    page = await owner.submit(await owner.get("/texts/new"), "/texts", name="Hours", body="We open at 8.")
+    bo = await make_person(pool, tenant, "bo@example.com", role="sender")
+    hook, _ = await endpoint(pool, tenant.actor, "https://example.com/hook")
+    text, sender = [await pool.fetchval(f"SELECT id FROM {table}") for table in ("saved_texts", "sender_ids")]
+    pages = {
+        f"/webhooks/{hook}": (hook, "Webhook endpoint created"),
+        f"/texts/{text}": (text, "Text saved"),
+        f"/team/members/{bo.id}": (bo.id, "Member added"),
+        "/senders": (sender, "Sender ID requested"),
+        "/keys": (tenant.key_id, "API key created"),
+        "/settings": (tenant.id, "Settings changed"),
+    }
+    await owner.submit(await owner.get("/settings"), "/settings/general", name="Acme", country="MZ")
+    for path, (id, action) in pages.items():
+        page = await owner.get(path)
+        assert f'href="/audit?object={id}"' in page.text, path
+        found = actions(await owner.get(f"/audit?object={id}"))
+        assert action in found, (path, found)
+    assert f'href="/audit?who={bo.id}"' in (await owner.get(f"/team/members/{bo.id}")).text
+    await other_browser.sign_in("bo@example.com")
+    for path in ("/senders", f"/texts/{text}"):
+        page = await other_browser.get(path)
+        assert (page.status, "/audit?object=" in page.text) == (200, False), path
+
+
+async def test_an_entry_leads_to_its_request(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    status, headers, _ = await api.ask(
+        "POST", "/contacts", json={"name": "Ana", "phone": "+258841234567"}, headers=tenant.headers
+    )
+    assert status == 200
+
+    async def is_written() -> bool:
+        return bool(await pool.fetchval("SELECT count(*) FROM requests"))
+
+    await until(is_written)
+    asked = headers["x-request-id"]
+    page = await owner.get("/audit?action=contact.created")
+    assert f'href="/requests?q={asked}"' in page.text
+    assert "POST /contacts" in (await owner.get(f"/requests?q={asked}")).words

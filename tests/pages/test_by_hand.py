@@ -45,7 +45,7 @@ async def test_a_text_is_saved_chosen_changed_and_removed(pool: Pool, owner: Bro
     page = await owner.get(f"/send?saved={id}")
     assert value(page, "message") == "Olá {{first_name}}\nAté amanhã"
     page = await owner.post("/send/preview", page.form("/send") | {"to": OTHER, "message": "Olá {{first_name}}"})
-    assert "These places are filled by campaigns alone" in page.words
+    assert "These places are filled by campaigns only" in page.words
     assert "Olá {{first_name}}" in (await owner.get(f"/campaigns/new?saved={id}")).text
     form = (await owner.get(f"/send?saved={id}")).form("/send") | {"to": OTHER, "message": "Olá Ana"}
     assert (await owner.post("/send", form)).status == 200
@@ -103,7 +103,7 @@ async def test_a_number_is_ones_own_once_its_code_came_back(
 ) -> None:
     assert "Send to myself" not in (await owner.get("/send")).words
     page = await owner.submit(await owner.get("/account/number"), "/account/number", phone="12")
-    assert (page.status, "This is no phone number" in page.words) == (422, True)
+    assert (page.status, "This is not a phone number" in page.words) == (422, True)
     page = await owner.submit(await owner.get("/account/number"), "/account/number", phone="84 000 0001")
     assert f"Six digits, sent to {OWN}." in page.words
     body = await pool.fetchval("SELECT body FROM messages WHERE recipient = $1", OWN)

@@ -7,14 +7,15 @@ import io
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
-from heliograph.base.ids import uuid7
-from heliograph.campaigns import counting, drafts
+from heliograph.base.ids import uuid7, uuid7_floor
+from heliograph.campaigns import drafts
 from heliograph.campaigns.staging import Stager
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
@@ -22,6 +23,7 @@ from heliograph.privacy import erasure
 from heliograph.retention import rules
 from tests.rules import whatsapp_factories as making
 from tests.rules.factories import quiet_now
+from tests.rules.test_campaigns import count
 
 from .conftest import Browser, Page, Tenant, make_person, make_tenant
 from .exported import fetch
@@ -54,12 +56,6 @@ async def stage(pool: Pool, **options: Any) -> None:
         pass
 
 
-async def counted(pool: Pool) -> None:
-    await pool.execute("UPDATE campaign_chunks SET count_at = now()")
-    async with pool.acquire() as conn, conn.transaction():
-        await counting.count_due(conn)
-
-
 async def test_who_gets_it_is_counted_before_it_is_made(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     await people(pool, tenant, 20)
     await pool.execute(
@@ -77,7 +73,7 @@ async def test_who_gets_it_is_counted_before_it_is_made(pool: Pool, tenant: Tena
     for said in ("Found 3", "opted out −1", "no valid number, or too long a text −1", "1 person: 2 segments"):
         assert said in page.words, (said, page.words)
     page = await make(owner)
-    assert ("The campaign is made." in page.words, page.path.startswith("/campaigns/")) == (True, True)
+    assert ("The campaign is created." in page.words, page.path.startswith("/campaigns/")) == (True, True)
     assert await pool.fetchval("SELECT who FROM audit_log WHERE action = 'campaign.created'") == "person"
 
 
@@ -103,11 +99,11 @@ async def test_tags_that_are_left_out_are_counted_and_shown(pool: Pool, tenant: 
     day = f"{datetime.now(UTC) + timedelta(days=2):%F}"
     await make(owner, name="Later", without="odd", when="later", day=day, hour="12:00")
     page = await owner.get("/contacts/tags/edit?tag=odd")
-    assert "go by this tag: Later. Without it" in page.words
+    assert "use this tag: Later. Without it" in page.words
     page = await look(owner, to="numbers", numbers="+258841000001", without="odd")
     assert (page.status, "empty this field, or choose contacts by tag" in page.words) == (422, True)
     page = await look(owner, without="x" * 65)
-    assert (page.status, "Give at most 20 tags" in page.words) == (422, True)
+    assert (page.status, "Enter at most 20 tags" in page.words) == (422, True)
 
 
 async def test_it_is_tried_on_oneself_before_anything_is_made(pool: Pool, tenant: Tenant, owner: Browser) -> None:
@@ -127,7 +123,7 @@ async def test_it_is_tried_on_oneself_before_anything_is_made(pool: Pool, tenant
     form = page.form("/campaigns") | chosen | {"do": "trial"}
     for _ in range(2):  # a double click
         page = await owner.post("/campaigns", form)
-        assert "as the first example gets it. Nothing else is sent yet." in page.words
+        assert "as the first example will get it. Nothing else has been sent yet." in page.words
     row = await pool.fetchrow("SELECT recipient, body, sender, class, campaign_id, person_id FROM messages")
     assert row is not None
     assert shown is not None
@@ -166,7 +162,7 @@ async def test_many_are_confirmed_by_their_number(
     page = await make(owner)
     assert (page.status, "Type how many people get it." in page.words) == (422, True)
     assert (await make(owner, typed="7")).status == 422
-    assert "The campaign is made." in (await make(owner, typed="8")).words
+    assert "The campaign is created." in (await make(owner, typed="8")).words
 
 
 async def test_a_campaign_is_paused_resumed_and_canceled(pool: Pool, tenant: Tenant, owner: Browser) -> None:
@@ -187,7 +183,7 @@ async def test_a_campaign_is_paused_resumed_and_canceled(pool: Pool, tenant: Ten
     for said in ("Waiting 2", "Queued 4", "Together 6"):
         assert said in page.words, (said, page.words)
     page = await owner.submit(page, where + "/resume")
-    assert "The campaign goes on." in page.words
+    assert "The campaign is resumed." in page.words
     await stage(pool)
     assert (
         await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'sms' AND due_at <= now() + interval '1 minute'")
@@ -195,7 +191,7 @@ async def test_a_campaign_is_paused_resumed_and_canceled(pool: Pool, tenant: Ten
     )
     assert await pool.fetchval("SELECT count(DISTINCT recipient) FROM messages") == 6
     ask = await owner.get(where + "/cancel")
-    assert "6 people who are still waiting do not get it. 6 messages that are queued are withdrawn" in ask.words
+    assert "6 people who are still waiting do not get it. 6 queued messages are canceled and refunded" in ask.words
     page = await owner.submit(ask, where + "/cancel")
     assert "The campaign is canceled" in page.words
     await stage(pool)
@@ -218,7 +214,7 @@ async def test_who_did_not_get_it_is_seen_taken_away_and_tried_again(
         "UPDATE messages SET status = 'undelivered', failure_code = 'undelivered', failed_at = now(),"
         " delivered_at = NULL WHERE recipient = '+258841000003'"
     )
-    await counted(pool)
+    await count(pool)
     page = await owner.get(where)
     for said in ("Completed", "Delivered 3", "Failed 1", "Together 4", "Mozambique"):
         assert said in page.words, (said, page.words)
@@ -235,7 +231,7 @@ async def test_who_did_not_get_it_is_seen_taken_away_and_tried_again(
     form = await owner.get(again[1].replace("&amp;", "&"))
     fields = form.form("/campaigns") | {"to": "again", "text": "Hello again", "do": "create", "when": "now"}
     page = await owner.post("/campaigns", fields)
-    assert "The campaign is made." in page.words, page.words
+    assert "The campaign is created." in page.words, page.words
     assert [row["phone"] for row in await pool.fetch("SELECT phone FROM campaign_recipients")][-1] == "+258841000003"
 
 
@@ -290,9 +286,9 @@ async def test_a_whatsapp_campaign_is_looked_at_made_and_followed(pool: Pool, te
     ):
         assert said in page.words, (said, page.words)
     assert "Hello customer, your order 4471 was shipped." in page.words
-    assert "says the same" not in page.words
+    assert "with the same text" not in page.words
     page = await owner.post("/campaigns", page.form("/campaigns") | typed | {"do": "create"})
-    assert "The campaign is made." in page.words, page.words
+    assert "The campaign is created." in page.words, page.words
     where = page.path
     await stage(pool)
     rows = await pool.fetch("SELECT content::jsonb ->> 'parameters' AS said FROM whatsapp_messages ORDER BY recipient")
@@ -301,11 +297,11 @@ async def test_a_whatsapp_campaign_is_looked_at_made_and_followed(pool: Pool, te
         "UPDATE whatsapp_messages SET status = 'failed', failure_code = 'undeliverable', failed_at = now(),"
         " sent_at = NULL WHERE recipient = '+258841000001'"
     )
-    await counted(pool)
+    await count(pool)
     page = await owner.get(where + "?status=failed")
     assert re.findall(r'row-link" href="[^"]*">([^<]+)<', page.text) == ["+258841000001"]
     assert ("Failed 1" in page.words, "Why messages failed" in page.words) == (True, True)
-    assert "says the same" in (await owner.post("/campaigns", form | {"t2": "4471"})).words
+    assert "with the same text" in (await owner.post("/campaigns", form | {"t2": "4471"})).words
     copy = (await owner.get(f"/campaigns/new?copy={where.rpartition('/')[2]}")).form("/campaigns")
     assert (copy["name"], copy["tags"], copy["t1"], copy["t2"]) == ("Delivery", "all", "customer", "4471")
     # A number that went meanwhile, and a template that is no longer approved, are told at their fields.
@@ -360,7 +356,7 @@ async def test_what_is_typed_is_kept_as_a_draft_until_the_campaign_is_made(
         await erasure.erase(conn, tenant.actor, address="+258841000001")
         assert await conn.fetchval("SELECT cardinality(numbers) FROM campaign_drafts") == 0
     page = await other_browser.post("/campaigns", page.form("/campaigns") | typed | {"do": "create"})
-    assert "The campaign is made." in page.words, page.words
+    assert "The campaign is created." in page.words, page.words
     assert await pool.fetchval("SELECT count(*) FROM campaign_drafts") == 0
 
 
@@ -393,7 +389,7 @@ async def test_drafts_are_bounded_discarded_and_nobody_elses(
     form = page.form(undo)
     assert "no longer be undone" in (await other_browser.post(undo, token)).words
     page = await owner.post(undo, form)
-    assert ("The draft is back." in page.words, "Drafts" in page.words) == (True, True)
+    assert ("The draft is restored." in page.words, "Drafts" in page.words) == (True, True)
     again = (await owner.get("/campaigns")).form(f"/campaigns/drafts/{id}/discard")
     assert "no longer be undone" in (await owner.post(undo, again)).words
     await owner.post(f"/campaigns/drafts/{id}/discard", again | {"_once": str(uuid7())})
@@ -416,20 +412,23 @@ async def test_its_course_is_shown_minute_by_minute_and_its_pace_changed(
     page = await owner.post(where + "/pace", (await owner.get(where)).form(where + "/pace") | {"pace": "fast"})
     assert (page.status, 'href="#pace"' in page.text) == (422, True)
     page = await owner.submit(await owner.get(where), where + "/pace", pace="6000")
-    assert ("What is still waiting goes at this pace." in page.words, "6,000 a minute" in page.words) == (True, True)
+    assert ("Messages still waiting are sent at this pace." in page.words, "6,000 a minute" in page.words) == (
+        True,
+        True,
+    )
     await stage(pool, chunk=2)
     assert await pool.fetchval("SELECT count(*) FROM messages") == 6
     paced = await pool.fetchrow("SELECT before, after FROM audit_log WHERE action = 'campaign.paced'")
     assert paced is not None
     assert ["1" in paced["before"], "6000" in paced["after"]] == [True, True]
     await pool.execute("UPDATE messages SET status = 'sent', sent_at = now()")
-    await counted(pool)
+    await count(pool)
     await owner.submit(await owner.get(where), where + "/pause")
     await pool.execute(
         "UPDATE messages SET status = 'delivered', delivered_at = now() WHERE recipient <> '+258841000003'"
     )
     await pool.execute("UPDATE campaign_minutes SET minute = minute - interval '3 minutes'")
-    await counted(pool)
+    await count(pool)
     page = await owner.get(where)
     assert "6 handed over, 5 delivered." in page.words, page.words
     figures = re.search(r"<script type=\"application/json\" data-figures>(.*?)</script>", page.text)
@@ -453,7 +452,7 @@ async def test_a_default_stands_in_and_the_same_text_is_warned_of(pool: Pool, te
     page = await look(owner, text=text)
     for said in ("Hello Ana, or Ana", "Hello dear customer, or you"):
         assert said in page.words, (said, page.words)
-    assert "says the same" not in page.words
+    assert "with the same text" not in page.words
     made = await make(owner, text=text)
     await stage(pool)
     assert await pool.fetchval("SELECT array_agg(body ORDER BY recipient) FROM messages") == [
@@ -461,10 +460,68 @@ async def test_a_default_stands_in_and_the_same_text_is_warned_of(pool: Pool, te
         "Hello Ana, or Ana",
     ]
     page = await look(owner, text=text)
-    assert "A campaign that says the same was made within the last 24 hours: Sale" in page.words
+    assert "A campaign with the same text was created within the last 24 hours: Sale" in page.words
     assert f'href="{made.path}"' in page.text
-    assert "says the same" not in (await look(owner, text="Hello")).words
+    assert "with the same text" not in (await look(owner, text="Hello")).words
     await pool.execute("UPDATE campaigns SET created_at = created_at - interval '25 hours'")
-    assert "says the same" not in (await look(owner, text=text)).words
+    assert "with the same text" not in (await look(owner, text=text)).words
     page = await look(owner, text="{{surname|x}}")
     assert (page.status, "There is no such placeholder" in page.words) == (422, True)
+
+
+async def test_campaigns_of_a_time_are_listed(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await people(pool, tenant, 1)
+    for name in ("Spring", "Autumn"):
+        await make(owner, name=name, text=f"Hello {name}")
+    made = datetime(2026, 3, 10, 12, tzinfo=UTC)
+    await pool.execute(
+        "UPDATE campaigns SET id = $1, created_at = $2 WHERE name = 'Spring'",
+        UUID(int=uuid7_floor(made).int + 1),
+        made,
+    )
+
+    async def named(query: str) -> list[str]:
+        page = await owner.get(f"/campaigns{query}")
+        return re.findall(r'class="row-link" href="[^"]*"><bdi>([^<]*)', page.text)
+
+    assert await named("") == ["Autumn", "Spring"]
+    assert await named("?range=24h") == ["Autumn"]
+    assert await named("?from=2026-03-10&to=2026-03-10") == ["Spring"]
+    assert await named("?from=2026-03-11&to=2026-03-12") == []
+    page = await owner.get("/campaigns?from=2026-03-11&to=2026-03-12")
+    assert "No campaign was created in this period." in page.words
+    assert await named("?from=2026-03-10&to=nonsense") == ["Autumn", "Spring"]
+
+
+async def test_a_second_person_approves_a_campaign_to_many(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    page = await owner.get("/settings")
+    wrong = await owner.submit(page, "/settings/security", approval_above="many")
+    assert (wrong.status, "Write a number from 0 to 1,000,000" in wrong.words) == (422, True)
+    assert wrong.form("/settings/security")["approval_above"] == "many"
+    page = await owner.submit(page, "/settings/security", approval_above="1")
+    assert page.form("/settings/security")["approval_above"] == "1"
+    await make_person(pool, tenant, "rui@example.com", "sender")
+    rui = other_browser
+    await rui.sign_in("rui@example.com")
+    said = "so a second person has to approve it"
+    assert said not in (await look(rui, to="numbers", numbers="+258841234567", text="Hi")).words
+    assert said in (await look(rui, to="numbers", numbers="+258841234567\n+258841234568", text="Hi")).words
+    made = await make(rui, to="numbers", numbers="+258841234567\n+258841234568", text="Hi")
+    await stage(pool)
+    own = await rui.get(made.path)
+    for said in ("A second person has to approve this campaign", "More than 1 people get it", "You made it"):
+        assert said in own.words, (said, own.words)
+    assert "Approve the campaign" not in own.words
+    refused = await rui.post(f"{made.path}/approve", own.form(f"{made.path}/pace"))
+    assert "Whoever made a campaign cannot approve it" in refused.words
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 0
+    seen = await owner.get(made.path)
+    assert "You made it" not in seen.words
+    assert "waits for a second person's approval" in (await owner.get("/notices")).words
+    done = await owner.submit(seen, f"{made.path}/approve")
+    for said in ("The campaign is approved.", "Approved by Ana"):
+        assert said in done.words, (said, done.words)
+    await stage(pool)
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 2

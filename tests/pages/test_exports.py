@@ -161,14 +161,14 @@ async def test_exports_are_few_stopped_cut_and_erased(
     monkeypatch.setattr(work, "MOST_ROWS", 2)
     await write(pool)
     page = await owner.get("/exports")
-    assert "It ended at the most that a file may hold." in page.words
+    assert "It reached the limit of what a file may hold." in page.words
     assert await pool.fetchval("SELECT count(*) FROM exports WHERE is_cut AND rows = 2") == jobs.MOST_OPEN - 1
     # Somebody who is erased may be in any of them.
     async with pool.acquire() as conn:
         await erasure.erase(conn, tenant.actor, address="+258840000001")
     form = (await owner.get("/account")).form("/account")
     assert (await owner.post(f"/exports/{ids[1]}/file", form)).status == 404
-    assert "Somebody was erased who may have been in it." in (await owner.get("/exports")).words
+    assert "Somebody who may have been in it was erased." in (await owner.get("/exports")).words
     async with pool.acquire() as conn:
         assert await jobs.forget(conn)
     assert await pool.fetchval("SELECT count(*) FROM export_chunks") == 0

@@ -103,6 +103,8 @@ async def test_a_number_leads_to_its_person_and_the_palette_offers_what_belongs_
     async with pool.acquire() as conn:
         contact = (await records.create(conn, tenant.actor, entry=Entry(number, "Ana"))).id
     assert await found(owner, number) == f"/contacts/{contact}"
+    # A mode that there is not is no third mode, in which nothing would be found: it is live, as on every page.
+    assert (await owner.get("/go/%2B258841000001?mode=other")).path == f"/contacts/{contact}"
     told = await offered(owner, "q=%2B258841000001")
     assert told["Contact: Ana"] == f"/contacts/{contact}"
     assert [label for label in told if label.startswith("Opted out since")]
@@ -124,7 +126,7 @@ async def test_the_palette_pauses_campaigns_and_lets_them_go_on(
     assert await offered(owner) == {"Pause campaign “Spring sale”": f"{where}/pause"}
     token = (await owner.get(where)).form(f"{where}/pause")["_token"]
     await owner.post(f"{where}/pause", {"_token": token, "_once": "1-palette", "next": "/"})
-    assert await offered(owner) == {"Let campaign “Spring sale” go on": f"{where}/resume"}
+    assert await offered(owner) == {"Resume campaign “Spring sale”": f"{where}/resume"}
     await make_person(pool, tenant, "vera@example.com", "viewer")
     await other_browser.sign_in("vera@example.com")
     assert await offered(other_browser) == {}

@@ -7,6 +7,8 @@ import re
 from datetime import timedelta
 from uuid import UUID
 
+import pytest
+
 from heliograph import traffic
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
@@ -15,6 +17,7 @@ from heliograph.overview import figures
 from heliograph.sms.arrivals import FAILURES
 from heliograph.sms.status import Move, move_many
 from heliograph.traffic import Point
+from heliograph.whatsapp.money import wallet
 from tests.rules import whatsapp_factories as making
 from tests.rules.factories import SUM_DAYS
 
@@ -27,7 +30,7 @@ def open_steps(text: str) -> int:
 
 
 async def test_figures_are_those_of_the_roll_ups(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
-    assert "Nothing happened in this time." in (await owner.get("/")).words
+    assert "Nothing happened in this period." in (await owner.get("/")).words
     for _ in range(LATEST + 2):
         await send(api, tenant)
     async with pool.acquire() as conn:
@@ -38,8 +41,45 @@ async def test_figures_are_those_of_the_roll_ups(api: Api, pool: Pool, tenant: T
     assert "Mozambique 12" in page.words
     assert "Quota left 988 98 % of 1,000" in page.words
     assert len(re.findall(r'<tr id="m-', page.text)) == LATEST
-    assert "Nothing happened in this time." in (await owner.get("/?mode=test")).words
+    assert "Nothing happened in this period." in (await owner.get("/?mode=test")).words
     assert "12 accepted" in (await owner.get("/?range=7d")).words
+
+
+async def test_what_was_spent_is_that_of_the_pages_it_leads_to(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    async def used(day: str, messages: int, refunds: int, charged: int) -> None:
+        await pool.execute(
+            "INSERT INTO usage_days VALUES"
+            " ($1, $2::text::date, 'sms', 'MZ', 'ACME', $3, $3, $4, 2 * $4::bigint, $5, $5)",
+            *(tenant.id, day, UUID(int=0), messages, refunds),
+        )
+        await pool.execute(
+            "INSERT INTO wallet_days VALUES ($1, $2::text::date, 'utility', 1, $3)", tenant.id, day, charged
+        )
+
+    await used("2026-03-10", 30, 2, 1_500_000)
+    await used("2026-03-09", 50, 0, 4_000_000)
+    await used("2026-03-01", 70, 0, 8_000_000)
+    day = await owner.get("/?from=2026-03-10&to=2026-03-10")
+    assert "SMS spent 28 60 segments · 2 refunded · 10 Mar 2026 · 50 on the day before" in day.words
+    assert "Wallet spent" not in day.words  # it never had money
+    async with pool.acquire() as conn:
+        await wallet.top_up(conn, tenant.id, amount=20_000_000, currency="EUR", reason="paid")
+    week = await owner.get("/?from=2026-03-04&to=2026-03-10")
+    stretch = "4 Mar 2026 – 10 Mar 2026"
+    assert f"SMS spent 78 160 segments · 2 refunded · {stretch} · 70 in the 7 days before" in week.words
+    assert f"Wallet spent €5.50 {stretch} · €8.00 in the 7 days before" in week.words
+    links = {
+        path: html.unescape(link) for link, path in re.findall(r'href="((/usage|/wallet)[?]from=[^"]*)"', week.text)
+    }
+    assert "80 SMS in 160 segments, 0 WhatsApp messages, 2 refunded." in (await owner.get(links["/usage"])).words
+    assert "€5.50 charged for 2 messages." in (await owner.get(links["/wallet"])).words
+    assert "SMS spent 0 0 segments" in (await owner.get("/")).words
+    # Test messages cost nothing.
+    assert "SMS spent" not in (await owner.get("/?mode=test")).words
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    assert "SMS spent" not in (await other_browser.sign_in("vera@example.com")).words
 
 
 async def test_why_messages_failed_is_said_with_counts(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
@@ -78,6 +118,18 @@ async def test_steps_are_ticked_by_what_happened(api: Api, pool: Pool, tenant: T
     assert open_steps((await owner.get("/")).text) == before - 4
     page = await owner.submit(page, "/checklist/dismiss")
     assert "First steps" not in page.words
+
+
+@pytest.mark.parametrize("role", ["owner", "admin", "developer"])
+async def test_each_step_leads_to_where_it_is_done(pool: Pool, tenant: Tenant, browser: Browser, role: str) -> None:
+    await pool.execute("DELETE FROM sender_ids")
+    await make_person(pool, tenant, "someone@example.com", role)
+    page = await browser.sign_in("someone@example.com")
+    links = re.findall(r'<li class="">.*?<a class="button small" href="([^"]+)"', page.text)
+    assert ("/senders/new" in links, "/team/invite" in links) == (role != "developer", role != "developer")
+    assert "/webhooks/catcher?mode=test" in links
+    for link in links:
+        assert (await browser.get(link)).status == 200, link
 
 
 async def test_the_first_message_is_sent_for_who_asks_for_it(
@@ -173,7 +225,7 @@ async def test_billing_sees_figures_and_no_messages(api: Api, pool: Pool, tenant
 async def test_a_visitor_sees_where_to_sign_in(browser: Browser) -> None:
     page = await browser.get("/")
     assert (page.status, 'href="/login"' in page.text) == (200, True)
-    assert "Sending is disturbed" in page.words  # no worker runs here
+    assert "Sending is disrupted" in page.words  # no worker runs here
 
 
 def test_hours_in_which_nothing_arrived_have_no_histogram() -> None:

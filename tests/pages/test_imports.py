@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 
 from heliograph.base.database.pool import Pool
+from heliograph.campaigns.staging import Stager
 from heliograph.consent.importing import OptOutImports
 from heliograph.contacts import importing, records
 from heliograph.contacts.imports import drafts, running
@@ -86,7 +87,7 @@ async def test_a_messy_file_in_five_steps(
     none = await owner.get(f"{page.path}?country=&on_duplicate=update&column-0=phone")
     assert "rejected" in none.words
     page = await owner.submit(page, page.path, tags="spring")
-    assert "is being looked through" in page.words
+    assert "is being checked" in page.words
     await work(pool)
     page = await owner.get(page.path)
     for said in ("Rows 6", "New 2", "Twice in the file 1", "Rejected 3", "Mozambique 2", "Import 3 rows"):
@@ -226,6 +227,31 @@ async def test_a_suppression_list_and_back(pool: Pool, tenant: Tenant, owner: Br
     assert [row["source"] for row in await pool.fetch("SELECT source FROM opt_outs")] == ["keyword"]
 
 
+async def test_its_people_are_the_audience_of_a_campaign(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    page = await to_check(pool, owner, b"phone,name\n+258841234567,Ana\n+258841234568,Bia\n")
+    id = page.path.split("/")[3]
+    await owner.submit(page, f"/contacts/imports/{id}/run")
+    await work(pool)
+    page = await owner.get(f"/contacts/imports/{id}")
+    assert f'href="/campaigns/new?import={id}"' in page.text
+    form = (await owner.get(f"/campaigns/new?import={id}")).form("/campaigns")
+    assert form["import"] == id
+    typed = form | {"name": "Sale", "to": "import", "text": "Hi {{name}}", "when": "now"}
+    seen = await owner.post("/campaigns", typed | {"do": "preview"})
+    for said in ("Found 2", "Get it 2", "Hi Ana"):
+        assert said in seen.words, (said, seen.words)
+    wrong = await owner.post("/campaigns", typed | {"do": "preview", "import": ""})
+    assert (wrong.status, "Choose one of the imports." in wrong.words) == (422, True)
+    made = await owner.post("/campaigns", typed | {"do": "create"})
+    assert ("The campaign is created." in made.words, f"/contacts/imports/{id}" in made.text) == (True, True)
+    assert f'value="{id}" selected' in (await owner.get(f"/campaigns/new?copy={made.path.split('/')[2]}")).text
+    stager = Stager(pool)
+    while await stager.round():
+        pass
+    rows = await pool.fetch("SELECT recipient, body FROM messages ORDER BY recipient")
+    assert [tuple(row) for row in rows] == [("+258841234567", "Hi Ana"), ("+258841234568", "Hi Bia")]
+
+
 async def test_each_step_is_left_and_gone_on_with(pool: Pool, owner: Browser) -> None:
     page = await send(owner, b"phone\n+258841234567\n")
     id = page.path.split("/")[3]
@@ -236,10 +262,10 @@ async def test_each_step_is_left_and_gone_on_with(pool: Pool, owner: Browser) ->
     page = await owner.submit(page, f"/contacts/imports/{id}/back")
     assert page.path.endswith("/map")
     wrong = await owner.submit(page, page.path, **{"column-0": ""})
-    assert (wrong.status, "Say which column" in wrong.words) == (422, True)
+    assert (wrong.status, "Choose the column" in wrong.words) == (422, True)
     late = (await owner.get("/contacts/new")).form("/contacts")
     moved = await owner.post(f"/contacts/imports/{id}/run", late)
-    assert "has moved on meanwhile" in moved.words
+    assert "has moved on in the meantime" in moved.words
     token = {"_token": late["_token"]}
     page = await owner.post(f"/contacts/imports/{id}/discard", token)
     assert ("The file is erased." in page.words, "No import yet" in page.words) == (True, True)

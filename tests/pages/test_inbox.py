@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from datetime import timedelta
 from uuid import UUID
 
@@ -12,8 +14,10 @@ from heliograph.base.database.pool import Pool
 from heliograph.dashboard.conversations import inbox as screen
 from heliograph.privacy import erasure
 from heliograph.queue import timers
+from heliograph.sealing import text_keys
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.received import inbox as received
+from heliograph.why.words import why
 from tests.rules import whatsapp_factories as making
 from tests.rules.callback_factories import Meta
 from tests.rules.callback_factories import message as callback
@@ -109,6 +113,35 @@ async def test_an_answer_that_may_not_be_given_says_why(pool: Pool, owner: Brows
     assert "only they can lift it" in page.words
 
 
+async def test_an_answer_that_failed_says_why_and_what_to_try(pool: Pool, owner: Browser, made: Made) -> None:
+    await Meta(pool).say(made, callback(made, "Where is my order?", by=RUI))
+    id = await first(pool, "whatsapp")
+    page = await owner.get(f"/inbox/{id}")
+    left = re.search(r'<progress max="24" value="([0-9.]+)"', page.text)
+    assert left
+    assert 23 < float(left[1]) <= 24
+    page = await owner.submit(page, f"/inbox/{id}/reply", message="On its way.")
+    assert "Try as a template" not in page.words
+    code = "recipient_unreachable"
+    known = why("whatsapp_failure", code)
+    assert known is not None
+    await pool.execute(
+        "UPDATE whatsapp_messages SET status = 'failed', failed_at = now(), failure_code = $1"
+        " WHERE direction = 'outbound'",
+        code,
+    )
+    page = await owner.get(f"/inbox/{id}")
+    assert known.words("en").customer in page.words
+    way = re.search(r'href="([^"]+)">Try as a template<', page.text)
+    assert way
+    form = await owner.get(html.unescape(way[1]))
+    assert (form.status, str(made.number_id) in form.text, html.escape(RUI) in form.text) == (200, True, True)
+    # What was a word of its own is marked in the list.
+    await write_sms(pool, "STOP")
+    stopped = (await owner.get("/inbox")).text.partition(f'id="t-{await first(pool, "sms")}"')[2].partition("</li>")[0]
+    assert '<span class="tag">STOP</span>' in stopped
+
+
 async def test_marks_are_light(pool: Pool, tenant: Tenant, owner: Browser, made: Made) -> None:
     await write_sms(pool, "Hello")
     id = await first(pool, "sms")
@@ -127,7 +160,7 @@ async def test_marks_are_light(pool: Pool, tenant: Tenant, owner: Browser, made:
     assert "The contact is added." in page.words
     assert "Ana Silva" in (await owner.get("/inbox")).words
     page = await owner.submit(await owner.get(f"/inbox/{id}"), f"/inbox/{id}/suppress")
-    assert "Nothing is sent to this person any more." in page.words
+    assert "Nothing more is sent to this person." in page.words
     page = await owner.submit(page, f"/inbox/{id}/lift")
     assert "This person can be written to again." in page.words
     rows = await pool.fetch(
@@ -187,7 +220,21 @@ async def test_pages_parts_and_erasure(
     id = await pool.fetchval("SELECT id FROM inbox_threads WHERE peer = $1", ANA)
     page = await owner.get(f"/inbox/{id}")
     assert "Hello [...] world" in page.words
-    assert "1 part never came" in page.words
+    assert "1 part never arrived" in page.words
     async with pool.acquire() as conn:
         await erasure.erase(conn, tenant.actor, address=ANA)
     assert (await owner.get(f"/inbox/{id}")).status == 404
+
+
+@pytest.mark.usefixtures("armed")
+async def test_what_is_sealed_at_rest_is_read_here_as_it_was_written(pool: Pool, owner: Browser, made: Made) -> None:
+    async with pool.acquire() as conn:
+        await text_keys.switch(conn, organization_id=made.actor.organization_id, on=True)
+    await write_sms(pool, "Is it late?")
+    body = await pool.fetchval("SELECT body FROM received_messages")
+    assert text_keys.is_marked(body)
+    assert "Is it late?" in (await owner.get("/inbox")).words
+    id = await first(pool, "sms")
+    page = await owner.submit(await owner.get(f"/inbox/{id}"), f"/inbox/{id}/reply", message="Tomorrow.")
+    assert order(page, "Is it late?", "Tomorrow.")
+    assert text_keys.is_marked(await pool.fetchval("SELECT body FROM messages"))

@@ -135,11 +135,11 @@ async def test_whose_key_it_is(pool: Pool, tenant: Tenant, owner: Browser) -> No
     assert way
     await owner.submit(await owner.get(way[0]), way[0])
     page = await owner.post("/keys/check", form | {"secret": secret})
-    assert "It works no more" in page.words
+    assert "It no longer works" in page.words
     other = await make_tenant(pool)
     for wrong in (other.secret, secret[:-1] + "x", "", "x" * 10_000):
         page = await owner.post("/keys/check", form | {"secret": wrong})
-        assert "This is no key of this organization." in page.words
+        assert "This is not a key of this organization." in page.words
     assert not await pool.fetchval("SELECT count(*) FROM idempotency WHERE body LIKE '%hg_test%'")
 
 
@@ -156,6 +156,31 @@ async def test_renamed_with_who_made_it_and_what_it_sent(pool: Pool, tenant: Ten
     assert "Sent in 7 days" not in (await owner.get("/keys?mode=test")).words
     for path in ("rotate", "rename"):
         assert (await owner.get(f"/keys/{tenant.id}/{path}")).status == 404
+
+
+async def test_what_is_wrong_with_a_key_stands_beside_it(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    form = await owner.get("/keys/new")
+    # The profile that stands first and is chosen already sends, and does nothing else.
+    assert re.search(r'name="profile" value="sms_only" checked', form.text)
+    secret = secret_in(await owner.submit(form, "/keys", name="first", profile="sms_only"))
+    headers = {"x-api-key": secret, "idempotency-key": "one"}
+    sent = await api.ask("POST", "/sms/send", json={"to": "+258841234567", "message": "Hello"}, headers=headers)
+    assert sent[0] == 202
+    for path in ("/sms/messages", "/contacts", "/account", "/webhooks", "/api-keys"):
+        assert (await api.ask("GET", path, headers={"x-api-key": secret}))[0] == 403, path
+    for name, profile in (("idle", "sms"), ("all", "full_access"), ("young", "sms")):
+        secret_in(await owner.submit(await owner.get("/keys/new"), "/keys", name=name, profile=profile))
+    await pool.execute("UPDATE api_keys SET created_at = now() - interval '8 days' WHERE name = 'all'")
+    await pool.execute("UPDATE api_keys SET last_used_at = now() - interval '91 days' WHERE name = 'idle'")
+    text = (await owner.get("/keys")).text
+
+    def warned(name: str) -> list[str]:
+        row = text.partition(f"<strong>{name}</strong>")[2].partition("</tr>")[0]
+        return re.findall(r'<span class="sub">([^<]+)</span>', row.partition('data-name="Status"')[2])
+
+    assert warned("idle") == ["not used for 90 days", "no expiry"]
+    assert warned("all") == ["never used", "no expiry", "full access"]
+    assert warned("young") == ["no expiry"]
 
 
 async def test_modes_are_apart(owner: Browser) -> None:

@@ -29,7 +29,7 @@ async def test_limits_of_the_day(api: Api, pool: Pool, tenant: Tenant, owner: Br
     assert "There is no limit." in page.words
     for typed in ("", "0", "-1", "many", "1" * 14, "٣"):
         page = await owner.submit(page, "/settings/limits", scope="", segments=typed)
-        assert (page.status, "Give a whole number of segments, from 1." in page.words) == (422, True), typed
+        assert (page.status, "Enter a whole number of segments, 1 or more." in page.words) == (422, True), typed
     page = await owner.submit(page, "/settings/limits", scope="not-a-key", segments="5")
     assert (page.status, "Choose one of the keys." in page.words) == (422, True)
     page = await owner.submit(page, "/settings/limits", scope="", segments="2")
@@ -42,12 +42,12 @@ async def test_limits_of_the_day(api: Api, pool: Pool, tenant: Tenant, owner: Br
     page = await owner.get("/settings/limits")
     assert "2 2" in page.words, page.words
     assert "2 of 900 segments today" in (await owner.get("/keys")).words
-    assert "The day's limit of segments is used up" in (await owner.get("/")).words
+    assert "The daily limit of segments is used up" in (await owner.get("/")).words
     # The form says it before the button, and so does the button.
     page = await owner.get("/send")
     for path in ("/send/preview", "/send"):
         seen = await owner.post(path, page.form("/send") | {"to": "+258841234567", "message": "Olá"})
-        assert "The organization's limit of the day does not cover it." in seen.words, path
+        assert "The organization's daily limit does not cover it." in seen.words, path
     # What the operator set is theirs.
     async with pool.acquire() as conn:
         await spending.limit(conn, tenant.id, segments=50, by=SYSTEM)
@@ -76,7 +76,7 @@ async def test_what_is_done_with_suspicious_messages(pool: Pool, tenant: Tenant,
     for typed, said in ((" 500 ", {"otp": 500}), ("0", None), ("many", None), ("9" * 14, None), ("", {})):
         page = await owner.submit(await owner.get("/settings/limits"), "/settings/guard", policy="ask", limit_otp=typed)
         if said is None:
-            assert (page.status, "Give a whole number of messages" in page.words) == (422, True), typed
+            assert (page.status, "Enter a whole number of messages" in page.words) == (422, True), typed
             continue
         async with pool.acquire() as conn:
             kept = await rules.rules_of(conn, tenant.id)

@@ -44,7 +44,7 @@ async def test_the_marked_ones_are_canceled_together(api: Api, pool: Pool, tenan
     assert "2 messages canceled. 2 messages can no longer be canceled." in page.words
     assert await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id) == used - 2
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'sms'") == 1
-    assert "Mark the messages first." in (await marked(owner, page, [], do="cancel")).words
+    assert "Select the messages first." in (await marked(owner, page, [], do="cancel")).words
     assert (await marked(owner, page, ["x"], do="cancel")).status == 400
 
 
@@ -67,7 +67,7 @@ async def test_marked_messages_are_sent_again_never_silently(
     page = await owner.get("/messages?channel=sms")
     assert (await marked(owner, page, ids[:1], do="again")).path == f"/send?again={ids[0]}"
     page = await marked(owner, page, ids, do="again")
-    assert ("Send 2 messages" in page.words, "1 of the marked messages cannot" in page.words) == (True, True)
+    assert ("Send 2 messages" in page.words, "1 of the selected messages cannot" in page.words) == (True, True)
     assert await pool.fetchval("SELECT count(*) FROM messages") == 3
     listed = await owner.get("/contacts/opt-outs")
     await owner.submit(listed, "/contacts/opt-outs/add", phone="+258841000001", reason="By telephone")
@@ -88,7 +88,7 @@ async def test_marked_messages_are_sent_again_never_silently(
     page = await other_browser.submit(
         await other_browser.get("/messages"), "/messages/marked", id=",".join(ids), do="again"
     )
-    assert ("Your code is 4711" in page.words, "3 of the marked messages cannot" in page.words) == (False, True)
+    assert ("Your code is 4711" in page.words, "3 of the selected messages cannot" in page.words) == (False, True)
 
 
 async def test_marked_rows_are_taken_away_as_a_file(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
@@ -158,7 +158,7 @@ async def test_all_contacts_that_fit_are_tagged_and_untagged(
         entries = [Entry(f"+25884000{n:04}", f"Person {n}") for n in range(5)]
         await records.create_many(conn, tenant.actor, entries=[*entries, Entry("+258840009999", "Somebody")])
     page = await owner.get("/contacts/all?q=Person")
-    assert "5 contacts fit these filters." in page.words
+    assert "5 contacts match these filters." in page.words
     action = re.search(r'action="(/contacts/all[^"]*)"', page.text)
     assert action
     where = action[1].replace("&amp;", "&")

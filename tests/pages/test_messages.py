@@ -18,9 +18,11 @@ from heliograph.base.database import bounded_scan, clock
 from heliograph.base.database.pool import Pool
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
-from heliograph.overview.messages import Found, Message
+from heliograph.overview.messages import Message
 from heliograph.queue.leases import GUARDED
+from heliograph.sending.listing import Found
 from heliograph.sms.status import Move, move_many
+from tests.rules import whatsapp_factories as making
 
 from .conftest import Api, Browser, Page, Tenant, make_person
 from .exported import fetch
@@ -66,7 +68,7 @@ async def test_a_message_is_found_by_number_id_and_reference(api: Api, tenant: T
     assert (await owner.get("/go?q=order-1")).path == "/messages?q=order-1"
     assert (await owner.get(f"/go/{uuid.uuid4()}")).status == 404
     page = await owner.get("/messages?q=%2B1")
-    assert "This is no phone number with a country code" in page.words
+    assert "This is not a phone number with a country code" in page.words
     assert 'value="+1"' in page.text
 
 
@@ -167,7 +169,7 @@ def message(number: int, channel: str = "sms") -> Message:
     )  # fmt: skip
 
 
-def merged(pages: list[tuple[list[Message], UUID | None]], *, limit: int) -> Found:
+def merged(pages: list[tuple[list[Message], UUID | None]], *, limit: int) -> Found[Message]:
     return Found(*bounded_scan.merged(pages, limit=limit))
 
 
@@ -207,7 +209,7 @@ async def test_filters_of_both_channels_stand_in_the_address(
     ):
         assert shown(await owner.get(f"/messages?{query}")) == ids, query
     page = await owner.get("/messages?key=x&campaign=y")
-    assert page.words.count("This is no id.") == 2
+    assert page.words.count("This is not an id.") == 2
     page = await owner.get("/messages")
     assert "Olá, amanhã às 9?" in page.words
     assert "Portugal" in page.words
@@ -218,6 +220,95 @@ async def test_filters_of_both_channels_stand_in_the_address(
     assert shown(fragment) == [second, first]
     assert "1 newer" in fragment.words
     assert shown(await owner.get("/messages?top=x", HX_Request="true")) == [third, second, first]
+
+
+async def test_a_list_has_only_messages_of_a_template_or_category(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """An SMS has neither, so none is listed, and none canceled with the others."""
+    sms = await send(api, tenant)
+    account = await making.made(pool, organization_id=tenant.id)
+    offer = await making.template(pool, tenant.id, account.account_id, name="offer", category="marketing")
+    shipped = await making.message(pool, account, to="+258841234568", template_id=account.template_id)
+    offered = await making.message(pool, account, to="+258841234568", template_id=offer, category="marketing")
+    for query, ids in (
+        ("template=offer", [str(offered)]),
+        ("template=order_shipped", [str(shipped)]),
+        ("template=offer&channel=sms", []),
+        ("category=marketing", [str(offered)]),
+        ("category=authentication", []),
+        ("category=nonsense", [str(offered), str(shipped), sms]),
+    ):
+        page = await owner.get(f"/messages?{query}")
+        assert shown(page) == ids, query
+        assert ("Cancel all that match" in page.words) == (query == "category=nonsense"), query
+
+
+async def test_a_list_has_only_what_was_sent_or_received(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    sms = await send(api, tenant)
+    account = await making.made(pool, organization_id=tenant.id)
+    sent = await making.message(pool, account, to=NUMBER, template_id=account.template_id)
+    received = await making.message(pool, account, to=NUMBER, template_id=account.template_id)
+    await pool.execute("UPDATE whatsapp_messages SET direction = 'inbound' WHERE id = $1", received)
+    everything = [str(received), str(sent), sms]
+    for query, ids in (
+        ("direction=outbound", everything[1:]),
+        ("direction=inbound", everything[:1]),
+        (f"direction=inbound&q=%2B{NUMBER[1:]}", everything[:1]),
+        (f"direction=outbound&q=%2B{NUMBER[1:]}", everything[1:]),
+        ("direction=inbound&channel=sms", []),
+        ("direction=sideways", everything),
+    ):
+        page = await owner.get(f"/messages?{query}")
+        assert shown(page) == ids, query
+        # None that was received can be canceled, and none of the others with them.
+        assert ("Cancel all that match" in page.words) == ("inbound" not in query), query
+        assert ("SMS that were received stand in the inbox alone." in page.words) == ("inbound" in query), query
+
+
+async def test_the_head_of_a_list_tells_what_the_roll_ups_know(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    ids = [await send(api, tenant) for _ in range(4)]
+    organization, now = tenant.actor.organization_id, clock.now()
+    often, once = "undelivered", "destination_unreachable"
+    moves = [
+        Move(organization, UUID(ids[0]), "undelivered", now, often),
+        Move(organization, UUID(ids[1]), "undelivered", now, often),
+        Move(organization, UUID(ids[2]), "undelivered", now, once),
+        Move(organization, UUID(ids[3]), "delivered", now),
+    ]
+    async with pool.acquire() as conn:
+        await move_many(conn, moves)
+        while await traffic.fold(conn):
+            pass
+    figures = "Accepted 4 Delivered 25.0 %"
+    page = await owner.get("/messages")
+    assert (figures in page.words, "Failed 3 The last 24 hours:" in page.words) == (True, True)
+    assert "Explain these" in page.words
+    told = page.text.partition('id="explained"')[2].partition("</details>")[0]
+    assert re.findall(r'class="end">([^<]+)</td>', told) == ["2", "66.7 %", "1", "33.3 %"]
+    # Each reason leads to its messages.
+    links = [html.unescape(one) for one in re.findall(r'href="([^"]+)"', told)]
+    assert [len(shown(await owner.get(one))) for one in links] == [2, 1]
+    for query, has_figures, has_reasons in (
+        ("range=24h&channel=sms&country=MZ&direction=outbound", True, True),
+        ("sender=HELIOGRAPH", True, False),
+        (f"reason={often}", False, True),
+        ("status=undelivered,failed,expired,rejected", False, True),
+        # Of these the roll-ups know nothing, or other messages than those that are listed.
+        ("status=failed", False, False),
+        (f"q=%2B{NUMBER[1:]}", False, False),
+        ("direction=inbound", False, False),
+        ("to=2020-01-01", False, False),
+        ("range=x&key=x", False, False),
+        ("from=yesterday", False, False),
+    ):
+        page = await owner.get(f"/messages?{query}")
+        assert (figures in page.words, "Explain these" in page.words) == (has_figures, has_reasons), query
+    assert "Accepted 0 Delivered –" in (await owner.get("/messages?channel=whatsapp")).words
+    assert "Accepted 0 Delivered –" in (await owner.get("/messages?mode=test")).words
+    assert "Explicar estas" in (await owner.get("/messages", Accept_Language="pt")).words
 
 
 async def test_what_a_list_shows_is_taken_away_as_a_file(
@@ -344,9 +435,9 @@ async def test_a_failure_says_how_often_and_a_delay_what_for(
         while await traffic.fold(conn):
             pass
     page = await owner.get(f"/messages/{ids[0]}")
-    assert "Of messages to Mozambique, 50.0 % ended so in the last 7 days: 2 of 4." in page.words
-    assert "Of the last 4 to this number, 2 ended so." in page.words
-    assert "ended so" not in (await owner.get(f"/messages/{ids[3]}")).words
+    assert "Of messages to Mozambique, 50.0 % ended this way in the last 7 days: 2 of 4." in page.words
+    assert "Of the last 4 to this number, 2 ended this way." in page.words
+    assert "ended this way" not in (await owner.get(f"/messages/{ids[3]}")).words
     await pool.execute(
         "UPDATE messages SET status = 'sent', sent_at = accepted_at + interval '250 seconds' WHERE id = $1",
         UUID(ids[3]),

@@ -24,6 +24,7 @@ FACTS: dict[str, dict[str, str | int]] = {
     "sender.asked": {"reason": "Which company is this?"},
     "number.quality": {"rating": "red"},
     "quota.used": {"left": 5, "total": 1000},
+    "wallet.low": {"left": "4.500000", "below": "50.000000", "currency": "EUR"},
     "key.ending": {"until": "2027-01-02T03:04:05.000Z"},
 }
 OBJECTS = {"quota.used": "95", "wallet.low": "wallet"}
@@ -86,6 +87,7 @@ async def test_every_kind_has_its_words(pool: Pool, tenant: Tenant, owner: Brows
     for where in {link for link, _ in rows if "0198c8f5" not in link}:
         assert (await owner.get(where.replace("&amp;", "&"))).status == 200, where
     assert ("1,200 new, 3 changed, 2 rejected." in page.words) == (language == "en")
+    assert ("€4.50 is available, less than €50.00." in page.words) == (language == "en")
     assert "reason" not in page.words
 
 
@@ -159,7 +161,7 @@ async def test_a_sign_in_in_another_browser_is_told_to_that_person_alone(
         await other_browser.sign_in("ana@example.com")
     assert len(await pool.fetch(kinds)) == 1
     page = await owner.get("/notices")
-    assert "Somebody signed in as you in a browser that is new." in page.words
+    assert "Somebody signed in as you in a new browser." in page.words
     assert "if it was not you, change your password." in page.words
     await make_person(pool, tenant, "rui@example.com", "owner")
     other_browser.session.cookie_jar.clear()

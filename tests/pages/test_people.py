@@ -6,6 +6,7 @@ import asyncio
 import re
 import uuid
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -14,14 +15,16 @@ import pytest
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
-from heliograph.base.ids import uuid7
+from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.consent import optouts
+from heliograph.consent.history import Statement
 from heliograph.consent.optouts import OptOut
 from heliograph.contacts import marked, records, tags
 from heliograph.contacts.records import Entry
 from heliograph.inbox import threads
 from heliograph.inbox.threads import Heard
 from heliograph.overview.exports import jobs, kinds
+from tests.rules.test_recency import left, read
 
 from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
 from .exported import fetch, write
@@ -47,7 +50,7 @@ async def test_somebody_is_made_changed_and_found(pool: Pool, tenant: Tenant, ow
     form = (await owner.get("/contacts/new")).form("/contacts")
     typed = form | {"first_name": "Ana", "last_name": "Silva", "phone": "84 123 4567", "tags": "VIP, Maputo"}
     page = await owner.post("/contacts", typed)
-    assert "The contact is made." in page.words
+    assert "The contact is created." in page.words
     assert all(said in page.words for said in ("Ana Silva", "+258841234567", "vip", "maputo", "May be written to"))
     # The same form again makes nobody twice; another one says whose number it is.
     assert (await owner.post("/contacts", typed)).path == page.path
@@ -105,7 +108,7 @@ async def test_marked_people_are_tagged_deleted_and_brought_back(pool: Pool, ten
     assert [row["name"] for row in names] == ["Another", "Person 1", "Person 2", "Rui"]
     page = await owner.post("/contacts/undo", undo | {"_once": "later"})
     assert "This can no longer be undone." in page.words
-    assert "Mark at least one person" in (await owner.submit(page, "/contacts/marked", do="delete")).words
+    assert "Select at least one person" in (await owner.submit(page, "/contacts/marked", do="delete")).words
     actions = await pool.fetch("SELECT action, count(*)::int FROM audit_log GROUP BY action")
     counts = {row["action"]: row["count"] for row in actions}
     assert (counts["contact.deleted"], counts["contact.changed"], counts["contact.created"]) == (3, 6, 2)
@@ -152,10 +155,11 @@ async def test_tags_are_renamed_merged_and_removed(pool: Pool, tenant: Tenant, o
     await add(pool, tenant, *people(2, "vip", "old"), Entry("+351912345678", "Rui", tags=("gold",)))
     page = await owner.get("/contacts/tags")
     assert re.findall(r'row-link" href="[^"]*">([^<]+)<', page.text) == ["gold", "old", "vip"]
+    assert page.words.count("by none of the last campaigns") == 3
     edit = await owner.get("/contacts/tags/edit?tag=vip")
     assert "2 people" in edit.words
     wrong = await owner.submit(edit, "/contacts/tags/rename", becomes="VIP")
-    assert (wrong.status, "This is its name already." in wrong.words) == (422, True)
+    assert (wrong.status, "It already has this name." in wrong.words) == (422, True)
     page = await owner.submit(edit, "/contacts/tags/rename", becomes="Gold")
     assert "2 people changed." in page.words
     assert await pool.fetchval("SELECT count(*) FROM contact_tags WHERE tag = 'gold'") == 3
@@ -187,6 +191,32 @@ async def test_opt_outs_are_added_found_lifted_and_exported(pool: Pool, tenant: 
     assert [row["reason"] for row in reasons] == ["By telephone", "Asked for them again"]
 
 
+async def test_a_person_has_the_history_of_what_they_said(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await add(pool, tenant, Entry("+258841234567", "Ana"), Entry("+258841234568", "Bia"))
+    ana, bia = [row["id"] for row in await pool.fetch("SELECT id FROM contacts ORDER BY phone")]
+    here = f"/contacts/{ana}"
+    page = await owner.submit(await owner.get(here), "/contacts/opt-outs/add", reason="By telephone")
+    page = await owner.submit(page, "/contacts/opt-outs/lift", reason="A mistake")
+    async with pool.acquire() as conn, conn.transaction():
+        by_key = msgspec.structs.replace(tenant.actor, key_id=tenant.key_id)
+        await optouts.add(conn, by_key, phone="+258841234567")
+        at, said = clock.now(), (tenant.id, "+258841234567")
+        await optouts.suppress(conn, [OptOut(*said, at, optouts.KEYWORD, "parar", uuid7())])
+        await optouts.lift(conn, [Statement(*said, at, optouts.KEYWORD, "start", uuid7())])
+    page = await owner.get(here)
+    told = page.words[page.words.index("What was said") : page.words.index("Notes")]
+    for line in (
+        "Opted in: wrote “start”",
+        "Opted out: wrote “parar”",
+        "Lifted Ana · a person",
+        "Opted out Ana · a person",
+    ):
+        assert told.count(line) == 1, (line, told)
+    assert (told.count("test · an API key"), told.count("until")) == (1, 3)
+    assert told.index("“start”") < told.index("“parar”") < told.index("an API key") < told.index("Lifted")
+    assert "What was said" not in (await owner.get(f"/contacts/{bia}")).words
+
+
 async def test_who_wrote_stop_is_not_lifted_on_a_page(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     await pool.execute(
         "INSERT INTO opt_outs (organization_id, recipient, since, source, keyword)"
@@ -206,6 +236,14 @@ async def test_words_and_replies_are_shown_as_a_handset_gets_them(pool: Pool, te
     assert "Acme: you will get no more messages from us." in page.words
     action = "/contacts/opt-outs/words"
     own = {"stop_how": "own", "stop_reply": "Olá não", "help_how": "none", "start_how": "default"}
+    other = await owner.submit(page, action, reply_language="fr", do="preview")
+    assert "Acme: vous ne recevrez plus nos messages." in other.words
+    assert "Saved." in (await owner.submit(page, action, reply_language="pt")).words
+    page = await owner.get("/contacts/opt-outs/words")
+    assert "Acme: deixa de receber mensagens nossas." in page.words
+    assert page.form(action)["reply_language"] == "pt"
+    wrong = await owner.submit(page, action, reply_language="xx")
+    assert (wrong.status, "Choose one of the languages that are offered." in wrong.words) == (422, True)
     shown = await owner.submit(page, action, opt_out_words="fora\nsair", do="preview", **own)
     assert ("Olá não" in shown.words, "nothing" in shown.words) == (True, True)
     assert await pool.fetchval("SELECT stop_reply FROM organizations WHERE id = $1", tenant.id) is None
@@ -294,7 +332,7 @@ async def test_changes_of_tags_that_wait_are_few(
     edit = await owner.get("/contacts/tags/edit?tag=a")
     for action, typed in (("rename", {"becomes": "c"}), ("remove", {})):
         page = await owner.submit(edit, f"/contacts/tags/{action}", **typed)
-        assert "Twenty changes of tags are being made." in page.words
+        assert "Twenty tag changes are in progress." in page.words
     await pool.execute("UPDATE tag_changes SET finished_at = now()")
     page = await owner.submit(await owner.get("/contacts/tags/edit?tag=a"), "/contacts/tags/rename", becomes="c")
     assert "2 people changed." in page.words
@@ -386,7 +424,7 @@ async def test_a_list_becomes_the_audience_of_a_campaign(
         await add(pool, tenant, *(Entry(f"+25882{2_000_000 + start + n}", "Many") for n in range(2_500)))
     page = await followed("country=MZ")
     assert page.path.startswith("/contacts?")
-    assert "More than 10,000 people fit these filters." in page.words
+    assert "More than 10,000 people match these filters." in page.words
     await make_person(pool, tenant, "vera@example.com", "viewer")
     await other_browser.sign_in("vera@example.com")
     assert "Write to these" not in (await other_browser.get("/contacts?tag=vip")).words
@@ -405,3 +443,43 @@ async def test_a_contact_opens_beside_the_list(pool: Pool, tenant: Tenant, owner
     ).status == 304
     for wrong in (str(tenant.id), "x"):
         assert (await owner.get(f"/contacts?open={wrong}")).status == 404
+
+
+async def test_the_last_message_stands_in_the_list_with_its_status(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await add(pool, tenant, Entry("+258841000001", "Ana"), Entry("+258841000002", "Bo"))
+    for status in ("undelivered", "delivered"):
+        id = await left(pool, tenant.actor, "+258841000001", age=timedelta(days=9 if status == "undelivered" else 2))
+        await pool.execute("UPDATE messages SET status = $2 WHERE id = $1", id, status)
+    await read(pool, back=timedelta(days=30))
+
+    async def told() -> list[str]:
+        page = await owner.get("/contacts")
+        return re.findall(r'href="/messages/([^"]+)"><span class="status \w+"><span[^>]*>.</span> ([^<]+)', page.text)
+
+    assert await told() == [(str(id), "Delivered")]
+    # The status is the message's of now.
+    await pool.execute("UPDATE messages SET status = 'undelivered' WHERE id = $1", id)
+    assert await told() == [(str(id), "Undelivered")]
+
+
+async def test_contacts_of_a_time_are_found_and_taken_away(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """By when they became contacts, and by when the last message left for them."""
+    await add(pool, tenant, Entry("+258841000001", "Ana"), Entry("+258841000002", "Bo"), Entry("+258841000003", "Caio"))
+    made, written = datetime(2026, 3, 10, 12, tzinfo=UTC), datetime(2026, 4, 1, 8, tzinfo=UTC)
+    old = uuid.UUID(int=uuid7_floor(made).int + 1)
+    await pool.execute("UPDATE contacts SET id = $1, created_at = $2 WHERE name = 'Ana'", old, made)
+    await pool.execute("UPDATE contacts SET written_at = $1 WHERE name = 'Bo'", written)
+
+    async def named(query: str) -> list[str]:
+        page = await owner.get(f"/contacts?{query}")
+        return sorted(re.findall(r'class="row-link" href="[^"]*"><bdi>([^<]*)', page.text))
+
+    assert await named("range=24h") == ["Bo", "Caio"]
+    assert await named("from=2026-03-10&to=2026-03-10") == ["Ana"]
+    assert await named("from=2026-03-10&to=2026-04-02&times=written") == ["Bo"]
+    assert await named("range=24h&times=written") == []
+    assert await named("times=written") == ["Ana", "Bo", "Caio"]
+    assert await named("from=2026-03-10&to=2026-04-02&times=written&q=%2B258841000002") == ["Bo"]
+    page = await owner.get("/contacts?from=2026-03-10&to=2026-03-10")
+    file = await fetch(pool, owner, page, "/contacts/export", format="csv")
+    assert ("Ana" in file.text, "Bo" in file.text) == (True, False)

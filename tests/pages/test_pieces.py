@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from jinja2 import Environment
 
+import heliograph
 from heliograph import traffic
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
@@ -63,6 +64,15 @@ def drawn(it: Chart) -> str:
     return env.from_string(text).render(it=it, speech=it.speech, to=lambda path: path, **values)
 
 
+def test_each_region_that_renews_itself_has_a_place_for_when_it_did() -> None:
+    without = []
+    for path in Path(heliograph.__file__).parent.rglob("*.html"):
+        text = path.read_text()
+        if text.count("data-live") != text.count("{{ kit.renewed() }}"):
+            without.append(path.name)
+    assert without == []
+
+
 def test_a_chart_says_in_its_table_what_it_shows() -> None:
     text = drawn(chart())
     block = re.search(r'<script type="application/json" data-figures>(.*?)</script>', text, re.S)
@@ -76,7 +86,7 @@ def test_a_chart_says_in_its_table_what_it_shows() -> None:
     assert "Two were sent." in text
     assert 'class="plot bars-2"' in text
     empty = drawn(chart(series=[Series("Sent", "way", [0, None])]))
-    assert ("data-plot" in empty, "Nothing happened in this time." in empty) == (False, True)
+    assert ("data-plot" in empty, "Nothing happened in this period." in empty) == (False, True)
 
 
 def test_the_file_of_a_chart_opens_in_a_spreadsheet_of_the_reader() -> None:
@@ -227,7 +237,7 @@ async def test_charts_of_home_lead_to_the_messages_they_are_made_of(
     assert len(re.findall(r'<tr id="m-', (await owner.get("/messages?to=2021-01-01")).text)) == 0
     long = await owner.get("/?from=2020-01-01")
     assert "1 accepted" in long.words
-    assert "Nothing happened in this time." in (await owner.get("/?from=2021-01-01&to=2021-01-02")).words
+    assert "Nothing happened in this period." in (await owner.get("/?from=2021-01-01&to=2021-01-02")).words
 
 
 def test_a_range_has_neighbours_and_times_that_stay() -> None:
@@ -261,7 +271,7 @@ async def test_a_page_without_its_database_tries_again_by_itself(
     monkeypatch.setattr("heliograph.overview.exports.jobs.ask", away)
     page = await owner.get("/messages")
     assert (page.status, "data-until" in page.text, "data-retry" in page.text) == (503, True, False)
-    assert "Nothing was lost that was accepted." in page.words
+    assert "Nothing that was accepted is lost." in page.words
     page = await owner.post("/messages/export", form)
     assert (page.status, "data-until" in page.text) == (503, False)
     assert "What you typed is still there when you go back" in page.words

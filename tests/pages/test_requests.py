@@ -19,7 +19,7 @@ def rows(text: str) -> list[str]:
 
 
 async def test_errors_are_grouped_explained_and_found(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
-    assert "No request in this time" in (await owner.get("/requests")).words
+    assert "No request in this period" in (await owner.get("/requests")).words
     message = await send(api, tenant)
     status, headers, _ = await api.ask("POST", "/contacts", json={"phone": "nonsense"}, headers=tenant.headers)
     assert status == 400
@@ -42,6 +42,15 @@ async def test_errors_are_grouped_explained_and_found(api: Api, pool: Pool, tena
         ("status=4xx", 2),
         ("code=validation_error", 1),
         ("operation=createContact", 3),
+        ("path=/contacts", 3),
+        ("path=/v1/contacts/", 3),
+        ("path=https://api.example.com/v1/contacts?limit=1", 3),
+        ("path=/contact", 0),
+        ("path=/sms", 1),
+        ("path=/v1", 5),
+        ("path=//[", 0),
+        # No name of a parameter in the code is in the way of one in an address.
+        ("self=1&changes=2&limit=25", 5),
         (f"key={uuid.uuid4()}", 0),
         ("from=2020-01-01&to=2020-01-02", 0),
         ("limit=25", 5),

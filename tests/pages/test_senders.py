@@ -10,8 +10,11 @@ import pytest
 from heliograph import traffic
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
+from heliograph.pages import cookies
 from heliograph.people.roles import ROLES
-from heliograph.senders import registrations
+from heliograph.senders import registrations, rules
+from heliograph.senders.book import Action, SenderRule
 from heliograph.sms.accepting import sender_ids
 
 from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
@@ -196,3 +199,45 @@ async def test_where_a_sender_is_registered_is_seen_without_suppliers(
     assert "aggregator" not in page.text
     assert "somebody else" not in row, "where it is furthest"
     assert "aggregator" not in (await owner.get("/audit")).text
+
+
+def places(page: Page) -> list[tuple[str, str]]:
+    """What the form says of a name, and of which countries."""
+    found = re.search(r"Where a name is shown.*?</details>", page.text, re.S)
+    assert found
+    return re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", found[0])
+
+
+async def test_the_form_says_where_names_are_shown(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    page = await owner.get("/senders/new")
+    assert "Shown as it is Angola, France, Germany, Malawi, Portugal, United Kingdom Shown once it is" in page.words
+    assert "Not sent" not in page.words
+    async with pool.acquire() as conn:
+        await conn.execute(
+            "INSERT INTO suppliers (id, name, kind, settings, secret, prefixes, created_at, changed_at)"
+            " VALUES ($1, 'aggregator', 'smpp', '{}', '', '{258,351,81}', now(), now())",
+            SUPPLIER,
+        )
+        told: dict[str, Action] = {"MZ": "allow", "PT": "refuse", "JP": "register", "KE": "refuse"}
+        for country, action in told.items():
+            await rules.put(conn, SenderRule(id=uuid7(), supplier_id=SUPPLIER, country=country, action=action))
+    # Each page reads the rules as they are. To Kenya this supplier carries nothing, so its rule says nothing.
+    page = await owner.submit(page, "/senders", value="?")
+    assert (page.status, "aggregator" in page.text) == (422, False)
+    said = places(page)
+    assert [one for one, _ in said] == [
+        "Shown as it is",
+        "Shown once it is registered with the networks",
+        "Replaced by a number or another name",
+        "Not sent",
+    ]
+    free, registered, _, refused = (countries.split(", ") for _, countries in said)
+    assert "Mozambique" in free
+    assert {"Japan", "Kenya"} <= set(registered)
+    assert refused == ["Portugal"]
+    # What it may not send to is not told of.
+    await pool.execute("UPDATE organizations SET allowed_countries = '{MZ,PT}'")
+    owner.session.cookie_jar.clear(lambda one: one.key != cookies.BROWSER)
+    await owner.sign_in("ana@example.com")
+    page = await owner.get("/senders/new")
+    assert places(page) == [("Shown as it is", "Mozambique"), ("Not sent", "Portugal")]

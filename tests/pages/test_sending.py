@@ -135,17 +135,17 @@ async def test_what_a_send_is_refused_for_is_said_at_its_field(pool: Pool, tenan
         await optouts.suppress(conn, [OptOut(organization_id, to, since, *whence) for to, *whence in said])
     number = "+258841234567"
     cases: list[tuple[dict[str, str], str, str]] = [
-        ({"to": "", "message": "Hi"}, "to", "Give a phone number or a contact."),
-        ({"to": "nobody", "message": "Hi"}, "to", "This is no phone number, and no contact has this name."),
+        ({"to": "", "message": "Hi"}, "to", "Enter a phone number or a contact."),
+        ({"to": "nobody", "message": "Hi"}, "to", "This is not a phone number, and no contact has this name."),
         ({"to": "+258840000009", "message": "Hi"}, "to", "This person wrote “STOP” on"),
         ({"to": "+258840000008", "message": "Hi"}, "to", "Your organization opted this person out on"),
         ({"to": "+258840000007", "message": "Hi"}, "to", "This person opted out on"),
         ({"to": number, "message": ""}, "message", "Write a text."),
         ({"to": number, "message": "x" * 1601}, "message", "A text has at most 1,600 characters."),
         ({"to": number, "message": "✓" * 800}, "message", "The text needs more than ten segments."),
-        ({"to": number, "message": "Hi", "day": "2026-05-12"}, "day", "Give both a day and a time."),
+        ({"to": number, "message": "Hi", "day": "2026-05-12"}, "day", "Enter both a day and a time."),
         ({"to": number, "message": "Hi", "day": "2020-05-12", "hour": "10:30"}, "day", "The time must lie between"),
-        ({"to": number, "message": "Hi", "day": "soon", "hour": "now"}, "day", "Give a day and a time, such as"),
+        ({"to": number, "message": "Hi", "day": "soon", "hour": "now"}, "day", "Enter a day and a time, such as"),
         ({"to": number, "message": "Hi", "validity": "5"}, "validity", "Choose one of those"),
         ({"to": number, "message": "Hi", "guarantee": "maybe"}, "guarantee", "Choose one of those"),
         ({"to": number, "message": "Hi", "sender": "none"}, "sender", "Choose one of those"),
@@ -240,7 +240,17 @@ async def test_without_a_sender_the_way_to_one_is_shown(owner: Browser, tenant: 
     assert "Ask for a sender ID" in page.words
     async with pool.acquire() as conn:
         await sender_ids.request(conn, tenant.actor, value="BAKERY")
+        other = await sender_ids.request(conn, tenant.actor, value="SHOP")
     assert "BAKERY: ○ Pending" in (await owner.get("/send")).words
+    # Beside one that can be sent from, those that cannot say why.
+    async with pool.acquire() as conn:
+        await sender_ids.review(conn, tenant.actor, id=other.id, status="rejected", reason="It is a <brand>.")
+        good = await sender_ids.request(conn, tenant.actor, value="ACME")
+        await sender_ids.review(conn, tenant.actor, id=good.id, status="approved")
+    await pool.execute("UPDATE sender_ids SET created_at = now() - interval '3 hours'")
+    page = await owner.get("/send")
+    options = re.findall(r"<option disabled>([^<]+)</option>", page.text)
+    assert sorted(options) == ["BAKERY (pending, 3 hours ago)", "SHOP (rejected: It is a &lt;brand&gt;.)"]
 
 
 async def test_hostile_values_are_inert(owner: Browser) -> None:

@@ -79,6 +79,8 @@ async def test_a_second_factor_is_demanded_and_sessions_end(
     assert "The settings are saved." in page.words
     one = await stored(pool, tenant)
     assert (one.factor_required, one.session_hours, one.reveals) == (True, 8, False)
+    team = (await owner.get("/team")).words
+    assert "Members need a second factor. 1 member has none. Sessions end after 8 hours without use." in team
     assert (await owner.get("/messages")).path == "/messages"
     await other_browser.submit(await other_browser.get("/account"), "/logout")
     page = await other_browser.sign_in("rui@example.com")
@@ -130,7 +132,7 @@ async def test_an_organization_is_closed_by_its_name(
     assert "/settings/close" not in (await other_browser.get("/settings")).text
     assert (await other_browser.get("/settings/close")).status == 403
     page = await owner.get("/settings/close")
-    assert "API keys that can send nothing any more: 1." in page.words
+    assert "API keys that can no longer send anything: 1." in page.words
     assert "People who can read what was sent, and send nothing: 2." in page.words
     refused = await owner.submit(page, "/settings/close", typed="Beta")
     assert (refused.status, (await stored(pool, tenant)).state) == (422, "active")
@@ -160,7 +162,7 @@ async def test_keys_go_with_who_made_them(pool: Pool, tenant: Tenant, owner: Bro
     page = await owner.get(path)
     assert "shop (Live)" in page.words
     page = await owner.submit(page, f"{path}/remove", keys="revoke")
-    assert "Rui is no member any more. 1 key was revoked." in page.words
+    assert "Rui is no longer a member. 1 key was revoked." in page.words
     states = dict(await pool.fetch("SELECT id, status FROM api_keys"))
     assert states == {key.id: "revoked", tenant.key_id: "active"}
 

@@ -11,7 +11,7 @@ import pyotp
 import pytest
 
 from heliograph.base.database.pool import Pool
-from heliograph.pages import cookies
+from heliograph.pages import cookies, forgery
 from heliograph.people import memberships, passwords, sessions, tries, users
 from heliograph.people.sessions import Known
 
@@ -191,7 +191,7 @@ async def test_a_write_comes_from_a_page_of_ours(owner: Browser) -> None:
         (form, {"Sec_Fetch_Site": "same-site"}),
     ):
         page = await owner.post("/account", fields | {"name": "Eve"}, **headers)
-        assert (page.status, "did not come from a page of ours" in page.words) == (403, True)
+        assert (page.status, "did not come from one of our pages" in page.words) == (403, True)
     assert "Eve" not in (await owner.get("/account")).text
     assert (await owner.post("/account", form | {"name": "Ana Maria"})).path == "/account"
     assert "Ana Maria" in (await owner.get("/account")).words
@@ -296,6 +296,43 @@ async def test_away_from_this_machine_only_https_signs_in(api: Api, pool: Pool, 
         assert (b"; Secure" in answer) == bool(cookie)
 
 
+async def test_a_form_of_a_page_that_came_over_plain_http_is_refused_where_pages_come_by_https(api: Api) -> None:
+    for host, origin, status in (
+        (b"sms.example.com", b"http://sms.example.com", b" 403 "),
+        (b"sms.example.com", b"https://sms.example.com", b" 303 "),
+        # It begins like an address of this machine, and anybody may own it.
+        (b"127.example.com", b"http://127.example.com", b" 403 "),
+        (b"127.0.0.1", b"http://127.0.0.1", b" 303 "),
+    ):
+        answer = await api.raw(
+            b"POST /preferences HTTP/1.1\r\nhost: %b\r\norigin: %b\r\ncontent-length: 10\r\n"
+            b"content-type: application/x-www-form-urlencoded\r\nconnection: close\r\n\r\ntheme=dark" % (host, origin)
+        )
+        assert status in answer.split(b"\r\n")[0], (host, origin)
+        assert (b"needs https" in answer) == (status == b" 403 "), (host, origin)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_here"),
+    [
+        ("localhost", True),
+        ("LOCALHOST:8000", True),
+        ("127.0.0.1:8000", True),
+        ("127.255.0.9", True),
+        ("[::1]:8000", True),
+        ("127.example.com", False),
+        ("127.0.0.1.example.com", False),
+        ("example.localhost", False),
+        ("localhost.example.com", False),
+        ("192.0.2.1", False),
+        ("[::1", False),
+        ("", False),
+    ],
+)
+def test_only_localhost_and_addresses_of_this_machine_are_this_machine(host: str, is_here: bool) -> None:
+    assert forgery.is_loopback(host) == is_here
+
+
 async def test_the_first_paint_has_the_theme_and_language_that_were_chosen(browser: Browser) -> None:
     page = await browser.get("/login", Accept_Language="pt-PT, en;q=0.5")
     assert 'lang="pt"' in page.text
@@ -325,7 +362,7 @@ async def test_what_is_not_there_says_so_and_tells_nothing(owner: Browser, brows
 async def test_an_address_that_is_none_is_a_foreign_one(browser: Browser, name: str) -> None:
     """A bracket without its twin was a mistake of ours, told without the policy that every page carries."""
     page = await browser.post("/login", {"email": "a", "password": "b"}, Origin=f"http://{name}")
-    assert (page.status, "did not come from a page of ours" in page.words) == (403, True)
+    assert (page.status, "did not come from one of our pages" in page.words) == (403, True)
     host, port = browser.base_url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -429,6 +466,7 @@ async def test_guessing_from_everywhere_keeps_no_owner_out(
     await guess()
     assert "Too many failures" in (await other_browser.sign_in("ana@example.com")).words
     other_browser.session.cookie_jar.update_cookies({cookies.BROWSER: "00." + "0" * 64})
+    await guess()  # the wait after those of before may have ended meanwhile
     assert "Too many failures" in (await other_browser.sign_in("ana@example.com")).words
     await owner.submit(await owner.get("/account"), "/logout")
     for _ in range(tries.FREE_ACCOUNT):

@@ -56,7 +56,7 @@ async def test_a_double_click_makes_one_invitation(owner: Browser) -> None:
     other = await owner.post("/team/invite", form | {"email": "eva@example.com"})
     assert other.status == 409
     # What it is about stands there as it is now, with what can be done.
-    for said in ("That has changed meanwhile", "This is how it stands now.", "rui@example.com", "Withdraw"):
+    for said in ("That has changed in the meantime", "This is how it stands now.", "rui@example.com", "Withdraw"):
         assert said in other.words, said
     assert "eva@example.com" not in other.words
 
@@ -217,3 +217,11 @@ async def test_nobody_joins_by_the_word_of_somebody_who_may_not_give_it_any_more
     if act != "gone":
         told = await pool.fetch("SELECT object_name FROM audit_log WHERE action = 'invitation.withdrawn'")
         assert told == [("eva@example.com",)]
+
+
+async def test_the_team_says_what_is_demanded_of_it(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await make_person(pool, tenant, "bo@example.com")
+    page = await owner.get("/team")
+    assert "Members may do without a second factor. 2 members have none." in page.words
+    assert "Sessions end after 12 hours without use, or 30 days if one stays signed in." in page.words
+    assert 'href="/settings#security"' in page.text

@@ -75,6 +75,14 @@ async def test_a_month_is_exported_and_adds_up_to_the_usage_list(
     assert (await owner.get("/usage?month=2020-02")).words.count("Nothing was sent in this month.") == 1
     assert (await owner.get("/usage?month=nonsense")).status == 422
 
+    week = await owner.get("/usage?range=7d")
+    assert "Day by day 4 SMS in 4 segments, 0 WhatsApp messages, 1 refunded." in week.words
+    assert "Mozambique 3 3 75 %" in week.words
+    before = await owner.get("/usage?from=2020-01-30&to=2020-02-02")
+    assert "Nothing was sent in this period." in before.words
+    assert "Mozambique 3 3" not in before.words
+    assert (await owner.get("/usage?from=x")).words.count("Write a time as 2027-01-31 or 2027-01-31 14:30.") == 1
+
 
 async def test_the_usage_list_is_read_in_pages(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     assert (await owner.get("/usage/ledger?after=nonsense")).status == 200

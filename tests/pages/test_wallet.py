@@ -60,6 +60,9 @@ async def test_what_is_shown_adds_up(pool: Pool, browser: Browser) -> None:
     assert ("All other countries" in prices.words, f"{sign}0.03125" in prices.words) == (True, True)
     assert "0.099" not in prices.words
     assert "Nothing was charged" in (await browser.get("/wallet?month=2020-01")).words
+    assert f"Day by day {sign}12.345678 charged for 1 messages." in (await browser.get("/wallet?range=7d")).words
+    before = await browser.get("/wallet?from=2020-01-30&to=2020-02-02")
+    assert before.words.count("Nothing was charged in this period.") == 2
 
 
 async def test_the_alert_is_set_and_taken_back(

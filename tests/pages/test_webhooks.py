@@ -17,6 +17,7 @@ import pytest
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from heliograph.base.network.addresses import parse_url
 from heliograph.http.answers import KEPT_BYTES
 from heliograph.pages import words
@@ -24,12 +25,15 @@ from heliograph.simulators.receiver import Options, Receiver
 from heliograph.webhooks import endpoints, history, replays
 from heliograph.webhooks.delivery import evidence, signing
 from heliograph.webhooks.recording import feed, traffic
-from tests.hooks import attempted, delivering, record
+from heliograph.webhooks.recording.events import Event
+from heliograph.webhooks.recording.events import record as store
+from tests.hooks import DATA, KIND, attempted, delivering, record
 from tests.hooks import settings as impatient
 from tests.house.project import ROOT
 from tests.rules.whatsapp_factories import SECRET_KEY
 
 from .conftest import PASSWORD, Api, Browser, Page, Tenant, make_person, make_tenant, running
+from .test_messages import send
 
 UNDER = impatient(secret_key=SECRET_KEY)
 
@@ -221,12 +225,12 @@ async def test_attempts_are_leafed_through_and_one_is_sent_again(
         assert len(re.findall(r"/events/[0-9a-f-]{36}", page.text)) == 2
         assert ("result=refused" in page.text, '<option value="refused" selected>' in page.text) == (True, True)
         page = await owner.get(f"/webhooks/{id}?result=timeout")
-        assert "No attempt fits all of these filters." in page.words
+        assert "No attempt matches all of these filters." in page.words
         # What is not offered chooses nothing.
         assert "/events/" in (await owner.get(f"/webhooks/{id}?result=eaten&kind=eaten")).text
         monkeypatch.setattr("heliograph.webhooks.history.attempts", partial(history.attempts, look=2))
         page = await owner.get(f"/webhooks/{id}?result=timeout")
-        assert ("Looked at the attempts back to" in page.words, "Look further back" in page.words) == (True, True)
+        assert ("Searched the attempts back to" in page.words, "Search further back" in page.words) == (True, True)
         monkeypatch.undo()
         page = await owner.get(f"/webhooks/{id}/events/{events[0]}")
         assert ("Refused HTTP 503" in page.words, "Your endpoint answered, but not with a 2xx." in page.words) == (
@@ -248,6 +252,66 @@ async def test_attempts_are_leafed_through_and_one_is_sent_again(
         assert page.words.index("Attempt 2") < page.words.index("Attempt 1")
 
 
+async def test_attempts_of_one_message(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    ids = [await send(api, tenant) for _ in range(2)]
+    async with receiving(Options(status=503)) as receiver:
+        id = id_in(await register(owner, receiver.url))
+        made = [
+            Event(tenant.actor.organization_id, uuid7(), KIND, "req-1", DATA, clock.now(), UUID(message))
+            for message in ids
+        ]
+        async with pool.acquire() as conn:
+            await store(conn, made)
+        for message, event in zip(ids, made, strict=True):
+            await pool.execute("UPDATE messages SET event_id = $2 WHERE id = $1", UUID(message), event.id)
+        (of_none,) = await record(pool, tenant.actor)
+        async with delivering(pool, impatient(secret_key=SECRET_KEY, webhook_schedule="0,0.05")):
+            await attempted(pool, 6)
+        receiver.options = Options()
+        async with pool.acquire() as conn:
+            await replays.resend(conn, tenant.actor, endpoint_id=id, event_id=made[0].id)
+        (at_once,) = await record(pool, tenant.actor)
+        async with delivering(pool, UNDER):
+            await attempted(pool, 8)
+    await pool.execute("UPDATE messages SET event_id = $2 WHERE id = $1", UUID(ids[1]), UUID(at_once))
+    await pool.execute("UPDATE events SET message_id = NULL WHERE id = $1", made[1].id)
+
+    async def listed(query: str) -> list[tuple[str, str]]:
+        page = await owner.get(f"/webhooks/{id}?{query}")
+        return re.findall(r'id="a-([0-9a-f-]{36})-(\d)"', page.text)
+
+    first, second = str(made[0].id), str(made[1].id)
+    assert {event for event, _ in await listed("")} == {first, second, of_none, at_once}
+    assert await listed(f"message={ids[0]}") == [(first, "3"), (first, "2"), (first, "1")]
+    assert await listed(f"message={ids[0]}&result=delivered") == [(first, "3")]
+    assert await listed(f"message={ids[0]}&result=failed") == [(first, "2"), (first, "1")]
+    # A success at the first attempt is kept elsewhere.
+    assert await listed(f"message={ids[1]}") == [(at_once, "1")]
+    assert await listed(f"message={ids[1]}&result=failed") == []
+    page = await owner.get(f"/webhooks/{id}?message={UUID(int=9)}")
+    assert ("There is no such message." in page.words, "No attempt matches all of these filters." in page.words) == (
+        True,
+        True,
+    )
+    assert "This is not an id." in (await owner.get(f"/webhooks/{id}?message=x")).words
+
+
+async def test_how_long_until_nothing_waits(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    async with receiving() as receiver:
+        id = id_in(await register(owner, receiver.url))
+        await record(pool, tenant.actor, 4)
+        assert "none was delivered in the last 5 minutes" in (await owner.get(f"/webhooks/{id}")).words
+        async with delivering(pool, UNDER):
+            await attempted(pool, 4)
+        assert "a minute are delivered" not in (await owner.get(f"/webhooks/{id}")).words
+        await record(pool, tenant.actor, 2)
+        page = await owner.get(f"/webhooks/{id}")
+        assert "0.8 a minute are delivered: about 2 min 30 s until it is empty" in page.words
+        # What is tried again later waits for that, not for a pace.
+        await pool.execute("UPDATE queue SET due_at = due_at + interval '1 hour'")
+        assert "a minute are delivered" not in (await owner.get(f"/webhooks/{id}")).words
+
+
 async def test_a_failure_is_laid_open_and_recovered(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     """Journey 6: an endpoint is dead, its attempt is looked into, the secret rotated, and all that was missed comes."""
     async with receiving(Options(status=500, answer=b'{"error":"<script>no disk</script>"}')) as receiver:
@@ -264,7 +328,7 @@ async def test_a_failure_is_laid_open_and_recovered(pool: Pool, tenant: Tenant, 
         assert "HTTP/1.1 500" in page.words
         assert "{&#34;error&#34;:&#34;&lt;script&gt;no disk" in page.text
         assert "Connected to 127.0.0.1 ·" in page.words
-        assert "✓ A secret of now makes the same signature." in page.words
+        assert "✓ A current secret makes the same signature." in page.words
         shown = re.search(r"x-service-signature: (v1=[0-9a-f]{64})", page.text)
         assert shown
         sent = next(one for one in receiver.events if one.headers["x-service-event-id"] == events[1])
@@ -272,7 +336,7 @@ async def test_a_failure_is_laid_open_and_recovered(pool: Pool, tenant: Tenant, 
         assert "+420777123456" in page.text
         page = await owner.submit(await owner.get(f"/webhooks/{id}/rotate"), f"/webhooks/{id}/rotate")
         new = secret_in(page)
-        assert "✓ A secret of now" in (await owner.get(here)).words  # the one before it still signs
+        assert "✓ A current secret" in (await owner.get(here)).words  # the one before it still signs
         receiver.options = Options(secrets=(new, old))
         page = await owner.get(f"/webhooks/{id}/replay")
         assert page.form(f"/webhooks/{id}/replay")["since"] == "24h"
@@ -280,7 +344,7 @@ async def test_a_failure_is_laid_open_and_recovered(pool: Pool, tenant: Tenant, 
         wrong = await owner.submit(page, f"/webhooks/{id}/replay", **(form | {"kinds": ""}))
         assert (wrong.status, "Choose at least one event." in wrong.words) == (422, True)
         page = await owner.submit(page, f"/webhooks/{id}/replay", **form)
-        assert ("goes behind what happens now" in page.words, "Running" in page.words) == (True, True)
+        assert ("are queued behind new ones" in page.words, "Running" in page.words) == (True, True)
         again = await owner.submit(await owner.get(f"/webhooks/{id}/replay"), f"/webhooks/{id}/replay", **form)
         assert (again.status, "already running" in again.words) == (422, True)
         async with pool.acquire() as conn:

@@ -41,7 +41,7 @@ async def test_a_template_is_chosen_filled_in_and_sent_once(pool: Pool, owner: B
     assert '"parameters": ["Ana", "7"]' in preview.words
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 0
     page = await owner.post("/send/template", form | {"p1": "Ana", "p2": ""})
-    assert (page.status, "Give a value." in page.words, '<a href="#p2">' in page.text) == (422, True, True)
+    assert (page.status, "Enter a value." in page.words, '<a href="#p2">' in page.text) == (422, True, True)
     for _ in range(2):
         page = await owner.post("/send/template", form | {"p1": "Ana", "p2": "7", "reference": "order-7"})
         assert page.path.startswith("/send?channel=template"), page.words
@@ -72,8 +72,11 @@ async def test_what_a_template_is_refused_for(pool: Pool, owner: Browser, made: 
 
 
 async def test_templates_in_words(pool: Pool, tenant: Tenant, owner: Browser, made: Made) -> None:
+    await pool.execute("UPDATE whatsapp_templates SET quality = 'YELLOW' WHERE id = $1", made.template_id)
     page = await owner.get("/templates")
     assert "order_shipped" in page.words
+    assert "Language Category Status Quality Values Sent Changed" in page.words
+    assert '<td data-name="Quality"><span>medium: people block or report it</span></td>' in page.text
     page = await owner.get(f"/templates/{made.template_id}")
     for said in ("WhatsApp has approved it: it can be sent.", "Send it", "On a phone", "curl"):
         assert said in page.words, said
@@ -86,7 +89,8 @@ async def test_templates_in_words(pool: Pool, tenant: Tenant, owner: Browser, ma
     assert "Send it" not in page.words
     page = await owner.get("/templates?status=rejected&name=order_shipped")
     assert "Rejected" in page.words
-    assert "Nothing fits" in (await owner.get("/templates?status=paused")).words
+    assert "Its variables are not well formed" in page.words
+    assert "Nothing matches" in (await owner.get("/templates?status=paused")).words
     assert "order_shipped" in (await owner.get("/templates?after=nonsense")).words
 
 
@@ -150,6 +154,6 @@ async def test_how_often_a_template_was_sent_and_how_qualities_went(
             await qualities.note(conn, tenant.id, [Noted(number, quality, limit)], at)
             await qualities.note(conn, tenant.id, [Noted(made.template_id, quality)], at)
     page = await owner.get("/numbers")
-    assert "How the quality went" in page.words
+    assert "Quality over time" in page.words
     assert page.words.index("250 people in 24 h") < page.words.index("1,000 people in 24 h"), "newest first"
-    assert "How the quality went" in (await owner.get(where)).words
+    assert "Quality over time" in (await owner.get(where)).words

@@ -14,6 +14,7 @@ from heliograph.audit.actions import ACTIONS
 from heliograph.base.network import smtp
 from heliograph.console import places as console_places
 from heliograph.console.carriage import charts, editing, wizard
+from heliograph.console.messages import telling
 from heliograph.console.routing import editing as routing
 from heliograph.console.routing import told
 from heliograph.dashboard import listing, places
@@ -39,6 +40,8 @@ SHOWN_RULES = {
     "accounts/requests.py": {"IdempotencyConflict", "IdempotencyInProgress"},
     "accounts/organizations.py": {"OrganizationSuspended"},
     "sms/accepting/sender_ids.py": {"SenderIdAlreadyExists", "SenderIdNotApproved", "TooManyPending"},
+    "campaigns/approval/rule.py": {"CampaignApprovalRequired"},
+    "campaigns/approval/approving.py": {"CampaignApprovalByAnother"},
     "campaigns/plan.py": {"CampaignAudienceEmpty", "CampaignNotCancelable", "CampaignNotPausable"},
     "contacts/imports/drafts.py": {"ImportMoved"},
     "contacts/tags.py": {"TooManyTagChanges"},
@@ -86,6 +89,7 @@ def texts() -> set[str]:
     found.add(lookup_forms.REQUIRED)
     for kind in lookups.KINDS:
         found |= {one.meaning for one in lookup_forms.fields(kind)} | {*lookups.KINDS[kind].secrets.values()}
+    found |= {*telling.STEPS.values(), *telling.DETAILS.values(), *telling.STATES.values()}
     found |= {*told.FIELDS.values(), *told.STATES.values(), *routing.WRONG.values()}
     found |= {*SCOPES.values(), *ACTIONS.values(), *SUMMARIES.values()}
     found |= {one.label for one in (*places.ACTIONS, *console_places.ACTIONS)}

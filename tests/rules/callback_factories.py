@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
@@ -29,6 +29,11 @@ Change = tuple[str, str, dict[str, Any]]
 def wamid() -> str:
     """An id that nothing else has."""
     return f"wamid.TEST{next(_numbers):08d}"
+
+
+def ago(**time: float) -> datetime:
+    """Whole seconds, as Meta writes them."""
+    return clock.now().replace(microsecond=0) - timedelta(**time)
 
 
 def stamp(at: datetime) -> str:

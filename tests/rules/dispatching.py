@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from heliograph.base.database.pool import Pool
@@ -16,7 +17,6 @@ from heliograph.sms.charges import Charges
 from heliograph.sms.circuits.breaker import Breaker, Senders
 from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.channel import SmsChannel
-from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.dispatch.supplier_pool import TEST_ACCOUNT, PooledSupplier
 from heliograph.sms.lookups.asking import Lookups
@@ -25,7 +25,39 @@ from heliograph.suppliers.contract import Outcome, Receipt, Submission
 from tests.rules.factories import Scripted, supplier
 
 
-class Bench:
+class Rounds:
+    """A dispatcher of either channel, round by round."""
+
+    pool: Pool
+    channel: Any
+    results: Results[Any]
+    dispatcher: Dispatcher[Any, Any]
+    _claim_limit: int
+    _lease_seconds: float
+
+    def _dispatcher(self) -> Dispatcher[Any, Any]:
+        return Dispatcher(
+            self.pool,
+            self.channel,
+            self.results,
+            claim_limit=self._claim_limit,
+            lease_seconds=self._lease_seconds,
+        )
+
+    async def round(self, times: int = 1) -> int:
+        """Dispatch `times`, each time until what was answered is recorded; returns the rows claimed."""
+        claimed = 0
+        for _ in range(times):
+            claimed += await self.dispatcher.round()
+            await self.settle()
+        return claimed
+
+    async def settle(self) -> None:
+        await self.pool.fetchval("SELECT 1")  # lets answers arrive, which come from the event loop
+        await self.results.drain()
+
+
+class Bench(Rounds):
     """One worker: `connectors` by the id of their supplier; `round` dispatches and records whatever was answered."""
 
     def __init__(
@@ -84,15 +116,6 @@ class Bench:
         """What a connector says of a submission."""
         self.dispatcher.answered((submission.message_id, submission.attempt), outcome)
 
-    def _dispatcher(self) -> Dispatcher[ClaimedMessage, ReceivedReceipt]:
-        return Dispatcher(
-            self.pool,
-            self.channel,
-            self.results,
-            claim_limit=self._claim_limit,
-            lease_seconds=self._lease_seconds,
-        )
-
     @property
     def only(self) -> Scripted:
         """The connector of the one supplier."""
@@ -103,18 +126,6 @@ class Bench:
     def only_id(self) -> UUID:
         (id,) = (id for id in self.connectors if id != test_mode.SUPPLIER)
         return id
-
-    async def round(self, times: int = 1) -> int:
-        """Dispatch `times`, each time until what was answered is recorded; returns the rows claimed."""
-        claimed = 0
-        for _ in range(times):
-            claimed += await self.dispatcher.round()
-            await self.settle()
-        return claimed
-
-    async def settle(self) -> None:
-        await self.pool.fetchval("SELECT 1")  # lets answers arrive, which come from the event loop
-        await self.results.drain()
 
     async def receive(self, supplier_id: UUID, *receipts: Receipt) -> None:
         await self.results.report([ReceivedReceipt(supplier_id, one) for one in receipts])

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
-from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.listing import shown_status
 from heliograph.sending.results import Results
 from heliograph.suppliers.contract import Verdict
@@ -23,7 +22,6 @@ from heliograph.whatsapp.callbacks import matching
 from heliograph.whatsapp.callbacks.matching import Matched
 from heliograph.whatsapp.dispatch import outcomes, test_mode
 from heliograph.whatsapp.dispatch.channel import WhatsAppChannel
-from heliograph.whatsapp.dispatch.claimed import ClaimedMessage
 from heliograph.whatsapp.dispatch.number_pool import NumberPool
 from heliograph.whatsapp.messages import QUEUED
 from heliograph.whatsapp.mirror.accounts import SendingNumber
@@ -113,7 +111,7 @@ class Scripted:
         self.on_outcome(submission, outcome)
 
 
-class Bench:
+class Bench(dispatching.Rounds):
     """One worker; `round` dispatches and records whatever was answered."""
 
     def __init__(
@@ -160,15 +158,6 @@ class Bench:
             lease = attempt.lease
             await self.results.report(test_mode.statuses(lease.organization_id, id, attempt.message.recipient))
 
-    def _dispatcher(self) -> Dispatcher[ClaimedMessage, Move]:
-        return Dispatcher(
-            self.pool,
-            self.channel,
-            self.results,
-            claim_limit=self._claim_limit,
-            lease_seconds=self._lease_seconds,
-        )
-
     @property
     def only(self) -> Scripted:
         (connector,) = self.connectors.values()
@@ -178,18 +167,6 @@ class Bench:
         made = self.connectors[line.number_id] = Scripted(on_outcome)
         made.token = shown.token
         return made
-
-    async def round(self, times: int = 1) -> int:
-        """Dispatch `times`, each time until what was answered is recorded; returns the rows claimed."""
-        claimed = 0
-        for _ in range(times):
-            claimed += await self.dispatcher.round()
-            await self.settle()
-        return claimed
-
-    async def settle(self) -> None:
-        await self.pool.fetchval("SELECT 1")  # lets answers arrive, which come from the event loop
-        await self.results.drain()
 
     async def hear(self, who: Made, *items: StatusItem) -> None:
         """Statuses come in, as a batch of callbacks applies them."""

@@ -301,6 +301,9 @@ class Scripted:
     async def start(self) -> None:
         self.started = True
 
+    def ready(self) -> bool:
+        return max(self.sessions, self.lingering) > 0
+
     def capacity(self) -> int:
         return self.room
 
@@ -340,7 +343,8 @@ async def blocked(pool: Pool, *, kill: bool = False) -> None:
     what = "pg_terminate_backend(pid)" if kill else "true"
     for _ in range(500):
         if await pool.fetch(
-            f"SELECT {what} FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            f"SELECT {what} FROM pg_stat_activity WHERE backend_type = 'client backend'"
+            " AND datname = current_database() AND wait_event_type = 'Lock'"
         ):
             return
         await asyncio.sleep(0.01)

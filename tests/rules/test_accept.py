@@ -57,7 +57,8 @@ def id_of(answer: Answer) -> UUID:
     return UUID(msgspec.json.decode(answer.body)["message"]["id"])
 
 
-async def attempt(acceptor: Acceptor, one: accept.Send) -> Answer | Refusal:
+async def attempt(acceptor: Any, one: Any) -> Answer | Refusal:
+    """An acceptor's answer, of either channel."""
     try:
         return await acceptor.accept(one)
     except Refusal as refusal:
@@ -114,7 +115,7 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(pool: Pool, kept:
             if actor is among:
                 batch.append(attempt(acceptor, send(others, key_name=f"{n}")))
             said = (await asyncio.gather(*batch, return_exceptions=True))[0]
-            told[actor.organization_id].append((_without_ids(said), unit.used, unit.window_start is not None))
+            told[actor.organization_id].append((without_ids(said), unit.used, unit.window_start is not None))
     assert told[alone.organization_id] == told[among.organization_id]
     assert len({said for said, _, _ in told[alone.organization_id]}) >= 12 + 6
     by_person = "SELECT count(*) FROM messages WHERE organization_id = $1 AND person_id = $2"
@@ -143,7 +144,7 @@ STORED = (
 )
 
 
-def _without_ids(said: Any) -> str:
+def without_ids(said: Any) -> str:
     """What was answered, for the same of another organization."""
     if not isinstance(said, Answer):
         return repr((type(said), getattr(said, "fields", None), getattr(said, "details", None), str(said)))

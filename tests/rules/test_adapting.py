@@ -19,6 +19,7 @@ from heliograph.senders import numbers
 from heliograph.senders import rules as sender_rules
 from heliograph.senders.book import NumberRule, SenderRule
 from heliograph.sms.dispatch import adapting, explaining, routing
+from tests.house.project import ROOT
 from tests.rules.factories import organization
 
 DEAR, CHEAP = UUID(int=1), UUID(int=2)
@@ -114,6 +115,36 @@ async def test_shares_move_gradually_to_the_cheaper_one(pool: Pool) -> None:
         assert [one.weight for one in stored.route.choices] == [1, 1]
 
 
+async def hour(pool: Pool, cheap: int, dear: int = 480) -> None:
+    """Forget what was measured but for the week before, and measure anew: so many of 500 arrived."""
+    await pool.execute("DELETE FROM reconciliation WHERE hour > now() - interval '3 hours'")
+    for hours in (1, 2):
+        await handed(pool, CHEAP, 500, cheap, hours=hours)
+        await handed(pool, DEAR, 500, dear, hours=hours)
+
+
+async def test_shares_leave_a_supplier_whose_receipts_say_failure_and_come_back(pool: Pool) -> None:
+    await supplied(pool, DEAR, "0.05")
+    await supplied(pool, CHEAP, "0.03")
+    for id in (DEAR, CHEAP):
+        await handed(pool, id, 20_000, 19_200, hours=48)
+    await hour(pool, 475)
+    await routed(pool)
+    table = {"before": [one[CHEAP] for one in await evaluated(pool, 12)]}
+    await hour(pool, 5)
+    table["lies"] = [one[CHEAP] for one in await evaluated(pool, 10)]
+    await hour(pool, 475)
+    table["mended"] = [one[CHEAP] for one in await evaluated(pool, 12)]
+    assert table == {
+        "before": [5, 5, 15, 25, 35, 45, 55, 65, 75, 85, 95, 95],
+        "lies": [85, 75, 65, 55, 45, 35, 25, 15, 5, 5],
+        "mended": [5, 5, 15, 25, 35, 45, 55, 65, 75, 85, 95, 95],
+    }
+    shown = (ROOT / "docs" / "operations.md").read_text()
+    for phase in ("lies", "mended"):
+        assert f"{phase:<7} {' '.join(f'{one}/{100 - one}' for one in table[phase])}\n" in shown
+
+
 async def test_what_recipients_cause_is_not_held_against_a_supplier(pool: Pool) -> None:
     await supplied(pool, DEAR, "0.05")
     await supplied(pool, CHEAP, "0.03")
@@ -172,6 +203,45 @@ async def test_that_none_is_within_its_bounds_is_said_with_the_decision(pool: Po
         )
     assert route.degraded
     assert said.endswith("; degraded: no supplier is within the bounds of its class")
+
+
+async def test_r10_where_only_what_is_outside_of_the_bounds_is_left_that_is_said(pool: Pool) -> None:
+    await supplied(pool, DEAR, "0.02")
+    await supplied(pool, CHEAP, "0.012")
+    for hours in (1, 2):
+        await handed(pool, DEAR, 1000, 940, hours=hours)
+        await handed(pool, CHEAP, 1000, 850, hours=hours)
+    await routed(pool)
+    await pool.execute("UPDATE routes SET class = 'otp'")
+    await step(pool, 1)
+
+    async def decided(**skipped: str) -> str:
+        async with pool.acquire() as conn:
+            (route,) = await rules.active(conn)
+            found = Table(await routing.load(conn), [route]).candidates(
+                "+258841234567", organization_id=UUID(int=9), sender="ACME", traffic_class="otp"
+            )
+        names = {DEAR: "dear", CHEAP: "cheap"}
+        return str(
+            words.explained(
+                found, names=names, skipped={id: skipped[name] for id, name in names.items() if name in skipped}
+            )
+        )
+
+    degraded = "degraded: nobody who can be asked now is within the bounds of its class"
+    assert "degraded" not in await decided()
+    assert "degraded" not in await decided(cheap="paused")
+    open_circuit = "circuit open since 10:02 UTC"
+    said = await decided(dear=open_circuit)
+    assert said.endswith(f": cheap; {degraded}; dear skipped: {open_circuit}")
+    assert "degraded" not in await decided(dear=open_circuit, cheap="paused"), "nobody is asked at all"
+    # What was judged good enough may stand in.
+    await pool.execute("UPDATE routes SET class = 'marketing'")
+    await step(pool, 1)
+    assert "degraded" not in await decided(dear=open_circuit)
+    async with pool.acquire() as conn:
+        (route,) = await rules.active(conn)
+    assert (route.stand_ins, route.outside) == ((CHEAP, DEAR), ())
 
 
 async def test_messages_are_shared_by_these_points_and_why_is_said(pool: Pool) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import asyncpg
@@ -129,6 +132,66 @@ async def test_the_newest_are_kept(dump: Backup, pool: Pool, owner_url: str) -> 
     assert [one.path for one in store.listed(to)] == [second.path, dump.path]
     assert store.prune(to, keep=1) == [dump.path]
     assert [path.name for path in to.iterdir()] == [second.path.name]
+
+
+async def test_archived_wal_stays_as_long_as_a_backup_needs_it(pool: Pool, tmp_path: Path) -> None:
+    """Each cluster's by its own backups; all of an earlier one once none of its backups is left and it is quiet."""
+    segments = [f"0000000100000000000000{number:02d}" for number in range(1, 6)]
+    for name in ("16-1", "18-2", "18-3", "18-4", "18-5"):
+        (tmp_path / name).mkdir()
+        for segment in segments:
+            (tmp_path / name / segment).touch()
+    long_ago = time.time() - 2 * taking.LEFT_AFTER
+    for name in ("16-1", "18-5"):
+        os.utime(tmp_path / name, (long_ago, long_ago))
+    async with pool.acquire() as conn:
+        present = await conn.fetchval("SELECT current_setting('cluster_name')")
+        # 18-5 is of another installation: this database never heard of it.
+        for archive in ("16-1", "18-2", "18-3", "18-4", present, ""):
+            await conn.execute(KNOWN, archive)
+        left = [copy_of("18-3", segments[2]), copy_of("18-4", segments[4]), copy_of("18-4", segments[1])]
+        gone = await taking.prune_archives(conn, tmp_path, [*left, copy_of("", "")])
+    assert gone == [tmp_path / "16-1"]
+    found = {path.name: sorted(one.name for one in path.iterdir()) for path in tmp_path.iterdir()}
+    assert found == {
+        # What was restored for a trial knows the original's, to which WAL still comes.
+        "18-2": segments,
+        "18-3": segments[2:],
+        "18-4": segments[1:],
+        "18-5": segments,
+    }
+
+
+async def test_wal_of_another_database_continues_nothing(tmp_path: Path) -> None:
+    (tmp_path / "wal" / "18-4").mkdir(parents=True)
+    backup, home = copy_of("18-3", "000000010000000000000001"), tmp_path / "home"
+    with pytest.raises(BackupError, match=r"there is no .*/wal/18-3, which would hold the WAL that continues"):
+        await restoring.into_directory(backup, home, archive=tmp_path / "wal", until=None, by=SYSTEM, say=print)
+    assert not home.exists()
+
+
+KNOWN = """
+INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place, archive)
+VALUES (gen_random_uuid(), CASE $1 WHEN '' THEN 'dump' ELSE 'cluster' END, now(), now(), 1, '/srv', $1)
+"""
+
+
+def copy_of(archive: str, first_wal: str) -> Backup:
+    """A backup that names archived WAL."""
+    manifest = store.Manifest(
+        id="0198c1c7-7d5e-7cc3-98c9-5a1f7b0c2d3e",
+        kind="cluster" if archive else "dump",
+        taken_at=datetime(2026, 11, 1, tzinfo=UTC),
+        finished_at=datetime(2026, 11, 1, tzinfo=UTC),
+        heliograph="1.0.0",
+        postgres="18.4",
+        files={},
+        bytes=1,
+        has_secrets=False,
+        archive=archive,
+        first_wal=first_wal,
+    )
+    return Backup(Path("/srv") / archive, manifest)
 
 
 async def test_a_verified_backup_is_known_as_such(dump: Backup, pool: Pool) -> None:

@@ -37,13 +37,13 @@ def earlier() -> date:
 
 
 def bounds(month: date) -> tuple[datetime, datetime]:
-    return usage.midnight(month), usage.midnight((month + timedelta(days=31)).replace(day=1))
+    return clock.midnight(month), clock.midnight((month + timedelta(days=31)).replace(day=1))
 
 
 async def age(pool: Pool) -> date:
     """What happened until now happened in the middle of an earlier month: messages, sums and what is not folded yet."""
     month = earlier()
-    start = usage.midnight(month) + timedelta(days=14)
+    start = clock.midnight(month) + timedelta(days=14)
     back = (clock.now() - start) // timedelta(hours=1) * timedelta(hours=1)
     rows = await pool.fetch("SELECT organization_id, id FROM messages WHERE accepted_at > $1", bounds(month)[1])
     for n, row in enumerate(rows):

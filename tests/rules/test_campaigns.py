@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -13,17 +14,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.accounts import quota, spending
-from heliograph.base.actor import Actor
+from heliograph.accounts import quota, send_defaults, spending
+from heliograph.base.actor import Actor, Who
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
+from heliograph.base.process import measures
 from heliograph.campaigns import audience, counting, plan, record, template
+from heliograph.campaigns.approval import approving
+from heliograph.campaigns.approval.approving import CampaignApprovalByAnother
+from heliograph.campaigns.approval.rule import CampaignApprovalRequired
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels.sms import Wish
 from heliograph.campaigns.record import Campaign, Counts
 from heliograph.campaigns.staging import Stager
-from heliograph.contacts import records
+from heliograph.campaigns.views import preview
+from heliograph.campaigns.views import tags as tag_uses
+from heliograph.contacts import importing, records, sheets, undoing
+from heliograph.contacts.importing import Options
 from heliograph.contacts.records import Entry
 from heliograph.queue import holds, leases
 from heliograph.queue.backlog import claim_once
@@ -106,7 +114,10 @@ async def test_listed_recipients_get_it_once_each(pool: Pool) -> None:
     listed = [number(1), number(1)[1:], "+258 84 000 0001", number(2), number(3), "nobody", "nobody", "12"]
     made = await create(pool, actor, recipients=listed)
     assert (made.status, made.counts) == ("staging", counts(pending=3, invalid=2))
+    before = dict(measures.CAMPAIGN_RECIPIENTS.values)
     await run(pool)
+    new = {key: count - before.get(key, 0) for key, count in measures.CAMPAIGN_RECIPIENTS.values.items()}
+    assert {key: count for key, count in new.items() if count} == {("sms", "queued"): 2, ("sms", "opted_out"): 1}
     found = await get(pool, actor, made.id)
     assert (found.status, found.counts) == ("running", counts(queued=2, opted_out=1, invalid=2))
     assert await texts(pool) == {number(1): "hello", number(2): "hello"}
@@ -132,6 +143,28 @@ async def test_contacts_by_tag(pool: Pool, mode: str, expected: set[int]) -> Non
     await run(pool)
     assert set(await texts(pool)) == {number(n) for n in expected}
     assert record.shown(await get(pool, actor, made.id))["recipient_count"] == len(expected)
+
+
+async def test_tags_say_when_a_campaign_to_them_last_began(pool: Pool) -> None:
+    actor, other = await organization(pool), await organization(pool)
+    await contact(pool, actor, number(1), "vip", "beira")
+    await contact(pool, actor, number(2), "staff", "never")
+    await contact(pool, other, number(1), "vip", "never")
+    first = await create(pool, actor, audience_tags=["vip", "beira"], excluded_tags=["staff"])
+    second = await create(pool, actor, audience_tags=["vip"])
+    await create(pool, actor, audience_tags=["staff"], scheduled_at=datetime.now(UTC) + timedelta(hours=1))
+    await create(pool, other, audience_tags=["never"])
+
+    async def used(whose: Actor = actor, look: int = tag_uses.LOOK) -> dict[str, datetime | None]:
+        async with pool.acquire() as conn:
+            listed = await tag_uses.list_page(conn, whose, limit=10, look=look)
+        return {one.name: one.last_used_at for one in listed}
+
+    began = {row["id"]: row["started_at"] for row in await pool.fetch("SELECT id, started_at FROM campaigns")}
+    assert await used() == {"beira": began[first.id], "never": None, "staff": None, "vip": began[second.id]}
+    assert await used(msgspec.structs.replace(actor, mode="test")) == {}
+    # A look is bounded: of the scheduled one and the second alone.
+    assert await used(look=2) == {"beira": None, "never": None, "staff": None, "vip": began[second.id]}
 
 
 async def test_contacts_with_an_excluded_tag_are_left_out(pool: Pool) -> None:
@@ -598,3 +631,173 @@ async def test_pages_are_newest_first(pool: Pool) -> None:
         rest = await record.list_page(conn, actor, after=first[-1].id, limit=2)
         assert [one.id for one in (*first, *rest)] == [one.id for one in reversed(made)]
         assert await record.list_page(conn, await organization(pool), after=None, limit=2) == []
+
+
+# ── A second person's approval ────────────────────────────────────────────────────────────────────────────────────
+
+
+def person(actor: Actor, name: str) -> Actor:
+    return msgspec.structs.replace(actor, by=Who("person", uuid7(), name))
+
+
+async def needs_approval(pool: Pool, actor: Actor, above: int | None) -> None:
+    async with pool.acquire() as conn:
+        await send_defaults.change(conn, organization_id=actor.organization_id, approval_above=above)
+
+
+async def approve(pool: Pool, actor: Actor, id: UUID) -> Campaign:
+    async with pool.acquire() as conn, conn.transaction():
+        return await approving.approve(conn, actor, id=id)
+
+
+async def resume(pool: Pool, actor: Actor, id: UUID) -> Campaign:
+    async with pool.acquire() as conn, conn.transaction():
+        return await plan.resume(conn, actor, id=id)
+
+
+async def test_a_campaign_to_many_waits_for_a_second_person(pool: Pool) -> None:
+    actor = await organization(pool)
+    ana, rui = person(actor, "Ana"), person(actor, "Rui")
+    await needs_approval(pool, actor, 2)
+    small = await create(pool, ana, recipients=[number(1), number(2)])
+    made = await create(pool, ana, recipients=[number(n) for n in range(3, 6)])
+    await run(pool)
+    assert (await get(pool, actor, small.id)).status == "running"
+    found = await get(pool, actor, made.id)
+    assert (found.status, found.status_reason, found.counts) == ("paused", "approval_required", counts(pending=3))
+    assert [*await texts(pool)] == [number(1), number(2)]
+    told = await pool.fetch("SELECT kind, object, name FROM notices")
+    assert [tuple(row) for row in told] == [("campaign.approval", str(made.id), "Sale")]
+    # Neither its author nor a key; nor is it resumed, or paused and resumed.
+    key = msgspec.structs.replace(actor, key_id=uuid7())
+    for who in (ana, key):
+        with pytest.raises(CampaignApprovalByAnother):
+            await approve(pool, who, made.id)
+    with pytest.raises(CampaignApprovalRequired) as refused:
+        await resume(pool, rui, made.id)
+    assert refused.value.details == {"id": str(made.id), "recipients": 3, "limit": 2}
+    async with pool.acquire() as conn, conn.transaction():
+        await plan.pause(conn, ana, id=made.id)
+    with pytest.raises(CampaignApprovalRequired):
+        await resume(pool, key, made.id)
+    approved = await approve(pool, rui, made.id)
+    assert (approved.status, approved.approved_at is not None) == ("paused", True)
+    assert (await approve(pool, rui, made.id)).approved_at == approved.approved_at
+    await resume(pool, ana, made.id)
+    await run(pool)
+    assert len(await texts(pool)) == 5
+    logged = await pool.fetch("SELECT who_name, after FROM audit_log WHERE action = 'campaign.approved'")
+    assert [tuple(row) for row in logged] == [("Rui", '{"recipients":3}')]
+
+
+async def test_an_approval_counts_who_was_gathered(pool: Pool) -> None:
+    actor = await organization(pool)
+    ana, rui = person(actor, "Ana"), person(actor, "Rui")
+    await needs_approval(pool, actor, 1)
+    for n in range(2):
+        await contact(pool, actor, number(n), "vip", "porto")
+    at = datetime.now(UTC) + timedelta(hours=1)
+    later = await create(pool, ana, audience_tags=["vip"], scheduled_at=at)
+    early = await create(pool, ana, audience_tags=["vip"], scheduled_at=at)
+    small = await create(pool, ana, recipients=[number(1)], scheduled_at=at)
+    told = await pool.fetch("SELECT object FROM notices WHERE kind = 'campaign.approval' ORDER BY id")
+    assert [row[0] for row in told] == [str(later.id), str(early.id)]
+    assert (await approve(pool, rui, early.id)).status == "scheduled"
+    async with pool.acquire() as conn:
+        assert (await approving.standing(conn, ana, campaign=later)).above == 1
+        assert (await approving.standing(conn, ana, campaign=small)).above is None
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
+    found = [await get(pool, actor, one.id) for one in (later, early, small)]
+    assert [one.status for one in found] == ["paused", "running", "running"]
+    assert found[0].status_reason == "approval_required"
+    moved = await approve(pool, rui, later.id)
+    assert moved.status == "running"
+    await run(pool)
+    assert await pool.fetchval("SELECT count(*) FROM messages WHERE campaign_id = $1", later.id) == 2
+
+
+async def test_who_asks_for_no_approval_any_more_gets_none(pool: Pool) -> None:
+    actor = await organization(pool)
+    ana = person(actor, "Ana")
+    await needs_approval(pool, actor, 0)
+    made, other = [await create(pool, ana, recipients=[number(n)]) for n in (1, 2)]
+    tried = await create(pool, msgspec.structs.replace(ana, mode="test"), recipients=[number(3)])
+    await run(pool)
+    assert (await get(pool, msgspec.structs.replace(ana, mode="test"), tried.id)).status == "running"
+    assert (await resume(pool, actor, other.id)).status == "running"  # an operator
+    await needs_approval(pool, actor, None)
+    assert (await resume(pool, ana, made.id)).status == "running"
+    # What has begun is not asked about: it goes on after a pause.
+    await run(pool)
+    async with pool.acquire() as conn, conn.transaction():
+        await plan.pause(conn, ana, id=made.id)
+    await needs_approval(pool, actor, 0)
+    assert (await resume(pool, ana, made.id)).status == "running"
+
+
+# ── The people of an import ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def imported(pool: Pool, actor: Actor, tmp_path: Path, *rows: str) -> UUID:
+    """A file of contacts, in batches of two rows."""
+    path = tmp_path / "people.csv"
+    path.write_text("\n".join(("phone,name,tags", *rows)))
+    layout = sheets.layout(path)
+    async with pool.acquire() as conn:
+        done = await importing.run(
+            conn,
+            actor,
+            path=path,
+            layout=layout,
+            rejects=tmp_path / "rejects.csv",
+            options=Options(batch=2),
+            on_progress=lambda _: None,
+        )
+    assert done.import_id is not None
+    return done.import_id
+
+
+async def test_the_people_of_an_import_get_it(pool: Pool, tmp_path: Path) -> None:
+    actor = await organization(pool)
+    for n in (1, 2, 8):  # unchanged, updated, not in the file
+        await contact(pool, actor, number(n), name=f"P{n}")
+    rows = [f"{number(1)},P1,", f"{number(2)},Bia,", f"{number(3)},Eva,staff", "12,Nobody,", f"{number(4)},Rui,"]
+    id = await imported(pool, actor, tmp_path, *rows, f"{number(5)},Zé,", f"{number(1)},P1,")
+    await opt_out(pool, actor, number(4))
+    other = await organization(pool)
+    for who, wanted in ((actor, uuid7()), (other, id)):
+        with pytest.raises(Invalid, match="no import of contacts"):
+            await create(pool, who, audience_import=wanted)
+    with pytest.raises(Invalid, match="give one of"):
+        await create(pool, actor, audience_import=id, audience_tags=["vip"])
+    made = await create(pool, actor, "Hi {{name}}", audience_import=id, excluded_tags=["staff"])
+    assert (made.audience_import, made.audience_tags, record.shown(made)["recipient_count"]) == (id, None, None)
+    async with pool.acquire() as conn:
+        seen = await preview.look(conn, actor, say=preview.sms(actor, "Hi {{name}}"), imported=id, without=["staff"])
+        assert (seen.found, seen.excluded, seen.opted_out, seen.would) == (5, 1, 1, 3)
+        # Whoever is deleted before the start gets none.
+        await conn.execute(
+            "DELETE FROM contacts WHERE phone = $1 AND organization_id = $2", number(5), actor.organization_id
+        )
+    await run(pool)
+    assert await texts(pool) == {number(1): "Hi P1", number(2): "Hi Bia"}
+    found = await get(pool, actor, made.id)
+    assert found.counts == counts(queued=2, opted_out=1)
+
+
+async def test_an_import_that_was_undone_is_nobodys_audience(pool: Pool, tmp_path: Path) -> None:
+    actor = await organization(pool)
+    id = await imported(pool, actor, tmp_path, f"{number(1)},Ana,", f"{number(2)},Bia,", f"{number(3)},Eva,")
+    await needs_approval(pool, actor, 2)
+    at = datetime.now(UTC) + timedelta(hours=1)
+    later = await create(pool, person(actor, "Ana"), audience_import=id, scheduled_at=at)
+    assert await pool.fetchval("SELECT object FROM notices") == str(later.id)
+    async with pool.acquire() as conn:
+        await undoing.undo(conn, actor, id=id)
+    with pytest.raises(Invalid, match="no import of contacts"):
+        await create(pool, actor, audience_import=id)
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
+    found = await get(pool, actor, later.id)
+    assert (found.status, found.counts) == ("completed", counts())

@@ -18,6 +18,7 @@ from heliograph.base.money import UNIT, Charge
 from heliograph.networks import learned
 from heliograph.networks.learned import RECEIPT, Known
 from heliograph.prices import margins, rows, tariffs
+from heliograph.routes.lookup import Choice, Route
 from heliograph.sms.accepting import preview
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.bulk import Bulk, accept_bulk
@@ -105,6 +106,30 @@ async def test_p10_what_was_accepted_keeps_its_price(pool: Pool) -> None:
     await other.drain()
 
 
+async def test_p10_what_is_accepted_before_a_price_changes_and_sent_after_it_keeps_its_price(pool: Pool) -> None:
+    """What the supplier charges is what its card says on the day on which it is asked."""
+    later = "2999-07-01"
+    dated = (
+        f"mcc,mnc,price,currency,effective_from,effective_to\n643,04,0.038,EUR,,{later}\n643,04,0.041,EUR,{later},\n"
+    )
+    made = await carried(pool, prices=dated, card=dated)
+    await made.acceptor.accept(send(made.actor, to=TO))
+    # The day comes.
+    for column in ("effective_to", "effective_from"):
+        await pool.execute(f"UPDATE tariff_rates SET {column} = now() - interval '1 minute' WHERE {column} IS NOT NULL")
+    await pool.execute("UPDATE tariffs SET changed_at = now()")
+    after = Acceptor(pool)
+    await after.accept(send(made.actor, to=TO))
+    assert await charged(pool, "price") == [(38_000,), (41_000,)]
+    made.bench.charges._refreshed_at = float("-inf")
+    await made.bench.charges.refresh(pool)
+    await made.bench.round()
+    assert await charged(pool, "price", "cost") == [(38_000, 41_000), (41_000, 41_000)]
+    assert await totals(pool) == [("643-04", 2, 2, 79_000, 82_000, -3_000)]
+    await made.acceptor.drain()
+    await after.drain()
+
+
 async def test_an_import_counts_within_seconds_also_where_nobody_asked_for_long(pool: Pool) -> None:
     actor = await organization(pool)
     acceptor = Acceptor(pool)
@@ -183,7 +208,8 @@ class Carried:
     acceptor: Acceptor
 
 
-async def carried(pool: Pool, *, prices: str = LIST, card: str = CARD) -> Carried:
+async def carried(pool: Pool, *, prices: str = LIST, card: str = CARD, route: str | None = None) -> Carried:
+    """`route`: the name of a route to Mozambique by the supplier."""
     made = Carried()
     made.actor = await organization(pool)
     row = supplier()
@@ -195,7 +221,8 @@ async def carried(pool: Pool, *, prices: str = LIST, card: str = CARD) -> Carrie
     )
     await default(pool, prices)
     await tariff(pool, card, supplier_id=row.id, name=row.name)
-    made.bench, made.acceptor = Bench(pool, row), Acceptor(pool)
+    routes = [Route(id=uuid7(), name=route, country="MZ", choices=(Choice(row.id),))] if route else []
+    made.bench, made.acceptor = Bench(pool, row, routes=routes), Acceptor(pool)
     await made.bench.charges.refresh(pool)
     return made
 
@@ -222,8 +249,8 @@ async def test_a_cost_is_settled_with_the_attempt_and_both_become_due_when_it_is
     await made.acceptor.drain()
 
 
-def receipt(state: ReceiptState, id: str) -> Receipt:
-    return Receipt((id,), state, PORTED[1:], "ACME", f"{state} {id}".encode())
+def receipt(state: ReceiptState, id: str, to: str = PORTED) -> Receipt:
+    return Receipt((id,), state, to[1:], "ACME", f"{state} {id}".encode())
 
 
 @pytest.mark.parametrize("arrives", [True, False], ids=["delivered", "P9"])
@@ -242,6 +269,36 @@ async def test_p9_what_is_billed_on_delivery_costs_nothing_before(pool: Pool, ar
     await made.bench.receive(made.bench.only_id, receipt(state, "k1"))
     cost = 40_000 if arrives else 0
     assert await totals(pool) == [("643-03", 1, 1, 60_000, cost, 60_000 - cost)]
+    await made.acceptor.drain()
+
+
+async def test_what_became_due_stands_under_the_route_as_it_was_when_its_message_was_taken(pool: Pool) -> None:
+    prices = LIST.replace("MZ,643,03,0.06,EUR,submit", "MZ,643,03,0.06,EUR,delivered") + "ZA,,,0.07,EUR,submit\n"
+    made = await carried(pool, prices=prices, route="codes")
+    ids = iter(("k1", "k2", "k3"))
+    made.bench.only.script = lambda submission: accepted(next(ids))
+    to = "+258861234567"
+    await made.acceptor.accept(send(made.actor, to=to))
+    await made.bench.round()
+    # It is removed before the receipt comes, and before the next message is taken.
+    made.bench.channel._selection._routes = lambda: ()
+    await made.bench.receive(made.bench.only_id, receipt(ReceiptState.DELIVERED, "k1", to))
+    await made.acceptor.accept(send(made.actor, to=TO))
+    await made.acceptor.accept(send(made.actor, to="+27821234567"))
+    await made.bench.round()
+    today = clock.now().date()
+
+    async def by_route(**filters: str) -> list[tuple[Any, ...]]:
+        async with pool.acquire() as conn:
+            lines = await margins.read(conn, first=today, last=today + timedelta(days=1), by=["route"], **filters)
+        return [(one.route, one.messages, one.price, one.cost, one.cost_currency) for one in lines]
+
+    expected = [("", 1, 70_000, 0, ""), ("", 1, 50_000, 30_000, "EUR"), ("codes", 1, 60_000, 40_000, "EUR")]
+    for _ in range(2):
+        assert await by_route() == expected
+        assert await by_route(route="codes") == expected[2:]
+        async with pool.acquire() as conn:
+            await margins.fold(conn)
     await made.acceptor.drain()
 
 

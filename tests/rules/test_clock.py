@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from uuid import UUID
 
 import msgspec
@@ -127,6 +127,14 @@ async def test_a_clock_that_goes_wrong_later_is_said(pool: Pool) -> None:
     said = next(line for line in logs if line["event"].startswith("clock differs"))
     assert said["log_level"] == "warning"
     assert said["ahead_seconds"] == pytest.approx(3600, abs=60)
+
+
+def test_days_are_those_of_utc() -> None:
+    here = timezone(timedelta(hours=2))
+    assert clock.midnight(date(2027, 1, 31)) == datetime(2027, 1, 31, tzinfo=UTC)
+    assert clock.midnight(datetime(2027, 1, 31, 23, 59, tzinfo=UTC)) == datetime(2027, 1, 31, tzinfo=UTC)
+    assert clock.midnight(datetime(2027, 1, 31, 1, 59, tzinfo=here)) == datetime(2027, 1, 30, tzinfo=UTC)
+    assert clock.midnight(clock.BEGINNING.replace(tzinfo=here)) == clock.BEGINNING
 
 
 def test_a_slow_round_trip_accuses_nobody() -> None:

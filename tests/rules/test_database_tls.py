@@ -2,58 +2,28 @@
 
 from __future__ import annotations
 
-import datetime
 import ssl
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from heliograph import doctor
 from heliograph.base.database.url import UrlError
 from heliograph.base.network.connecting import connect
+from tests.certificates import Authority
 from tests.wire import wire
-
-PEM = serialization.Encoding.PEM
-
-
-def certified(name: str) -> tuple[bytes, bytes]:
-    """A key and a certificate of its own for a host."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return private, certificate.public_bytes(PEM)
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> tuple[ssl.SSLContext, Path]:
+def server(tmp_path: Path) -> tuple[ssl.SSLContext, str]:
     """What a server for `localhost` shows, and the file of the authority that vouches for it."""
-    key, certificate = certified("localhost")
-    both, roots = tmp_path / "both.pem", tmp_path / "roots.pem"
-    both.write_bytes(key + certificate)
-    roots.write_bytes(certificate)
+    authority = Authority(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(both)
-    return context, roots
+    context.load_cert_chain(authority.issue("localhost"))
+    return context, authority.file
 
 
-async def test_sslmode_is_honoured(database_url: str, server: tuple[ssl.SSLContext, Path], tmp_path: Path) -> None:
+async def test_sslmode_is_honoured(database_url: str, server: tuple[ssl.SSLContext, str], tmp_path: Path) -> None:
     context, roots = server
     async with wire(database_url, tls=context) as (line, elsewhere):
         named = elsewhere.replace("@127.0.0.1:", "@localhost:")
@@ -71,8 +41,8 @@ async def test_sslmode_is_honoured(database_url: str, server: tuple[ssl.SSLConte
         # Another name than the certificate's: only `verify-full` minds.
         assert await encrypted(f"{elsewhere}?sslmode=verify-ca&sslrootcert={roots}")
         # Another authority's, or nobody's.
-        strange = tmp_path / "strange.pem"
-        strange.write_bytes(certified("localhost")[1])
+        (tmp_path / "strange").mkdir()
+        strange = Authority(tmp_path / "strange").file
         for wrong in (
             f"{elsewhere}?sslmode=verify-full&sslrootcert={roots}",
             f"{named}?sslmode=verify-ca&sslrootcert={strange}",

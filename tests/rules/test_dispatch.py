@@ -11,6 +11,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
@@ -34,10 +35,12 @@ from tests.rules.factories import (
     receipt,
     status_of,
     supplier,
+    taking,
 )
 
 REFUSED = Outcome(Verdict.REFUSED, code="0x0000000B", detail="invalid destination")
 ELSEWHERE = Outcome(Verdict.REFUSED, code="0x0000000A", failover=True)
+OPTED_OUT = Outcome(Verdict.REFUSED, code="21610", opted_out=True)
 BUSY = Outcome(Verdict.BUSY, code="0x00000008")
 THROTTLED = Outcome(Verdict.BUSY, code="0x00000058", counts=False)
 UNREACHABLE = Outcome(Verdict.UNREACHABLE)
@@ -358,6 +361,28 @@ async def test_a_refusal_for_good_ends_it(pool: Pool) -> None:
     assert bench.connectors[second.id].submitted == []
 
 
+async def test_whoever_told_a_supplier_stop_is_opted_out(pool: Pool) -> None:
+    first, second = supplier("first", priority=1), supplier("second", priority=2)
+    bench = Bench(pool, first, second)
+    bench.connectors[first.id].script = answering(OPTED_OUT)
+    ours, theirs = await organization(pool), await organization(pool)
+    id, later, other = await message(pool, ours), await message(pool, ours), await message(pool, theirs)
+    await pool.execute("UPDATE queue SET due_at = now() + interval '1 hour' WHERE id = ANY ($1)", [later, other])
+    await bench.round(2)
+    await ended(pool, id, "rejected", "opted_out")
+    assert bench.connectors[second.id].submitted == []
+    rows = await pool.fetch("SELECT organization_id, recipient, source, keyword FROM opt_outs")
+    assert [tuple(row) for row in rows] == [(ours.organization_id, TO, "supplier", None)]
+    (event,) = await pool.fetch("SELECT organization_id, data FROM events WHERE kind = 'contact.opted_out'")
+    assert (event["organization_id"], '"source":"supplier"' in event["data"]) == (ours.organization_id, True)
+    # What waits for the same person is not sent any more; somebody else's is.
+    bench.connectors[first.id].script = taking
+    await pool.execute("UPDATE queue SET due_at = now() WHERE id = ANY ($1)", [later, other])
+    await bench.round(2)
+    await ended(pool, later, "rejected", "opted_out")
+    assert await pool.fetchval("SELECT status FROM messages WHERE id = $1", other) == "sent"
+
+
 async def test_a_refusal_may_be_tried_elsewhere_once(pool: Pool) -> None:
     suppliers = [supplier(str(n), priority=n) for n in (1, 2, 3)]
     bench = Bench(pool, *suppliers)
@@ -476,6 +501,27 @@ async def test_a_suppliers_words_never_keep_its_answer_from_being_stored(pool: P
     assert await status_of(pool, id) == "sent"
     await bench.receive(bench.only_id, receipt("id\0" + "x" * 5000, error="\0"))
     assert await status_of(pool, id) == "delivered"
+
+
+async def test_an_answer_that_cannot_be_stored_is_logged_with_its_ids_and_becomes_unknown(pool: Pool) -> None:
+    """Those beside it are stored."""
+    bench = Bench(pool, lease_seconds=0.0)
+    actor = await organization(pool)
+    fine, odd = await message(pool, actor), await message(pool, actor)
+    # No message has so many segments.
+    broken = Outcome(Verdict.UNKNOWN, total=1, doubtful=(99_999,))
+    good = Outcome(Verdict.ACCEPTED, (Part(1, "id"),))
+    bench.only.script = lambda submission: broken if submission.message_id == odd else good
+    with capture_logs() as logged:
+        assert await bench.round() == 2
+    (said,) = [entry for entry in logged if entry["event"] == "outcome not recorded"]
+    request = await pool.fetchval("SELECT request_id FROM messages WHERE id = $1", odd)
+    assert request
+    assert (said["message_id"], said["request_id"], said["channel"]) == (str(odd), request, "sms")
+    assert (await status_of(pool, fine), await status_of(pool, odd)) == ("sent", "sending")
+    assert bench.dispatcher.in_flight == 0
+    await bench.round()
+    assert await attempts(pool, odd) == [(1, "unknown")]
 
 
 async def test_message_sent_is_an_event_for_those_who_want_it(pool: Pool) -> None:

@@ -104,7 +104,8 @@ async def test_what_is_kept_names_price_and_quality_where_they_are_known(pool: P
             for what, number in (("accepted", count), ("delivered", delivered)):
                 histogram = [0] * 12 + [number] if what == "delivered" else []
                 await conn.execute(
-                    "INSERT INTO reconciliation SELECT (at AT TIME ZONE 'UTC')::date, at, $1, 'MZ', '', $2, $3, $3, $4"
+                    "INSERT INTO reconciliation (day, hour, supplier_id, country, network, what, count, segments,"
+                    " to_receipt) SELECT (at AT TIME ZONE 'UTC')::date, at, $1, 'MZ', '', $2, $3, $3, $4"
                     " FROM date_trunc('hour', $5::timestamptz, 'UTC') AS at",
                     id,
                     what,
@@ -245,4 +246,5 @@ async def test_r8_and_r9_a_ported_number_goes_by_its_network_and_by_its_prefix_o
     await pool.execute(
         "UPDATE number_networks SET learned_at = learned_at - $1::interval", learned.KEPT + timedelta(days=1)
     )
-    assert await goes() == ("b", "range", "643-04 (by its range)")
+    day = await pool.fetchval("SELECT to_char(max(learned_at AT TIME ZONE 'UTC'), 'YYYY-MM-DD') FROM number_networks")
+    assert await goes() == ("b", "range", f"643-04 (by its range, stale: 643-03 on {day}, too long ago)")

@@ -11,10 +11,11 @@ import msgspec
 
 from heliograph import doctor
 from heliograph.base.crypto import derive_key
-from heliograph.base.database.pool import Pool
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.network import certificates
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check
+from heliograph.health import database
 from heliograph.sms.dispatch import suppliers
 from tests.certificates import Authority
 from tests.processes import until_true
@@ -53,20 +54,35 @@ async def test_who_waits_for_somebody_elses_transaction_is_told(pool: Pool, data
             await other.execute("SELECT pg_advisory_unlock(4711)")
 
 
+async def disk_of(conn: Connection, settings: Settings) -> Check:
+    return doctor.disk(await database.disk(conn, settings), settings)
+
+
+async def test_settings_that_are_off_are_named_in_their_order(pool: Pool) -> None:
+    async with pool.acquire() as conn, conn.transaction():
+        await conn.execute("SET LOCAL synchronous_commit = off")
+        settings = Settings(database_url="postgresql://x@db.example.com/x")
+        safety = await database.safety(conn, settings)
+        known = {name: await conn.fetchval("SELECT current_setting($1)", name) for name in database.DURABLE}
+        assert safety.off == [name for name in database.DURABLE if known[name] == "off"]
+        assert "synchronous_commit" in safety.off
+        assert safety.room is None
+
+
 async def test_a_disk_that_is_nearly_full_is_told(pool: Pool, tmp_path: Path) -> None:
     # The database of a socket's directory is on this machine; which disk it is does not matter here.
     settings = Settings(database_url=f"postgresql://x@/x?host={tmp_path}", secret_key="k" * 40)
     async with pool.acquire() as conn:
-        (found,) = await doctor.disk(conn, msgspec.structs.replace(settings, disk_free_percent=100))
+        found = await disk_of(conn, msgspec.structs.replace(settings, disk_free_percent=100))
         assert found.state in ("warning", "failed"), "by how much of it is free"
         assert "are free" in found.detail
         assert "HELIOGRAPH_TEXT_RETENTION_DAYS" in found.remedy
         gone = msgspec.structs.replace(settings, database_url=f"postgresql://x@/x?host={tmp_path / 'gone'}")
-        (found,) = await doctor.disk(conn, gone)
+        found = await disk_of(conn, gone)
         # A role that may ask where the data is needs no socket for it.
-        assert ("cannot be looked at" in found.detail) == (await conn.fetchval(doctor.PLACE) is None)
+        assert ("cannot be checked" in found.detail) == (await conn.fetchval(database.PLACE) is None)
         far = msgspec.structs.replace(settings, database_url="postgresql://x@db.example.com/x")
-        assert "not seen from here" in (await doctor.disk(conn, far))[0].detail
+        assert "not visible from here" in (await disk_of(conn, far)).detail
 
 
 async def test_certificates_that_end_are_told_until_they_are_replaced(

@@ -69,6 +69,7 @@ async def test_a_person_is_erased_by_any_of_their_names_and_bills_stay(pool: Poo
         assert held == {
             "contact": 2,
             "opt_out": 1,
+            "consent": 1,
             "name": 2,
             "message": 2,
             "message_received": 1,
@@ -84,12 +85,15 @@ async def test_a_person_is_erased_by_any_of_their_names_and_bills_stay(pool: Poo
             "whatsapp_messages": 1,
             "texts_in_events": 2,
             "conversations": 2,
+            "consent_history": 1,
         }
         assert done.kept == {"messages_without_text": 4, "opt_outs": 1}
         again = await erasure.erase(conn, actor, address=ANA_8)
         assert (again.erased, again.kept, again.id != done.id) == ({}, done.kept, True)
         shown = [row async for row in holdings.held(conn, actor, address="BR.1")]
-        assert not [row for row in shown if row.get("body") or row.get("content") or row["what"] == "contact"]
+        assert not [
+            row for row in shown if row.get("body") or row.get("content") or row["what"] in ("contact", "consent")
+        ]
     # The log keeps the receipt, and nothing in it names the person.
     logged = await pool.fetch("SELECT action, object_id, after FROM audit_log WHERE action LIKE 'person.%' ORDER BY id")
     assert [row["action"] for row in logged] == [

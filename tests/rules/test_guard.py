@@ -187,6 +187,29 @@ async def test_whom_the_organization_knows_is_never_held(pool: Pool) -> None:
     assert len(await waiting(pool)) > 30
 
 
+async def test_each_of_several_blocks_is_judged_by_its_own_people(pool: Pool) -> None:
+    bench, actor, other = Bench(pool), await one(pool), await one(pool)
+    await pool.execute(
+        "INSERT INTO contacts (organization_id, id, name, phone, created_at, updated_at)"
+        " SELECT $1, gen_random_uuid(), 'X', '+' || $2::text || lpad(n::text, 4, '0'), now(), now()"
+        " FROM generate_series(0, 11) n",
+        actor.organization_id,
+        ELSEWHERE,
+    )
+    known = [await message(pool, actor, to=f"+{ELSEWHERE}{n:04}") for n in range(12)]
+    strangers = await attack(pool, actor, 12)
+    # The first organization's contacts are nobody's here.
+    others = [await message(pool, other, to=f"+{ELSEWHERE}{n:04}") for n in range(12)]
+    await bench.round(2)
+    assert {await status_of(pool, id) for id in known} == {"sent"}
+    held = await waiting(pool)
+    assert held < {*strangers, *others}
+    assert {(one.organization_id, one.range) for one in await listed(pool)} == {
+        (actor.organization_id, BLOCK),
+        (other.organization_id, ELSEWHERE),
+    }
+
+
 async def test_safe_ranges_campaigns_and_repetitions_of_one_message(pool: Pool) -> None:
     bench = Bench(pool)
     safe = await one(pool, safe=("+2588412",))

@@ -16,6 +16,8 @@ from heliograph.base.database import pulse
 from heliograph.base.database.pool import Pool, is_down, open_pool
 from heliograph.base.errors import Unavailable
 from heliograph.base.network.connecting import Connector, connect
+from heliograph.base.process.settings import Settings
+from heliograph.cli.terminal.process import prepared
 from heliograph.queue.runner import CHANNEL, listen
 from heliograph.sms.accepting.accept import Acceptor
 from tests.processes import until, until_true
@@ -243,3 +245,15 @@ async def test_a_database_that_takes_no_writes_is_away(database_url: str) -> Non
         await until(lambda: standby.get_size() == 0)
         with pytest.raises(ConnectionError):
             await standby.fetchval("SELECT 1")
+
+
+@pytest.mark.parametrize("word", ["clock_timestamp", "schema_migrations", "organizations"])
+async def test_a_database_that_goes_away_again_while_a_process_starts_is_waited_for(
+    database_url: str, word: str
+) -> None:
+    """As one does that is killed: it had responded to the first question, and does not to a later one."""
+    async with wire(database_url) as (line, url):
+        line.end_at(word.encode())
+        async with asyncio.timeout(LONG):
+            await prepared(Settings(secret_key="a secret key for tests, long enough", database_url=url))
+        assert line.made > 1

@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from heliograph.accounts import organizations
 from heliograph.base.actor import Actor
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Pool
@@ -499,6 +500,20 @@ async def test_an_organizations_own_words_and_texts(pool: Pool, acme: Actor) -> 
     await sender(pool, other, "258800007777")
     await hear(pool, said("no more", to="258800007777"))
     assert not await opted_out(pool, other)
+
+
+async def test_the_usual_replies_are_in_the_language_that_was_chosen(pool: Pool, acme: Actor) -> None:
+    assert set(replies.TEXTS) == set(organizations.REPLY_LANGUAGES)
+    await pool.execute("UPDATE organizations SET name = 'Acme', country = 'MZ' WHERE id = $1", acme.organization_id)
+    await hear(pool, said("STOP"))
+    assert len(await reply(pool)) == 1
+    async with pool.acquire() as conn:
+        await organizations.configure(conn, id=acme.organization_id, reply_language="fr")
+    await hear(pool, said("STOP", by="+258840000009"))
+    assert [text.split(".")[0] for _, text in await reply(pool)] == [
+        "Acme: deixa de receber mensagens nossas",
+        "Acme: vous ne recevrez plus nos messages",
+    ]
 
 
 async def test_it_is_one_organizations_matter(pool: Pool, acme: Actor) -> None:

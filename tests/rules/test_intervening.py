@@ -218,7 +218,7 @@ async def test_what_was_said_goes_no_way_that_a_receipt_could_not_go(pool: Pool)
     await decide(pool, id, "failed")
     with pytest.raises(StatusNotDecided):
         await decide(pool, id, "delivered")
-    with pytest.raises(Invalid, match="does not end so"):
+    with pytest.raises(Invalid, match="does not end that way"):
         await decide(pool, id, "sent")
 
 

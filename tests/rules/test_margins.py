@@ -35,6 +35,7 @@ async def test_every_way_to_tell_lines_apart_adds_up_to_what_became_due(pool: Po
             supplier_id=chance.choice(list(suppliers)),
             country=(country := chance.choice(["MZ", "PT"])),
             network=chance.choice(["", "643-01"]) if country == "MZ" else "",
+            route=chance.choice(["", "codes"]),
             messages=1,
             segments=chance.randint(1, 3),
             price=chance.randrange(100_000),
@@ -55,6 +56,7 @@ async def test_every_way_to_tell_lines_apart_adds_up_to_what_became_due(pool: Po
             "supplier": suppliers[one.supplier_id] if one.supplier_id else "",
             "country": one.country,
             "network": one.network,
+            "route": one.route,
         }[part]
 
     def wanted(by: tuple[str, ...], of: list[Due]) -> dict[tuple[object, ...], list[int]]:
@@ -87,6 +89,7 @@ async def test_every_way_to_tell_lines_apart_adds_up_to_what_became_due(pool: Po
         for by in ((), ("organization",), ("day", "supplier")):
             assert await found(by, organization_id=owners[0]) == wanted(by, mine)
             assert await found(by, country="PT") == wanted(by, abroad)
+            assert await found(by, route="codes") == wanted(by, [one for one in counted if one.route == "codes"])
             assert await found(by, supplier_ids=[first_id]) == wanted(
                 by, [one for one in counted if one.supplier_id == first_id]
             )

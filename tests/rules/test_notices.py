@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from heliograph import notices
@@ -13,6 +14,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.notices import DAYS, Notice, reading, standing
 from heliograph.notices.recording import QUIET
 from heliograph.retention import forgetting
+from heliograph.whatsapp.money import wallet
 from tests.rules.factories import organization
 
 KINDS = "SELECT kind, object FROM notices ORDER BY id"
@@ -100,6 +102,50 @@ async def test_wallets_and_keys_ring_once(pool: Pool) -> None:
     for _ in range(2):
         assert await look(pool) == [("key.ending", str(soon)), ("wallet.low", "wallet")]
     assert await pool.fetchval("SELECT mode FROM notices WHERE kind = 'key.ending'") == "test"
+
+
+async def test_a_wallet_rings_again_only_after_it_was_above_its_alert(pool: Pool) -> None:
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        await wallet.top_up(conn, actor.organization_id, amount=10)
+        await wallet.set_alert(conn, actor.organization_id, below=5)
+        await wallet.top_up(conn, (await organization(pool)).organization_id, amount=1)
+
+    async def rings(amount: int) -> int:
+        """How often it rang, once the balance has changed by so much and everybody looked twice."""
+        async with pool.acquire() as conn:
+            if amount:
+                await wallet.adjust(conn, actor.organization_id, amount=amount, reason="a test")
+        for _ in range(2):
+            found = await look(pool)
+        assert {kind for kind, _ in found} <= {"wallet.low"}
+        return len(found)
+
+    async def a_while_passes() -> None:
+        await pool.execute("UPDATE notices SET created_at = created_at - $1::interval", QUIET)
+
+    assert [await rings(-5), await rings(-1)] == [0, 1]
+    facts = {"left": "0.000004", "below": "0.000005", "currency": "USD"}
+    assert msgspec.json.decode(await pool.fetchval("SELECT facts FROM notices")) == facts
+    # Still below, weeks later: it was told.
+    await pool.execute("UPDATE notices SET created_at = created_at - interval '30 days'")
+    assert [await rings(0), await rings(-1), await rings(1)] == [1, 1, 1]
+    # Above, seen or not, and below again.
+    assert [await rings(3), await rings(-3)] == [1, 2]
+    await a_while_passes()
+    async with pool.acquire() as conn:
+        await wallet.top_up(conn, actor.organization_id, amount=3)
+    assert await rings(-3) == 3
+    # Within the hour nothing is said, but it is not forgotten.
+    assert [await rings(3), await rings(-3)] == [3, 3]
+    await a_while_passes()
+    assert await rings(0) == 4
+    # Whoever wants no alert has none, and a wallet without one can still be topped up.
+    async with pool.acquire() as conn:
+        await wallet.set_alert(conn, actor.organization_id, below=None)
+        await wallet.top_up(conn, actor.organization_id, amount=1)
+    await a_while_passes()
+    assert await rings(-1) == 4
 
 
 async def test_what_is_old_is_forgotten(pool: Pool) -> None:

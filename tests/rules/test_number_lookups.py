@@ -337,7 +337,15 @@ async def test_explain_says_that_a_number_is_looked_up_and_how_its_network_is_kn
     await pool.execute(
         "UPDATE number_networks SET learned_at = learned_at - $1::interval", learned.KEPT + timedelta(days=1)
     )
-    assert (await explained(PORTED))[1] == "rest"
+    # Vector R9: what was known is stale, and asking again failed.
+    day = await pool.fetchval("SELECT to_char(max(learned_at AT TIME ZONE 'UTC'), 'YYYY-MM-DD') FROM number_networks")
+    stale = f"{range_}, stale: 643-03 on {day}, too long ago"
+    network, route = await explained(PORTED)
+    assert ((network or "").startswith(stale), route) == (True, "rest")
+    await pool.execute(
+        "UPDATE number_lookups SET state = 'failed', answered_at = now() WHERE number = $1", int(PORTED[1:])
+    )
+    assert await explained(PORTED) == (f"{stale}, its look-up failed)", "rest")
     async with pool.acquire() as conn:
         for route in await rules.load(conn):
             await rules.remove(conn, route)

@@ -252,6 +252,13 @@ SELECT coalesce(extract(epoch FROM now() - min(coalesce(since, due_at))), 0)::fl
                     plain, without, organizations[:1]
                 )
             assert (wanted > 0) == (without != lines)
+        async with conn.transaction():
+            late = {
+                line: await conn.fetchval(plain, [other for other in lines if other != line], organizations[:1])
+                for line in lines
+            }
+            assert await holds.late_by_line(conn, "sms") == {line: age for line, age in late.items() if age}
+            assert len(set(late.values())) > 2
 
 
 async def test_of_all_workers_one_runs_a_timer(pool: Pool) -> None:

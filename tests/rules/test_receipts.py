@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
 from itertools import permutations
@@ -15,6 +16,7 @@ import pytest
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7, uuid7_floor
+from heliograph.base.process import measures
 from heliograph.queue import timers
 from heliograph.sending.results import Ahead, Results
 from heliograph.sms.dispatch.channel import SmsChannel
@@ -48,6 +50,11 @@ async def receive(pool: Pool, *some: Receipt, supplier_id: UUID = ONE, policy: s
     async with pool.acquire() as conn, conn.transaction():
         received = [ReceivedReceipt(supplier_id, one) for one in some]
         return await receipts.store(conn, received, policies={supplier_id: policy})
+
+
+def counted() -> Counter[str]:
+    """Receipts that this process has counted for its metrics, by result."""
+    return Counter({result: int(count) for (result,), count in measures.RECEIPTS.values.items()})
 
 
 async def sweep(pool: Pool, policies: Mapping[UUID, str] | None = None) -> tuple[int, int]:
@@ -388,10 +395,13 @@ async def test_a_receipt_before_the_answer_waits_for_it(pool: Pool) -> None:
     bench.only.script = lambda submission: None
     id = await message(pool, actor)
     await bench.round()
+    before = counted()
     await bench.receive(bench.only_id, receipt("s9"))
+    assert counted() - before == Counter(unmatched=1)
     assert await status_of(pool, id) == "sending"
     bench.only.on_outcome(bench.only.submitted[0], accepted("s9"))
     await bench.settle()
+    assert counted() - before == Counter(unmatched=1, late=1)
     assert await status_of(pool, id) == "delivered"
     assert await events_of(pool, id) == ["message.sent", "message.delivered"]
     row = await pool.fetchrow("SELECT message_id, attempt, part, next_try_at FROM receipts")
@@ -420,8 +430,9 @@ async def test_early_receipts_of_a_text_id_are_found_too(pool: Pool) -> None:
     await receive(pool, receipt("tlv", "text"))
     async with pool.acquire() as conn, conn.transaction():
         await conn.execute("UPDATE attempts SET supplier_message_id = 'text' WHERE message_id = $1", id)
-        applied = await waiting.adopt(conn, [(ONE, "text")], policies={})
-    assert applied.matched == 1
+        moves, matched = await waiting.early(conn, [(ONE, "text")], policies={})
+        await move_many(conn, moves)
+    assert matched == 1
     assert await status_of(pool, id) == "delivered"
 
 
@@ -434,7 +445,7 @@ async def test_two_workers_that_miss_each_other_meet_in_the_sweep(pool: Pool) ->
         await conn.fetchval("SELECT 1")  # its snapshot is of now
         await receive(pool, receipt("7"))
         id = await sent(pool, actor, ONE, "7")
-        assert not (await waiting.adopt(conn, [(ONE, "7")], policies={})).matched
+        assert await waiting.early(conn, [(ONE, "7")], policies={}) == ([], 0)
         await answer.commit()
     assert await status_of(pool, id) == "sent"
     await age_receipts(pool, timedelta(seconds=1))
@@ -446,6 +457,7 @@ async def test_two_workers_that_miss_each_other_meet_in_the_sweep(pool: Pool) ->
 
 
 async def test_a_receipt_that_fits_nothing_is_looked_at_again_and_then_is_an_orphan(pool: Pool) -> None:
+    before = counted()
     await receive(pool, receipt("7"))
     for after in (1, 5, 30, 300, 3600, 21600, 86400):
         assert await sweep(pool) == (0, 0)
@@ -459,13 +471,16 @@ async def test_a_receipt_that_fits_nothing_is_looked_at_again_and_then_is_an_orp
         assert await sweep(pool) == (0, int(after == 86400))
     assert await pool.fetchval("SELECT tries FROM receipts WHERE next_try_at IS NULL AND message_id IS NULL") == 7
     assert await sweep(pool) == (0, 0)
+    assert counted() - before == Counter(orphaned=1)
 
 
 async def test_one_that_fits_at_its_last_look_is_no_orphan(pool: Pool) -> None:
+    before = counted()
     await receive(pool, receipt("7"))
     id = await sent(pool, await organization(pool), ONE, "7")
     await pool.execute("UPDATE receipts SET tries = 6, next_try_at = now()")
     assert await sweep(pool) == (1, 0)
+    assert counted() - before == Counter(late=1)
     assert await status_of(pool, id) == "delivered"
 
 

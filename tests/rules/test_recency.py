@@ -12,6 +12,7 @@ from heliograph.base.ids import uuid7_floor
 from heliograph.contacts import marked, recency, records, search
 from heliograph.contacts.records import Changes, Contact, Entry
 from heliograph.contacts.search import Filters
+from heliograph.overview import messages
 from tests.rules.factories import message, organization
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
@@ -77,6 +78,40 @@ async def test_contacts_are_known_by_when_they_were_written_to_and_reached(pool:
     # What was read is not read again, and what is not newer by an hour is not written.
     assert await read(pool) == 0
     assert await read(pool, back=DAY) == 0
+
+
+async def test_the_last_message_is_known_whatever_it_was_sent_by(pool: Pool) -> None:
+    actor, other = await organization(pool), await organization(pool)
+    numbers = [f"+25884123456{n}" for n in range(3)]
+    ids = [await contact(pool, actor, number) for number in numbers]
+    theirs = await contact(pool, other, numbers[0])
+    await left(pool, actor, numbers[0], age=3 * DAY)
+    latest = await left(pool, actor, numbers[0], age=DAY)
+    # One that was accepted before the others and left after them.
+    later = await left(pool, actor, numbers[1], age=5 * DAY)
+    await left(pool, actor, numbers[1], age=4 * DAY)
+    await pool.execute("UPDATE messages SET sent_at = now() - interval '2 days' WHERE id = $1", later)
+
+    async def last(who: Actor) -> dict[UUID, UUID]:
+        async with pool.acquire() as conn:
+            found = await messages.last_to(conn, who, contacts=[*ids, theirs])
+            return {contact: one.id for contact, one in found.items()}
+
+    assert await last(actor) == {}
+    await read(pool, back=60 * DAY)
+    assert await last(actor) == {ids[0]: latest, ids[1]: later}
+    assert await last(other) == {}
+    # An older one that is read again is not the last; a message that is gone is nobody's.
+    await read(pool, back=60 * DAY)
+    await pool.execute("DELETE FROM messages WHERE id = $1", later)
+    assert await last(actor) == {ids[0]: latest}
+    async with pool.acquire() as conn, conn.transaction():
+        gone = await marked.delete(conn, actor, ids=[ids[0]])
+        await marked.undo(conn, actor, id=gone.id)
+    assert await last(actor) == {ids[0]: latest}
+    async with pool.acquire() as conn:
+        await records.change(conn, actor, id=ids[0], changes=Changes(phone="+258841234569"))
+    assert await last(actor) == {}
 
 
 async def test_a_receipt_that_comes_late_is_found_by_a_later_reading(pool: Pool) -> None:

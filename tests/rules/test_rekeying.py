@@ -12,7 +12,7 @@ import pyotp
 import pytest
 
 from heliograph import rekeying
-from heliograph.accounts import idempotency, text_keys
+from heliograph.accounts import idempotency
 from heliograph.base.actor import SYSTEM, Actor
 from heliograph.base.crypto import Unsealable, unseal
 from heliograph.base.database import clock
@@ -21,6 +21,7 @@ from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
 from heliograph.mail import outbox
 from heliograph.people import factors
+from heliograph.sealing import text_keys
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.lookups import accounts as lookups

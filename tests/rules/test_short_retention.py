@@ -105,10 +105,95 @@ async def test_a_round_is_bounded_and_the_next_one_goes_on(pool: Pool, monkeypat
         await store(pool, own, days)
     await keep_for(pool, own, 1)
     monkeypatch.setattr(shorter, "STEP", 2)
-    monkeypatch.setattr(shorter, "STATEMENTS", 7)
+    # Some ten of them are what a look costs that finds nothing.
+    monkeypatch.setattr(shorter, "STATEMENTS", 15)
     rounds = 0
     while not await forget(pool):
         rounds += 1
-        assert rounds < 100
+        assert rounds < 300
     assert rounds > 3
     assert not any((await left(pool, own)).values())
+
+
+async def test_each_organization_has_its_turn(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are, and however much the first of them has."""
+    some = sorted([await organization(pool) for _ in range(4)], key=lambda actor: actor.organization_id)
+    for days in range(5, 45):
+        await store(pool, some[0], days)
+    for actor in some[1:]:
+        await store(pool, actor, 5)
+    for actor in some:
+        await keep_for(pool, actor, 1)
+    monkeypatch.setattr(shorter, "STEP", 2)
+    # What one of the others needs is more than half of it, and what the first needs is several times that.
+    monkeypatch.setattr(shorter, "STATEMENTS", 60)
+    for _ in range(5):
+        assert not await forget(pool)
+    assert not any([any((await left(pool, actor)).values()) for actor in some[1:]])
+    assert any((await left(pool, some[0])).values())
+    rounds = 0
+    while not await forget(pool):
+        rounds += 1
+        assert rounds < 300
+    assert not any((await left(pool, some[0])).values())
+
+
+async def test_what_repeats_a_text_goes_with_it(pool: Pool) -> None:
+    own, other = await organization(pool), await organization(pool)
+    ids: dict[UUID, list[UUID]] = {}
+    for actor in (own, other):
+        ids[actor.organization_id] = [await store(pool, actor, days) for days in (3, 12)]
+        for days, id in zip((3, 12), ids[actor.organization_id], strict=True):
+            at = NOW - timedelta(days=days)
+            await pool.execute(
+                "UPDATE messages SET receipt = $3, receipt_at = $4 WHERE organization_id = $1 AND id = $2",
+                *(actor.organization_id, id, fingerprint(actor, days, 1), at),
+            )
+            await pool.execute(RECEIPT, at, fingerprint(actor, days, 2), actor.organization_id, id)
+            for statement in REPEATED.values():
+                await pool.execute(statement, actor.organization_id, UUID(int=uuid7_floor(at).int + 2), at)
+    for days in (3, 12):
+        # Receipts of both that came together.
+        at = NOW - timedelta(days=days)
+        came = [fingerprint(actor, days, n) for n in (1, 2) for actor in (own, other)]
+        raw = [f"{n} {'own' if actor is own else 'other'}".encode() for n in (1, 2) for actor in (own, other)]
+        await pool.execute(BYTES, at, UUID(int=uuid7_floor(at).int + 3), came, raw)
+    await keep_for(pool, own, 7)
+    assert await forget(pool)
+    kept = await pool.fetch("SELECT raw FROM receipt_bytes ORDER BY received_on")
+    assert [[bytes(one) for one in row["raw"]] for row in kept] == [
+        [b"", b"1 other", b"", b"2 other"],
+        [b"1 own", b"1 other", b"2 own", b"2 other"],
+    ]
+    for table in REPEATED:
+        for actor, count in ((own, 1), (other, 2)):
+            sql = f"SELECT count(*) FROM {table} WHERE organization_id = $1"
+            assert await pool.fetchval(sql, actor.organization_id) == count, (table, actor is own)
+    assert await pool.fetchval("SELECT count(*) FROM receipts") == 4, "that they came is no text"
+
+
+def fingerprint(actor: Actor, days: int, n: int) -> UUID:
+    return UUID(int=actor.organization_id.int ^ (days << 8) ^ n)
+
+
+RECEIPT = """
+INSERT INTO receipts (received_on, supplier_id, fingerprint, keys, state, error, recipient, sender, received_at,
+                      organization_id, message_id)
+VALUES (($1::timestamptz AT TIME ZONE 'UTC')::date, $4, $2, '{x}', 'delivered', '', '1', '1', $1, $3, $4)
+"""
+BYTES = """
+INSERT INTO receipt_bytes (received_on, id, fingerprints, raw, received_at)
+VALUES (($1::timestamptz AT TIME ZONE 'UTC')::date, $2, $3, $4, $1)
+"""
+#: What is stored of an organization ($1) with the id $2 at the time $3.
+REPEATED = {
+    "webhook_attempt_evidence": """
+INSERT INTO webhook_attempt_evidence (organization_id, begun_on, event_id, endpoint_id, started_at, url, sent, head,
+                                      body)
+VALUES ($1, ($3::timestamptz AT TIME ZONE 'UTC')::date, $2, $2, $3, '', '', '', 'x')
+""",
+    "automatic_replies": """
+INSERT INTO automatic_replies (organization_id, recipient, kind, message_id, sender_id, replied_at)
+VALUES ($1, $2::uuid::text, 'stop', $2, $2, $3)
+""",
+}

@@ -13,6 +13,7 @@ import pytest
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
+from heliograph.base.process import measures
 from heliograph.sms.dispatch import suppliers, test_mode
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.dispatch.supplier_pool import SupplierPool
@@ -150,7 +151,7 @@ async def test_new_settings_open_anew_once_the_old_sessions_are_closed(pool: Poo
     await ship.refresh(3)
     assert len(ship.made) == 1  # the account's one session is still open
     account = ship.fleet.accounts()[id]  # it is known all the same, so what only it carries waits
-    assert (account.connector.capacity(), account.connector.health().sessions) == (0, 0)
+    assert (account.connector.ready(), account.connector.capacity()) == (False, 0)
     old.may_stop.set()
     await until(lambda: old.stopped)
     await ship.refresh()
@@ -168,7 +169,7 @@ async def test_a_broken_configuration_does_not_stop_the_others(pool: Pool) -> No
     assert ship.connector(fine).sessions == 1
     for id in (broken, unreadable):
         account = ship.fleet.accounts()[id]  # routing must know it: what only it covers waits, and does not fail
-        assert (account.connector.capacity(), account.connector.health().sessions) == (0, 0)
+        assert (account.connector.ready(), account.connector.capacity()) == (False, 0)
     assert ship.fleet.accounts()[broken].connector.health().last_error == "no such option"
     assert await pool.fetchval("SELECT count(*) FROM supplier_sessions") == 1
 
@@ -490,6 +491,7 @@ async def test_one_worker_is_told_to_slow_down_and_the_others_do(pool: Pool) -> 
     told, other = await Ship(pool).sail(), await Ship(pool).sail()
     for ship in (told, other) * 2:
         await ship.refresh()
+    throttled = dict(measures.THROTTLES.values)
     told.connector(id).throttles, told.connector(id).pause = 3, 20.0
     await told.refresh()
     await other.refresh()
@@ -503,6 +505,9 @@ async def test_one_worker_is_told_to_slow_down_and_the_others_do(pool: Pool) -> 
         await ship.refresh()
     assert len(other.connector(id).slowed) == 1
     assert await pool.fetchval("SELECT xmin::text FROM supplier_health") == before
+    # Whoever was told counts it, once.
+    name = told.fleet.accounts()[id].supplier.name
+    assert measures.THROTTLES.values[name,] == throttled.get((name,), 0) + 3
 
 
 async def test_what_is_taken_from_another_worker_does_not_stall(pool: Pool) -> None:

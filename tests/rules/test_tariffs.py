@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.base.money import UNIT, decimal
+from heliograph.base.money import UNIT, decimal, half_up
 from heliograph.prices import drafting, rows, tariffs
 from heliograph.prices.rows import TariffInvalid
 from heliograph.prices.tariff import Destination, Rate, Tariff
@@ -77,6 +77,23 @@ def test_p7_an_exchange_is_rounded_half_up() -> None:
         [cost], drafting.factor(markup=Fraction(25)), exchange=Fraction("63.90"), currency="MZN", places=4
     )
     assert (decimal(sold.price), sold.currency) == ("3.035300", "MZN")
+
+
+@pytest.mark.parametrize(
+    ("amount", "places", "expected"),
+    [
+        (3_035_250, 4, "3.035300"),  # P7; half-even would be 3.0352
+        (3_035_350, 4, "3.035400"),
+        (3_035_249, 4, "3.035200"),
+        (-3_035_250, 4, "-3.035200"),
+        (30_352_500_000, 2, "30352.500000"),
+        (500_000, 0, "1.000000"),
+        (1_234_567, 6, "1.234567"),
+    ],
+)
+def test_amounts_are_rounded_half_up(amount: int, places: int, expected: str) -> None:
+    assert decimal(half_up(amount, places)) == expected
+    assert half_up(amount, places) == drafting.half_up(Fraction(amount, 10 ** (6 - places))) * 10 ** (6 - places)
 
 
 def test_p8_a_sum_is_rounded_once() -> None:

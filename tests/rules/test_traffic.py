@@ -23,8 +23,8 @@ from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.bulk import Bulk, accept_bulk
 from heliograph.sms.status import STATUSES, Move, move_many
 from heliograph.traffic import reconciliation
+from tests.rules import factories, whatsapp_factories
 from tests.rules import test_whatsapp_accept as whatsapp
-from tests.rules import whatsapp_factories
 from tests.rules.factories import organization, send
 from tests.rules.machines import Machine, run_machine
 from tests.rules.test_whatsapp_status import move, says
@@ -313,3 +313,43 @@ def test_a_percentile_lies_in_its_bucket(seconds: float, share: float) -> None:
 
 def test_buckets_double() -> None:
     assert [bucket(ms / 1000) for ms in (0, 1, 2, 3, 4, 7, 8, 1023, 1024, 2**40)] == [0, 0, 1, 1, 2, 2, 3, 9, 10, 31]
+
+
+SPREAD = """
+INSERT INTO traffic (organization_id, hour, channel, mode, country, sender, supplier_id, status, count, segments,
+                     to_sent, to_delivered)
+SELECT $1, date_trunc('day', now(), 'UTC') - n * interval '1 hour', 'sms', 'live', 'MZ', 'A', $2, status, 1 + n, 2,
+       CASE status WHEN 'sent' THEN ARRAY[n, 1] ELSE '{}' END,
+       CASE status WHEN 'delivered' THEN ARRAY[1, n] ELSE '{}' END
+  FROM generate_series(1, 96) AS n, (VALUES ('sent'), ('delivered')) AS of (status)
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [(-96, 0), (-90, -2), (-72, -48), (-70, -50), (-70, -47), (-50, -49), (-49, -48), (-48, -47)]
+)
+async def test_days_are_the_sums_of_their_hours(pool: Pool, first: int, last: int) -> None:
+    """Whatever part of them is asked for: whole days come from sums of their own."""
+    actor = await organization(pool)
+    for supplier in SUPPLIERS[:2]:
+        await pool.execute(SPREAD, actor.organization_id, supplier)
+    await pool.execute(factories.SUM_DAYS)
+    midnight = now().replace(hour=0, minute=0, second=0, microsecond=0)
+    asked = {"date_from": midnight + timedelta(hours=first), "date_to": midnight + timedelta(hours=last), "limit": 200}
+    async with pool.acquire() as conn:
+        hours, days = [
+            await traffic.read(conn, actor, query=traffic.Query(interval=interval, **asked))
+            for interval in ("hour", "day")
+        ]
+    assert len(hours) == last - first
+    found = {point.at: (point.counts, point.segments, sum(point.to_sent), sum(point.to_delivered)) for point in days}
+    for at, told in found.items():
+        of = [point for point in hours if point.at.date() == at.date()]
+        counts: Counter[str] = sum((Counter(point.counts) for point in of), Counter())
+        assert told == (
+            counts,
+            sum(point.segments for point in of),
+            sum(sum(point.to_sent) for point in of),
+            sum(sum(point.to_delivered) for point in of),
+        )
+    assert found.keys() == {point.at.replace(hour=0) for point in hours}

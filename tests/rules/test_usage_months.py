@@ -31,6 +31,11 @@ LEDGER = """
 SELECT organization_id, type, sum(quantity)::bigint AS quantity, coalesce(sum(segments), 0)::bigint AS segments
   FROM usage_entries GROUP BY 1, 2
 """
+CAMPAIGN = """
+INSERT INTO campaigns (organization_id, id, channel, name, status, mode, message_template, sender_id, audience_tags,
+                       audience_tag_match_mode, request_id, created_at)
+VALUES ($1, $2, 'sms', 'Sale', 'running', 'live', 'hi', $2, $3, 'any', 'r', now())
+"""
 REMAINING = "SELECT organization_id, total - used FROM quotas"
 
 
@@ -203,6 +208,35 @@ async def test_a_bill_names_campaigns_keys_and_senders(pool: Pool) -> None:
         assert (document["quantity"], document["messages"], document["segments"]) == (95, 5, 7)
         assert sum(line["quantity"] for line in document["lines"]) == 95
     assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'usage.exported'") == 2
+
+
+async def test_a_bill_by_tag_has_each_message_once(pool: Pool) -> None:
+    """Campaigns to the same tags stand together; what was sent to no tag is a line too."""
+    actor, other = await made(pool, amount=100), await made(pool, amount=100)
+    both, again, one, listed = (uuid7() for _ in range(4))
+    for owner, id, tags in (
+        (actor, both, ["maputo", "customers"]),
+        (actor, again, ["customers", "maputo"]),
+        (actor, one, ["customers"]),
+        (actor, listed, None),
+    ):
+        await pool.execute(CAMPAIGN, owner.organization_id, id, tags)
+    await Acceptor(pool).accept(send(actor))
+    async with pool.acquire() as conn:
+        for owner, id, count in ((actor, both, 3), (actor, again, 1), (actor, one, 2), (actor, listed, 1)):
+            async with conn.transaction():
+                await stage(conn, owner, count, id)
+            await traffic.fold(conn)
+        # Another organization's campaign of the same id is not looked at.
+        async with conn.transaction():
+            await stage(conn, other, 1, one)
+        for owner, wanted in (
+            (actor, [("customers, maputo", -4), ("", -2), ("customers", -2)]),
+            (other, [("", -1)]),
+        ):
+            bill = await usage.bill(conn, owner, month=now().date(), by="tag")
+            assert [(line.value, line.quantity) for line in bill.lines if line.type == "usage"] == wanted
+            assert bill.quantity == (await quota.get(conn, owner.organization_id)).remaining
 
 
 async def test_the_pace_says_when_the_quota_will_be_gone(pool: Pool) -> None:

@@ -19,7 +19,8 @@ from heliograph.simulators.smsc.options import SmscOptions
 from heliograph.simulators.smsc.simulator import Smsc
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.dispatch.supplier_pool import SupplierPool
-from heliograph.sms.watched import pdus
+from heliograph.sms.management import watching
+from heliograph.sms.watched import hours, pdus, sessions
 from heliograph.suppliers.contract import LAST, Account, Exchanged, Submission
 from heliograph.suppliers.smpp import connector as smpp
 from heliograph.suppliers.smpp.connector import SmppConnector
@@ -37,9 +38,9 @@ async def _add(pool: Pool, **values: Any) -> UUID:
 
 
 async def test_what_goes_over_the_wire_is_seen_while_it_is_watched(pool: Pool) -> None:
-    smsc = Smsc(SmscOptions(port=0, systems={"esme": PASSWORD}))
+    smsc = Smsc(SmscOptions(port=0, systems={"esme": PASSWORD}, receipts=False))
     await smsc.start()
-    settings = {"host": "127.0.0.1", "port": smsc.port, "system_id": "esme", "tls": False}
+    settings = {"host": "127.0.0.1", "port": smsc.port, "system_id": "esme", "tls": False, "enquire_seconds": 600}
     id = await _add(pool, settings=settings)
     outcomes: list[Any] = []
 
@@ -91,6 +92,26 @@ async def test_what_goes_over_the_wire_is_seen_while_it_is_watched(pool: Pool) -
         await fleet.refresh(grace=1.0)
         # Nobody watches: nothing is kept, and sessions have nobody to tell.
         assert (await pool.fetchval("SELECT count(*) FROM supplier_pdus"), taps()) == (0, {False})
+        # But the last of each session is named, and dated once.
+        async with pool.acquire() as conn:
+            (one,) = await watching.sessions(conn, id)
+            assert one.wire is not None
+            assert (one.number, one.is_bound, one.wire.in_flight) == (1, True, 0)
+            assert (one.wire.sent, one.wire.received) == ("submit_sm", "submit_sm_resp")
+            assert one.since is not None
+            assert one.wire.sent_at is not None
+            await fleet.refresh(grace=1.0)
+            assert [one.wire for one in await watching.sessions(conn, id)] == [one.wire]
+            # What was seen every second is added to the hour, and nothing twice.
+            await fleet.hours.store(conn)
+            await fleet.hours.store(conn)
+            at = clock.now()
+            (hour,) = await hours.read(conn, id, since=at - timedelta(hours=2), until=at + timedelta(hours=1))
+            assert (sum(hour.answers), hour.used, hour.room % 10) == (1, 0.0, 0)
+            assert hour.room > 0
+            half = hour.seconds(0.5)
+            assert half is not None
+            assert half < 60
 
         async with pool.acquire() as conn:
             found, until = await pdus.begin(conn, supplier="main", lasts=timedelta(minutes=5), by=SYSTEM)
@@ -163,8 +184,19 @@ async def test_a_watch_that_cannot_be_is_refused_by_name(pool: Pool) -> None:
     async with pool.acquire() as conn:
         with pytest.raises(NotFound):
             await pdus.begin(conn, supplier="nobody", lasts=timedelta(minutes=1), by=SYSTEM)
-        for name, minutes, field in (("web", 1, "supplier"), ("main", 0, "minutes"), ("main", 16, "minutes")):
-            with pytest.raises(Invalid, match=field):
+        for name, minutes in (("web", 0), ("main", 0), ("main", 16)):
+            with pytest.raises(Invalid, match="minutes"):
                 await pdus.begin(conn, supplier=name, lasts=timedelta(minutes=minutes), by=SYSTEM)
     assert await pool.fetchval("SELECT count(*) FROM supplier_watches") == 0
     assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'supplier.watched'") == 0
+
+
+def test_a_rate_is_over_the_last_seconds_and_begins_anew_with_a_connection() -> None:
+    rates, id = sessions.Rates(), UUID(int=1)
+    assert rates.rate(id, 100, 0.0) == 0.0
+    assert [rates.rate(id, 100 + 10 * second, float(second)) for second in range(1, 8)] == [10.0] * 7
+    assert rates.rate(id, 170, 20.0) == 0.0
+    assert rates.rate(id, 3, 21.0) == 0.0
+    assert rates.rate(id, 8, 22.0) == 5.0
+    rates.keep([])
+    assert rates.rate(id, 50, 23.0) == 0.0

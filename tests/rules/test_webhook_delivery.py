@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool, open_pool
@@ -35,14 +36,6 @@ from tests.hooks import (
     settings,
     until,
 )
-
-
-@pytest.fixture
-async def receiver() -> Any:
-    made = Receiver()
-    await made.start()
-    yield made
-    await made.stop()
 
 
 async def row_of(pool: Pool, id: object) -> dict[str, Any]:
@@ -455,9 +448,12 @@ async def test_a_secret_that_does_not_open_is_an_attempt_that_says_so(pool: Pool
     actor = await organization(pool)
     await endpoint(pool, actor, receiver.url, under=settings(secret_key="another secret key, of another installation"))
     await record(pool, actor)
-    async with delivering(pool, settings(webhook_schedule="0,3600")):
-        (attempt,) = await attempted(pool, 1)
+    with capture_logs() as logged:
+        async with delivering(pool, settings(webhook_schedule="0,3600")):
+            (attempt,) = await attempted(pool, 1)
     assert attempt["result"] == "secret"
+    (said,) = [entry for entry in logged if entry["event"] == "webhook secret cannot be decrypted"]
+    assert said["event_id"] == str(await pool.fetchval("SELECT id FROM events"))
     assert receiver.counters.requests == 0
 
 
@@ -537,7 +533,8 @@ async def test_results_wait_for_a_database_that_is_away(pool: Pool, database_url
             async with own.acquire() as conn:
                 await conn.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                    " WHERE backend_type = 'client backend' AND datname = current_database()"
+                    " AND pid <> pg_backend_pid()"
                 )
             await own.close()
         await receiver.wait_for(lambda it: it.counters.received == 16, within=120)

@@ -63,6 +63,13 @@ async def test_every_attempt_counts_once(pool: Pool) -> None:
     assert p95 is not None
     assert p50 <= p95
     assert seen[failing].p95 is None
+    async with pool.acquire() as conn:
+        # One of the 31 is a second attempt, which is kept elsewhere; refusals go nowhere.
+        assert await figures.pace(conn, actor, id=well) == pytest.approx(31 / 5)
+        assert await figures.pace(conn, actor, id=failing) == 0
+        assert await figures.pace(conn, await organization(pool), id=well) == 0
+        # Where there are more rows than are looked at, the pace is taken from the time that those took.
+        assert await figures.pace(conn, actor, id=well, look=1) > 0
     now = clock.now()
     async with pool.acquire() as conn:
         day = await figures.course(conn, actor, id=failing, since=now - timedelta(hours=24), until=now)

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -35,14 +35,6 @@ from tests.rules.machines import BOUNDED, Machine, run_machine
 
 class RolledBack(Exception):
     """Ends a transaction."""
-
-
-@pytest.fixture
-async def receiver() -> AsyncIterator[Receiver]:
-    made = Receiver()
-    await made.start()
-    yield made
-    await made.stop()
 
 
 async def hand(
@@ -287,7 +279,8 @@ async def test_a_database_that_goes_away_in_the_middle_costs_no_delivery(
                 handover.deliver()
                 await conn.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                    " WHERE backend_type = 'client backend' AND datname = current_database()"
+                    " AND pid <> pg_backend_pid()"
                 )
         await receiver.wait_for(lambda it: it.counters.received == 70)
         await until(lambda: _is_empty(own))

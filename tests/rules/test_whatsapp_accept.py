@@ -34,7 +34,7 @@ from heliograph.whatsapp.mirror.templates import (
 from heliograph.whatsapp.money.wallet import WalletInsufficientFunds
 from tests.rules import factories, whatsapp_factories
 from tests.rules.factories import TO
-from tests.rules.test_accept import PAST
+from tests.rules.test_accept import PAST, attempt, id_of, without_ids
 from tests.rules.test_limits import within_one_minute
 from tests.rules.whatsapp_factories import Made, check_wallets, made
 
@@ -71,17 +71,6 @@ def send(one: Made, content: TemplateSend | TextReply = SHIPPED, *, key_name: st
         values["key_hash"] = factories.key(key_name)
         values["request_hash"] = hashlib.sha256(msgspec.json.encode([values["to"], content])).digest()
     return Send(content=content, request_id="req", **values)
-
-
-async def attempt(acceptor: Acceptor, one: Send) -> Answer | Refusal:
-    try:
-        return await acceptor.accept(one)
-    except Refusal as refusal:
-        return refusal
-
-
-def id_of(answer: Answer) -> UUID:
-    return UUID(msgspec.json.decode(answer.body)["message"]["id"])
 
 
 async def stored(pool: Pool) -> int:
@@ -138,7 +127,7 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(pool: Pool, kept:
             if one is among:
                 batch.append(attempt(acceptor, send(others, key_name=f"{n}")))
             said = (await asyncio.gather(*batch, return_exceptions=True))[0]
-            told[one.organization_id].append((_without_ids(said), unit.used, unit.window_start is not None))
+            told[one.organization_id].append((without_ids(said), unit.used, unit.window_start is not None))
     assert told[alone.organization_id] == told[among.organization_id]
     for refused in (WalletInsufficientFunds, OverLimit, RecipientOptedOut, WindowClosed, IdempotencyConflict):
         assert any(repr(refused) in said for said, _, _ in told[alone.organization_id])
@@ -172,15 +161,6 @@ STORED = (
     "SELECT available, reserved, consumed, total, currency FROM wallets WHERE organization_id = $1",
     "SELECT bucket, taken FROM rate_windows WHERE organization_id = $1",
 )
-
-
-def _without_ids(said: Any) -> str:
-    """What was answered, for the same of another organization."""
-    if not isinstance(said, Answer):
-        return repr((type(said), getattr(said, "fields", None), getattr(said, "details", None), str(said)))
-    body = msgspec.json.decode(said.body)
-    del body["message"]["id"]
-    return repr((body, said.replayed))
 
 
 async def test_a_202_is_message_content_reservation_queue_row_and_record(acceptor: Acceptor, pool: Pool) -> None:

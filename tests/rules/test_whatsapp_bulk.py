@@ -13,6 +13,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
+from heliograph.sealing.text_keys import Sealing
 from heliograph.whatsapp.accepting.accept import Acceptor, Send, TemplateSend
 from heliograph.whatsapp.accepting.bulk import Bulk, accept_bulk
 from tests.rules import whatsapp_factories
@@ -54,7 +55,7 @@ async def accept(pool: Pool, one: Made, recipients: list[str], **values: Any) ->
         }
     )
     async with pool.acquire() as conn, conn.transaction():
-        return await accept_bulk(conn, bulk, at=clock.now())
+        return await accept_bulk(conn, bulk, at=clock.now(), sealing=Sealing())
 
 
 def numbers(count: int) -> list[str]:

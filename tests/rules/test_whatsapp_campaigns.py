@@ -14,12 +14,12 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import counting, filling, plan, record
+from heliograph.campaigns import filling, plan, record
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.campaigns.channels.whatsapp import Wish
 from heliograph.campaigns.filling import Filling
-from heliograph.campaigns.record import Campaign, Counts
+from heliograph.campaigns.record import Campaign
 from heliograph.campaigns.staging import Stager
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
@@ -27,17 +27,13 @@ from heliograph.whatsapp.mirror.numbers import PhoneNumberUnavailable
 from heliograph.whatsapp.mirror.templates import TemplateNotApproved, TemplateNotFound, TemplateParameterMismatch
 from heliograph.whatsapp.money import wallet
 from tests.rules.factories import endpoint
+from tests.rules.test_campaigns import count, counts, run
 from tests.rules.whatsapp_factories import CODE, PRICES, UNIT, Made, check_wallets, made, rates, template
 
-NOBODY = Counts(*[0] * len(Counts.__struct_fields__))
 #: For `order_shipped`: who, and what.
 FILLINGS = (Filling(column="first_name", default="customer"), Filling(text="4471"))
 #: Of one message to `number(n)`.
 PRICE = PRICES["utility", "MZ"]
-
-
-def counts(**values: int) -> Counts:
-    return msgspec.structs.replace(NOBODY, total=sum(values.values()), **values)
 
 
 def number(n: int) -> str:
@@ -89,26 +85,10 @@ async def top_up(pool: Pool, known: Made, amount: int) -> None:
         await wallet.top_up(conn, known.organization_id, amount=amount)
 
 
-async def run(pool: Pool, **sizes: int) -> None:
-    """Every step that is due."""
-    stager = Stager(pool, **sizes)
-    for _ in range(200):
-        if not await stager.round():
-            return
-    raise AssertionError("it never comes to rest")
-
-
 async def again(pool: Pool, **sizes: int) -> None:
     """The step of a campaign that is paused, now."""
     await pool.execute("UPDATE campaigns SET step_at = now()")
     await run(pool, **sizes)
-
-
-async def count(pool: Pool) -> None:
-    """All chunks, as if their time had come."""
-    await pool.execute("UPDATE campaign_chunks SET count_at = now()")
-    async with pool.acquire() as conn, conn.transaction():
-        await counting.count_due(conn)
 
 
 async def sent(pool: Pool) -> dict[str, list[str]]:

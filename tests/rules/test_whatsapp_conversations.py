@@ -13,7 +13,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.whatsapp import messages, reads
 from heliograph.whatsapp.callbacks import conversations
-from tests.rules.callback_factories import Meta, message, status, wamid
+from tests.rules.callback_factories import Meta, ago, message, status, wamid
 from tests.rules.factories import TO
 from tests.rules.whatsapp_factories import Made, conversation, made
 from tests.rules.whatsapp_factories import message as outbound
@@ -29,11 +29,6 @@ async def acme(pool: Pool) -> Made:
 @pytest.fixture
 def meta(pool: Pool) -> Meta:
     return Meta(pool)
-
-
-def ago(**time: float) -> datetime:
-    """Whole seconds, as Meta writes them."""
-    return clock.now().replace(microsecond=0) - timedelta(**time)
 
 
 async def window(pool: Pool, made: Made) -> tuple[datetime | None, datetime | None]:

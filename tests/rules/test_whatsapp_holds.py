@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud.connector import CloudConnector
 from heliograph.suppliers.whatsapp_cloud.credential import credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.whatsapp.dispatch import holds
-from heliograph.whatsapp.dispatch.number_pool import NumberPool
+from heliograph.whatsapp.dispatch.number_pool import NumberPool, live_workers
 from heliograph.whatsapp.dispatch.probing import DOUBLES, DOUBLINGS, FEW, Probe
+from tests.processes import until_true
 from tests.rules.callback_factories import Change, Meta, status
 from tests.rules.dispatching_whatsapp import Bench, attempts, fault, queued, status_of, taken
 from tests.rules.whatsapp_factories import Made, check_wallets, made, message, number
 
 UNPAID = 131042
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE $1::int = ANY (pg_blocking_pids(pid))"
 STANDING = "SELECT held_until, held_until > now() AS held, held_for_status, trying_id FROM whatsapp_accounts"
 
 
@@ -116,6 +120,31 @@ async def test_of_all_numbers_of_a_held_account_one_message_tries(pool: Pool) ->
     assert await pool.fetchval("SELECT trying_id FROM whatsapp_accounts") == tries
 
 
+async def test_a_round_that_waits_for_a_wallet_keeps_nobody_from_its_account(pool: Pool) -> None:
+    """Recording locks a wallet before an account, and dispatch does too, or the two wait for each other."""
+    other = await made(pool)
+    who, workers, _ = await workers_of(pool, 1)
+    async with pool.acquire() as conn:
+        await holds.hold_account(conn, who.organization_id, who.account_id, seconds=60, reason="test", by_status=True)
+    assert await workers.round() == []
+    over = await message(pool, other, to="+258840000001", deadline=timedelta(seconds=30))
+    tries = await message(pool, who, to="+258840000002")
+    await workers.later(61)
+    async with pool.acquire() as conn:
+        async with conn.transaction():
+            await conn.execute("SELECT FROM wallets FOR UPDATE")
+            round = asyncio.create_task(workers.round(5))
+
+            async def waits() -> bool:
+                return bool(await pool.fetchval(WAITING, await conn.fetchval("SELECT pg_backend_pid()")))
+
+            await until_true(waits)
+            await conn.execute("SELECT FROM whatsapp_accounts FOR UPDATE NOWAIT")
+        assert await round == [tries]
+    assert await status_of(pool, over) == ("failed", "expired", "released")
+    assert await pool.fetchval("SELECT trying_id FROM whatsapp_accounts WHERE id = $1", who.account_id) == tries
+
+
 async def test_a_try_that_fails_for_its_own_sake_is_followed_by_the_next_at_once(pool: Pool) -> None:
     """Nor does one of which no word comes hold up the account for ever."""
     who, workers, meta = await workers_of(pool, 1)
@@ -189,6 +218,17 @@ async def test_a_hold_that_is_shortened_is_shortened_for_connectors_too(pool: Po
     assert (slot.held, slot.capacity()) == (True, 1)
     await lines.stop(grace=1.0)
     await client.close()
+
+
+async def test_a_worker_that_was_told_to_drain_or_is_gone_has_no_share_of_a_numbers_rate(pool: Pool) -> None:
+    """What it would not send is left to the others."""
+    insert = (
+        "INSERT INTO workers (id, name, started_at, seen_at, drain) VALUES ($1, $2, now(), now() - $3::interval, $4)"
+    )
+    for name, ago, drain in (("one", 0, None), ("two", 10, None), ("three", 0, "stay"), ("four", 20, None)):
+        await pool.execute(insert, uuid7(), name, timedelta(seconds=ago), drain)
+    async with pool.acquire() as conn:
+        assert await live_workers(conn) == 2
 
 
 async def test_what_an_operator_releases_begins_with_a_few(pool: Pool) -> None:

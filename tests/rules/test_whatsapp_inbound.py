@@ -23,7 +23,7 @@ from heliograph.whatsapp.callbacks.dead_letters import context
 from heliograph.whatsapp.callbacks.inbox import Inbox, retry
 from heliograph.whatsapp.callbacks.intake import KIND
 from heliograph.whatsapp.money.rates import RateBook
-from tests.rules.callback_factories import Change, Meta, batch, message, status, wamid
+from tests.rules.callback_factories import Change, Meta, ago, batch, message, status, wamid
 from tests.rules.factories import TO, endpoint
 from tests.rules.whatsapp_factories import KEY, Made, check_wallets, conversation, made, make_app
 from tests.rules.whatsapp_factories import message as outbound
@@ -59,10 +59,6 @@ async def opted_out(pool: Pool, made: Made, phone: str = TO) -> bool:
 async def nothing_waits(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_callbacks") == 0
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = $1", KIND) == 0
-
-
-def ago(**time: float) -> datetime:
-    return clock.now().replace(microsecond=0) - timedelta(**time)
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------

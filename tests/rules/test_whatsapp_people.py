@@ -18,7 +18,7 @@ from heliograph.whatsapp import messages
 from heliograph.whatsapp.accepting.accept import Acceptor, Send, TextReply
 from heliograph.whatsapp.callbacks import conversations
 from tests.rules import factories
-from tests.rules.callback_factories import Change, Meta, message
+from tests.rules.callback_factories import Change, Meta, ago, message
 from tests.rules.dispatching_whatsapp import Bench
 from tests.rules.factories import TO
 from tests.rules.whatsapp_factories import Made, conversation, made
@@ -35,11 +35,6 @@ async def acme(pool: Pool) -> Made:
 @pytest.fixture
 def meta(pool: Pool) -> Meta:
     return Meta(pool)
-
-
-def ago(**time: float) -> datetime:
-    """Whole seconds, as Meta writes them."""
-    return clock.now().replace(microsecond=0) - timedelta(**time)
 
 
 async def reply(pool: Pool, made: Made, to: str) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.simulators.graph.clock import VirtualClock
+from heliograph.simulators.clock import VirtualClock
 from heliograph.simulators.graph.operations.errors import CODES, GraphError
 from heliograph.simulators.graph.operations.send import send
 from heliograph.simulators.graph.simulator import quick

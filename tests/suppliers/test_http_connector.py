@@ -8,12 +8,16 @@ from uuid import UUID, uuid4
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
+from heliograph.simulators.aggregators import profiles
 from heliograph.simulators.aggregators.simulator import Aggregator, Options
+from heliograph.simulators.http import Reply
 from heliograph.suppliers import kinds
-from heliograph.suppliers.contract import Account, Outcome, Submission, Verdict
+from heliograph.suppliers.contract import Account, Outcome, Submission, Verdict, Watchable, Wired
 from heliograph.suppliers.http import connector as http
 from heliograph.suppliers.http.connector import HttpConnector, connect
+from heliograph.suppliers.http.kind import HttpKind
 from tests.ports import held_port
 from tests.rules.factories import until
 
@@ -33,11 +37,11 @@ def submission(to: str = "258841230106") -> Submission:
 class Line:
     """A connector, and the outcomes of what it was given."""
 
-    def __init__(self, base_url: str, **settings: Any) -> None:
+    def __init__(self, base_url: str, *, kind: HttpKind = kinds.HTTP["africastalking"], **settings: Any) -> None:
         self.outcomes: dict[UUID, Outcome] = {}
         values = {"base_url": base_url, "username": "acme", **settings}
         account = Account(uuid4(), values, SECRET)
-        self.connector: HttpConnector = connect(kinds.HTTP["africastalking"], account, self._heard)
+        self.connector: HttpConnector = connect(kind, account, self._heard)
 
     def _heard(self, one: Submission, outcome: Outcome) -> None:
         assert one.message_id not in self.outcomes
@@ -72,14 +76,14 @@ def test_no_supplier_over_http_has_a_text_cut() -> None:
 async def test_no_more_requests_are_open_than_the_window_and_each_has_its_outcome(supplier: Aggregator) -> None:
     line = Line(supplier.base_url, window=3)
     await line.connector.start()
-    assert line.connector.capacity() == 0  # no session yet
+    assert (line.connector.ready(), line.connector.capacity()) == (False, 0)  # nothing may be open yet
     line.connector.set_sessions(2)
     assert (line.connector.capacity(), line.connector.health().sessions) == (6, 2)
     some = [submission() for _ in range(20)]
     for one in some:
         line.connector.submit(one)
     assert line.outcomes == {}  # never from within
-    assert line.connector.capacity() == 0
+    assert (line.connector.ready(), line.connector.capacity()) == (True, 0)  # full, and not away
     await until(lambda: len(line.outcomes) == 20)
     assert {one.verdict for one in line.outcomes.values()} == {Verdict.ACCEPTED}
     assert line.connector.capacity() == 6
@@ -104,6 +108,22 @@ async def test_nobody_there_is_unreachable_and_no_answer_is_unknown(supplier: Ag
         Verdict.ACCEPTED,
     ]
     await other.connector.stop(grace=0.0)
+
+
+async def test_an_answer_that_is_not_understood_is_logged_with_its_message(supplier: Aggregator) -> None:
+    def stumble(*_: Any) -> Outcome:
+        raise KeyError("status")
+
+    kind = msgspec.structs.replace(kinds.HTTP["africastalking"], answer=stumble)
+    line = Line(supplier.base_url, kind=kind)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    one = submission()
+    with capture_logs() as logged:
+        assert await line.send(one) == [Verdict.UNKNOWN]
+    (said,) = [entry for entry in logged if entry["event"] == "supplier's answer not understood"]
+    assert (said["message_id"], said["count"], said["error"]) == (str(one.message_id), 1, "KeyError")
+    await line.connector.stop(grace=0.0)
 
 
 async def test_what_is_still_open_at_the_end_is_unknown_and_what_has_not_begun_is_not(supplier: Aggregator) -> None:
@@ -262,5 +282,86 @@ async def test_recipients_that_share_a_request_share_its_text_where_the_supplier
         one.to: text for one, text in zip(some, texts, strict=True)
     }
     assert supplier.requests == 3
+    await line.connector.stop(grace=1.0)
+    await supplier.stop()
+
+
+async def test_requests_are_seen_while_somebody_watches_and_never_a_number_or_a_text(supplier: Aggregator) -> None:
+    line = Line(supplier.base_url)
+    assert isinstance(line.connector, Watchable)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    await line.send(submission())
+    assert line.connector.exchanged() == []
+    line.connector.watch(True)
+    one = submission()
+    await line.send(one)
+    asked, answered = line.connector.exchanged()
+    assert (asked.is_sent, asked.command, answered.is_sent, answered.status) == (True, "POST", False, "201")
+    assert asked.sequence == answered.sequence
+    assert asked.fields["address"].startswith("/")
+    assert min(asked.fields["octets"], answered.fields["octets"]) > 0
+    assert answered.fields["milliseconds"] >= 0
+    for hidden in (one.to[-9:], SECRET, supplier.base_url):
+        assert hidden not in str((asked, answered))
+    line.connector.watch(False)
+    await line.send(submission())
+    assert line.connector.exchanged() == []
+    await line.connector.stop(grace=1.0)
+
+
+async def test_its_last_request_and_how_long_answers_took_are_known_without_a_watch(supplier: Aggregator) -> None:
+    line = Line(supplier.base_url)
+    assert isinstance(line.connector, Wired)
+    await line.connector.start()
+    # No session, nothing to look at.
+    assert line.connector.wires() == []
+    line.connector.set_sessions(2)
+    (before,) = line.connector.wires()
+    assert (before.sent_at, before.received_at) == (None, None)
+    await line.send(submission(), submission())
+    (seen,) = line.connector.wires()
+    assert (seen.in_flight, seen.sent, seen.received) == (0, "POST", "201")
+    assert seen.sent_at is not None
+    assert seen.received_at is not None
+    # Nothing has happened since, so the times stay.
+    assert line.connector.wires() == [seen]
+    assert sum(line.connector.answers()) == 2
+    assert sum(line.connector.answers()) == 0
+    await supplier.stop()
+    await line.send(submission())
+    (gone,) = line.connector.wires()
+    assert gone.received in http.FAILURES
+    assert gone.received_at is not None
+    assert gone.received_at >= seen.received_at
+    assert sum(line.connector.answers()) == 0, "a request that nobody answered is no answer"
+    await line.connector.stop(grace=1.0)
+
+
+@pytest.mark.parametrize(("code", "verdict"), [("taken", Verdict.ACCEPTED), ("bad", Verdict.REFUSED)])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_an_answer_may_say_id_and_code_in_headers(
+    method: str, code: str, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def accepted(asked: profiles.Asked, id: str) -> Reply:
+        return Reply(200, b"", "text/plain", headers=((b"Message-Id", id.encode()), (b"X-RESULT", code.encode())))
+
+    def read(head: Any, body: bytes, secret: str) -> profiles.Asked:
+        return profiles.Asked("258841230106", "ACME", "hi")
+
+    plain = msgspec.structs.replace(profiles.PROFILES["plain"], accepted=accepted, read=read)
+    monkeypatch.setitem(profiles.PROFILES, "plain", plain)  # type: ignore[arg-type]
+    supplier = Aggregator(Options(profile="plain", secret="s"))
+    await supplier.start()
+    settings = {"base_url": supplier.base_url, "method": method, "path": "/send", "id_at": "header:message-ID"}
+    settings |= {"code_at": "header:X-Result", "codes": {"taken": "accepted", "bad": "refused"}}
+    line = Line(supplier.base_url)
+    line.connector = connect(kinds.HTTP["http"], Account(uuid4(), settings, SECRET), line._heard)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    one = submission()
+    assert await line.send(one) == [verdict]
+    ids = [part.supplier_message_id for part in line.outcomes[one.message_id].parts]
+    assert ids == [taken.id for taken in supplier.taken if verdict is Verdict.ACCEPTED]
     await line.connector.stop(grace=1.0)
     await supplier.stop()

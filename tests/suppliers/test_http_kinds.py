@@ -131,6 +131,8 @@ def test_africas_talking_says_in_the_body_how_it_went(body: Any, verdict: Verdic
     answer = Answer(201, msgspec.json.encode({"SMSMessageData": body}))
     found = africastalking.answer(settings("africastalking"), MESSAGE, answer)
     assert (found.verdict, found.scope) == (verdict, scope)
+    # Who answered STOP to the supplier's number is on its list.
+    assert found.opted_out == ('statusCode": 406' in json.dumps(body))
 
 
 def test_a_failed_number_has_no_id() -> None:
@@ -245,6 +247,19 @@ def test_a_template_names_what_there_is() -> None:
         settings("http", headers={"X": "a\nb"})
 
 
+def test_a_body_is_json_also_for_a_message_without_a_validity() -> None:
+    body = '{"to":{{to}},"text":"{{text}}","ttl":{{validity_minutes}}}'
+    for wrong in ({"body": body}, {"body": '{"text":{{text}}}'}, {"body": "to={{to}}&text={{text}}"}):
+        with pytest.raises(SettingsError, match="body"):
+            settings("http", **wrong)
+    known = settings("http", body=body, validity_seconds=7200)
+    for said, minutes in ((None, 120), (90, 1)):
+        message = msgspec.structs.replace(MESSAGE, validity_seconds=said)
+        asked = generic.KIND.request(known, {"secret": "s"}, message)
+        assert json.loads(asked.body) == {"to": 258841234567, "text": "Olá", "ttl": minutes}
+    settings("http", body="to={{to}}&ttl={{validity_minutes}}", content_type=FORM)
+
+
 def test_a_generic_answer_without_its_id_may_have_been_taken() -> None:
     known = settings("http", id_at="/id", code_at="/code", codes={"0": "accepted", "17": "no_credit"})
     for status, body, verdict in (
@@ -268,6 +283,37 @@ def test_generic_callbacks_by_password_and_by_signature() -> None:
     assert not generic.is_genuine(named, {"secret": "s", "callback_password": "p"}, callback)
     right = msgspec.structs.replace(callback, headers={"authorization": "Basic dXM6cA=="})
     assert generic.is_genuine(named, {"secret": "s", "callback_password": "p"}, right)
+
+
+def test_generic_callbacks_by_a_token() -> None:
+    known = settings("http", token_header="Auth-Token")
+    callback = Callback("POST", "https://us.example/", {"auth-token": "t"}, b"hello")
+    assert generic.headers(known) == {"auth-token"}
+    assert generic.is_genuine(known, {"secret": "s", "callback_token": "t"}, callback)
+    for secrets, headers in (
+        ({"callback_token": "T"}, {"auth-token": "t"}),
+        ({"callback_token": "t"}, {}),
+        ({}, {"auth-token": ""}),
+        ({}, {}),
+    ):
+        assert not generic.is_genuine(
+            known, {"secret": "s"} | secrets, msgspec.structs.replace(callback, headers=headers)
+        )
+
+
+def test_a_gateway_may_hand_over_long_texts_in_parts() -> None:
+    places = {f"inbound_{name}_at": f"query:{name}" for name in ("from", "to", "text", "reference", "total", "part")}
+    for query, place in (
+        ("reference=65543&total=2&part=1", (7, 2, 1)),
+        ("reference=7&total=2&part=3", None),
+        ("total=2&part=1", None),
+        ("", None),
+    ):
+        callback = Callback("GET", f"https://us.example/?from=258841234567&to=1234&text=a&{query}", {}, b"")
+        (one,) = generic.inbound(settings("http", **places), callback)
+        assert (one.text, one.concatenation) == ("a", place)
+    with pytest.raises(SettingsError, match="inbound_reference_at"):
+        settings("http", inbound_total_at="query:total")
 
 
 #: HMAC-SHA256 of "hello" under "k", by openssl.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
@@ -16,14 +15,11 @@ import smpplib.client
 import smpplib.consts
 import smpplib.exceptions
 import uvloop
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from heliograph.base.phones import REGIONS
 from heliograph.simulators.smsc.options import fates
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions, run
+from tests.certificates import Authority
 
 HEADER = struct.Struct(">IIII")
 TRANSCEIVER, TRANSMITTER, RECEIVER = 9, 2, 1
@@ -721,35 +717,12 @@ def test_on_uvloop() -> None:
 
 
 async def test_tls(tmp_path: Path) -> None:
-    certificate = self_signed(tmp_path, "localhost")
-    trusting = ssl.create_default_context(cafile=str(certificate))
-    async with simulator(tls_certificate=str(certificate)) as smsc:
+    authority = Authority(tmp_path)
+    trusting = ssl.create_default_context(cafile=authority.file)
+    async with simulator(tls_certificate=authority.issue("localhost")) as smsc:
         async with client(smsc, ssl=trusting, server_hostname="localhost") as esme:
             esme.submit()
             assert (await esme.answer())[0] == 0
             await esme.receipt()
         with pytest.raises(ssl.SSLCertVerificationError):
             await asyncio.open_connection("127.0.0.1", smsc.port, ssl=trusting, server_hostname="smsc.example")
-
-
-def self_signed(folder: Path, name: str) -> Path:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    path = folder / "smsc.pem"
-    path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        + certificate.public_bytes(serialization.Encoding.PEM)
-    )
-    return path

@@ -309,7 +309,7 @@ async def test_a_drop_with_a_full_window_tells_written_from_unwritten(peer: Peer
     peer.on_submit = lambda line, pdu: None
     account.submit(8)
     await until(lambda: len(peer.got(p.SubmitSm)) == 5)
-    assert account.connector.capacity() == 0
+    assert (account.connector.ready(), account.connector.capacity()) == (True, 0)
     peer.lines[0].transport.abort()
     outcomes = await account.ended(8)
     assert sorted(outcome.verdict for outcome in outcomes) == ["unknown"] * 5 + ["unreachable"] * 3
@@ -336,7 +336,7 @@ async def test_without_a_session_everything_is_unreachable() -> None:
     await peer.stop()
     account = PeerAccount(port)
     await account.connector.start()
-    assert account.connector.capacity() == 0
+    assert (account.connector.ready(), account.connector.capacity()) == (False, 0)
     account.submit(2)
     assert account.outcomes == []
     outcomes = await account.ended(2)

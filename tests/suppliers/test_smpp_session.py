@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heliograph.base.histogram import bucket
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.session import (
     MAX_SEQUENCE,
@@ -53,6 +54,22 @@ def test_a_bind_opens_the_window_and_a_receiver_has_none() -> None:
     assert bound(window=7).room == 7
     assert bound(bind=p.BindTransmitter).room == 10
     assert bound(bind=p.BindReceiver).room == 0
+
+
+def test_answers_are_timed_a_hundred_times_a_second_at_most() -> None:
+    session = bound()
+    for context in "abc":
+        session.submit(p.SubmitSm(destination_addr="1"), context, 0.0)
+    first, second, third = (pdu.sequence for pdu in read(session.take()))
+    assert (session.submitted, session.sent[4:8]) == (3, bytes((0, 0, 0, 4)))
+    answer(session, 99, now=0.1)
+    answer(session, first, now=0.5)
+    answer(session, second, now=0.505)
+    answer(session, third, now=3.0)
+    assert session.received[12:16] == third.to_bytes(4, "big")
+    took = session.took()
+    assert {number: count for number, count in enumerate(took) if count} == {bucket(0.5): 1, bucket(3.0): 1}
+    assert not any(session.took())
 
 
 @pytest.mark.parametrize("body", [b"", b"\0", b"smsc\0"])

@@ -9,13 +9,15 @@ import hmac
 import json
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+from uuid import uuid4
 
 import pytest
+from structlog.testing import capture_logs
 
 from heliograph.base.process.settings import SettingsError
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
@@ -214,14 +216,34 @@ class TestSends:
             came.set()
 
         async with peer(always(answer(ACCEPTED))) as there, Client(there.url) as client:
-            assert not client.send_now("555", KEY, BODY, done)
+            assert not client.send_now("555", KEY, BODY, uuid4(), done)
             assert (await client.send("555", KEY, BODY)).verdict is Verdict.ACCEPTED
-            assert client.send_now("555", KEY, BODY, done)
-            assert not client.send_now("555", KEY, BODY, done)
+            assert client.send_now("555", KEY, BODY, uuid4(), done)
+            assert not client.send_now("555", KEY, BODY, uuid4(), done)
             await came.wait()
         assert [(one.verdict, one.wamid) for one in outcomes] == [(Verdict.ACCEPTED, "wamid.HBgM")]
         assert (len(there.requests), there.connections) == (2, 1)
         assert there.requests[0] == there.requests[1]
+
+    async def test_an_answer_that_is_not_understood_is_unknown_and_logged_with_its_message(self) -> None:
+        class Stumbling(Client):
+            def _note_usage(self, headers: Mapping[str, str]) -> None:
+                if self.stumbles:
+                    raise KeyError("usage")
+
+            stumbles = False
+
+        message_id = uuid4()
+        async with peer(always(answer(ACCEPTED))) as there, Stumbling(there.url) as client:
+            assert (await client.send("555", KEY, BODY)).verdict is Verdict.ACCEPTED
+            client.stumbles = True
+            came: asyncio.Future[CloudOutcome] = asyncio.get_running_loop().create_future()
+            with capture_logs() as logged:
+                assert client.send_now("555", KEY, BODY, message_id, came.set_result)
+                outcome = await came
+        assert (outcome.verdict, outcome.code) == (Verdict.UNKNOWN, "KeyError")
+        (said,) = [entry for entry in logged if entry["event"] == "answer to a send not understood"]
+        assert (said["message_id"], said["error"]) == (str(message_id), "KeyError")
 
     async def test_a_kept_connection_that_has_closed_is_not_used(self) -> None:
         async with peer(always(answer(ACCEPTED))) as there, Client(there.url) as client:

@@ -90,6 +90,16 @@ def test_r7_what_has_no_receipt_in_time_was_not_delivered() -> None:
     assert Judged("A", 1, Measured(60, 54)).quality == pytest.approx(0.875)
 
 
+def test_r10_the_best_one_that_was_measured_stands_in() -> None:
+    """B before C, which is cheaper and unproven, though neither is within the bounds of one-time codes."""
+    outcome = evaluate([C, B, A], OTP)
+    assert (outcome.stand_ins, outcome.outside) == (("A", "B", "C"), {"B", "C"})
+    assert evaluate([A, B, C], TRANSACTIONAL).stand_ins == ("B", "A", "C")
+    assert evaluate([A, C], MARKETING).outside == {"C"}
+    unjudged = evaluate([Judged("A", 1), Judged("B", 2)], OTP)
+    assert (unjudged.stand_ins, unjudged.outside) == ((), frozenset())
+
+
 def test_r12_few_messages_do_not_win_on_a_lower_bound() -> None:
     few, many = adaptive.wilson(20, 20, 1.96), adaptive.wilson(180, 200, 1.96)
     assert (round(few[0], 3), round(few[1], 3), round(many[0], 3), round(many[1], 3)) == (0.839, 1, 0.851, 0.934)

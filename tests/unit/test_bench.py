@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from bench.database import Work
 from bench.figures import BUDGETS, Report
 from bench.load import Options, Result, generate, percentile, requests
+from bench.overhead import judge
 from bench.process import Fixed
 from bench.sink import Sink
 from bench.stage import shortened
@@ -141,3 +142,18 @@ def test_what_statements_used_is_added_up_by_their_texts() -> None:
     ]
     assert shown(found, 10)[0].split()[0] == "15.0"
     assert shown(found, 10)[1].split() == ["10.0", "1", "×", "100", "µs", "COMMIT;"]
+
+
+def test_an_overhead_is_judged_only_where_the_pairs_agree() -> None:
+    for pairs, missed in (
+        ([1.5, 1.9, 1.7, 1.2], False),
+        ([2.5, 2.9, 2.7, 2.2], True),
+        # On a busy machine: 5 % in the median, which could as well be none.
+        ([-9.0, 21.0, 5.0, 5.0], False),
+    ):
+        report = Report()
+        judge(report, pairs)
+        assert bool(report.missed()) is missed
+        assert ("overhead" in report.figures) is (max(pairs) < 3)
+        assert report.figures["overhead_error"].value > 0
+        assert all(f"{one:.3g}" in report.text() for one in pairs)

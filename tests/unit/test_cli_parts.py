@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import secrets
 from collections.abc import Callable, Iterator
@@ -16,13 +18,21 @@ from heliograph.base.process.settings import DEFAULT_SECRET_KEY, SettingsError
 from heliograph.cli import app
 from heliograph.cli.terminal.console import settings_of
 from heliograph.cli.terminal.options import pairs
-from heliograph.cli.terminal.printing import Json, record, show, single, table
+from heliograph.cli.terminal.printing import Json, line, record, show, single, table
+from heliograph.suppliers import kinds
 
+#: Commands that print no records, and why: they have no `-o`.
 WITHOUT_TABLE = {
-    *("up", "api", "worker", "simulate smsc", "simulate graph", "simulate receiver"),
-    *("call", "campaign watch", "whatsapp campaign watch"),
-    *("audit export", "usage month", "person export", "contacts export", "optout export", "billing export"),
-    *("rates show", "rates draft", "prices show"),
+    **dict.fromkeys(
+        ("api", "worker", "simulate smsc", "simulate graph", "simulate receiver"),
+        "runs until it is stopped, and says where it listens",
+    ),
+    "call": "the API's answer as it is, which has any shape",
+    **dict.fromkeys(
+        ("audit export", "contacts export", "optout export"),
+        "a file of any length, written as it is read, CSV or an object a line",
+    ),
+    "person export": "a file of things that have no columns in common, an object a line",
 }
 KEPT = "the secret key that is kept in the directory"
 OTHER = "another secret key, from the environment"
@@ -110,7 +120,6 @@ def test_every_command_has_an_example_and_prints_json() -> None:
             options = set(given)
             assert len(options) == len(given), path
             assert "--json" in options, path
-            # What prints no records has no table: where it listens, a stream, or a file that is CSV or JSON.
             assert ("-o" in options) is (path.removeprefix("heliograph ") not in WITHOUT_TABLE), path
             yield path
             return
@@ -124,7 +133,7 @@ def test_every_command_has_an_example_and_prints_json() -> None:
     )
     others = "send guard doctor simulate whatsapp user mail audit usage tag backup restore rekey rates prices margin"
     others += " route rule lookup login profile listen trigger logs requests completion guide person call"
-    others += " billing installation"
+    others += " billing installation workers"
     assert names == set(f"{wanted} {others}".split())
 
 
@@ -148,6 +157,40 @@ def test_the_form_of_what_is_printed(words: list[str], printed: str, capsys: pyt
     assert capsys.readouterr().out == printed
 
 
+@pytest.mark.parametrize(
+    ("environment", "words", "printed"),
+    [
+        ({}, [], "POST  \x1b[33m409\x1b[0m\n"),
+        ({"NO_COLOR": ""}, [], "POST  \x1b[33m409\x1b[0m\n"),
+        ({"NO_COLOR": "1"}, [], "POST  409\n"),
+        ({"TERM": "dumb"}, [], "POST  409\n"),
+        ({}, ["-o", "tsv"], "POST\t409\n"),
+        ({}, ["--json"], '{"method":"POST","status":409}\n'),
+    ],
+)
+def test_colours_are_for_terminals(
+    environment: dict[str, str], words: list[str], printed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def command(json: Json = False) -> None:
+        colours = {"status": lambda status: 33 if status == 409 else 0}
+        line({"method": "POST", "status": 409}, json, ("method", "status"), colours=colours)
+
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    ours, theirs = os.openpty()
+    with open(theirs, "w") as terminal, open(ours, "rb", buffering=0) as screen:
+        with contextlib.redirect_stdout(terminal):
+            single("requests", command)(words, standalone_mode=False)
+        assert screen.read(1000).decode().replace("\r\n", "\n") == printed
+
+
+def test_no_colours_for_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    line({"status": 409}, False, ("status",), colours={"status": lambda status: 33})
+    assert capsys.readouterr().out == "409\n"
+
+
 def test_one_form_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
     def command(json: Json = False) -> None:
         show({"id": 1}, json)
@@ -156,6 +199,17 @@ def test_one_form_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
         single("things", command)(["--json", "-o", "tsv"])
     assert ended.value.code == 2
     assert "it is JSON with --json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", kinds.SETTINGS)
+def test_every_setting_of_a_supplier_is_an_option_of_its_command(kind: str) -> None:
+    command: Any = typer.main.get_command(app)
+    for name in ("supplier", "add", kind):
+        command = command.get_command(None, name)
+    offered = {flag for one in command.params for flag in one.opts}
+    own = {"submits_per_second": "rate"} if kind == kinds.SMPP else {}
+    wanted = {f"--{own.get(one.name, one.name).replace('_', '-')}" for one in kinds.fields(kind)}
+    assert wanted - offered == set()
 
 
 def test_pairs() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -51,6 +51,13 @@ def test_the_targets(found: dict[tuple[str, float], Outcome]) -> None:
                 assert one.false <= mistaken, (case.name, rate, one)
 
 
+class Unread(dict[int, float]):
+    """Searched by key, and never read from one end to the other."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("the whole window was read")
+
+
 @measured_once
 def test_the_guide_has_what_was_measured(found: dict[tuple[str, float], Outcome]) -> None:
     assert table(found) in GUIDE.read_text(), "python -m tests.guard_traffic prints it"
@@ -64,6 +71,11 @@ def test_numbers_are_forgotten() -> None:
     assert windows.see(ORGANIZATION, "+258841230009", "MZ", "otp", at=SPAN + 1, accepted=1.0) is None
     assert len(windows) == 2
     assert windows.members(ORGANIZATION, "25884123") == ["+258841230004", "+258841230009"]
+    # Among however many others: the window is not looked through.
+    window = windows._of[ORGANIZATION]
+    window.last = Unread(window.last)
+    assert windows.members(ORGANIZATION, "25884123") == ["+258841230004", "+258841230009"]
+    assert windows.members(ORGANIZATION, "25884124") == windows.members(UUID(int=1), "25884123") == []
     small = Windows(most=10)
     for n in range(100):
         small.see(UUID(int=n), f"+25884{n:07}", "MZ", "otp", at=0.0, accepted=0.0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from heliograph.base import phones
 from heliograph.base.ids import uuid7
-from heliograph.routes.lookup import MEMO, Candidates, Choice, Route, Table
+from heliograph.routes.lookup import MEMO, Candidates, Choice, Route, Table, group_of
 from heliograph.sms.dispatch.routing import Supplier, covers
 from tests.rules.factories import TO, supplier
 
@@ -51,6 +51,30 @@ def test_equals_share_by_weight() -> None:
     assert won[True] == pytest.approx(3000, abs=150)
     won = Counter(who.first(uuid7()) == heavy.id for n in range(4000))
     assert won[True] == pytest.approx(3000, abs=250)
+
+
+@given(st.lists(st.uuids(), min_size=1, max_size=20, unique=True))
+def test_in_a_route_that_was_judged_the_best_one_stands_in_for_any(messages: list[UUID]) -> None:
+    a, b, c = (supplier(id=UUID(int=n + 1)) for n in range(3))
+    choices = tuple(Choice(one.id, 0, points) for one, points in ((a, 50), (b, 20), (c, 30)))
+    best_first = (b.id, c.id, a.id)
+    judged = Route(id=uuid7(), name="r", adaptive=True, choices=choices, stand_ins=best_first)
+    table = Table([a, b, c], [judged])
+    plain = Table([a, b, c], [msgspec.structs.replace(judged, stand_ins=())])
+    for message in messages:
+        first, *rest = order(table, message=message)
+        assert first == order(plain, message=message)[0], "their shares are as they were"
+        assert rest == [one for one in best_first if one != first]
+
+
+def test_shares_while_one_of_them_cannot_be_asked() -> None:
+    a, b, c = (UUID(int=n + 1) for n in range(3))
+    choices = [Choice(a, 0, 90), Choice(b, 0, 4), Choice(c, 0, 6)]
+    judged, plain = group_of(choices, (a, c, b)), group_of(choices)
+    assert judged.shares([a, b, c]) == plain.shares([a, b, c]) == {a: 0.9, b: 0.04, c: 0.06}
+    assert judged.shares([b, c]) == {b: 0.04, c: 0.96}
+    assert plain.shares([b, c]) == {b: 0.4, c: 0.6}
+    assert judged.shares([]) == plain.shares([]) == {}
 
 
 @given(st.uuids(), st.integers(2, 6), st.integers(0, 5))

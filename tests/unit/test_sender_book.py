@@ -8,7 +8,7 @@ import pytest
 
 from heliograph.base import phones
 from heliograph.base.errors import Invalid
-from heliograph.senders import numbers, rules
+from heliograph.senders import numbers, places, rules
 from heliograph.senders.book import Action, Book, NumberRule, Registration, SenderRule
 
 MAIN, OTHER, ACME, BETA = (UUID(int=number) for number in range(1, 5))
@@ -205,3 +205,44 @@ def test_what_is_alike_is_treated_alike() -> None:
         assert book.owners(sender) == book.owners(called)
     # Two that are registered, two spellings of one that is named, one that is owned, and one of each kind.
     assert len(set(cases.values())) == 7
+
+
+@pytest.mark.parametrize(
+    ("country", "suppliers", "expected"),
+    [
+        # As it is published, where no rule says anything.
+        ("PT", [], "free"),
+        ("PT", [OTHER], "free"),
+        ("KE", [OTHER], "register"),
+        ("BR", [OTHER], "replaced"),
+        ("JP", [OTHER], None),
+        # A rule goes before it, and the best of several suppliers before the others.
+        ("MZ", [MAIN], "replaced"),
+        ("MZ", [MAIN, OTHER], "register"),
+        ("BR", [MAIN], "free"),
+        ("PT", [MAIN], "refused"),
+        ("PT", [MAIN, OTHER], "free"),
+        ("JP", [MAIN], "refused"),
+        # Nothing is known of the other one.
+        ("JP", [MAIN, OTHER], None),
+    ],
+)
+def test_names_by_country_are_judged_by_rules_and_then_as_published(
+    country: str, suppliers: list[UUID], expected: str | None
+) -> None:
+    book = Book(
+        [
+            rule("refuse", kind="alphanumeric"),
+            rule("replace", country="MZ", replacement="INFO"),
+            rule("register", country="MZ", kind="numeric"),
+            rule("allow", country="BR"),
+            rule("refuse", country="BR", sender="OTHER"),
+        ]
+    )
+    assert places.standing(book, country, suppliers=suppliers, sender="ACME") == expected
+    assert book.countries == {"MZ", "BR"}
+
+
+def test_what_is_published_is_of_countries_with_a_calling_code() -> None:
+    assert places.PUBLISHED.keys() <= set(phones.REGIONS.values())
+    assert len(places.PUBLISHED) == 27

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 
 import pytest
 
+from heliograph.console.places import TEMPLATES
+from heliograph.console.table import ROUTES
 from heliograph.pages.live.sharing import CAPACITY, FORGOTTEN, LEAST, MOST, SHARE, Sharing
+from heliograph.pages.routes import WALL
 
 
 class World:
@@ -18,8 +22,8 @@ class World:
         self.made: list[tuple[str, int]] = []
         self.sharing: Sharing[str] = Sharing(monotonic=lambda: self.now)
 
-    async def get(self, key: str = "home", *, seen: int = 0, takes: float = 0.001) -> str:
-        return await self.sharing.get(key, seen=seen, clock=self.clock, make=self.make(key, takes))
+    async def get(self, key: str = "home", *, seen: int = 0, takes: float = 0.001, most: float = MOST) -> str:
+        return await self.sharing.get(key, seen=seen, clock=self.clock, make=self.make(key, takes), most=most)
 
     def clock(self) -> int:
         return round(self.now * 1000)
@@ -50,6 +54,19 @@ async def test_nobody_gets_anything_older_than_what_they_have_seen() -> None:
     seen = world.clock()
     assert await world.get(seen=seen) == f"home of {seen}"
     assert await world.get() == f"home of {seen}"
+
+
+async def test_a_wall_shows_what_is_so_now_however_long_it_takes_to_make() -> None:
+    """In an outage it takes long, and would be good for as long as nobody may wait then."""
+    assert [route.path for route in ROUTES if route.good_for < MOST] == ["/console/now"]
+    (live,) = re.findall(r'data-live="(\d+)" data-wall', (TEMPLATES / "engine/now.html").read_text())
+    assert int(live) > 1000 * WALL
+    world = World()
+    first = await world.get(takes=2.0, most=WALL)
+    world.now += int(live) / 1000
+    assert world.sharing.good_for() == MOST
+    assert await world.get() == first
+    assert await world.get(most=WALL) != first
 
 
 async def test_the_more_regions_cost_the_longer_they_stay_good() -> None:

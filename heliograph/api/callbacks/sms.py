@@ -44,7 +44,9 @@ def taker(intake: SupplierCallbacks, *, public_url: str) -> Taker:
         query = call.query.decode("latin-1")
         url = f"{base}{call.path}" + (f"?{query}" if query else "")
         headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in call.headers.items() if _signs(name)
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in call.headers.items()
+            if _signs(name) or name.decode("latin-1") in known.headers
         }
 
         async def take(body: bytes | bytearray) -> Answer:

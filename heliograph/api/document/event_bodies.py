@@ -96,7 +96,9 @@ class OptedOutContact(msgspec.Struct, rename="camel"):
 
     phone: Annotated[str, Meta(description="Phone number in E.164 format, or a user id.", examples=["+258841234567"])]
     opted_out_at: Annotated[Time, Meta(description="When they opted out.")]
-    source: Annotated[str, Meta(description="Where the opt-out came from.", examples=["keyword", "operator"])]
+    source: Annotated[
+        str, Meta(description="Where the opt-out came from.", examples=["keyword", "operator", "supplier"])
+    ]
     keyword: Annotated[str | None, Meta(description="The keyword they wrote, if any.")]
     message_id: Annotated[UUID | None, Meta(description="The message that contained it, if any.")]
 
@@ -146,7 +148,10 @@ class CompletedCampaign(msgspec.Struct, kw_only=True):
     template_name: Annotated[str | UnsetType, Meta(description="Name of the template (WhatsApp only).")] = UNSET
     template_language: Annotated[str | UnsetType, Meta(description="Language of the template (WhatsApp only).")] = UNSET
     audience_tags: Annotated[
-        list[str] | None, Meta(description="Tags that select the recipients; null if the recipients were listed.")
+        list[str] | None, Meta(description="Tags that select the recipients; null: they are selected otherwise.")
+    ]
+    audience_import: Annotated[
+        UUID | None, Meta(description="The import whose contacts are the recipients; null: they are not an import's.")
     ]
     audience_tag_match_mode: Annotated[str, Meta(description="Whether contacts needed `any` or `all` of the tags.")]
     excluded_tags: Annotated[list[str], Meta(description="Tags whose contacts were left out; empty: none.")]
@@ -155,6 +160,7 @@ class CompletedCampaign(msgspec.Struct, kw_only=True):
     scheduled_at: Annotated[Time | None, Meta(description="When it was scheduled to start; null: immediately.")]
     started_at: Annotated[Time | None, Meta(description="When it started.")]
     completed_at: Annotated[Time | None, Meta(description="When it ended.")]
+    approved_at: Annotated[Time | None, Meta(description="When a second person approved it, where one had to.")]
     created_at: CreatedAt
     traffic_class: Annotated[TrafficClass | UnsetType, Meta(description="What its messages are (SMS only).")] = (
         msgspec.field(default=UNSET, name="class")
@@ -187,7 +193,7 @@ class PhoneNumberData(msgspec.Struct, rename="camel"):
 
 
 class NoticeData(msgspec.Struct):
-    """Something needs somebody's eye."""
+    """Something needs somebody's attention."""
 
     notice: Annotated[Notice, Meta(description="The notice.")]
 

@@ -124,7 +124,7 @@ _IDS = {
 }
 
 _TAGS = {
-    "notices": "What needs somebody's eye.",
+    "notices": "What needs somebody's attention.",
     "exports": "Files of messages, contacts and opt-outs, written by workers.",
     "opt-outs": "List, add and lift opt-outs.",
     "discovery": "Service index, health and this document. No API key is needed.",

@@ -15,10 +15,10 @@ from msgspec import Meta
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.loading_cache import LoadingCache
+from heliograph.base.process.heartbeat import IS_ALIVE
+from heliograph.queue.workers import WORKS
 from heliograph.whatsapp.dispatch import holds
 
-#: A worker that has not been seen for longer counts as gone, seconds.
-WORKER_SEEN = 15
 #: Work that has been due for longer says that the queue does not keep up, seconds.
 QUEUE_LATE = 60
 #: The database is waited for at most this long, seconds.
@@ -71,9 +71,8 @@ SELECT coalesce((SELECT extract(epoch FROM now() - min(due_at))
                             AND NOT (kind = 'whatsapp' AND line = ANY (ARRAY(SELECT id FROM held)))
                            LIMIT 1000) AS due), 0)
            AS late,
-       EXISTS (SELECT FROM workers WHERE seen_at > now() - make_interval(secs => $1)) AS worker,
-       EXISTS (SELECT FROM workers WHERE seen_at > now() - make_interval(secs => $1) AND abs(clock_ahead) > $2)
-       AS skewed,
+       EXISTS (SELECT FROM workers WHERE {IS_ALIVE} AND {WORKS}) AS worker,
+       EXISTS (SELECT FROM workers WHERE {IS_ALIVE} AND abs(clock_ahead) > $1) AS skewed,
        EXISTS (SELECT FROM held)
        OR EXISTS (SELECT FROM whatsapp_warnings w JOIN whatsapp_accounts a
                           ON a.organization_id = w.organization_id AND a.id = w.account_id
@@ -97,7 +96,7 @@ class HealthChecks:
     async def _load(self, keys: Sequence[str]) -> dict[str, Checks]:
         try:
             async with asyncio.timeout(PATIENCE), self._pool.acquire() as conn:
-                row = await conn.fetchrow(CHECK, WORKER_SEEN, clock.MOST)
+                row = await conn.fetchrow(CHECK, clock.MOST)
         except Exception as error:
             if not is_down(error):
                 raise

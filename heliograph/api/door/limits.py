@@ -15,6 +15,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from heliograph.accounts import requests
 from heliograph.accounts.requests import RateUnit
 from heliograph.api.shapes.refusals import RateLimited
 from heliograph.base.database import clock
@@ -83,13 +84,7 @@ class Limiter:
     def __init__(self, pool: Pool, settings: Settings, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._pool = pool
         self._now = monotonic
-        self.limits = {
-            "sms_send": settings.rate_sms_send,
-            "campaigns": settings.rate_campaigns,
-            "mutations": settings.rate_mutations,
-            "reads": settings.rate_reads,
-            FAILURES: settings.rate_failures,
-        }
+        self.limits = {**requests.limits(settings), FAILURES: settings.rate_failures}
         self._meters: dict[tuple[UUID, UUID, str], _Meter] = {}
         #: Local time until which some address is locked out.
         self._locked_until = 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -13,7 +12,7 @@ from heliograph.accounts import organizations, plans, quota, usage
 from heliograph.api.door.operation import Call
 from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import HasMore, Items, NextCursor, Success, Time
-from heliograph.base.database.clock import iso
+from heliograph.base.database.clock import iso, iso_or_none
 
 
 class AccountOrganization(msgspec.Struct):
@@ -112,7 +111,7 @@ async def get_account_summary(call: Call) -> AccountSummary:
             AccountOrganization(organization.id, organization.name),
             organization.state,  # type: ignore[arg-type]
             None if subscribed is None else _subscription(subscribed),
-            AccountQuota("message", balance.total, balance.used, balance.remaining, _time(balance.resets_at)),
+            AccountQuota("message", balance.total, balance.used, balance.remaining, iso_or_none(balance.resets_at)),
         ),
     )
 
@@ -142,7 +141,7 @@ async def list_usage(call: Call, query: UsageQuery) -> UsageList:
 
 
 def _subscription(one: plans.Subscription) -> Subscription:
-    return Subscription(one.plan, one.status, _time(one.start), _time(one.end))  # type: ignore[arg-type]
+    return Subscription(one.plan, one.status, iso_or_none(one.start), iso_or_none(one.end))  # type: ignore[arg-type]
 
 
 def _entry(row: usage.Entry) -> UsageEntry:
@@ -158,7 +157,3 @@ def _entry(row: usage.Entry) -> UsageEntry:
         reason=row.reason,
         created_at=iso(row.created_at),
     )
-
-
-def _time(at: datetime | None) -> str | None:
-    return None if at is None else iso(at)

@@ -13,7 +13,7 @@ from heliograph.accounts import api_keys
 from heliograph.accounts.api_keys import PROFILES, SCOPES, LiveKeyRequired, TooManyActiveKeys
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
-from heliograph.base.database.clock import iso
+from heliograph.base.database.clock import iso, iso_or_none
 
 
 class CreateApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -169,12 +169,8 @@ def _shown(key: api_keys.ApiKey) -> ApiKey:
         mode="live" if key.mode == "live" else "test",
         status=key.status,  # type: ignore[arg-type]
         allowed_ips=key.allowed_ips,
-        last_used_at=_time(key.last_used_at),
+        last_used_at=iso_or_none(key.last_used_at),
         created_at=iso(key.created_at),
-        expires_at=_time(key.expires_at),
-        revoked_at=_time(key.revoked_at),
+        expires_at=iso_or_none(key.expires_at),
+        revoked_at=iso_or_none(key.revoked_at),
     )
-
-
-def _time(at: datetime | None) -> str | None:
-    return None if at is None else iso(at)

@@ -25,6 +25,7 @@ from heliograph.api.shapes.fields import (
 from heliograph.api.shapes.paging import PageQuery
 from heliograph.base.errors import Invalid
 from heliograph.campaigns import audience, plan, record, template
+from heliograph.campaigns.approval.rule import CampaignApprovalRequired
 from heliograph.campaigns.audience import MAX_RECIPIENTS, MAX_TAGS
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels.sms import Wish
@@ -56,6 +57,7 @@ OTHER_NAMES = {
     "scheduled_at": "scheduledAt",
     "audience_tags": "audienceTags",
     "audience_tag_match_mode": "audienceTagMatchMode",
+    "audience_import": "audienceImport",
     "excluded_tags": "excludedTags",
     "messages_per_minute": "messagesPerMinute",
 }
@@ -74,6 +76,7 @@ class CreateCampaign(
         "other_scheduled_at": "scheduledAt",
         "other_audience_tags": "audienceTags",
         "other_audience_tag_match_mode": "audienceTagMatchMode",
+        "other_audience_import": "audienceImport",
         "other_excluded_tags": "excludedTags",
         "other_messages_per_minute": "messagesPerMinute",
         "traffic_class": "class",
@@ -114,7 +117,11 @@ class CreateCampaign(
     audience_tags: Annotated[
         Annotated[list[Annotated[str, Meta(min_length=1, max_length=MAX_TAG)]], Meta(min_length=1, max_length=MAX_TAGS)]
         | None,
-        Meta(description="Send to contacts with these tags. Either this or `recipients` is required."),
+        Meta(
+            description=(
+                "Send to contacts with these tags. Either this, `audience_import` or `recipients` is required."
+            )
+        ),
     ] = None
     other_audience_tags: Annotated[
         Annotated[list[Annotated[str, Meta(min_length=1, max_length=MAX_TAG)]], Meta(min_length=1, max_length=MAX_TAGS)]
@@ -125,9 +132,16 @@ class CreateCampaign(
         _MODES | None, Meta(description="Whether contacts need `any` (default) or `all` of the tags.")
     ] = None
     other_audience_tag_match_mode: Annotated[_MODES | None, alias_of("audience_tag_match_mode")] = None
+    audience_import: Annotated[
+        UUID | None,
+        Meta(
+            description="Send to the contacts that an imported file lists. It is known for as long as texts are kept."
+        ),
+    ] = None
+    other_audience_import: Annotated[UUID | None, alias_of("audience_import")] = None
     excluded_tags: Annotated[
         _Excluded | None,
-        Meta(description="Leave out contacts that have any of these tags. Only with `audience_tags`."),
+        Meta(description="Leave out contacts that have any of these tags. Not with `recipients`."),
     ] = None
     other_excluded_tags: Annotated[_Excluded | None, alias_of("excluded_tags")] = None
     recipients: Annotated[
@@ -190,8 +204,8 @@ class Campaign(msgspec.Struct):
         Meta(
             description=(
                 "Why the campaign is paused or failed: `quota_exceeded`, `organization_suspended`, "
-                "`sender_id_not_approved`, `paused_by_request`. A paused campaign resumes by itself, unless somebody "
-                "paused it. While it is running, what "
+                "`sender_id_not_approved`, `paused_by_request`, `approval_required`. A paused campaign resumes by "
+                "itself, unless somebody paused it or has to approve it. While it is running, what "
                 "its messages are waiting for: `held_by_operator`, `no_supplier_connected`, "
                 "`organization_suspended`, `quiet_hours`, or `waiting_for_receipts` once everything is sent."
             )
@@ -201,7 +215,10 @@ class Campaign(msgspec.Struct):
     traffic_class: Annotated[TrafficClass, Meta(description="What its messages are.")] = msgspec.field(name="class")
     sender_id: Annotated[UUID, Meta(description="The sender ID it is sent from.")]
     audience_tags: Annotated[
-        list[str] | None, Meta(description="Tags that select the recipients; null if the recipients were listed.")
+        list[str] | None, Meta(description="Tags that select the recipients; null: they are selected otherwise.")
+    ]
+    audience_import: Annotated[
+        UUID | None, Meta(description="The import whose contacts are the recipients; null: they are not an import's.")
     ]
     audience_tag_match_mode: Annotated[_MODES, Meta(description="Whether contacts need `any` or `all` of the tags.")]
     excluded_tags: Annotated[list[str], Meta(description="Tags whose contacts are left out; empty: none.")]
@@ -212,6 +229,9 @@ class Campaign(msgspec.Struct):
     scheduled_at: Annotated[Time | None, Meta(description="When it is scheduled to start; null: immediately.")]
     started_at: Annotated[Time | None, Meta(description="When it started; null if it has not.")]
     completed_at: Annotated[Time | None, Meta(description="When it ended; null if it has not.")]
+    approved_at: Annotated[
+        Time | None, Meta(description="When a second person approved it; null if nobody has, or needs to.")
+    ]
     created_at: CreatedAt
     counts: Annotated[CampaignCounts, Meta(description="Recipients by outcome.")]
 
@@ -236,7 +256,7 @@ async def canonical(body: CreateCampaign) -> Wish:
     """Merge both forms of the request, with numbers and tags normalized. Raises Invalid."""
     wish = _wish(body)
     template.check_places(wish.message_template, "message_template")
-    recipients, tags = audience.named(wish.recipients, wish.audience_tags)
+    recipients, tags = audience.named(wish.recipients, wish.audience_tags, wish.audience_import)
     if recipients is not None:
         recipients = await audience.spelled(recipients)
     return msgspec.structs.replace(
@@ -244,7 +264,7 @@ async def canonical(body: CreateCampaign) -> Wish:
         name=plan.checked_name(wish.name),
         recipients=recipients,
         audience_tags=tags,
-        excluded_tags=audience.excluded(wish.excluded_tags, tags),
+        excluded_tags=audience.excluded(wish.excluded_tags, is_listed=recipients is not None),
     )
 
 
@@ -292,12 +312,12 @@ async def pause_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
     return _answer(await plan.pause(call.conn, call.actor, id=campaign_id))
 
 
-@operation(refusals=(CampaignNotPausable,))
+@operation(refusals=(CampaignNotPausable, CampaignApprovalRequired))
 async def resume_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
     """Resume a campaign.
 
     A campaign that was paused by a request continues where it stopped; nobody receives it twice. One that is running,
-    or waiting for quota, is returned as it is.
+    or waiting for quota, is returned as it is. One that waits for a second person's approval gets it on the dashboard.
     """
     return _answer(await plan.resume(call.conn, call.actor, id=campaign_id))
 

@@ -13,7 +13,7 @@ from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import CreatedAt, HasMore, Items, NextCursor, Success, Time, alias_of, needed
 from heliograph.api.shapes.paging import PageQuery
-from heliograph.base.database.clock import iso
+from heliograph.base.database.clock import iso, iso_or_none
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.contacts import records, search
 from heliograph.contacts.records import MAX_NAME, MAX_TAG, MAX_TAGS, Changes, ContactAlreadyExists, Entry
@@ -135,7 +135,7 @@ class ContactQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
     ] = None
     not_written_days: Annotated[
         Annotated[int, Meta(ge=1, le=3650)] | None,
-        Meta(description="Only contacts to whom no message left within so many days."),
+        Meta(description="Only contacts to whom no message left within this many days."),
     ] = None
     delivered_before: Annotated[
         Annotated[datetime, Meta(tz=True)] | None,
@@ -269,6 +269,6 @@ def _shown(contact: records.Contact) -> Contact:
         opted_out=contact.opted_out,
         created_at=iso(contact.created_at),
         updated_at=iso(contact.updated_at),
-        last_written_at=None if contact.written_at is None else iso(contact.written_at),
-        last_delivered_at=None if contact.delivered_at is None else iso(contact.delivered_at),
+        last_written_at=iso_or_none(contact.written_at),
+        last_delivered_at=iso_or_none(contact.delivered_at),
     )

@@ -47,7 +47,10 @@ class OptOut(msgspec.Struct, kw_only=True):
     source: Annotated[
         str,
         Meta(
-            description=("How: `keyword` (they wrote STOP), `organization` (added through this API), `operator`."),
+            description=(
+                "How: `keyword` (they wrote STOP), `organization` (added through this API), `operator`, or `supplier` "
+                "(they wrote it to the network, which refused a message for it)."
+            ),
             examples=["keyword"],
         ),
     ]

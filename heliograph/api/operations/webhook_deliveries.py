@@ -15,7 +15,7 @@ from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import HasMore, Items, NextCursor, Queued, Success, Time
 from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
-from heliograph.base.database.clock import iso
+from heliograph.base.database.clock import iso, iso_or_none
 from heliograph.webhooks import history, replays
 from heliograph.webhooks.delivery.attempts import type_of
 from heliograph.webhooks.endpoints import EndpointDisabled, EndpointPaused
@@ -266,6 +266,6 @@ def _replay(row: Replay) -> WebhookReplay:
         only_failed=row.only_failed,
         queued=row.queued,
         created_at=iso(row.created_at),
-        completed_at=None if row.completed_at is None else iso(row.completed_at),
+        completed_at=iso_or_none(row.completed_at),
         cause="return" if row.cause == replays.RETURN else "request",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -11,7 +10,7 @@ from msgspec import Meta
 
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
-from heliograph.base.database.clock import iso
+from heliograph.base.database.clock import iso, iso_or_none
 from heliograph.base.errors import Invalid
 from heliograph.webhooks import changing, endpoints
 from heliograph.webhooks.changing import Changes
@@ -217,15 +216,11 @@ def _shown(endpoint: Endpoint) -> WebhookEndpoint:
         subscribed_events=endpoint.subscribed_events,
         status="active" if endpoint.status == "active" else "paused" if endpoint.status == "paused" else "disabled",
         created_at=iso(endpoint.created_at),
-        disabled_at=_time(endpoint.disabled_at),
+        disabled_at=iso_or_none(endpoint.disabled_at),
         disabled_reason=endpoint.disabled_reason,
-        last_success_at=_time(endpoint.last_success_at),
+        last_success_at=iso_or_none(endpoint.last_success_at),
         consecutive_failures=endpoint.consecutive_failures,
         description=endpoint.description,
-        paused_at=_time(endpoint.paused_at),
+        paused_at=iso_or_none(endpoint.paused_at),
         dropped_deliveries=endpoint.dropped,
     )
-
-
-def _time(at: datetime | None) -> str | None:
-    return None if at is None else iso(at)

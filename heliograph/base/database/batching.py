@@ -41,10 +41,15 @@ class Batcher(Generic[Item, Result]):
         limit: int = 512,
         indivisible: Callable[[BaseException], bool] = lambda error: False,
         settled: Callable[[Sequence[Item], BaseException | None], object] = lambda items, error: None,
+        took: Callable[[float, int], object] = lambda seconds, items: None,
     ) -> None:
         """`name`: under which batches are measured; "" for those that nobody wants to know of. `settled`: gets items
-        that came by `add`, and what their batch failed with, or each of them for itself."""
+        that came by `add`, and what their batch failed with, or each of them for itself. `took`: gets of each batch how
+        long its first item took from its arrival, seconds, and how many there were."""
         self._name = name
+        self._took = took
+        #: When the first of those that wait arrived.
+        self._since = 0.0
         self._settled = settled
         self._work = work
         self._limit = limit
@@ -74,6 +79,8 @@ class Batcher(Generic[Item, Result]):
             await asyncio.shield(self._runner)
 
     def _take(self, item: Item, future: asyncio.Future[Result] | None) -> None:
+        if not self._waiting:
+            self._since = monotonic()
         self._waiting.append((item, future))
         if self._runner is None:
             self._runner = asyncio.create_task(self._run())
@@ -81,12 +88,14 @@ class Batcher(Generic[Item, Result]):
     async def _run(self) -> None:
         try:
             while self._waiting:
+                since = self._since
                 batch = [self._waiting.popleft() for _ in range(min(self._limit, len(self._waiting)))]
                 began = monotonic()
                 await self._settle(batch)
                 if self._name:
                     measures.BATCH_ITEMS.observe(len(batch), self._name)
                     measures.BATCH_SECONDS.observe(monotonic() - began, self._name)
+                self._took(monotonic() - since, len(batch))
         finally:
             self._runner = None
 

@@ -10,7 +10,7 @@ The rule nobody may break: nothing else in the product reads this machine's cloc
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 
 #: The range of representable times.
@@ -112,6 +112,12 @@ def in_utc(at: datetime) -> datetime:
         return BEGINNING if at.year == 1 else END
 
 
+def midnight(of: date) -> datetime:
+    """When a day begins, or the day of a moment: days are those of UTC."""
+    day = in_utc(of).date() if isinstance(of, datetime) else of
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
 # Messages of one batch share their times, and each event shows several.
 @lru_cache(maxsize=4096)
 def iso(at: datetime) -> str:
@@ -119,3 +125,19 @@ def iso(at: datetime) -> str:
     if at.tzinfo is not UTC:
         at = at.astimezone(UTC)
     return at.isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def iso_or_none(at: datetime | None) -> str | None:
+    """As `iso`, of a time that may be missing."""
+    return None if at is None else iso(at)
+
+
+def moment_in(text: str) -> datetime | None:
+    """The time that a text is: a date, which is its midnight in UTC, or a time with its zone. None: it is neither."""
+    try:
+        if len(text) == len("2026-01-01"):
+            return midnight(date.fromisoformat(text))
+        at = datetime.fromisoformat(text)
+        return at.astimezone(UTC) if at.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None

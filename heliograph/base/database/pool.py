@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import asyncpg
-import structlog
 
 from heliograph.base.database import arrays, clock
 from heliograph.base.network.connecting import Connector, DatabaseAway
+from heliograph.base.process import measures
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
@@ -30,7 +30,6 @@ else:
 
 Result = TypeVar("Result")
 
-log = structlog.get_logger()
 
 #: Our tables are empty one second and full the next, and every statement of ours finds its rows by key, in sets. So
 #: plans must not depend on statistics: one generic plan, look-ups by index, whatever the planner believes about sizes.
@@ -111,11 +110,13 @@ class _Thrown(_Raw):
 class Pool(_Pool):
     """A pool that does not wait for a hanging database. Created by `open_pool`."""
 
-    def __init__(self, connector: Connector, *, patience: float | None, **options: Any) -> None:
+    def __init__(self, connector: Connector, *, patience: float | None, counted: bool = True, **options: Any) -> None:
+        """`counted`: whether its connections are in the process's metrics."""
         connect: Any = self._open
         super().__init__(connect=connect, connection_class=_Thrown, **options)
         self.connector = connector
         self._patience = patience
+        self._counted = counted
         self._away = False
         #: How often plans were to be made anew.
         self._plans = 0
@@ -149,7 +150,12 @@ class Pool(_Pool):
     async def _open(self, **options: Any) -> Any:
         if self._away:
             raise DatabaseAway("the database does not answer")
-        opened: Any = await self.connector.connect(**options)
+        try:
+            opened: Any = await self.connector.connect(**options)
+        except Exception:
+            measures.CONNECTION_FAILURES.add(by=self._counted)
+            raise
+        measures.CONNECTIONS.add(by=self._counted)
         opened.plans = self._plans
         return opened
 
@@ -195,6 +201,7 @@ async def open_pool(
             pool = await Pool(
                 connector,
                 patience=patience,
+                counted=follow,
                 init_size=1,
                 min_size=0,
                 max_size=size,
@@ -217,7 +224,7 @@ async def open_pool(
                 pool.terminate()
                 raise
             return pool
-        except (OSError, asyncpg.PostgresError, TimeoutError, asyncpg.InternalClientError) as error:
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
             # At the start a refused password is a mistake; later it is being changed, and its file follows.
             if not is_down(error) or isinstance(error, PASSWORD) or asyncio.get_running_loop().time() >= deadline:
                 raise

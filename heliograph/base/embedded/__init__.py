@@ -1,1 +1,2 @@
-"""The embedded PostgreSQL: installation, files, start, supervision and stop."""
+"""The embedded PostgreSQL: installation, files, start, supervision and stop; upgrades, copies
+and archived WAL."""

@@ -1,4 +1,4 @@
-"""Copies of the embedded cluster: taken while it runs, archived segment by segment, and brought up again elsewhere.
+"""Copies of the embedded cluster: taken while it runs, and brought up again elsewhere, with archived WAL or without.
 
 The rule nobody may break: a copy is brought up under another name, beside where the cluster will be, and gets the
 final name only when it has recovered and the caller's work on it has committed. A kill before that leaves an empty
@@ -25,6 +25,7 @@ from pathlib import Path
 import asyncpg
 
 from heliograph.base.database.pool import Connection
+from heliograph.base.embedded import archive as archives
 from heliograph.base.embedded import files
 from heliograph.base.embedded.files import Layout
 from heliograph.base.embedded.install import (
@@ -41,14 +42,20 @@ from heliograph.base.embedded.process import Process
 
 #: What `pg_basebackup` writes; the manifest has the checksum of every file.
 BASE, WAL, MANIFEST = "base.tar.gz", "pg_wal.tar.gz", "backup_manifest"
-#: The longest a transaction waits to be archived, seconds.
-ARCHIVE_EVERY = 60
 #: Seconds without progress of a recovery after which it is given up.
 PATIENCE = 600.0
+#: What PostgreSQL says of a point in time that it does not come to, and of the last transaction that it replayed.
+TOO_LATE = "recovery ended before configured recovery target was reached"
+LAST = "last completed transaction was at log time "
 
 
 class RecoveryError(PostgresError):
     """The copy cannot be brought up; the message quotes PostgreSQL."""
+
+
+class ArchiveEnds(RecoveryError):
+    """The archived WAL ends before the point in time that was asked for; the message is the time of what it has last,
+    or empty if it has nothing."""
 
 
 async def run(
@@ -139,30 +146,6 @@ async def _ended(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def archive_settings(directory: Path) -> dict[str, str]:
-    """Server settings that archive each WAL segment into `directory`, which PostgreSQL's account must be able to write.
-
-    A segment that is there already and the same counts as archived: the server may have been killed before it noted it.
-    """
-    target = f"{shlex.quote(str(directory))}/%f"
-    part = f"{shlex.quote(str(directory))}/.%f.part"
-    command = f"cmp -s %p {target} || {{ test ! -e {target} && cp %p {part} && sync {part} && mv {part} {target}; }}"
-    return {"archive_mode": "on", "archive_command": command, "archive_timeout": str(ARCHIVE_EVERY)}
-
-
-def prepare_archive(home: Path, directory: Path) -> None:
-    """Create the directory of archived WAL for the account that PostgreSQL runs as. Raises PostgresError."""
-    layout = Layout(home.absolute())
-    files.prepare_home(layout)
-    account = account_for(layout.home, layout.data)
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if directory.stat().st_uid != account.uid:
-            account.own(directory)
-    except OSError as error:
-        raise PostgresError(f"cannot archive WAL to {directory}: {error.strerror}") from None
-
-
 async def prune_archive(directory: Path, oldest: str) -> None:
     """Remove archived segments before `oldest`, the first one that a kept copy needs. Raises PostgresError."""
     await run(["pg_archivecleanup", directory, oldest])
@@ -180,8 +163,8 @@ async def brought_up(
     """Bring a copy up below `home`, which holds no cluster yet, reachable by nobody else.
 
     Yields a superuser's connection to the application's database, and a function that stops the server and puts the
-    cluster in its final place. Without calling it, everything is removed at the end. `archive`: replay archived WAL
-    from there as well, to its end or to `until`. Raises RecoveryError.
+    cluster in its final place. Without calling it, everything is removed at the end. `archive`: replay WAL that the
+    copied cluster archived there as well, to its end or to `until`. Raises RecoveryError.
     """
     layout = Layout(home.absolute())
     files.prepare_home(layout)
@@ -210,6 +193,7 @@ async def brought_up(
             await conn.close()
             await _stop(server)
             stopped = True
+            archives.begin_anew(place, account)
             place.rename(layout.data)
             os.sync()
 
@@ -319,6 +303,8 @@ async def _recovered(server: Process, layout: Layout, sockets: Path, say: Callab
         if server.ended.done():
             lines = layout.early_log.read_text(errors="replace").splitlines()
             said = [line.split(":  ", 1)[-1] for line in lines if "FATAL" in line or "PANIC" in line] or lines[-1:]
+            if any(TOO_LATE in line for line in said):
+                raise ArchiveEnds(next((line.split(LAST)[1] for line in lines if LAST in line), ""))
             raise RecoveryError(f"the copy cannot be brought up: {'; '.join(said) or 'it ended without a word'}")
         try:
             conn = await asyncpg.connect(

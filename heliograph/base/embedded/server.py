@@ -24,9 +24,9 @@ import asyncpg
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.database.roles import LIMITS
+from heliograph.base.embedded import archive as archives
 from heliograph.base.embedded import files as files
 from heliograph.base.embedded import upgrade
-from heliograph.base.embedded.copies import archive_settings
 from heliograph.base.embedded.files import Layout
 from heliograph.base.embedded.install import (
     Install,
@@ -83,12 +83,11 @@ class Embedded:
     """A PostgreSQL on `directory`, which is created if necessary. Holds a lock on it from `start` to `stop`.
 
     `port`: exactly this TCP port, or None: the last one if it is free, else any. `on_progress` gets a line for people
-    at each step, and every `progress_interval` seconds of a longer one. `archive`: a directory to which WAL is
-    archived (`copies.prepare_archive`). `extra_settings` are for tests only: they override all others, including those
-    for durability. `packages`: where the binaries' package is, if not in this
-    environment. Times in seconds: `start_timeout` covers crash recovery; after `stop_timeout` a fast shutdown becomes
-    an immediate one, after which the next start has to recover; `lock_timeout` is for another process that is about to
-    release the lock.
+    at each step, and every `progress_interval` seconds of a longer one. `archive`: below which WAL is archived
+    (`archive`). `extra_settings` are for tests only: they override all others, including those for durability.
+    `packages`: where the binaries' package is, if not in this environment. Times in seconds: `start_timeout` covers
+    crash recovery; after `stop_timeout` a fast shutdown becomes an immediate one, after which the next start has to
+    recover; `lock_timeout` is for another process that is about to release the lock.
     """
 
     def __init__(
@@ -108,7 +107,8 @@ class Embedded:
         self._layout = Layout(directory.absolute())
         self._wanted_port = port
         self._progress = on_progress
-        self._extra = {**(archive_settings(archive) if archive is not None else {}), **extra_settings}
+        self._archive = archive
+        self._extra = extra_settings
         self._packages = packages
         self._start_timeout = start_timeout
         self._stop_timeout = stop_timeout
@@ -283,11 +283,16 @@ class Embedded:
         if self._wanted_port is not None and not files.port_is_free(self._wanted_port):
             raise PostgresError(f"port {self._wanted_port} of 127.0.0.1 is in use")
         wanted = self._wanted_port or self._last_port()
+        # Of the version that the data are of: before an upgrade, the older one's last WAL is archived with the rest.
+        name = archives.name_of(self._layout.data)
+        own = {"cluster_name": name}
+        if self._archive is not None:
+            own |= archives.settings(archives.prepare(self._archive, name, account))
         state = "PostgreSQL is starting or recovering"
         while True:
             port = files.choose_port(wanted)
             self._keep_port(port)
-            files.write_settings(self._layout, port, self._extra)
+            files.write_settings(self._layout, port, own | dict(self._extra))
             command: list[str | Path] = [install.binaries / "postgres", "-D", self._layout.data]
             self._server = Process.launch(command, account, log=self._layout.early_log)
             answer = await self._until_ready(self._server, port, patience, state)

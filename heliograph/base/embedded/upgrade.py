@@ -108,7 +108,10 @@ async def upgrade(
     finally:
         shutil.rmtree(work, ignore_errors=True)
         shutil.rmtree(place, ignore_errors=True)
-    say(f"The old database is in {_aside(layout, old.major)}. Take a backup, then remove it.")
+    say(
+        f"The old database is in {_aside(layout, old.major)}. Take a backup, because those of before lead up to this"
+        " moment and no further; then remove it."
+    )
 
 
 def _exchange(layout: Layout, place: Path, major: str) -> None:

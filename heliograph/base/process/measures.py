@@ -10,6 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
+from heliograph.base.histogram import LENGTH, bucket
+
 Labels = tuple[str, ...]
 
 
@@ -58,12 +60,32 @@ CLAIM_SECONDS = Histogram("heliograph_claim_seconds", "Duration of a claim of qu
 CLAIMED = Counter("heliograph_claimed", "Rows claimed from the queue", ("kind",))
 ATTEMPTS = Counter("heliograph_attempts", "Attempts to hand a message over, by outcome", ("channel", "outcome"))
 REPORTS = Counter("heliograph_reports", "Receipts and statuses recorded", ("channel",))
+#: By how they found their message: `matched` as they came, `unmatched` as they came, later `late`, or in the end
+#: `orphaned`. Counted in the transaction: one that is repeated counts again.
+RECEIPTS = Counter("heliograph_receipts", "SMS receipts, by how they found their message", ("result",))
+THROTTLES = Counter("heliograph_supplier_throttles", "Times at which a supplier said to slow down", ("supplier",))
+CAMPAIGN_RECIPIENTS = Counter(
+    "heliograph_campaign_recipients", "Recipients that campaigns have passed, by result", ("channel", "result")
+)
 WEBHOOK_ATTEMPTS = Counter("heliograph_webhook_attempts", "Webhook attempts, by result", ("result",))
 DATABASE_AWAY = Counter("heliograph_database_outages", "Times at which the database stopped answering")
+CONNECTIONS = Counter("heliograph_database_connections_opened", "Connections of the pool that were opened")
+CONNECTION_FAILURES = Counter(
+    "heliograph_database_connection_failures", "Connections of the pool that could not be opened"
+)
 STANDBY_PASSED_OVER = Counter(
     "heliograph_standby_passed_over", "Reads for the standby that went to the primary, by reason", ("reason",)
 )
 FAILURES = Counter("heliograph_step_failures", "Steps of loops and timers that failed, to be run again", ("step",))
+
+#: Messages by how long it took at most to store or refuse them, in buckets of `base.histogram`.
+ACCEPTING = [0] * LENGTH
+
+
+def accepted(seconds: float, count: int) -> None:
+    """So many messages took at most so long."""
+    ACCEPTING[bucket(seconds)] += count
+
 
 COUNTERS = (
     REQUESTS,
@@ -71,8 +93,13 @@ COUNTERS = (
     CLAIMED,
     ATTEMPTS,
     REPORTS,
+    RECEIPTS,
+    THROTTLES,
+    CAMPAIGN_RECIPIENTS,
     WEBHOOK_ATTEMPTS,
     DATABASE_AWAY,
+    CONNECTIONS,
+    CONNECTION_FAILURES,
     STANDBY_PASSED_OVER,
     FAILURES,
 )

@@ -104,7 +104,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         (
             "Whether that PgBouncer keeps prepared statements (1.21 or later, `max_prepared_statements` above 0);"
-            " without, each statement is planned anew"
+            " without it, each statement is planned again"
         ),
     ] = False
     reader_database_url: Annotated[
@@ -120,7 +120,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     wal_archive: Annotated[
         str,
         (
-            "Directory, outside the data directory, to which `heliograph up` archives its PostgreSQL's WAL, for"
+            "Directory, outside the data directory, below which `heliograph up` archives its PostgreSQL's WAL, for"
             " restoring any point in time"
         ),
     ] = ""
@@ -140,6 +140,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "Address and port for Prometheus, such as `127.0.0.1:9464`; each process takes the next free port from it"
             " on; if empty, there are no metrics"
         ),
+    ] = ""
+    board_url: Annotated[
+        str, "Address of a board for these metrics, such as one of Grafana, which the console's page *Health* leads to"
     ] = ""
     traces_url: Annotated[
         str,
@@ -336,16 +339,42 @@ def demand_secret_key(settings: Settings) -> None:
             )
 
 
-def in_force(settings: Settings) -> list[tuple[str, str, bool]]:
-    """(variable, value as it may be shown, whether it is the default) of every setting; secrets are blanked."""
+class Shown(msgspec.Struct, frozen=True):
+    """A setting in force. `value`: as it may be shown; `source`: where it comes from, one of SOURCES."""
+
+    name: str
+    value: str
+    source: str
+
+
+#: `start`: whoever started this process gave it, as `heliograph up` does.
+SOURCES = ("default", "environment", "file", "credential", "start")
+
+
+def in_force(settings: Settings, environment: Mapping[str, str] = os.environ) -> list[Shown]:
+    """Every setting; secrets are blanked."""
     listed = []
     for field in msgspec.structs.fields(Settings):
         value = getattr(settings, field.name)
         shown = str(value).lower() if isinstance(value, bool) else str(value)
         if field.name in SECRETS and value:
             shown = "(set)"
-        listed.append((f"HELIOGRAPH_{field.name.upper()}", shown, value == field.default))
+        listed.append(
+            Shown(f"HELIOGRAPH_{field.name.upper()}", shown, _source(field.name, value == field.default, environment))
+        )
     return listed
+
+
+def _source(name: str, is_default: bool, environment: Mapping[str, str]) -> str:
+    variable = f"HELIOGRAPH_{name.upper()}"
+    if variable in environment:
+        return "environment"
+    if name in SECRETS and f"{variable}_FILE" in environment:
+        return "file"
+    credentials = environment.get("CREDENTIALS_DIRECTORY")
+    if name in SECRETS and credentials and os.path.exists(os.path.join(credentials, f"heliograph_{name}")):
+        return "credential"
+    return "default" if is_default else "start"
 
 
 def unknown_names(environment: Mapping[str, str] = os.environ) -> dict[str, str | None]:

@@ -28,6 +28,7 @@ class Due(msgspec.Struct, frozen=True):
     status_reason: str | None
     mode: str
     audience_tags: list[str] | None
+    audience_import: UUID | None
     audience_tag_match_mode: str
     excluded_tags: list[str]
     with_names: bool
@@ -43,6 +44,11 @@ class Due(msgspec.Struct, frozen=True):
     smart_encoding: bool
     replace_accents: bool
     allowed_countries: list[str] | None
+
+    @property
+    def is_gathered(self) -> bool:
+        """Its recipients are found at its start, and not listed."""
+        return self.audience_tags is not None or self.audience_import is not None
 
 
 class Made(msgspec.Struct, frozen=True, gc=False):

@@ -10,18 +10,18 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from heliograph.accounts import text_keys
 from heliograph.accounts.organizations import DestinationNotAllowed
-from heliograph.accounts.text_keys import Sealing
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import NotFound
+from heliograph.base.errors import NotFound, Unavailable
 from heliograph.base.money import Charge
 from heliograph.campaigns import plan, template
 from heliograph.campaigns.audience import Recipient
 from heliograph.campaigns.channels.contract import Due, Made, Stop
-from heliograph.campaigns.record import Campaign
+from heliograph.campaigns.record import TABLE, Campaign
 from heliograph.queue.holds import Overtaken
+from heliograph.sealing import text_keys
+from heliograph.sealing.text_keys import Item, Sealing
 from heliograph.sms.accepting import bulk, sender_ids, withdrawal
 from heliograph.sms.accepting.accept import MAX_SEGMENTS
 from heliograph.sms.accepting.bulk import Bulk
@@ -113,7 +113,6 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
     def __init__(self) -> None:
         self._charges = Charges()
         self._carried = Carried()
-        self._sealing = Sealing()
 
     async def open(self, conn: Connection, due: Due) -> SmsBatch | Stop:
         """The text and the quota, unless the sender is no longer approved."""
@@ -122,9 +121,14 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
         text, traffic_class, sender_id, sender, status, remaining, left_today = row
         if status != "approved":
             return Stop(plan.SENDER, fails=True)
+        opened = await text_keys.read(conn, TABLE, [Item(due.organization_id, due.id, text)])
+        (text,) = opened.texts
+        if text is None and opened.locked:
+            raise Unavailable  # the step is tried again later
+        if text is None:
+            return Stop(plan.ERASED, fails=True)
         await self._charges.refresh(conn)
         await self._carried.refresh(conn)
-        await self._sealing.refresh(conn)
         return SmsBatch(
             due,
             text,
@@ -135,7 +139,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
             left_today,
             self._charges,
             self._carried,
-            self._sealing,
+            await Sealing.of(conn, [due.organization_id]),
         )
 
     async def unsent(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> list[UUID]:

@@ -25,6 +25,7 @@ from heliograph.campaigns.channels.contract import Due, Made, Stop
 from heliograph.campaigns.filling import Filling
 from heliograph.campaigns.record import Campaign
 from heliograph.queue.holds import Overtaken
+from heliograph.sealing.text_keys import Sealing
 from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
 from heliograph.whatsapp.accepting import bulk, withdrawal
 from heliograph.whatsapp.accepting.bulk import Bulk
@@ -238,7 +239,9 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
             return Stop(NOT_SENDABLE, fails=True)
         if template.parameter_count != len(parameters):
             return Stop(MISMATCH, fails=True)
-        return WhatsAppBatch(due, row, template, parameters, await _prices(conn, row["currency"], due.at))
+        prices = await _prices(conn, row["currency"], due.at)
+        sealing = await Sealing.of(conn, {due.organization_id})
+        return WhatsAppBatch(due, row, template, parameters, prices, sealing)
 
     async def unsent(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> list[UUID]:
         """Ids of those of these messages that Meta does not have."""
@@ -273,7 +276,9 @@ class WhatsAppBatch:
         template: TemplateLayout,
         parameters: Sequence[Filling],
         prices: Mapping[str, int],
+        sealing: Sealing,
     ) -> None:
+        self._sealing = sealing
         self.budget = row["available"] if due.mode == "live" else 0
         self.key = (template, parameters, prices, due.mode)
         self._due, self._row = due, row
@@ -312,6 +317,7 @@ class WhatsAppBatch:
                 due=due,
             ),
             at=self._due.at,
+            sealing=self._sealing,
         )
         return left is not None
 

@@ -23,13 +23,17 @@ from heliograph.campaigns.audience import Recipient
 from heliograph.campaigns.channels.sms import Wish as SmsWish
 from heliograph.campaigns.channels.whatsapp import Outlook
 from heliograph.campaigns.channels.whatsapp import Wish as WhatsAppWish
+from heliograph.campaigns.record import TABLE
 from heliograph.classes.quiet import QuietHours
 from heliograph.consent import optouts
 from heliograph.contacts import search
 from heliograph.contacts.search import Filters
+from heliograph.sealing import text_keys
 
 #: For how long a campaign that says the same is warned of.
 RECENT = timedelta(hours=24)
+#: Campaigns that are told of, and that are compared where their texts are sealed.
+MOST_TWINS, MOST_COMPARED = 5, 100
 #: People who are looked at; of a larger audience the newest so many.
 MOST = 10_000
 EXAMPLES = 10
@@ -127,13 +131,22 @@ async def look(
     match: Literal["any", "all"] = "any",
     without: Sequence[str] = (),
     recipients: Sequence[str] | None = None,
+    imported: UUID | None = None,
     start: int = 0,
     waits: datetime | None = None,
 ) -> Preview:
-    """Look at an audience: contacts by tag, `without` those that have any of these, or numbers. `start`: where the
-    examples begin, for others each time. `waits`: when it begins, of a campaign that waits for the end of quiet hours.
+    """Look at an audience: contacts by tag or of an import, `without` those that have any of these tags, or numbers.
+
+    `start`: where the examples begin, for others each time. `waits`: when it begins, of a campaign that waits for the
+    end of quiet hours.
     """
-    if tags is not None:
+    if imported is not None:
+        listing = await audience.imported_people(conn, actor, imported=imported, limit=MOST + 1)
+        some = [one for one in listing[:MOST] if not set(without).intersection(one.tags)]
+        excluded, wrong, is_more = min(len(listing), MOST) - len(some), 0, len(listing) > MOST
+        silent = await _silent(conn, actor, [one.phone for one in some])
+        people = [Person(one.phone, one.name, one.first_name, one.last_name, one.phone in silent) for one in some]
+    elif tags is not None:
         found = await search.search(conn, actor, filters=Filters(tags=tuple(tags), match=match), limit=MOST)
         listed = [one for one in found.contacts[:MOST] if not set(without).intersection(one.tags)]
         excluded = min(len(found.contacts), MOST) - len(listed)
@@ -160,9 +173,13 @@ SELECT phone, name, first_name, last_name FROM contacts
 async def _listed(conn: Connection, actor: Actor, numbers: Sequence[str]) -> list[Person]:
     rows = await conn.fetch(KNOWN, actor.organization_id, actor.mode, list(numbers))
     known = {row["phone"]: (row["name"], row["first_name"], row["last_name"]) for row in rows}
-    pairs: list[tuple[UUID, str]] = [(actor.organization_id, number) for number in numbers]
-    silent = {recipient for _, recipient in await optouts.current(conn, pairs)}
+    silent = await _silent(conn, actor, numbers)
     return [Person(number, *known.get(number, (None, None, None)), number in silent) for number in numbers]
+
+
+async def _silent(conn: Connection, actor: Actor, numbers: Sequence[str]) -> set[str]:
+    pairs: list[tuple[UUID, str]] = [(actor.organization_id, number) for number in numbers]
+    return {recipient for _, recipient in await optouts.current(conn, pairs)}
 
 
 def _counted(
@@ -213,12 +230,14 @@ class Twin(msgspec.Struct, frozen=True):
     created_at: datetime
 
 
-# By the index of a channel's campaigns, from a little before the earliest id that may count.
-TWINS = """
-SELECT id, name, created_at FROM campaigns
+# By the index of a channel's campaigns, from a little before the earliest id that may count. Sealed texts have to be
+# opened to be compared.
+TWINS = f"""
+SELECT id, name, created_at, message_template FROM campaigns
  WHERE organization_id = $1 AND channel = $2 AND id > $3 AND mode = $4 AND created_at > now() - $5::interval
-   AND status NOT IN ('canceled', 'failed') AND (message_template = $6 OR (template_id, parameters) = ($7, $8::jsonb))
- ORDER BY id DESC LIMIT 5
+   AND status NOT IN ('canceled', 'failed') AND (message_template = $6 OR (template_id, parameters) = ($7, $8::jsonb)
+        OR ($6::text IS NOT NULL AND message_template LIKE '{text_keys.MARK}%'))
+ ORDER BY id DESC LIMIT $9
 """
 
 
@@ -240,6 +259,8 @@ async def twins(conn: Connection, actor: Actor, *, wish: SmsWish | WhatsAppWish)
         text = wish.message_template
     since = uuid7_floor(clock.now() - RECENT - timedelta(hours=1))
     rows = await conn.fetch(
-        TWINS, actor.organization_id, channel, since, actor.mode, RECENT, text, template_id, parameters
+        TWINS, actor.organization_id, channel, since, actor.mode, RECENT, text, template_id, parameters, MOST_COMPARED
     )
-    return [Twin(*row.values()) for row in rows]
+    stored = [(row["id"], row["message_template"]) for row in rows]
+    texts = await text_keys.opened_of(conn, actor.organization_id, TABLE, stored)
+    return [Twin(row["id"], row["name"], row["created_at"]) for row in rows if texts[row["id"]] == text][:MOST_TWINS]

@@ -14,8 +14,8 @@ from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels.sms import Wish
 from heliograph.campaigns.record import Campaign
 from heliograph.cli.terminal.console import DataDir, Org, OrgOrAll, moment, on_database, operator, settings_of
-from heliograph.cli.terminal.printing import Json, JsonOnly, group, show
-from heliograph.cli.terminal.progress import follow, id_of, listed
+from heliograph.cli.terminal.printing import Json, group, show
+from heliograph.cli.terminal.progress import AudienceImport, follow, id_of, listed
 
 app = group("Create, list, show, watch, pause, resume and cancel campaigns.")
 
@@ -51,6 +51,7 @@ def create(
     exclude_tag: Annotated[
         list[str] | None, typer.Option(show_default=False, help="Leave out contacts with this tag. Repeatable.")
     ] = None,
+    imported: AudienceImport = None,
     to: Annotated[
         list[str] | None,
         typer.Option(metavar="NUMBER", show_default=False, help="Send to this number, instead of tags. Repeatable."),
@@ -87,6 +88,7 @@ def create(
         traffic_class=traffic_class,
         recipients=to,
         audience_tags=tag,
+        audience_import=imported,
         audience_tag_match_mode=match,
         excluded_tags=exclude_tag,
         scheduled_at=None if at is None else moment(at, "--at"),
@@ -102,7 +104,7 @@ def create(
     made = on_database(work, settings)
     show(record.shown(made), json)
     if watch:
-        asyncio.run(follow(settings, org, made.id, channel="sms", json=json))
+        asyncio.run(follow(settings, org, made.id, channel="sms", json=json, columns=COLUMNS[1:]))
 
 
 @app.command("list")
@@ -182,14 +184,14 @@ def cancel(which: Which, org: Org = None, json: Json = False, data_dir: DataDir 
 
 
 @app.command("watch")
-def watch(which: Which, org: Org = None, json: JsonOnly = False, data_dir: DataDir = None) -> None:
-    """Follow a campaign until it has ended; with --json, print its record each time it changes.
+def watch(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Follow a campaign until it has ended; with -o json or tsv, print its record each time it changes.
 
     \b
     Example:
       heliograph campaign watch 019c8f61-0a3e-7c55-8d21-4b6f0e9a7d12
     """
-    asyncio.run(follow(settings_of(data_dir), org, id_of(which), channel="sms", json=json))
+    asyncio.run(follow(settings_of(data_dir), org, id_of(which), channel="sms", json=json, columns=COLUMNS[1:]))
 
 
 async def _get(conn: Connection, org: str | None, which: str) -> Campaign:

@@ -7,14 +7,16 @@ from typing import Annotated
 import typer
 
 from heliograph.base.database.pool import Connection
+from heliograph.campaigns.views import tags as tag_uses
+from heliograph.campaigns.views.tags import TagUse
 from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of
 from heliograph.cli.terminal.printing import Json, group, show
 from heliograph.contacts import records, tags
-from heliograph.contacts.tags import Tag, TagChange
+from heliograph.contacts.tags import TagChange
 
 app = group("List, rename, merge and remove tags of contacts.")
 
-COLUMNS = ("name", "contacts", "newest_at")
+COLUMNS = ("name", "contacts", "last_used_at")
 Name = Annotated[str, typer.Argument(metavar="TAG", help="The tag.")]
 
 
@@ -25,15 +27,15 @@ def list_(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List an organization's tags and how many contacts have each.
+    """List an organization's tags, how many contacts have each, and when a campaign last went to them.
 
     \b
     Example:
       heliograph tag list --org "Acme Lda"
     """
 
-    async def work(conn: Connection) -> list[Tag]:
-        return await tags.list_page(conn, await operator(conn, org), limit=limit, counted=tags.COUNTED_ALONE)
+    async def work(conn: Connection) -> list[TagUse]:
+        return await tag_uses.list_page(conn, await operator(conn, org), limit=limit, counted=tags.COUNTED_ALONE)
 
     show(on_database(work, settings_of(data_dir)), json, COLUMNS)
 

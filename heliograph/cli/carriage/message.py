@@ -103,6 +103,7 @@ def list_(
         else:
             filters = whatsapp_messages.Filters(
                 status=status,
+                mode=mode,
                 recipient=number,
                 billing_category=category,
                 template_name=template,

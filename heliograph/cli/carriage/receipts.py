@@ -22,11 +22,12 @@ from heliograph.sms.reports.reconciliation import Reconciled
 from heliograph.sms.reports.unmatched import Place
 from heliograph.traffic.reconciliation import Query
 
-app = group("Reconcile what suppliers were handed with what they reported, and receipts that match nothing.")
+app = group("Reconcile what suppliers were handed with what they reported, and unmatched receipts.")
 
 COLUMNS = (
     *("supplier", "at", "country", "submitted", "answered", "accepted", "matched", "delivered", "late", "never"),
-    *("waiting", "orphaned", "p50", "p95", "p99", "delivered_share", "week_before_delivered_share", "owed", "charged"),
+    *("waiting", "orphaned", "p50", "p95", "p99", "delivered_share", "week_before_delivered_share", "charged", "owed"),
+    "due_back",
 )
 #: Lines of a report.
 MOST = 10_000
@@ -57,14 +58,15 @@ def report(
 
     A message counts in the hour in which the supplier accepted it. matched: a receipt told its end; late: it came after
     the message's validity, or 24 hours; never: none came until it was given up; waiting: none came yet. orphaned:
-    receipts that match no message. Times to the receipt are in seconds. owed: accepted and not delivered, which is due
-    back from a supplier that charged for it. charged: what its rate cards say for what it took on these days.
+    receipts that match no message. Times to the receipt are in seconds. charged: what the supplier's rate cards said
+    for these messages when they were handed over, by currency. owed: accepted and not delivered; due_back: what of
+    charged was for those. A message that arrives late is taken off again.
 
     \b
     Examples:
       heliograph receipts report
       heliograph receipts report --supplier main --from 2026-11-01 --to 2026-12-01 --by day --csv
-      heliograph receipts report --from 2026-01-01 --to 2027-01-01 --by month
+      heliograph receipts report --from 2026-01-01 --to 2027-01-01 --by month --csv
     """
     if json and (csv or file is not None):
         raise typer.BadParameter("choose one of --csv and --json", param_hint="--csv")
@@ -75,7 +77,7 @@ def report(
     async def work(conn: Connection) -> list[Reconciled]:
         id: UUID | None = None if supplier is None else await suppliers.id_of(conn, supplier)
         now = clock.now()
-        today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        today = clock.midnight(now)
         query = Query(
             date_from=begin or today - timedelta(days=7),
             date_to=end or now + timedelta(hours=1),
@@ -167,7 +169,7 @@ def retry(
     found = on_database(work, settings_of(data_dir))
     if json:
         show({"matched": found.matched, "unmatched": found.unmatched}, json)
-    say(f"{found.matched} found their message; {found.unmatched} still match nothing.")
+    say(f"{found.matched} found their message; {found.unmatched} are still unmatched.")
 
 
 @app.command("match")
@@ -222,7 +224,7 @@ def words_(json: Json = False, data_dir: DataDir = None) -> None:
 def explain(
     supplier: Annotated[str, typer.Argument(metavar="SUPPLIER", help="Supplier, by name or id.")],
     code: Annotated[str, typer.Argument(metavar="CODE", help="An error code of `heliograph receipts words`.")],
-    meaning: Annotated[str, typer.Argument(help="What it means; empty: nobody knows.")],
+    meaning: Annotated[str, typer.Argument(help="What it means; empty: unknown.")],
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:

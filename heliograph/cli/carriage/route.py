@@ -1,4 +1,4 @@
-"""`heliograph route`: which messages go to which suppliers. Workers follow a change within a second.
+"""`heliograph route`: which messages go to which suppliers. Workers apply a change within a second.
 
 It has over 400 lines because each command says its options and examples where it stands.
 """
@@ -302,7 +302,7 @@ def undo(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Give a route back what it had before a change; one that was removed is added anew.
+    """Give a route back what it had before a change; one that was removed is added again.
 
     \b
     Examples:

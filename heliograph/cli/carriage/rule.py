@@ -1,4 +1,4 @@
-"""`heliograph rule`: what suppliers do with senders and numbers. Workers follow a change within a second."""
+"""`heliograph rule`: what suppliers do with senders and numbers. Workers apply a change within a second."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def sender(
 @app.command("number")
 def number(
     supplier: Which,
-    prefix: Annotated[str, typer.Option(metavar="DIGITS", help="Only numbers that begin so (549, no +).")] = "",
-    strip: Annotated[str, typer.Option(metavar="DIGITS", help="Taken away from the front.")] = "",
+    prefix: Annotated[str, typer.Option(metavar="DIGITS", help="Only numbers with this prefix (549, no +).")] = "",
+    strip: Annotated[str, typer.Option(metavar="DIGITS", help="Removed from the front.")] = "",
     prepend: Annotated[str, typer.Option(metavar="DIGITS", help="Put in front instead.")] = "",
     numbering: Annotated[
         str | None, typer.Option(metavar="TON/NPI", help="SMPP: type of number and numbering plan, such as 2/1.")

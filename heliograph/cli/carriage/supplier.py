@@ -1,4 +1,4 @@
-"""`heliograph supplier`: the accounts that carry messages. Workers follow a change within a second.
+"""`heliograph supplier`: the accounts that carry messages. Workers apply a change within a second.
 
 It has over 400 lines because it is the list of a noun's commands, most of it their help.
 """
@@ -6,7 +6,6 @@ It has over 400 lines because it is the list of a noun's commands, most of it th
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -18,9 +17,10 @@ import typer
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.process.settings import Settings, SettingsError
+from heliograph.base.sentences import Sentence
 from heliograph.cli.carriage import supplier_kinds, supplier_trial
 from heliograph.cli.carriage.supplier_kinds import usage
-from heliograph.cli.terminal.console import DataDir, on_database, settings_of, shell
+from heliograph.cli.terminal.console import DataDir, on_database, settings_of, shell, typed_secret
 from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import routing, suppliers
@@ -54,7 +54,6 @@ COMMON = ("name", "password", "sessions", "prefix", "priority", "weight", "simul
 Which = Annotated[str, typer.Argument(metavar="SUPPLIER", help="Supplier, by name or id.")]
 
 
-@add.command("smpp")
 def add_smpp(
     name: Annotated[str, typer.Argument(help="Your name for the supplier.")],
     host: Annotated[
@@ -102,7 +101,7 @@ def add_smpp(
     ] = False,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, listed by `heliograph supplier options`."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, as `heliograph supplier options` lists them."),
     ] = None,
     json: Json = False,
     data_dir: DataDir = None,
@@ -113,7 +112,7 @@ def add_smpp(
     Examples:
       heliograph supplier add smpp main --host smpp.example.net --port 3550 --system-id acme --sessions 2
       heliograph supplier add smpp local --host 127.0.0.1 --no-tls --system-id heliograph --password secret
-      heliograph supplier add smpp mz --host 10.0.0.5 --no-tls --system-id a --prefix 258 --set dlr_id_base=hex
+      heliograph supplier add smpp mz --host 10.0.0.5 --no-tls --system-id a --prefix 258 --dlr-id-base hex
     """
     values: dict[str, Any] = {
         "host": host[0] if len(host) == 1 else host,
@@ -131,7 +130,7 @@ def add_smpp(
         kinds.settings_from(kinds.SMPP, values)
     except SettingsError as error:
         raise typer.BadParameter(str(error)) from None
-    secret = password or _password()
+    secret = password or typed_secret()
     common = {"name": name, "sessions": sessions, "prefix": prefix, "priority": priority, "weight": weight}
     _add(kinds.SMPP, values, secret, common | {"parts": parts, "simulator": simulator}, json, data_dir)
 
@@ -165,7 +164,7 @@ def _add(
 def _add_http(kind: HttpKind, values: dict[str, Any], secrets: dict[str, str], given: dict[str, Any]) -> None:
     """What `add KIND` does once its settings have been read."""
     json, data_dir, first = given.pop("json"), given.pop("data_dir"), given.pop("password")
-    sealed = msgspec.json.encode({SECRET: first or _password(kind.secrets[SECRET])} | secrets).decode()
+    sealed = msgspec.json.encode({SECRET: first or typed_secret(kind.secrets[SECRET])} | secrets).decode()
     _add(kind.name, values, sealed, given | {"parts": "all"}, json, data_dir)
 
 
@@ -179,6 +178,9 @@ def _common(command: Callable[..., None]) -> list[inspect.Parameter]:
     ]
 
 
+#: Settings that `add smpp` has options for. Its `--priority` is the supplier's; `priority_flag` goes by `--set`.
+BY_HAND = ("host", "port", "system_id", "tls", "bind", "window", "submits_per_second", "priority")
+add.command("smpp")(supplier_kinds.completed(add_smpp, kinds.SMPP, BY_HAND))
 #: Commands of suppliers over HTTP.
 supplier_kinds.register(add, _common(add_smpp), _add_http)
 
@@ -289,7 +291,7 @@ def set_(
     if not pairs and password is None and not ask_password:
         raise typer.BadParameter("give what to change: KEY=VALUE, or --ask-password")
     settings = settings_of(data_dir, needs_key=True)
-    secret = _password() if ask_password and password is None else password
+    secret = typed_secret() if ask_password and password is None else password
 
     def wanted(before: Supplier) -> tuple[Supplier, dict[str, str]]:
         plain, secrets = options.apart(before.kind, pairs or ())
@@ -348,7 +350,7 @@ def drain(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
 
 @app.command("reset-circuit")
 def reset_circuit(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Have all workers try an avoided supplier again now. They avoid it anew if it still fails.
+    """Have all workers try an avoided supplier again now. They avoid it again if it still fails.
 
     \b
     Example:
@@ -412,9 +414,11 @@ async def _find(conn: Connection, which: str, settings: Settings) -> dict[str, A
     raise NotFound("There is no such supplier.", supplier=which)
 
 
-def _shown(one: Supplier, held: dict[UUID, tuple[int, int, str]], serves: bool, settings: Settings) -> dict[str, Any]:
+def _shown(
+    one: Supplier, held: dict[UUID, tuple[int, int, Sentence]], serves: bool, settings: Settings
+) -> dict[str, Any]:
     """A supplier as operators see it: everything but its password. `live`: what happens to live messages there."""
-    leased, bound, error = held.get(one.id, (0, 0, ""))
+    leased, bound, error = held.get(one.id, suppliers.UNHELD)
     row: dict[str, Any] = as_plain(one)
     del row["secret"], row["holds"]  # `hold list` shows holds, with what they mean
     return row | {
@@ -424,7 +428,7 @@ def _shown(one: Supplier, held: dict[UUID, tuple[int, int, str]], serves: bool, 
         "callbacks": addresses.address(settings, one.id) or None if one.kind in kinds.HTTP else None,
         "leased": leased,
         "bound": bound,
-        "last_error": error or None,
+        "last_error": str(error) or None,
     }
 
 
@@ -433,13 +437,3 @@ def _address(one: Supplier) -> str:
         return str(kinds.settings_from(one.kind, one.settings).base_url)
     host = one.settings.get("host")
     return f"{host if isinstance(host, str) else ','.join(host or ())}:{one.settings.get('port')}"
-
-
-def _password(called: str = "Password") -> str:
-    """Read it from the terminal without echo, or from the first line of stdin."""
-    if sys.stdin.isatty():
-        return str(typer.prompt(called, hide_input=True, err=True))
-    secret = sys.stdin.readline().rstrip("\n")
-    if not secret:
-        raise typer.BadParameter("give --password, or HELIOGRAPH_SUPPLIER_PASSWORD, or a line on stdin")
-    return secret

@@ -1,11 +1,12 @@
-"""`heliograph supplier add KIND` for HTTP suppliers: one command for each kind, generated from its settings."""
+"""`heliograph supplier add KIND`: options generated from the settings of a kind; of suppliers over HTTP the whole
+command."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from collections.abc import Callable, Collection, Iterator
+from typing import Annotated, Any, get_type_hints
 
 import msgspec
 import typer
@@ -35,6 +36,26 @@ def register(app: typer.Typer, common: list[inspect.Parameter], add: Add) -> Non
         app.command(kind.name)(_command(kind, common, add))
 
 
+def completed(command: Callable[..., None], kind: str, by_hand: Collection[str]) -> Callable[..., None]:
+    """A command with an option for each setting of a kind but those that it has `by_hand`; it is told of them in
+    `set_`, which it has for pairs of any setting."""
+    known = {name: one for name, one in options.fields(kind).items() if name not in by_hand}
+
+    def whole(**given: Any) -> None:
+        pairs = [_pair(name, text, known[name][0]) for name in known for text in _listed(given.pop(name))]
+        command(**given | {"set_": [*pairs, *(given["set_"] or ())]})
+
+    hints = get_type_hints(command, include_extras=True)
+    own = [one.replace(annotation=hints[one.name]) for one in inspect.signature(command).parameters.values()]
+    at = [one.name for one in own].index("set_")
+    offered = [_option(name, meaning, of, kinds.SETTINGS[kind]) for name, (of, meaning) in known.items()]
+    ordered = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own[: at + 1], *offered, *own[at + 1 :])]
+    whole.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
+    whole.__annotations__ = {one.name: one.annotation for one in ordered}
+    whole.__module__, whole.__name__, whole.__doc__ = command.__module__, command.__name__, command.__doc__
+    return whole
+
+
 def _command(kind: HttpKind, common: list[inspect.Parameter], add: Add) -> Callable[..., None]:
     known = options.fields(kind.name)
 
@@ -51,7 +72,7 @@ def _command(kind: HttpKind, common: list[inspect.Parameter], add: Add) -> Calla
         secrets = {name: text for name in _further(kind) if (text := given.pop(name))}
         add(kind, values, secrets, given)
 
-    offered = [_option(name, meaning, of, kind) for name, (of, meaning) in known.items()]
+    offered = [_option(name, meaning, of, kind.settings) for name, (of, meaning) in known.items()]
     offered += [_secret(name, kind.secrets[name]) for name in _further(kind)]
     ordered = sorted([*common, *offered], key=lambda one: one.default is not inspect.Parameter.empty)
     command.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
@@ -66,9 +87,9 @@ def _command(kind: HttpKind, common: list[inspect.Parameter], add: Add) -> Calla
     return command
 
 
-def _option(name: str, meaning: str, of: Any, kind: HttpKind) -> inspect.Parameter:
+def _option(name: str, meaning: str, of: Any, settings: type[msgspec.Struct]) -> inspect.Parameter:
     """Parse one setting. Errors name it."""
-    field = next(one for one in msgspec.structs.fields(kind.settings) if one.name == name)
+    field = next(one for one in msgspec.structs.fields(settings) if one.name == name)
     is_required = field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
     default = "" if is_required or field.default is msgspec.NODEFAULT else options.written(field.default)
     text = f"{meaning}. [default: {default}]" if default else f"{meaning}."

@@ -22,8 +22,9 @@ from heliograph.base.process import logs
 from heliograph.base.process.settings import Settings, SettingsError
 from heliograph.cli.terminal.console import FAILED, DataDir, Problem, on_database, settings_of, shell
 from heliograph.cli.terminal.printing import Json, cell, line, record, say, show, table
+from heliograph.queue.workers import LIVING
 from heliograph.sms.callbacks import addresses
-from heliograph.sms.dispatch import routing, supplier_pool, suppliers
+from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.management import following, trying
 from heliograph.sms.management.following import Heard
@@ -57,7 +58,7 @@ def command(
     ] = "Heliograph",
     wait: Annotated[float, typer.Option(min=0, max=600, help="Longest time to wait for its receipt, in seconds.")] = 30,
     extra_session: Annotated[
-        bool, typer.Option("--extra-session", help="SMPP: bind although workers hold all sessions of the account.")
+        bool, typer.Option("--extra-session", help="SMPP: bind even if workers hold all sessions of the account.")
     ] = False,
     json: Json = False,
     data_dir: DataDir = None,
@@ -65,7 +66,7 @@ def command(
     """Send one message through a supplier, outside the queue, and show the request, the answer and the receipt.
 
     Secrets are hidden. Without --to nothing is sent: an SMPP account is bound, of any other the request is shown.
-    Nothing is stored but an entry in the audit log; no quota is used. The receipt stays among those that match nothing.
+    Nothing is stored but an entry in the audit log; no quota is used. The receipt stays among the unmatched ones.
     Exit status 1 means that the supplier did not accept it.
 
     \b
@@ -134,7 +135,7 @@ def _account(supplier: Supplier, settings: Settings) -> Account:
 
 
 async def _demand_session(conn: Connection, supplier: Supplier) -> None:
-    leased = (await suppliers.sessions(conn)).get(supplier.id, (0, 0, ""))[0]
+    leased = (await suppliers.sessions(conn)).get(supplier.id, suppliers.UNHELD)[0]
     if leased >= supplier.sessions:
         raise Problem(
             f"workers hold all {supplier.sessions} sessions of {supplier.name}, and the account may allow no more: "
@@ -173,7 +174,7 @@ async def _receipt(
     ids = [one.supplier_message_id for one in done.outcome.parts if one.supplier_message_id]
     if supplier.kind in kinds.HTTP and not settings.public_url:
         return found | {"note": WITHOUT_URL}
-    if not await conn.fetchval(supplier_pool.WORKERS, supplier_pool.WORKER_ALIVE):
+    if not await conn.fetchval(LIVING):
         return found | {"note": WITHOUT_WORKER}
     if not ids:
         return found | {"note": "the supplier gave no id, so its receipt cannot be told from others"}
@@ -218,14 +219,17 @@ def watch(
     minutes: Annotated[
         int, typer.Option(min=1, max=pdus.LONGEST // timedelta(minutes=1), help="How long to watch, in minutes.")
     ] = 2,
-    count: Annotated[int, typer.Option(min=1, show_default="no end", help="Stop after so many PDUs.")] = 1_000_000,
+    count: Annotated[
+        int, typer.Option(min=1, show_default="no end", help="Stop after this many PDUs, or requests and answers.")
+    ] = 1_000_000,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Watch the PDUs of an SMPP account, oldest first, until the time is over or Ctrl-C.
+    """Watch the PDUs of an SMPP account, or requests and answers over HTTP, oldest first, until the time is over or
+    Ctrl-C.
 
-    Numbers are cut to their last four digits, a text is its length in octets, and passwords are never shown. It is
-    recorded in the audit log. More than 200 PDUs a second are not all shown.
+    Numbers are cut to their last four digits, texts and bodies are their length, and passwords are never shown. It is
+    recorded in the audit log. More than 200 a second are not all shown.
 
     \b
     Examples:

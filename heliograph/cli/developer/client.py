@@ -86,7 +86,7 @@ def client(key: str | None, url: str | None, profile: str | None, data_dir: Path
 
 
 def refusal(status: int, answer: Any) -> str:
-    """What an answer says that is no success."""
+    """The message of an answer that is not a success."""
     try:
         error = answer["error"]
         return f"the API refused it: {status} {error['code']}: {error['message']}"

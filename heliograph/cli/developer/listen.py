@@ -177,7 +177,7 @@ def _position(place: Path) -> Position | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:
-        raise Problem(f"{place} cannot be read, begin anew without --resume: {error}") from None
+        raise Problem(f"{place} cannot be read, start again without --resume: {error}") from None
 
 
 def _fingerprint(api: Client, kind: str | None) -> str:

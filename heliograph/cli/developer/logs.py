@@ -1,4 +1,4 @@
-"""`heliograph logs`: the latest requests of this organization's programs, and those that come."""
+"""`heliograph logs`: the latest requests of this organization's programs, and new ones as they arrive."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from typing import Annotated
 import typer
 
 from heliograph.cli.developer.client import KeyOption, ProfileOption, UrlOption, client
-from heliograph.cli.developer.requests import COLUMNS, LOOK, Status, follow
+from heliograph.cli.developer.requests import LOOK, BelowPath, Method, Status, filters, follow, latest, put
 from heliograph.cli.terminal.console import DataDir
-from heliograph.cli.terminal.printing import Json, line
+from heliograph.cli.terminal.printing import Json
 
 
 def command(
     status: Status = None,
+    method: Method = None,
+    path: BelowPath = None,
     lines: Annotated[
         int, typer.Option("--lines", "-n", min=0, max=LOOK, help="How many of the latest to print first.")
     ] = 10,
-    follows: Annotated[bool, typer.Option("--follow", "-f", help="Go on with those that come, until Ctrl-C.")] = False,
+    follows: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing new ones as they arrive, until Ctrl-C.")
+    ] = False,
     key: KeyOption = None,
     url: UrlOption = None,
     profile: ProfileOption = None,
@@ -26,17 +30,19 @@ def command(
 ) -> None:
     """Print the latest requests that changed something or were refused, oldest first, and follow them with -f.
 
-    `heliograph requests get ID` shows one with its body and its answer.
+    `heliograph requests get ID` shows one with its body and its answer. On a terminal, statuses are coloured unless
+    NO_COLOR is set.
 
     \b
     Examples:
       heliograph logs
       heliograph logs -f --status 4xx
+      heliograph logs --method POST --path /sms/send --status 409
     """
+    wanted = filters(status, method, path)
     api = client(key, url, profile, data_dir)
     if follows:
-        follow(api, status, json, first=lines)
+        follow(api, wanted, json, first=lines)
         return
-    latest = api.ask("GET", "/requests", query={"limit": max(lines, 1), "statusClass": status})["items"][:lines]
-    for one in reversed(latest):
-        line(one, json, COLUMNS)
+    for one in reversed(latest(api, wanted, max(lines, 1))[:lines]):
+        put(one, json)

@@ -1,9 +1,10 @@
-"""`heliograph requests`: what this organization's programs asked of the API, and what they were answered."""
+"""`heliograph requests`: requests of this organization's programs to the API, and the responses."""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import typer
@@ -17,16 +18,30 @@ app = group("Requests that changed something or were refused, from the API's log
 COLUMNS = ("at", "method", "path", "status", "errorCode", "durationMs", "requestId")
 #: Seconds between two looks, how many of the newest are looked at, and how many are remembered.
 POLL, LOOK, KNOWN = 1.0, 100, 1000
+#: First digit of a status → its colour on a terminal: green, cyan, yellow, red.
+COLOURS = {2: 32, 3: 36, 4: 33, 5: 31}
 
 Status = Annotated[
-    Literal["2xx", "3xx", "4xx", "5xx"] | None,
-    typer.Option("--status", show_default=False, help="Only with a status of this class."),
+    str | None,
+    typer.Option(
+        "--status", show_default=False, metavar="STATUS", help="Only with this status, or one of this class: 409, 4xx."
+    ),
+]
+Method = Annotated[
+    Literal["GET", "POST", "PUT", "PATCH", "DELETE"] | None,
+    typer.Option("--method", case_sensitive=False, show_default=False, help="Only with this method."),
+]
+BelowPath = Annotated[
+    str | None,
+    typer.Option("--path", show_default=False, help="Only to this path and those below it, such as /contacts."),
 ]
 
 
 @app.command("list")
 def list_(
     status: Status = None,
+    method: Method = None,
+    path: BelowPath = None,
     limit: Annotated[int, typer.Option(min=1, max=200, help="Longest list.")] = 20,
     key: KeyOption = None,
     url: UrlOption = None,
@@ -37,11 +52,13 @@ def list_(
     """List the latest requests, newest first.
 
     \b
-    Example:
+    Examples:
       heliograph requests list --status 4xx
+      heliograph requests list --method DELETE --path /contacts
     """
+    wanted = filters(status, method, path)
     api = client(key, url, profile, data_dir)
-    show(api.ask("GET", "/requests", query={"limit": limit, "statusClass": status})["items"], json, COLUMNS)
+    show(latest(api, wanted, limit), json, COLUMNS)
 
 
 @app.command("get")
@@ -66,6 +83,8 @@ def get(
 @app.command("tail")
 def tail(
     status: Status = None,
+    method: Method = None,
+    path: BelowPath = None,
     key: KeyOption = None,
     url: UrlOption = None,
     profile: ProfileOption = None,
@@ -78,21 +97,46 @@ def tail(
     Example:
       heliograph requests tail --status 4xx
     """
+    wanted = filters(status, method, path)
     api = client(key, url, profile, data_dir)
     say(f"Requests to {api.base_url}. Stop with Ctrl-C.")
-    follow(api, status, json, first=0)
+    follow(api, wanted, json, first=0)
 
 
-def follow(api: Client, status: str | None, json: bool, *, first: int) -> None:
+def filters(status: str | None, method: str | None, path: str | None) -> dict[str, str | None]:
+    """The options as the API's query has them. Raises BadParameter."""
+    found: dict[str, str | None] = {"method": method}
+    if status is not None:
+        digit, rest = status[:1], status[1:].lower()
+        if digit not in ("2", "3", "4", "5") or len(status) != 3 or not (rest == "xx" or rest.isdecimal()):
+            raise typer.BadParameter(f"{status} is neither a status, such as 409, nor a class, such as 4xx")
+        found |= {"statusClass": f"{digit}xx"} if rest == "xx" else {"status": status}
+    if path is not None:
+        # As it is written in a program: with the version, and whatever it ends with.
+        found["path"] = "/" + path.removeprefix("/v1/").strip("/")
+    return found
+
+
+def latest(api: Client, wanted: Mapping[str, str | None], count: int) -> list[dict[str, Any]]:
+    """The latest requests, newest first."""
+    found: list[dict[str, Any]] = api.ask("GET", "/requests", query={"limit": count, **wanted})["items"]
+    return found
+
+
+def put(one: dict[str, Any], json: bool) -> None:
+    """Print a request on a line of its own."""
+    line(one, json, COLUMNS, colours={"status": lambda status: COLOURS.get(int(status) // 100, 0)})
+
+
+def follow(api: Client, wanted: Mapping[str, str | None], json: bool, *, first: int) -> None:
     """Print the `first` latest requests, and then those that come, oldest first, until interrupted."""
     known: dict[str, None] = {}
     shown = first
     try:
         while True:
-            page = api.ask("GET", "/requests", query={"limit": LOOK, "statusClass": status})["items"]
-            for at, one in reversed(list(enumerate(page))):
+            for at, one in reversed(list(enumerate(latest(api, wanted, LOOK)))):
                 if one["id"] not in known and at < shown:
-                    line(one, json, COLUMNS)
+                    put(one, json)
                 known[one["id"]] = None
             for old in list(known)[:-KNOWN]:
                 del known[old]

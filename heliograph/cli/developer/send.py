@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from uuid import UUID, uuid4
 
 import typer
 
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.process.settings import SettingsError
+from heliograph.cli.developer.client import refusal
 from heliograph.cli.terminal.console import FAILED, DataDir, Problem, connection, settings_of
 from heliograph.cli.terminal.http import address, ask
 from heliograph.cli.terminal.printing import Json, say, show
@@ -78,7 +79,7 @@ def command(
         body={name: value for name, value in body.items() if value is not None},
     )
     if not 200 <= status < 300:
-        raise Problem(_refusal(status, answer))
+        raise Problem(refusal(status, answer))
     id = UUID(answer["message"]["id"])
     result = {
         "id": str(id),
@@ -119,11 +120,3 @@ def _wait(id: UUID, timeout: float, data_dir: Path | None) -> str | None:
                 raise Problem(f"message {id} is still {status} after {timeout:g} s") from None
 
     return asyncio.run(watch())
-
-
-def _refusal(status: int, answer: Any) -> str:
-    try:
-        error = answer["error"]
-        return f"the API refused it: {status} {error['code']}: {error['message']}"
-    except (TypeError, KeyError):
-        return f"the API answered {status}"

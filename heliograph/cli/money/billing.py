@@ -16,7 +16,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.process import private_files
 from heliograph.cli.terminal.console import DataDir, Problem, on_database, settings_of, shell
-from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
+from heliograph.cli.terminal.printing import Json, JsonOrCsv, as_plain, form, group, say, show
 from heliograph.overview.installation import billing
 from heliograph.overview.installation.billing import Locked, Month
 from heliograph.overview.usage import month_of
@@ -69,7 +69,7 @@ def export(
     file: Annotated[
         Path | None, typer.Argument(dir_okay=False, writable=True, help="File to write; defaults to stdout.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the lines as JSON instead.")] = False,
+    json: JsonOrCsv = False,
     data_dir: DataDir = None,
 ) -> None:
     """Export a locked month as CSV: the same bytes each time. The quantities of the channel sms add up to what the
@@ -87,12 +87,14 @@ def export(
             raise NotFound("This month is not locked: `heliograph billing lock` does that.", month=month)
         return b"".join([part async for part in billing.parts(conn, month=wanted)])
 
-    if json and file is not None:
-        raise typer.BadParameter("JSON is printed; give no file", param_hint="--json")
+    asked = form(json)
+    if asked is not None and file is not None:
+        raise typer.BadParameter("a file is CSV; give one of the two", param_hint="-o")
     text = on_database(work, settings_of(data_dir))
-    if json:
+    if asked is not None:
         rows = csv.DictReader(io.StringIO(text.decode()))
-        show([{name: _value(name, cell) for name, cell in row.items()} for row in rows], json)
+        columns = tuple(rows.fieldnames or ())
+        show([{name: _value(name, cell) for name, cell in row.items()} for row in rows], json, columns)
     elif file is None:
         sys.stdout.buffer.write(text)
         sys.stdout.flush()

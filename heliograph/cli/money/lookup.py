@@ -1,8 +1,7 @@
-"""`heliograph lookup`: suppliers that say to which network a number belongs. Workers follow a change within seconds."""
+"""`heliograph lookup`: suppliers that say to which network a number belongs. Workers apply a change within seconds."""
 
 from __future__ import annotations
 
-import sys
 from datetime import date
 from typing import Annotated, Any, Literal
 
@@ -13,7 +12,7 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.money import decimal
-from heliograph.cli.terminal.console import DataDir, Problem, on_database, settings_of, shell
+from heliograph.cli.terminal.console import DataDir, Problem, on_database, settings_of, shell, typed_secret
 from heliograph.cli.terminal.printing import Json, group, show
 from heliograph.networks import asked
 from heliograph.sms.dispatch import suppliers
@@ -64,7 +63,7 @@ def add(
     _demand(kind)
     settings = settings_of(data_dir, needs_key=True)
     values = {key: value for key, value in _parsed(kind, pairs).items() if value is not None}
-    secret = password or _password(kinds.KINDS[kind].secrets[SECRET])
+    secret = password or typed_secret(kinds.KINDS[kind].secrets[SECRET])
 
     async def work(conn: Connection) -> dict[str, Any]:
         key = suppliers.seal_key(settings)
@@ -118,7 +117,7 @@ def set_(
 
     async def work(conn: Connection) -> dict[str, Any]:
         before = await accounts.find(conn, which)
-        secret = {SECRET: _password(kinds.KINDS[before.kind].secrets[SECRET])} if ask_password else None
+        secret = {SECRET: typed_secret(kinds.KINDS[before.kind].secrets[SECRET])} if ask_password else None
         values = _parsed(before.kind, pairs)
         key = suppliers.seal_key(settings)
         await accounts.change(conn, key, account=which, values=values, secrets=secret, by=shell())
@@ -248,13 +247,3 @@ def _shown(one: Account, month: list[asked.Spent]) -> dict[str, Any]:
 
 def _written(value: Any) -> Any:
     return ",".join(value) if isinstance(value, tuple) else value
-
-
-def _password(called: str) -> str:
-    """Read it from the terminal without echo, or from the first line of stdin."""
-    if sys.stdin.isatty():
-        return str(typer.prompt(called, hide_input=True, err=True))
-    secret = sys.stdin.readline().rstrip("\n")
-    if not secret:
-        raise typer.BadParameter("give --password, or HELIOGRAPH_SUPPLIER_PASSWORD, or a line on stdin")
-    return secret

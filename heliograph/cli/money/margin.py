@@ -25,8 +25,11 @@ def command(
     first: Annotated[str | None, typer.Option("--from", metavar="DAY", help="First day (UTC). Default: today.")] = None,
     last: Annotated[str | None, typer.Option("--to", metavar="DAY", help="Last day (UTC). Default: the first.")] = None,
     by: Annotated[
-        str, typer.Option(metavar="PARTS", help=f"What to tell apart, separated by commas: {', '.join(PARTS)}.")
+        str, typer.Option(metavar="PARTS", help=f"What to group by, separated by commas: {', '.join(PARTS)}.")
     ] = "day,supplier,country",
+    places: Annotated[
+        int, typer.Option(min=0, max=6, help="Round the amounts of each line, half-up, to this many decimal places.")
+    ] = 6,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     org: OrgOrAll = None,
     json: Json = False,
@@ -35,12 +38,15 @@ def command(
     """Show prices, costs and margins of the live SMS that suppliers took, by the day in which they became due.
 
     Amounts of different currencies are never added. Without a price or a cost, or with both in different currencies,
-    there is no margin.
+    there is no margin. Amounts are exact sums of messages that were never rounded; for an invoice, --places rounds the
+    lines. A route has the name that it had when it chose; empty: no route chose, or none is known to have.
 
     \b
     Examples:
       heliograph margin --from 2026-11-01 --to 2026-11-30 --by supplier
       heliograph margin --from 2026-11-01 --to 2026-11-30 --by day,organization,network --csv > november.csv
+      heliograph margin --from 2026-11-01 --to 2026-11-30 --by route
+      heliograph margin --from 2026-11-01 --to 2026-11-30 --by organization,country --places 2 --csv > invoices.csv
     """
     parts = [one.strip() for one in by.split(",") if one.strip()]
     if unknown := [one for one in parts if one not in PARTS]:
@@ -54,7 +60,7 @@ def command(
         of = await only(conn, org)
         return await margins.read(conn, first=start, last=end + timedelta(days=1), organization_id=of, by=parts)
 
-    lines = [_plain(one, parts) for one in on_reader(work, settings_of(data_dir))]
+    lines = [_plain(one.rounded(places), places, parts) for one in on_reader(work, settings_of(data_dir))]
     columns = [one for one in PARTS if one in parts] + list(COLUMNS)
     if csv:
         writer = csv_files.Writer(sys.stdout, columns)
@@ -71,17 +77,23 @@ def _day(text: str, option: str) -> date:
         raise typer.BadParameter("must be a day such as 2026-11-30", param_hint=option) from None
 
 
-def _plain(one: Line, parts: list[str]) -> dict[str, Any]:
+def _plain(one: Line, places: int, parts: list[str]) -> dict[str, Any]:
     plain = {name: getattr(one, name) for name in PARTS if name in parts}
     plain |= {"day": one.day.isoformat()} if one.day is not None else {}
     margin = one.margin
     return plain | {
         "messages": one.messages,
         "segments": one.segments,
-        "price": decimal(one.price) if one.price_currency else None,
+        "price": _decimal(one.price, places) if one.price_currency else None,
         "price_currency": one.price_currency or None,
-        "cost": decimal(one.cost) if one.cost_currency else None,
+        "cost": _decimal(one.cost, places) if one.cost_currency else None,
         "cost_currency": one.cost_currency or None,
-        "margin": None if margin is None else decimal(margin),
+        "margin": None if margin is None else _decimal(margin, places),
         "margin_percent": f"{margin / one.price * 100:.1f}" if margin is not None and one.price else None,
     }
+
+
+def _decimal(amount: int, places: int) -> str:
+    """With so many decimal places, to which it is rounded."""
+    whole, _, rest = decimal(amount).partition(".")
+    return f"{whole}.{rest[:places]}" if places else whole

@@ -21,7 +21,7 @@ from heliograph.cli.money.tariff_files import (
     show_rates,
 )
 from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of, shell
-from heliograph.cli.terminal.printing import Json, JsonOnly, group, show
+from heliograph.cli.terminal.printing import Json, group, show
 from heliograph.prices import tariffs
 from heliograph.prices.rows import TariffInvalid
 from heliograph.prices.tariff import Rate
@@ -83,7 +83,7 @@ def list_(json: Json = False, data_dir: DataDir = None) -> None:
 
 
 @app.command("show")
-def show_(price_list: Which, csv: Csv = False, json: JsonOnly = False, data_dir: DataDir = None) -> None:
+def show_(price_list: Which, csv: Csv = False, json: Json = False, data_dir: DataDir = None) -> None:
     """Show a price list, with past and future prices.
 
     \b

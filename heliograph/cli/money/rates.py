@@ -24,7 +24,7 @@ from heliograph.cli.money.tariff_files import (
     show_rates,
 )
 from heliograph.cli.terminal.console import DataDir, on_database, settings_of, shell
-from heliograph.cli.terminal.printing import Json, JsonOnly, group, show
+from heliograph.cli.terminal.printing import Json, JsonOrCsv, form, group, show
 from heliograph.prices import drafting, tariffs
 from heliograph.prices.rows import TariffInvalid
 from heliograph.prices.tariff import Rate
@@ -85,7 +85,7 @@ def list_(json: Json = False, data_dir: DataDir = None) -> None:
 
 
 @app.command("show")
-def show_(supplier: Which, csv: Csv = False, json: JsonOnly = False, data_dir: DataDir = None) -> None:
+def show_(supplier: Which, csv: Csv = False, json: Json = False, data_dir: DataDir = None) -> None:
     """Show a supplier's rates, past and future ones included.
 
     \b
@@ -106,7 +106,7 @@ def draft(
         str | None, typer.Option(metavar="RATE", help="Units of that currency for one of the card's.")
     ] = None,
     places: Annotated[int, typer.Option(min=0, max=6, help="Decimal places of a price, rounded half-up.")] = 6,
-    json: JsonOnly = False,
+    json: JsonOrCsv = False,
     data_dir: DataDir = None,
 ) -> None:
     """Print a price list made from a supplier's rates, as CSV for `heliograph prices import`.
@@ -127,7 +127,7 @@ def draft(
     rates = on_database(lambda conn: _card(conn, supplier), settings_of(data_dir))
     show_rates(
         drafting.draft(rates, by, exchange=rate or Fraction(1), currency=currency and currency.upper(), places=places),
-        csv=not json,
+        csv=form(json) is None,
         json=json,
     )
 

@@ -12,7 +12,7 @@ import typer
 from heliograph.base.database.clock import iso
 from heliograph.base.money import decimal
 from heliograph.cli.terminal.console import Problem
-from heliograph.cli.terminal.printing import as_plain, say, show
+from heliograph.cli.terminal.printing import as_plain, form, say, show
 from heliograph.prices.rows import COLUMNS, TariffInvalid, read, write
 from heliograph.prices.tariff import Rate
 from heliograph.prices.tariffs import Difference, Imported, Listed
@@ -31,7 +31,7 @@ File = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the differences, and import nothing.")]
-Whole = Annotated[bool, typer.Option("--whole", help="The file is all there is: remove rates that it does not have.")]
+Whole = Annotated[bool, typer.Option("--whole", help="The file is complete: remove rates that are not in it.")]
 DecimalComma = Annotated[bool, typer.Option("--decimal-comma", help="Prices in the file are written 0,0380.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV that can be imported.")]
 
@@ -72,7 +72,9 @@ def show_import(done: Imported, *, dry_run: bool, json: bool) -> None:
 
 
 def show_rates(rates: list[Rate], *, csv: bool, json: bool) -> None:
-    """Show rates as a table, as JSON or as CSV."""
+    """Show rates in the form that was asked for, or as CSV. Raises BadParameter if both were."""
+    if csv and form(json) is not None:
+        raise typer.BadParameter("it is CSV with --csv; give one of the two", param_hint="-o")
     if csv:
         write(rates, sys.stdout)
     else:

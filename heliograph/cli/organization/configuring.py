@@ -7,12 +7,13 @@ from typing import Annotated
 import msgspec
 import typer
 
-from heliograph.accounts import organizations, text_keys
+from heliograph.accounts import organizations
 from heliograph.accounts.organizations import Organization
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import DataDir, on_database, organization, settings_of, shell
 from heliograph.cli.terminal.printing import Json, as_plain, show
+from heliograph.sealing import text_keys
 
 Which = Annotated[str, typer.Argument(metavar="ORG", help="Organization, by id or name.")]
 
@@ -74,6 +75,14 @@ def configure(
     help_reply: Annotated[
         str | None, typer.Option(metavar="TEXT", show_default=False, help="Reply to HELP, likewise.")
     ] = None,
+    reply_language: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LANGUAGE",
+            show_default=False,
+            help="Language of the standard replies: en, pt, fr, es or sw; `none` is that of the country.",
+        ),
+    ] = None,
     time_zone: Annotated[
         str | None,
         typer.Option(
@@ -112,7 +121,7 @@ def configure(
         typer.Option(
             "--seal-texts/--no-seal-texts",
             show_default=False,
-            help="Store texts of SMS that it sends from now on encrypted, under a key that closing it throws away.",
+            help="Store texts of its messages from now on encrypted, under a key that closing it throws away.",
         ),
     ] = None,
     json: Json = False,
@@ -144,6 +153,9 @@ def configure(
             stop_reply=_reply(stop_reply),
             start_reply=_reply(start_reply),
             help_reply=_reply(help_reply),
+            reply_language=(
+                msgspec.UNSET if reply_language is None else None if reply_language == "none" else reply_language
+            ),
             time_zone=msgspec.UNSET if time_zone is None else None if time_zone == "none" else time_zone,
             factor_required=require_factor,
             session_hours=msgspec.UNSET if session_hours is None else session_hours or None,

@@ -30,11 +30,11 @@ def show_all(json: Json = False, data_dir: DataDir = None) -> None:
 def set_(
     name: Annotated[str | None, typer.Option(show_default=False, help="What both apps call themselves.")] = None,
     announcement: Annotated[
-        str | None, typer.Option(show_default=False, help="Stands above every page of both apps.")
+        str | None, typer.Option(show_default=False, help="Shown above every page of both apps.")
     ] = None,
     announcement_until: Annotated[
         str | None,
-        typer.Option("--until", metavar="TIME", show_default=False, help="When the announcement goes by itself."),
+        typer.Option("--until", metavar="TIME", show_default=False, help="When the announcement disappears by itself."),
     ] = None,
     four_eyes: Annotated[
         bool | None,

@@ -14,6 +14,7 @@ from heliograph.cli.organization import configuring, notes, send_defaults
 from heliograph.cli.organization.configuring import countries, shown
 from heliograph.cli.terminal.console import DataDir, moment, on_database, organization, settings_of, shell
 from heliograph.cli.terminal.printing import Json, as_plain, group, show
+from heliograph.overview.installation import rates
 
 app = group("Create, show, rename, configure, suspend and resume organizations, and assign plans.")
 app.add_typer(notes.app, name="note")
@@ -108,14 +109,21 @@ def list_(json: Json = False, data_dir: DataDir = None) -> None:
 
 @app.command("show")
 def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Show an organization, with its quota.
+    """Show an organization, with its quota and how many requests its keys make of those that they may.
 
     \b
     Example:
       heliograph org show "Acme Lda"
     """
 
-    show(on_database(lambda conn: _whole(conn, which), settings_of(data_dir)), json)
+    settings = settings_of(data_dir)
+
+    async def work(conn: Connection) -> dict[str, object]:
+        whole = await _whole(conn, which)
+        found = await organization(conn, which)
+        return whole | {"requests": as_plain(await rates.read(conn, settings, found.id))}
+
+    show(on_database(work, settings), json)
 
 
 @app.command("plan")

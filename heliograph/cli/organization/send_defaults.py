@@ -39,7 +39,7 @@ def defaults(
         typer.Option(
             metavar="DAYS",
             show_default=False,
-            help="Erase texts after so many days, if that is sooner than HELIOGRAPH_TEXT_RETENTION_DAYS; 0: with that.",
+            help="Erase texts after this many days, if sooner than HELIOGRAPH_TEXT_RETENTION_DAYS; 0: with that.",
         ),
     ] = None,
     quiet_hours: Annotated[
@@ -50,11 +50,19 @@ def defaults(
             help="When marketing waits, by the recipient's time: country, off, or hours such as 20:00-08:00.",
         ),
     ] = None,
+    approval_above: Annotated[
+        int | None,
+        typer.Option(
+            metavar="RECIPIENTS",
+            show_default=False,
+            help="Campaigns with more recipients need a second person's approval; 0: all do, -1: none does.",
+        ),
+    ] = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show, or change, what an organization's sends mean that do not say it, when its marketing waits, and how long it
-    keeps texts.
+    """Show, or change, what an organization's sends mean that do not say it, when its marketing waits, which campaigns
+    need an approval, and how long it keeps texts.
 
     \b
     Examples:
@@ -62,6 +70,7 @@ def defaults(
       heliograph org defaults "Acme Lda" --guarantee at_most_once --validity 3600
       heliograph org defaults "Acme Lda" --text-days 7
       heliograph org defaults "Acme Lda" --quiet-hours 20:00-08:00
+      heliograph org defaults "Acme Lda" --approval-above 1000
     """
 
     async def work(conn: Connection) -> SendDefaults:
@@ -73,6 +82,9 @@ def defaults(
             validity_seconds=msgspec.UNSET if validity is None else validity or None,
             text_days=msgspec.UNSET if text_days is None else text_days or None,
             quiet_hours=quiet_hours,
+            approval_above=(
+                msgspec.UNSET if approval_above is None else None if approval_above < 0 else approval_above
+            ),
             by=shell(),
         )
 

@@ -109,8 +109,8 @@ def suspend(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Suspend a sender ID: nothing is sent from it until it is approved again. If it was the default, there is no
-    default any more.
+    """Suspend a sender ID: nothing is sent from it until it is approved again. If it was the default, there is
+    no default afterwards.
 
     \b
     Example:

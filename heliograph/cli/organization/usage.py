@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import loads
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,13 +11,14 @@ import typer
 from heliograph.base.database.pool import Connection
 from heliograph.base.process import private_files
 from heliograph.cli.terminal.console import DataDir, Org, operator, settings_of, shell
-from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
+from heliograph.cli.terminal.printing import Json, JsonOrCsv, as_plain, form, group, say, show
 from heliograph.cli.terminal.reports import on_reader
 from heliograph.overview import usage
 
 app = group("Show an organization's usage by month, and export the bill of a month.")
 
 MONTHS = ("month", "sent", "segments", "whatsapp", "refunds", "adjustments", "grants")
+LINES = ("type", "channel", "value", "name", "quantity", "segments")
 
 
 @app.command("months")
@@ -44,7 +46,7 @@ def month(
     by: Annotated[
         str, typer.Option("--by", metavar="SPLIT", help=f"What to split by: {', '.join(usage.SPLITS)}.")
     ] = "sender",
-    json: Annotated[bool, typer.Option("--json", help="Write one JSON document instead of CSV.")] = False,
+    json: JsonOrCsv = False,
     org: Org = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -57,12 +59,21 @@ def month(
       heliograph usage month 2026-11 --by key --json
     """
 
+    asked = form(json)
+    if asked in ("table", "tsv") and file is not None:
+        raise typer.BadParameter("a file is CSV or JSON; give one of the two", param_hint="-o")
+
     async def work(conn: Connection) -> str:
         actor = await operator(conn, org)
         wanted = usage.month_of(month)
-        return await usage.export(conn, actor, shell(), month=wanted, by=usage.checked_split(by), as_json=json)
+        return await usage.export(
+            conn, actor, shell(), month=wanted, by=usage.checked_split(by), as_json=asked is not None
+        )
 
     text = on_reader(work, settings_of(data_dir))
+    if asked in ("table", "tsv"):
+        show(loads(text)["lines"], json, LINES)
+        return
     if file is None:
         typer.echo(text, nl=False)
         return

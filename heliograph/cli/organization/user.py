@@ -8,7 +8,7 @@ import typer
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
-from heliograph.base.process.settings import Settings
+from heliograph.base.process.settings import Settings, demand_secret_key
 from heliograph.cli.terminal.console import (
     DataDir,
     Org,
@@ -21,14 +21,16 @@ from heliograph.cli.terminal.console import (
     shell,
 )
 from heliograph.cli.terminal.printing import Json, group, say, show
-from heliograph.people import links, memberships, roles, users
+from heliograph.mail import outbox
+from heliograph.people import invitations, links, memberships, roles, users
 from heliograph.people.operators import accounts
 from heliograph.people.operators import roles as operator_roles
 from heliograph.people.users import User
 
-app = group("Create, list and remove users of the dashboard and operators, and create sign-in links for them.")
+app = group("Create, invite, list and remove users of the dashboard and operators, and create sign-in links for them.")
 
 COLUMNS = ("organization", "email", "name", "role", "second_factor", "signed_in_at")
+INVITATION_COLUMNS = ("email", "role", "invited_by", "expires_at", "has_expired", "mail")
 OPERATOR_COLUMNS = ("email", "name", "role", "has_factor", "sessions", "signed_in_at")
 Email = Annotated[str, typer.Argument(metavar="EMAIL", help="E-mail address of the person.")]
 Url = Annotated[
@@ -87,17 +89,82 @@ def create(
     async def work(conn: Connection) -> dict[str, object]:
         found = await organization(conn, org)
         actor = acting_for(found)
-        async with conn.transaction():
-            user, is_new = await users.ensure(conn, actor, email=email, name=name)
-            await memberships.add(conn, actor, user_id=user.id, role=role or "owner")
-            token = await links.make(conn, actor, user_id=user.id) if is_new else None
-            has = await memberships.role_of(conn, actor, user_id=user.id)
+        user, token = await invitations.admit(conn, actor, email=email, name=name, role=role or "owner")
+        has = await memberships.role_of(conn, actor, user_id=user.id)
         made = {"id": user.id, "email": user.email, "organization": found.name, "role": has}
         return made | {"link": _address(settings, url, token) if token else None}
 
     made = on_database(make_operator if operator else work, settings)
     show(made, json)
     say("The link is valid for one hour and one use." if made["link"] else "This person signs in as before.")
+
+
+@app.command("invite")
+def invite(
+    email: Email,
+    role: Annotated[str, typer.Option(help=f"One of {', '.join(roles.ROLES)}.")] = "owner",
+    note: Annotated[str, typer.Option(help="Shown with the invitation.")] = "",
+    org: Org = None,
+    url: Url = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Invite a person to an organization, and print the link. It is mailed, too, where mails are sent.
+
+    The link is valid for three days and one use, and for this address only. An invitation to the same address ends the
+    earlier one.
+
+    \b
+    Example:
+      heliograph user invite ana@example.com --org Acme --role admin
+    """
+    settings = settings_of(data_dir)
+    if settings.smtp_url:
+        demand_secret_key(settings)
+
+    async def work(conn: Connection) -> dict[str, object]:
+        found = await organization(conn, org)
+        box = outbox.of(settings)
+        _, token, is_mailed = await invitations.invite(
+            conn, acting_for(found), email=email, role=role, note=note, box=box
+        )
+        link = invitations.address(_base(settings, url), token)
+        return {"email": email, "organization": found.name, "role": role, "is_mailed": is_mailed, "link": link}
+
+    show(on_database(work, settings), json)
+    say("The link is valid for three days and one use.")
+
+
+@app.command("invitations")
+def invitations_(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """List the invitations of an organization that were not accepted yet.
+
+    \b
+    Example:
+      heliograph user invitations --org Acme
+    """
+
+    async def work(conn: Connection) -> list[invitations.Invitation]:
+        return await invitations.list_all(conn, acting_for(await organization(conn, org)))
+
+    show(on_database(work, settings_of(data_dir)), json, INVITATION_COLUMNS)
+
+
+@app.command("withdraw")
+def withdraw(email: Email, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """End an invitation. Its link stops working at once.
+
+    \b
+    Example:
+      heliograph user withdraw ana@example.com --org Acme
+    """
+
+    async def work(conn: Connection) -> None:
+        actor = acting_for(await organization(conn, org))
+        await invitations.withdraw(conn, actor, id=await invitations.find(conn, actor, email=email))
+
+    on_database(work, settings_of(data_dir))
+    show({"email": email, "state": "withdrawn"}, json)
 
 
 @app.command("link")
@@ -165,11 +232,19 @@ def list_(
 
 @app.command("remove")
 def remove(
-    email: Email, operator: Operator = False, org: OrgOrAll = None, json: Json = False, data_dir: DataDir = None
+    email: Email,
+    revoke_keys: Annotated[
+        bool, typer.Option("--revoke-keys", help="With --org: also revoke API keys they made.")
+    ] = False,
+    operator: Operator = False,
+    org: OrgOrAll = None,
+    json: Json = False,
+    data_dir: DataDir = None,
 ) -> None:
     """Remove a person from one organization or, without --org, from the installation. Their sessions end at once.
 
-    API keys they created are kept. With --operator, only the console is taken from them.
+    API keys they created are kept, unless --revoke-keys is given with --org. With --operator, only the console is
+    taken from them.
 
     \b
     Examples:
@@ -178,6 +253,9 @@ def remove(
       heliograph user remove eva@example.com --operator
     """
 
+    if revoke_keys and (operator or org is None):
+        raise typer.BadParameter("needs --org", param_hint="--revoke-keys")
+
     async def work(conn: Connection) -> User:
         user = await users.find(conn, email=email)
         if operator:
@@ -185,7 +263,8 @@ def remove(
         elif org is None:
             await users.remove(conn, shell(), id=user.id)
         else:
-            await memberships.remove(conn, acting_for(await organization(conn, org)), user_id=user.id)
+            actor = acting_for(await organization(conn, org))
+            await memberships.remove(conn, actor, user_id=user.id, revokes_keys=revoke_keys)
         return user
 
     user = on_database(work, settings_of(data_dir))
@@ -195,25 +274,43 @@ def remove(
 @app.command("role")
 def role_(
     email: Email,
-    role: Annotated[str, typer.Argument(help=f"One of {', '.join(operator_roles.ROLES)}.")],
+    role: Annotated[
+        str,
+        typer.Argument(
+            help=f"One of {', '.join(operator_roles.ROLES)}; with --org, one of {', '.join(roles.ROLES)}.",
+        ),
+    ],
+    org: Annotated[
+        str | None,
+        typer.Option("--org", show_default=False, help="Of a member of this organization, by id or name."),
+    ] = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Give an operator another role, in all their sessions within a second.
+    """Give an operator, or with --org a member of an organization, another role, in all their sessions within a second.
 
     \b
-    Example:
+    Examples:
       heliograph user role eva@example.com auditor
+      heliograph user role ana@example.com admin --org Acme
     """
 
     async def work(conn: Connection) -> User:
         user = await users.find(conn, email=email)
-        await accounts.change_role(conn, shell(), user_id=user.id, email=user.email, role=role)
+        if org is None:
+            await accounts.change_role(conn, shell(), user_id=user.id, email=user.email, role=role)
+        else:
+            actor = acting_for(await organization(conn, org))
+            await memberships.change_role(conn, actor, user_id=user.id, role=role)
         return user
 
     show({"email": on_database(work, settings_of(data_dir)).email, "role": role}, json)
 
 
 def _address(settings: Settings, url: str | None, token: str, realm: links.Realm = "dashboard") -> str:
+    return links.address(_base(settings, url, realm), token, realm=realm)
+
+
+def _base(settings: Settings, url: str | None, realm: links.Realm = "dashboard") -> str:
     own = settings.console_url if realm == "console" else ""
-    return links.address(url or own or settings.public_url or "http://127.0.0.1:8080", token, realm=realm)
+    return url or own or settings.public_url or "http://127.0.0.1:8080"

@@ -12,12 +12,11 @@ import typer
 
 from heliograph.backup import restoring, store, taking
 from heliograph.backup.store import Backup, BackupError, Secrets
-from heliograph.base.embedded import copies
 from heliograph.cli.terminal.console import DataDir, Problem, connection, embedded_home, settings_of, shell
 from heliograph.cli.terminal.printing import Json, group, say, show
 
 app = group("Take, list and verify backups.")
-COLUMNS = ("taken_at", "kind", "bytes", "has_secrets", "path")
+COLUMNS = ("taken_at", "kind", "postgres", "bytes", "has_secrets", "path")
 PASSPHRASE = "HELIOGRAPH_BACKUP_PASSPHRASE"  # noqa: S105
 Directory = Annotated[Path, typer.Argument(help="Directory that holds the backups.")]
 PassphraseFile = Annotated[
@@ -40,7 +39,8 @@ def take(
     wal: Annotated[
         Path | None,
         typer.Option(
-            show_default=False, help="With --keep: also remove archived WAL there that no remaining backup needs."
+            show_default=False,
+            help="HELIOGRAPH_WAL_ARCHIVE; with --keep: also remove what no remaining backup needs from it.",
         ),
     ] = None,
     passphrase_file: PassphraseFile = None,
@@ -80,12 +80,12 @@ def take(
                 by=shell(),
                 say=say,
             )
-        if keep is not None:
-            for path in store.prune(to, keep=keep):
-                say(f"Removed {path}.")
-            oldest = store.listed(to)[-1].manifest.first_wal
-            if wal is not None and oldest:
-                await copies.prune_archive(wal, oldest)
+            if keep is not None:
+                for path in store.prune(to, keep=keep):
+                    say(f"Removed {path}.")
+                gone = await taking.prune_archives(conn, wal, store.listed(to)) if wal is not None else []
+                for path in gone:
+                    say(f"Removed {path}, which continues no backup that is left.")
         return backup
 
     try:
@@ -181,4 +181,5 @@ def _shown(backup: Backup) -> dict[str, object]:
         "has_secrets": manifest.has_secrets,
         "heliograph": manifest.heliograph,
         "postgres": manifest.postgres,
+        "archive": manifest.archive,
     }

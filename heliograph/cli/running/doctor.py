@@ -13,9 +13,10 @@ from heliograph.base.embedded.install import PostgresError
 from heliograph.base.process import logs
 from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key
 from heliograph.base.sentences import Check, quoted, said
-from heliograph.cli.terminal.console import FAILED, DataDir, Problem, connection, settings_of
+from heliograph.cli.terminal.console import FAILED, DataDir, Problem, connection, on_database, settings_of
 from heliograph.cli.terminal.http import address, ask
 from heliograph.cli.terminal.printing import Json, show
+from heliograph.health import findings
 
 
 def command(
@@ -25,18 +26,26 @@ def command(
             help="URL of the API to check. Defaults to that of `heliograph up`, or else http://127.0.0.1:8080."
         ),
     ] = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="Show what was found within 30 days instead, and until when.")
+    ] = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
     """Check settings, database, workers, suppliers, WhatsApp accounts, queue, inbox, callbacks and API.
 
-    Exits with status 1 if something is wrong.
+    Exits with status 1 if something is wrong. A worker looks every minute, and keeps what it found (--history).
 
     \b
     Examples:
       heliograph doctor
       heliograph doctor --url https://sms.example.com --json
+      heliograph doctor --history
     """
+    if history:
+        found = on_database(findings.history, settings_of(data_dir))
+        show(found, json, ("check", "state", "since", "over_at", "detail"))
+        return
     checks = asyncio.run(_examine(address(url, data_dir), data_dir))
     show(checks, json, ("check", "state", "detail"))
     if not json:

@@ -31,7 +31,7 @@ def command(
         ),
     ] = None,
     wal: Annotated[
-        Path | None, typer.Option(show_default=False, help="Directory of archived WAL, to restore what came later too.")
+        Path | None, typer.Option(show_default=False, help="HELIOGRAPH_WAL_ARCHIVE, to restore what came later too.")
     ] = None,
     until: Annotated[
         str | None,
@@ -72,9 +72,9 @@ def command(
         say(f"{restored.unbalanced} organizations have quotas or wallets that do not add up.")
     show({"taken_at": found.manifest.taken_at, **restored.rows, "mails_dropped": restored.mails}, json)
     if secrets is None:
-        say("The secret key was not restored. Set HELIOGRAPH_SECRET_KEY to the one of before, or put the file back.")
+        say("The secret key was not restored. Set HELIOGRAPH_SECRET_KEY to the one used before, or put the file back.")
     elif found.manifest.kind == "dump":
-        say("Set HELIOGRAPH_SECRET_KEY to the one of before; the backup holds it for a data directory only.")
+        say("Set HELIOGRAPH_SECRET_KEY to the one used before; the backup holds it for a data directory only.")
     say("All outgoing work is held. Inspect it with `heliograph queue list`; then `heliograph hold release --all`.")
 
 

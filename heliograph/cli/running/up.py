@@ -9,7 +9,7 @@ import typer
 import uvloop
 
 from heliograph.cli.terminal.console import Problem
-from heliograph.cli.terminal.printing import say, show
+from heliograph.cli.terminal.printing import Json, as_plain, form, say, show
 from heliograph.up import UpError, UpOptions, Welcome, up, welcome
 
 
@@ -28,13 +28,14 @@ def command(
         Path | None,
         typer.Option(help="File to write addresses and keys to, as JSON.", show_default="in the data directory"),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the credentials as JSON on stdout once ready.")] = False,
+    json: Json = False,
 ) -> None:
     """Start PostgreSQL, the API, a worker, a simulated SMSC and a simulation of Meta's Cloud API, with an organization
     that can send SMS and WhatsApp messages right away.
 
-    The keys are shown at the first start and kept in the credentials file. Webhooks may be sent to http:// and loopback
-    addresses if --host is a loopback address, unless HELIOGRAPH_WEBHOOK_ALLOW_HTTP is set.
+    The keys are shown at the first start and kept in the credentials file; with -o json or tsv they are printed once
+    everything is ready. Webhooks may be sent to http:// and loopback addresses if --host is a loopback address, unless
+    HELIOGRAPH_WEBHOOK_ALLOW_HTTP is set.
 
     If HELIOGRAPH_DATABASE_URL is set, that database is used instead of an embedded PostgreSQL. Ctrl-C stops everything;
     the data is kept for the next start.
@@ -48,11 +49,11 @@ def command(
         host=host, port=port, data_dir=data_dir, api_processes=api_processes, credentials_file=credentials_file
     )
     try:
-        status = uvloop.run(up(options, say=say, on_ready=_print if json else welcome))
+        status = uvloop.run(up(options, say=say, on_ready=_print if form(json) in ("json", "tsv") else welcome))
     except UpError as error:
         raise Problem(str(error)) from None
     raise typer.Exit(status)
 
 
 def _print(ready: Welcome) -> None:
-    show(ready.credentials, json=True)
+    show(as_plain(ready.credentials), form(False) in (None, "json"))

@@ -22,7 +22,7 @@ import asyncpg
 import msgspec
 import typer
 
-from heliograph.accounts import organizations, text_keys
+from heliograph.accounts import organizations
 from heliograph.accounts.organizations import Organization
 from heliograph.base.actor import Actor, Who
 from heliograph.base.database import url as database_url
@@ -35,6 +35,7 @@ from heliograph.base.errors import Refusal
 from heliograph.base.network.connecting import connect
 from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key, from_environment, unknown_names
 from heliograph.cli.terminal.printing import as_plain, say
+from heliograph.sealing import text_keys
 
 Result = TypeVar("Result")
 
@@ -208,6 +209,16 @@ def moment(text: str, option: str) -> datetime:
     if at.tzinfo is None:
         raise typer.BadParameter("needs a time zone: add Z for UTC", param_hint=option)
     return at.astimezone(UTC)
+
+
+def typed_secret(called: str = "Password") -> str:
+    """A supplier's secret: from the terminal, without echo, or from the first line of stdin."""
+    if sys.stdin.isatty():
+        return str(typer.prompt(called, hide_input=True, err=True))
+    secret = sys.stdin.readline().rstrip("\n")
+    if not secret:
+        raise typer.BadParameter("give --password, or HELIOGRAPH_SUPPLIER_PASSWORD, or a line on stdin")
+    return secret
 
 
 def run(app: typer.Typer) -> None:

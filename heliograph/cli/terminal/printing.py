@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from contextvars import ContextVar
 from datetime import datetime
 from json import dumps, loads
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -28,18 +30,24 @@ from heliograph.base.sentences import Sentence
 NARROWEST = 12
 #: Of a command that prints by `show` or `line` alone: it has `-o` as well (`Commands`).
 Json = Annotated[bool, typer.Option("--json", help="Print data as JSON on stdout, and everything else on stderr.")]
-#: Of a command that has another form than a table, as CSV, or prints nothing but where it listens.
+#: Of a command that prints CSV unless it is told otherwise: it has `-o` as well.
+JsonOrCsv = Annotated[bool, typer.Option("--json", help="Print JSON instead of CSV.")]
+#: Of a command that prints no records: it has no `-o`.
 JsonOnly = Annotated[bool, typer.Option("--json", help="Print data as JSON on stdout, and everything else on stderr.")]
-Output = Annotated[
-    Literal["table", "json", "tsv"] | None,
-    typer.Option("--output", "-o", show_default="table", help="Form of the output."),
-]
+Form = Literal["table", "json", "tsv"]
+Output = Annotated[Form | None, typer.Option("--output", "-o", show_default="table", help="Form of the output.")]
+OutputOrCsv = Annotated[Form | None, typer.Option("--output", "-o", show_default="CSV", help="Form of the output.")]
+#: `-o` by how the parameter `json` is annotated, which may be by name.
+_OUTPUTS: tuple[tuple[Any, Any], ...] = (
+    *((name, Output) for name in ("Json", Json)),
+    *((name, OutputOrCsv) for name in ("JsonOrCsv", JsonOrCsv)),
+)
 #: What the command that runs was told with `-o`.
-_output: ContextVar[str | None] = ContextVar("output", default=None)
+_output: ContextVar[Form | None] = ContextVar("output", default=None)
 
 
 class Commands(typer.Typer):
-    """Commands, of which each that takes `json: Json` takes `-o` beside it."""
+    """Commands, of which each that takes `json: Json` or `json: JsonOrCsv` takes `-o` beside it."""
 
     def command(  # type: ignore[override]  # its many options are handed on
         self, name: str | None = None, **options: Any
@@ -48,15 +56,17 @@ class Commands(typer.Typer):
         add = super().command(name, **options)
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-            add(_with_output(function) if function.__annotations__.get("json") in ("Json", Json) else function)
+            given = function.__annotations__.get("json")
+            option = next((option for name, option in _OUTPUTS if name == given), None)
+            add(function if option is None else _with_output(function, option))
             return function
 
         return decorate
 
 
-def _with_output(function: Callable[..., Any]) -> Callable[..., Any]:
+def _with_output(function: Callable[..., Any], option: Any) -> Callable[..., Any]:
     @functools.wraps(function)
-    def command(*args: Any, output: str | None = None, **values: Any) -> Any:
+    def command(*args: Any, output: Form | None = None, **values: Any) -> Any:
         if values["json"] and output not in (None, "json"):
             raise typer.BadParameter("it is JSON with --json; give one of the two", param_hint="-o")
         token = _output.set(output)
@@ -66,9 +76,9 @@ def _with_output(function: Callable[..., Any]) -> Callable[..., Any]:
             _output.reset(token)
 
     signature = inspect.signature(function, eval_str=True)
-    added = inspect.Parameter("output", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Output)
+    added = inspect.Parameter("output", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
     command.__signature__ = signature.replace(parameters=[*signature.parameters.values(), added])  # type: ignore[attr-defined]
-    command.__annotations__ = function.__annotations__ | {"output": Output}
+    command.__annotations__ = function.__annotations__ | {"output": option}
     return command
 
 
@@ -96,6 +106,11 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def form(json: bool) -> Form | None:
+    """The form that the command that runs was told to print in; None: its own."""
+    return "json" if json else _output.get()
+
+
 def show(data: Any, json: bool, columns: Sequence[str] = ()) -> None:
     """Print a record, or a list of records as a table of `columns`; as JSON, records are whole.
 
@@ -119,13 +134,27 @@ def show(data: Any, json: bool, columns: Sequence[str] = ()) -> None:
         print(record(plain))
 
 
-def line(data: Mapping[str, Any], json: bool, columns: Sequence[str]) -> None:
-    """Print one record of a stream on a line of its own."""
+def line(
+    data: Mapping[str, Any],
+    json: bool,
+    columns: Sequence[str],
+    *,
+    colours: Mapping[str, Callable[[Any], int]] = MappingProxyType({}),
+) -> None:
+    """Print one record of a stream on a line of its own. `colours`: column → the colour of its value, for a terminal:
+    the number of ECMA-48's "select graphic rendition"."""
     if json:
         print(_speakable(msgspec.json.encode(as_plain(data)).decode()), flush=True)
+    elif _output.get() == "tsv":
+        print("\t".join(_flat(data.get(name)) for name in columns), flush=True)
     else:
-        between = "\t" if _output.get() == "tsv" else "  "
-        print(between.join(_flat(data.get(name)) for name in columns), flush=True)
+        used = colours if _is_coloured() else {}
+        cells = [_flat(data.get(name)) for name in columns]
+        shown = [
+            f"\x1b[{used[name](data.get(name))}m{cell}\x1b[0m" if name in used else cell
+            for name, cell in zip(columns, cells, strict=True)
+        ]
+        print("  ".join(shown), flush=True)
 
 
 def as_plain(data: Any) -> Any:
@@ -175,6 +204,11 @@ def fitted(rows: Sequence[Sequence[str]], columns: Sequence[str], width: int | N
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _is_coloured() -> bool:
+    """Whether stdout shows colours, and nobody asked for none (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _width() -> int | None:

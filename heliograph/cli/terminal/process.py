@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from pathlib import Path
 
 import asyncpg
@@ -17,6 +19,8 @@ log = structlog.get_logger()
 
 #: The database may be starting as well, seconds.
 PATIENCE = 60.0
+#: Before it is asked again, seconds.
+PAUSE = 0.1
 
 
 def begin(data_dir: Path | None, *, part: str) -> Settings:
@@ -30,8 +34,29 @@ def begin(data_dir: Path | None, *, part: str) -> Settings:
 
 async def prepared(settings: Settings) -> None:
     """Wait until the database responds. Raises Problem if it does not, or was never migrated."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            pending, known = await _found(settings, deadline - time.monotonic())
+            break
+        except Exception as error:
+            if not is_down(error):
+                raise
+            # It went away again after it had responded once, as one does that is killed while it starts.
+            if time.monotonic() >= deadline:
+                raise Problem(f"the database cannot be used: {error}", UNREACHABLE) from None
+        await asyncio.sleep(PAUSE)
+    if not known:
+        raise Problem("the database has no schema yet: run `heliograph migrate` first", UNREACHABLE)
+    if pending:
+        # Old and new processes run side by side during an upgrade, so this is no reason not to start.
+        log.warning("migrations pending", names=pending)
+
+
+async def _found(settings: Settings, wait: float) -> tuple[list[str], bool]:
+    """The migrations that are pending, and whether there is a schema. Raises Problem if nothing responds in time."""
     try:
-        pool = await open_pool(settings.database_url, size=1, wait=PATIENCE, pooler=settings.pooler)
+        pool = await open_pool(settings.database_url, size=1, wait=wait, pooler=settings.pooler)
     except RoleUnset as error:
         raise Problem(str(error)) from None
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
@@ -39,15 +64,7 @@ async def prepared(settings: Settings) -> None:
     try:
         async with pool.acquire() as conn:
             pending = await migrate.pending(conn)
-            known = await conn.fetchval("SELECT to_regclass('organizations') IS NOT NULL")
-    except Exception as error:
-        if not is_down(error):
-            raise
-        raise Problem(f"the database cannot be used: {error}", UNREACHABLE) from None
+            known: bool = await conn.fetchval("SELECT to_regclass('organizations') IS NOT NULL")
+            return pending, known
     finally:
         pool.terminate()
-    if not known:
-        raise Problem("the database has no schema yet: run `heliograph migrate` first", UNREACHABLE)
-    if pending:
-        # Old and new processes run side by side during an upgrade, so this is no reason not to start.
-        log.warning("migrations pending", names=pending)

@@ -1,22 +1,37 @@
-"""Progress of a campaign: a row of a list, and a line that is redrawn until it ends."""
+"""What the commands of both channels' campaigns share: an option, a row of a list, and a line that is redrawn until a
+campaign ends."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 from uuid import UUID
+
+import typer
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
 from heliograph.campaigns import record
 from heliograph.campaigns.record import Campaign
+from heliograph.cli.terminal import printing
 from heliograph.cli.terminal.console import Problem, connection, on_database, only, operator
-from heliograph.cli.terminal.printing import show
+from heliograph.cli.terminal.printing import as_plain, form, show
 
 #: Seconds between two looks of `follow`.
 LOOK = 1.0
+#: Whom a campaign goes to, by the file that they came in.
+AudienceImport = Annotated[
+    UUID | None,
+    typer.Option(
+        "--import",
+        metavar="IMPORT",
+        show_default=False,
+        help="Send to the contacts of this import, instead of tags.",
+    ),
+]
 #: Characters of the bar that `follow` draws.
 WIDTH = 30
 
@@ -52,22 +67,27 @@ def line(one: Campaign) -> dict[str, Any]:
     return shown
 
 
-async def follow(settings: Settings, org: str | None, id: UUID, *, channel: str, json: bool) -> None:
-    """Show a campaign's progress until it has ended; with `json`, print its record each time it changes."""
+async def follow(
+    settings: Settings, org: str | None, id: UUID, *, channel: str, json: bool, columns: Sequence[str]
+) -> None:
+    """Show a campaign's progress until it has ended; as JSON its record, as TSV its `columns`, each time it changes."""
+    asked = form(json)
     async with connection(settings.database_url) as conn:
         before, began = None, time.monotonic()
         while True:
             found = await record.get(conn, await operator(conn, org), id=id, channel=channel)
             if found != before:
-                if json:
+                if asked == "json":
                     show(record.shown(found), json)
+                elif asked == "tsv":
+                    printing.line(as_plain(line(found)), json, columns)
                 else:
                     _draw(found, time.monotonic() - began)
             before = found
             if found.status in ("completed", "canceled", "failed"):
                 break
             await asyncio.sleep(LOOK)
-    if not json:
+    if asked not in ("json", "tsv"):
         print(file=sys.stderr)
 
 

@@ -14,8 +14,8 @@ from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.campaigns.channels.whatsapp import Wish
 from heliograph.campaigns.record import Campaign
 from heliograph.cli.terminal.console import DataDir, Org, OrgOrAll, moment, on_database, operator, settings_of
-from heliograph.cli.terminal.printing import Json, JsonOnly, group, show
-from heliograph.cli.terminal.progress import follow, id_of, listed
+from heliograph.cli.terminal.printing import Json, group, show
+from heliograph.cli.terminal.progress import AudienceImport, follow, id_of, listed
 from heliograph.whatsapp.mirror import onboarding
 
 app = group("Create, list, show, watch, pause, resume and cancel WhatsApp campaigns.")
@@ -46,11 +46,14 @@ def create(
         str, typer.Option(metavar="CODE", help="Language of the template, as Meta writes it: fr, en_US.")
     ],
     name: Annotated[str, typer.Option(help="Name of the campaign.")],
-    tag: Annotated[list[str], typer.Option(help="Send to contacts with this tag. Repeatable.")],
+    tag: Annotated[
+        list[str] | None, typer.Option(show_default=False, help="Send to contacts with this tag. Repeatable.")
+    ] = None,
     match: Annotated[
         str, typer.Option(metavar="any|all", help="Whether contacts need any or all of the tags.")
     ] = "any",
     exclude_tag: Annotated[list[str] | None, typer.Option(help="Leave out contacts with this tag. Repeatable.")] = None,
+    imported: AudienceImport = None,
     param: Annotated[
         list[str] | None,
         typer.Option(
@@ -75,7 +78,7 @@ def create(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Create a campaign that sends a template to contacts with tags.
+    """Create a campaign that sends a template to contacts with tags, or to those of an import.
 
     \b
     Examples:
@@ -98,6 +101,7 @@ def create(
             parameters=parameters,
             scheduled_at=scheduled_at,
             audience_tags=tag,
+            audience_import=imported,
             audience_tag_match_mode=match,
             excluded_tags=exclude_tag,
             messages_per_minute=per_minute,
@@ -108,7 +112,7 @@ def create(
     made = on_database(work, settings)
     show(record.shown(made), json)
     if watch:
-        asyncio.run(follow(settings, org, made.id, channel=CHANNEL, json=json))
+        asyncio.run(follow(settings, org, made.id, channel=CHANNEL, json=json, columns=COLUMNS[1:]))
 
 
 @app.command("list")
@@ -148,14 +152,14 @@ def show_(which: Which, org: Org = None, json: Json = False, data_dir: DataDir =
 
 
 @app.command("watch")
-def watch(which: Which, org: Org = None, json: JsonOnly = False, data_dir: DataDir = None) -> None:
-    """Follow a campaign until it has ended; with --json, print its record each time it changes.
+def watch(which: Which, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+    """Follow a campaign until it has ended; with -o json or tsv, print its record each time it changes.
 
     \b
     Example:
       heliograph whatsapp campaign watch 019c8f61-0a3e-7c55-8d21-4b6f0e9a7d12
     """
-    asyncio.run(follow(settings_of(data_dir), org, id_of(which), channel=CHANNEL, json=json))
+    asyncio.run(follow(settings_of(data_dir), org, id_of(which), channel=CHANNEL, json=json, columns=COLUMNS[1:]))
 
 
 @app.command("pause")

@@ -138,19 +138,26 @@ def drop(
 
 
 @app.command("retry")
-def retry(json: Json = False, data_dir: DataDir = None) -> None:
+def retry(
+    id: Annotated[
+        UUID | None, typer.Argument(metavar="[ITEM_ID]", help="Id of one item, from `dead-letters`; all without it.")
+    ] = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+) -> None:
     """Retry items that could not be applied, for example after syncing a number or upgrading.
 
     \b
-    Example:
+    Examples:
       heliograph whatsapp inbound retry
+      heliograph whatsapp inbound retry 0199c0de-0000-7000-8000-000000000000
     """
     settings = settings_of(data_dir, needs_key=True)
 
     async def work(_: Connection) -> tuple[int, int]:
         pool = await open_pool(settings.database_url, size=2)
         try:
-            return await inbox.retry(pool, apps.seal_key(settings))
+            return await inbox.retry(pool, apps.seal_key(settings), id=id)
         finally:
             await pool.close()
 

@@ -85,8 +85,8 @@ async def undo(request: Request) -> Answer:
         one = await organization(conn, request)
         done = await sender_ids.reopen(conn, acting_for(request, one), id=request.id())
     if done:
-        return Elsewhere(location=HERE, notice=request.text("The decision is taken back."))
-    said = request.text("It is too late to take this decision back. The sender ID can still be suspended.")
+        return Elsewhere(location=HERE, notice=request.text("The decision is undone."))
+    said = request.text("It is too late to undo this decision. The sender ID can still be suspended.")
     return Elsewhere(location=HERE, notice=said)
 
 

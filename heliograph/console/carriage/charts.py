@@ -10,6 +10,7 @@ from heliograph.base.database import clock
 from heliograph.pages.pieces.charts import Chart, Series, Tone
 from heliograph.pages.pieces.ranges import LENGTHS, Range
 from heliograph.pages.requests import Request
+from heliograph.sms.watched.hours import Hour
 from heliograph.traffic.reconciliation import STATES, Line
 
 HOUR = timedelta(hours=1)
@@ -39,15 +40,59 @@ def bounds(range: Range) -> tuple[datetime, datetime]:
     return min(since, until - HOUR), until
 
 
-def drawn(request: Request, lines: Sequence[Line], since: datetime, until: datetime) -> list[Chart]:
-    """Bars for answers and for receipts, lines for p50 and p95 of the time to the receipt."""
-    text, speech = request.text, request.speech
-    by_hour = {one.at: one for one in lines}
+def loads(request: Request, hours: Sequence[Hour], since: datetime, until: datetime) -> list[Chart]:
+    """Lines for the window that was in use, and for p50 and p95 of the time to the answer."""
+    text, known, common = request.text, {one.hour: one for one in hours}, _common(request, since, until)
+    drawn = [known.get(at) for at in common["times"]]
+    used = [100 * one.used if one is not None and one.used is not None else None for one in drawn]
+    return [
+        Chart(
+            id="window",
+            title=text("How much of its window was in use."),
+            unit="%",
+            kind="lines",
+            digits=1,
+            series=[Series(text("In use"), "way", used)],
+            **common,
+        ),
+        Chart(
+            id="time-to-answer",
+            title=text("How long answers took."),
+            unit=text("seconds"),
+            kind="lines",
+            digits=3,
+            series=_within(request, drawn),
+            **common,
+        ),
+    ]
+
+
+def _common(request: Request, since: datetime, until: datetime) -> dict[str, Any]:
+    """What all charts by the hour share."""
     times = [since.replace(minute=0, second=0, microsecond=0)]
     while times[-1] + HOUR < until:
         times.append(times[-1] + HOUR)
-    hours = [by_hour.get(at) for at in times]
-    common: dict[str, Any] = {"speech": speech, "times": times, "step": int(HOUR.total_seconds())}
+    return {"speech": request.speech, "times": times, "step": int(HOUR.total_seconds())}
+
+
+def _within(request: Request, hours: Sequence[Hour | Line | None]) -> list[Series]:
+    """Lines for p50 and p95."""
+    return [
+        Series(request.text("Half within"), "way", [one.seconds(0.5) if one else None for one in hours]),
+        Series(request.text("95 % within"), "warn", [one.seconds(0.95) if one else None for one in hours]),
+    ]
+
+
+def drawn(
+    request: Request, lines: Sequence[Line], since: datetime, until: datetime, *, is_simulated: bool = False
+) -> list[Chart]:
+    """Bars for answers and for receipts, lines for p50 and p95 of the time to the receipt.
+
+    What a simulator took and reported has a colour of its own: it reached no phone.
+    """
+    text, speech = request.text, request.speech
+    by_hour, common = {one.at: one for one in lines}, _common(request, since, until)
+    hours = [by_hour.get(at) for at in common["times"]]
     totals = {
         name: sum(one[name] for one in lines) for name in ("accepted", "refused", "busy", "unknown", *STATES, "never")
     }
@@ -55,7 +100,11 @@ def drawn(request: Request, lines: Sequence[Line], since: datetime, until: datet
     ended = sum(totals[name] for name in (*STATES, "never"))
 
     def series(name: str, *of: str, tone: Tone) -> Series:
-        return Series(text(name), tone, [sum(one[what] for what in of) if one else 0 for one in hours])
+        return Series(
+            text(name),
+            "way" if is_simulated and tone == "good" else tone,
+            [sum(one[what] for what in of) if one else 0 for one in hours],
+        )
 
     return [
         Chart(
@@ -72,7 +121,7 @@ def drawn(request: Request, lines: Sequence[Line], since: datetime, until: datet
         ),
         Chart(
             id="receipts",
-            title=text("Nothing was reported yet.")
+            title=text("Nothing has been reported yet.")
             if not ended
             else text(
                 "%(share)s %% of %(ended)s were delivered.",
@@ -90,10 +139,7 @@ def drawn(request: Request, lines: Sequence[Line], since: datetime, until: datet
             unit=text("seconds"),
             kind="lines",
             digits=1,
-            series=[
-                Series(text("Half within"), "way", [one.seconds(0.5) if one else None for one in hours]),
-                Series(text("95 % within"), "warn", [one.seconds(0.95) if one else None for one in hours]),
-            ],
+            series=_within(request, hours),
             **common,
         ),
     ]

@@ -22,7 +22,7 @@ GROUPS = (
     ("connection", "Connection"),
     ("limits", "Limits"),
     ("times", "Time limits"),
-    ("protocol", "Its way with the protocol"),
+    ("protocol", "How it uses the protocol"),
 )
 PARTS = ("all", "any", "first", "last")
 
@@ -65,7 +65,7 @@ async def change(request: Request) -> Answer:
         return refused("carriage/supplier_edit.html", wrong, _form(one, given))
     except Invalid as refusal:
         return refused("carriage/supplier_edit.html", refusal, _form(one, given))
-    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("Saved: workers follow within a second."))
+    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("Saved: workers apply it within a second."))
 
 
 async def show_password(request: Request) -> Answer:
@@ -92,7 +92,7 @@ async def replace_password(request: Request) -> Answer:
             )
     except Invalid as refusal:
         return refused("carriage/supplier_password.html", refusal, {"one": one, "secrets": changing.secrets(one.kind)})
-    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("Replaced: workers connect anew within a second."))
+    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("Replaced: workers reconnect within a second."))
 
 
 def _shown(one: Supplier) -> dict[str, str]:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from heliograph.console.carriage import editing, stopping, suppliers, trying, watching, wizard, wizard_message
+from heliograph.console.carriage import (
+    editing,
+    stopping,
+    suppliers,
+    trying,
+    trying_long,
+    watching,
+    wizard,
+    wizard_long,
+    wizard_message,
+)
 from heliograph.pages.routes import Route, get, post
 from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE
 
@@ -22,6 +32,11 @@ ROUTES: tuple[Route, ...] = (
     get("/console/drafts/{id}/message", wizard_message.show, permission=CARRIAGE_CHANGE),
     post("/console/drafts/{id}/message", wizard_message.send, permission=CARRIAGE_CHANGE),
     post("/console/drafts/{id}/cure", wizard_message.cure, permission=CARRIAGE_CHANGE),
+    get("/console/drafts/{id}/long", wizard_long.show, permission=CARRIAGE_CHANGE),
+    post("/console/drafts/{id}/long", wizard_long.send, permission=CARRIAGE_CHANGE),
+    post("/console/drafts/{id}/long/arrived", wizard_long.arrived, permission=CARRIAGE_CHANGE),
+    post("/console/drafts/{id}/long/parts", wizard_long.decide, permission=CARRIAGE_CHANGE),
+    post("/console/drafts/{id}/long/joining", wizard_long.join, permission=CARRIAGE_CHANGE),
     get("/console/drafts/{id}/place", wizard.show_place, permission=CARRIAGE_CHANGE),
     post("/console/drafts/{id}/place", wizard.finish, permission=CARRIAGE_CHANGE),
     post("/console/drafts/{id}/discard", wizard.discard, permission=CARRIAGE_CHANGE),
@@ -30,6 +45,11 @@ ROUTES: tuple[Route, ...] = (
     post("/console/suppliers/{id}/edit", editing.change, permission=CARRIAGE_CHANGE),
     get("/console/suppliers/{id}/test", trying.show, permission=CARRIAGE_CHANGE),
     post("/console/suppliers/{id}/test", trying.send, permission=CARRIAGE_CHANGE),
+    get("/console/suppliers/{id}/long", trying_long.show, permission=CARRIAGE_CHANGE),
+    post("/console/suppliers/{id}/long", trying_long.send, permission=CARRIAGE_CHANGE),
+    post("/console/suppliers/{id}/long/arrived", trying_long.arrived, permission=CARRIAGE_CHANGE),
+    post("/console/suppliers/{id}/long/parts", trying_long.decide, permission=CARRIAGE_CHANGE),
+    post("/console/suppliers/{id}/long/joining", trying_long.join, permission=CARRIAGE_CHANGE),
     post("/console/suppliers/{id}/cure", trying.cure, permission=CARRIAGE_CHANGE),
     get("/console/suppliers/{id}/password", editing.show_password, permission=CARRIAGE_CHANGE, is_proved=True),
     post("/console/suppliers/{id}/password", editing.replace_password, permission=CARRIAGE_CHANGE, is_proved=True),

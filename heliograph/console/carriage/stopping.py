@@ -35,18 +35,18 @@ async def show_pause(request: Request) -> Answer:
 
 async def pause(request: Request) -> Answer:
     """Nothing is handed to it any more; what it was to carry goes by others, or waits."""
-    return await _set(request, "paused", request.text("It is paused: workers leave it within a second."))
+    return await _set(request, "paused", request.text("It is paused: workers disconnect within a second."))
 
 
 async def drain(request: Request) -> Answer:
     """As paused, but its sessions stay for answers and receipts."""
-    said = request.text("It drains: nothing more is handed to it, and its receipts still come.")
+    said = request.text("It is draining: nothing more is handed to it, and its receipts still arrive.")
     return await _set(request, "draining", said)
 
 
 async def resume(request: Request) -> Answer:
     """It carries again."""
-    return await _set(request, "active", request.text("It carries again: workers return within a second."))
+    return await _set(request, "active", request.text("It carries messages again: workers reconnect within a second."))
 
 
 async def reset_circuit(request: Request) -> Answer:
@@ -54,7 +54,7 @@ async def reset_circuit(request: Request) -> Answer:
     id = request.id()
     async with request.writing() as conn:
         await suppliers.reset_circuit(conn, supplier=str(id), by=request.who)
-    said = request.text("Workers try it again within a second. They avoid it anew if it still fails.")
+    said = request.text("Workers try it again within a second. They avoid it again if it still fails.")
     return Elsewhere(location=f"{HERE}/{id}", notice=said)
 
 

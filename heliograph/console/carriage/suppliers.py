@@ -9,6 +9,7 @@ from heliograph.audit import reading as audit
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.console.carriage import charts
+from heliograph.console.engine.desk import desk
 from heliograph.overview.installation import now
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.lists.changes import told
@@ -16,27 +17,43 @@ from heliograph.pages.pieces import ranges
 from heliograph.pages.pieces.charts import download
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.sms import checks
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import routing
 from heliograph.sms.dispatch.routing import Supplier
-from heliograph.sms.management import drafts, forms, watching
+from heliograph.sms.management import drafts, forms, options, watching
 from heliograph.sms.reports import words
-from heliograph.sms.watched import pdus
+from heliograph.sms.watched import heard, hours, pdus
 from heliograph.suppliers import kinds
 
 HERE = "/console/suppliers"
+#: Settings that limit the rate, of accounts over SMPP and over HTTP.
+RATES = ("submits_per_second", "requests_per_second")
 #: Entries of the audit log that are shown.
 HISTORY = 20
 
 
 async def show(request: Request) -> Answer:
-    """All of them."""
+    """All of them, each with what is found of it and what to do."""
+    known = desk(request)
+    await known.refresh(request)
     async with request.reading() as conn:
         listed = await now.suppliers(conn)
         watched = await watching.watch(conn)
         begun = await drafts.list_all(conn)
-    values = {"drafts": begun, "suppliers": listed, "watched": watched, "simulated_only": now.only_simulated(listed)}
-    values["may_change"] = request.may(permission=CARRIAGE_CHANGE)
+        rows = {row.id: row for row in await routing.load(conn)}
+        reported = await heard.last(conn)
+    values: dict[str, Any] = {"drafts": begun, "suppliers": listed, "watched": watched}
+    values |= {
+        "simulated_only": now.only_simulated(listed),
+        "may_change": request.may(permission=CARRIAGE_CHANGE),
+        "windows": {one.id: window(rows[one.id]) * one.bound for one in listed if one.id in rows},
+        "most": {one.id: fastest(rows[one.id]) * one.bound for one in listed if one.id in rows},
+        "reported_at": reported,
+        "findings": {
+            one.id: [found.check for found in known.known if checks.about(found.check, one.name)] for one in listed
+        },
+    }
     return Shown(
         template="carriage/suppliers_live.html" if request.is_fragment else "carriage/suppliers.html", values=values
     )
@@ -52,7 +69,10 @@ async def show_one(request: Request) -> Answer:
         one: Supplier = values["row"]
         range = ranges.read(request, usual="24h")
         since, until = charts.bounds(range)
-        drawn = charts.drawn(request, await watching.hours(conn, id, since=since, until=until), since, until)
+        drawn = charts.drawn(
+            request, await watching.hours(conn, id, since=since, until=until), since, until, is_simulated=one.simulated
+        )
+        drawn += charts.loads(request, await hours.read(conn, id, since=since, until=until), since, until)
         values |= {
             "range": range,
             "charts": drawn,
@@ -80,8 +100,7 @@ async def _state(request: Request, conn: Connection, id: UUID) -> dict[str, Any]
     listed = await now.suppliers(conn)
     row = await known(conn, id)
     sessions = await watching.sessions(conn, id)
-    window = row.settings.get("window", 20 if row.kind in kinds.HTTP else 10)
-    room = window * sum(one.bound for one in sessions)
+    room = window(row) * sum(one.is_bound for one in sessions)
     return {
         "one": next(one for one in listed if one.id == id),
         "row": row,
@@ -89,10 +108,23 @@ async def _state(request: Request, conn: Connection, id: UUID) -> dict[str, Any]
         "sessions": sessions,
         "room": room,
         "in_flight": sum(one.in_flight for one in sessions),
+        "most": fastest(row) * sum(one.is_bound for one in sessions),
         "simulated_only": now.only_simulated(listed),
         "may_change": request.may(permission=CARRIAGE_CHANGE),
-        "watch": await pdus.seen(conn, id) if row.kind in kinds.WATCHED else None,
+        "watch": await pdus.seen(conn, id),
+        "reported_at": (await heard.last(conn)).get(id),
     }
+
+
+def window(one: Supplier) -> int:
+    """Submits that one session may have without an answer."""
+    return int(options.effective(one.kind, one.settings)["window"])
+
+
+def fastest(one: Supplier) -> float:
+    """Segments that one session may be handed over a second; 0: as many as the window allows."""
+    settings = options.effective(one.kind, one.settings)
+    return float(next((settings[name] for name in RATES if name in settings), 0.0))
 
 
 async def known(conn: Connection, id: UUID) -> Supplier:

@@ -31,19 +31,25 @@ async def show(request: Request) -> Answer:
 
 async def send(request: Request) -> Answer:
     """Send it, outside the queue, beside the workers; nothing of it is stored but how it went."""
-    id = request.id()
     try:
         number, sender, text = wizard_message.typed(request)
-        async with request.reading() as conn:
-            one = await known(conn, id)
-            if wizard_message.runs(await trying.last(conn, supplier_id=id)):
-                raise Invalid(("to", "running", "The last test message is still followed."))
-            if request.form.get("session") != "more":
-                await trying.demand_session(conn, one)
-            since = await trying.begins(conn)
-        account = _account(request, one)
+        await begin(request, number, sender, text)
     except Invalid as refusal:
         return refused("carriage/supplier_test.html", refusal, await _values(request))
+    return Elsewhere(location=f"{HERE}/{request.id()}/test")
+
+
+async def begin(request: Request, number: str, sender: str, text: str, *, is_long: bool = False) -> None:
+    """Send a test message through the supplier of the address, and have it followed. Raises Invalid."""
+    id = request.id()
+    async with request.reading() as conn:
+        one = await known(conn, id)
+        if wizard_message.runs(await trying.last(conn, supplier_id=id)):
+            raise Invalid(("to", "running", "The last test message is still being followed."))
+        if request.form.get("session") != "more":
+            await trying.demand_session(conn, one)
+        since = await trying.begins(conn)
+    account = _account(request, one)
     to = drafts.masked(number)
     message = following.submission(number, text, sender)
 
@@ -61,8 +67,7 @@ async def send(request: Request) -> Answer:
         async with request.writing() as conn:
             await _record(request, conn, one, to, found)
 
-    await wizard_message.begin(request, to, one.name, keep, work, ended)
-    return Elsewhere(location=f"{HERE}/{id}/test")
+    await wizard_message.begin(request, to, one.name, keep, work, ended, is_long=is_long)
 
 
 async def cure(request: Request) -> Answer:
@@ -71,8 +76,10 @@ async def cure(request: Request) -> Answer:
     key = suppliers.seal_key(request.services.settings)
     async with request.writing() as conn:
         done = await trying.cure(conn, key, supplier_id=id, by=request.who)
-    said = request.text("It is set: answer and receipt name the same id now.") if done else ""
-    return Elsewhere(location=f"{HERE}/{id}/test", notice=said)
+        trial = await trying.last(conn, supplier_id=id)
+    said = request.text("Saved: answer and receipt now name the same id.") if done else ""
+    step = "long" if trial is not None and trial.is_long else "test"
+    return Elsewhere(location=f"{HERE}/{id}/{step}", notice=said)
 
 
 async def _record(request: Request, conn: Connection, one: Supplier, to: str, found: Followed) -> None:
@@ -94,4 +101,5 @@ async def _values(request: Request) -> dict[str, Any]:
     async with request.reading() as conn:
         one = await known(conn, id)
         trial = await trying.last(conn, supplier_id=id)
+    trial = None if trial is not None and trial.is_long else trial
     return wizard_message.followed(request, trial) | {"one": one, "here_of": f"{HERE}/{id}"}

@@ -1,4 +1,4 @@
-"""O5 Watching the PDUs of a supplier for minutes; its page shows them."""
+"""O5 Watching what goes over the wire of a supplier for minutes; its page shows it."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ async def watch(request: Request) -> Answer:
         raise Invalid(("minutes", "type", "must be a number of minutes"))
     async with request.writing() as conn:
         await pdus.begin(conn, supplier=str(id), lasts=timedelta(minutes=int(typed)), by=request.who)
-    said = request.text("Workers show its PDUs within two seconds.")
+    said = request.text("Workers show its traffic within two seconds.")
     return Elsewhere(location=f"{HERE}/{id}", notice=said)

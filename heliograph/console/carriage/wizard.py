@@ -1,4 +1,5 @@
-"""O5 A supplier is added step by step: kind, connection with its test, limits, dialect, a test message, place.
+"""O5 A supplier is added step by step: kind, connection with its test, limits, dialect, a test message, a long
+one, place.
 
 Each step has its address, and is kept as it is left: whoever comes back goes on. What is being added carries nothing
 until the last step.
@@ -33,6 +34,7 @@ STEPS = (
     ("limits", "Limits"),
     ("dialect", "Dialect"),
     ("message", "Test message"),
+    ("long", "Long message"),
     ("place", "Place"),
 )
 #: What is asked of an SMPP account's dialect, with the question; of other kinds, all that is left.
@@ -43,15 +45,15 @@ QUESTIONS: Mapping[str, str] = {
     "long_messages": "How does it want the parts of long messages joined?",
     "registered_delivery": "Which receipts does it send?",
     "handles_stop": "Does it answer STOP and HELP by itself?",
-    "country": "Does it write numbers of handsets without a country code? Of which country are they?",
+    "country": "Does it write handset numbers without a country code? Which country are they from?",
 }
 #: Names of the steps of a test.
 PROBED: Mapping[str, str] = {
     probing.RESOLVE: "Find the address",
     probing.CONNECT: "Connect",
-    probing.TLS: "Agree on TLS",
+    probing.TLS: "Negotiate TLS",
     probing.BIND: "Sign in (bind)",
-    probing.ENQUIRE: "Ask whether it is there (enquire_link)",
+    probing.ENQUIRE: "Check that it is there (enquire_link)",
     probing.UNBIND: "Sign out (unbind)",
 }
 
@@ -74,7 +76,10 @@ async def begin(request: Request) -> Answer:
 async def go_on(request: Request) -> Answer:
     """Where whoever left it goes on."""
     draft = await read(request)
-    step = "connection" if not draft.is_complete else "test" if not draft.steps else "message"
+    if draft.is_complete and draft.trial is not None:
+        step = "long" if draft.trial.is_long else "message"
+    else:
+        step = "connection" if not draft.is_complete else "test" if not draft.steps else "message"
     return Elsewhere(location=_path(draft.id, step))
 
 
@@ -150,7 +155,7 @@ async def show_place(request: Request) -> Answer:
 
 
 async def finish(request: Request) -> Answer:
-    """It is a supplier from now on; simulators are paused, if that was ticked."""
+    """It is a supplier from now on; simulators are paused, if that was ticked and it is none itself."""
     draft, form = await read(request), request.form
     given = _given(draft) | {name: form[name] for name in forms.ROW if name in form}
     key = suppliers.seal_key(request.services.settings)
@@ -159,7 +164,7 @@ async def finish(request: Request) -> Answer:
         async with request.writing() as conn, conn.transaction():
             await drafts.save(conn, key, place)
             made = await drafts.finish(conn, key, draft.id, by=request.who)
-            if form.get("pause_simulators"):
+            if form.get("pause_simulators") and not place.place["simulated"]:
                 for one in await routing.load(conn):
                     if one.simulated and one.state == "active":
                         await suppliers.set_state(conn, supplier=str(one.id), state="paused", by=request.who)

@@ -17,6 +17,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.process.settings import SettingsError
+from heliograph.base.sentences import quoted
 from heliograph.console.carriage import wizard
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
@@ -24,6 +25,7 @@ from heliograph.sms.dispatch import suppliers
 from heliograph.sms.management import drafts, following
 from heliograph.sms.management.drafts import Draft, Trial
 from heliograph.sms.management.following import Followed, Told
+from heliograph.suppliers.settings import SettingError
 
 log = structlog.get_logger()
 
@@ -45,12 +47,25 @@ async def send(request: Request) -> Answer:
     draft = await wizard.read(request)
     try:
         number, sender, text = typed(request)
-        if runs(draft.trial):
-            raise Invalid(("to", "running", "The last test message is still followed."))
-        if not draft.is_complete:
-            raise Invalid(("to", "incomplete", "The connection is not complete yet."))
+        demand_idle(draft)
     except Invalid as refusal:
         return refused("carriage/wizard_message.html", refusal, _values(request, draft))
+    await try_draft(request, draft, number, sender, text)
+    return Elsewhere(location=f"/console/drafts/{draft.id}/message")
+
+
+def demand_idle(draft: Draft) -> None:
+    """Raises Invalid if its last test message is followed still, or there is nothing yet to send one to."""
+    if runs(draft.trial):
+        raise Invalid(("to", "running", "The last test message is still being followed."))
+    if not draft.is_complete:
+        raise Invalid(("to", "incomplete", "The connection is not complete yet."))
+
+
+async def try_draft(
+    request: Request, draft: Draft, number: str, sender: str, text: str, *, is_long: bool = False
+) -> None:
+    """Send a test message through what is being added, and have it followed."""
     account = wizard.account(request, draft)
     to = drafts.masked(number)
     message = following.submission(number, text, sender)
@@ -64,22 +79,28 @@ async def send(request: Request) -> Answer:
     async def ended(found: Followed) -> None:
         await wizard.recorded(request, draft, to, found.verdict or "not sent", found.code)
 
-    await begin(request, to, draft.name, keep, work, ended)
-    return Elsewhere(location=f"/console/drafts/{draft.id}/message")
+    await begin(request, to, draft.name, keep, work, ended, is_long=is_long)
 
 
 def typed(request: Request) -> tuple[str, str, str]:
     """(number, sender, text) of a test message. Raises Invalid."""
+    number, sender = addressed(request)
+    text = request.form.get("text", "").strip()
+    if not 1 <= len(text) <= 160:
+        raise Invalid(("text", "length", "A test message has 1 to 160 characters."))
+    return number, sender, text
+
+
+def addressed(request: Request) -> tuple[str, str]:
+    """(number, sender) of a test message. Raises Invalid."""
     form = request.form
     number = phones.parse(form.get("to", "").strip().replace(" ", ""))
-    sender, text = form.get("sender", "").strip(), form.get("text", "").strip()
+    sender = form.get("sender", "").strip()
     if number is None:
         raise Invalid(("to", "format", "Write a number with + and country code, such as +258841234567."))
     if not 1 <= len(sender) <= 16:
         raise Invalid(("sender", "length", "A sender has 1 to 16 characters."))
-    if not 1 <= len(text) <= 160:
-        raise Invalid(("text", "length", "A test message has 1 to 160 characters."))
-    return number, sender, text
+    return number, sender
 
 
 async def begin(
@@ -89,26 +110,32 @@ async def begin(
     keep: Callable[[Connection, Trial], Awaitable[None]],
     work: Callable[[Told], Awaitable[Followed]],
     ended: Callable[[Followed], Awaitable[None]],
+    *,
+    is_long: bool = False,
 ) -> None:
     """Have a test message followed in the background. `to`: masked; `name`: the supplier's; `keep` keeps how far it has
     come, `ended` is called once it has ended."""
     async with request.writing() as conn:
         until = await drafts.ends(conn, LONGEST)
-        await keep(conn, Trial(to, until, Followed(phase="connecting")))
+        await keep(conn, Trial(to, until, Followed(phase="connecting"), is_long))
 
     async def told(followed: Followed) -> None:
         async with request.services.pool.acquire() as conn:
-            await keep(conn, Trial(to, until, followed))
+            await keep(conn, Trial(to, until, followed, is_long))
 
     async def run() -> None:
         try:
             async with asyncio.timeout(LONGEST):
                 found = await work(told)
         except (SettingsError, TimeoutError) as error:
-            found = Followed(phase="done", detail=str(error), note="unreached")
+            found = Followed(
+                phase="done",
+                detail=error.words if isinstance(error, SettingError) else quoted(str(error)),
+                note="unreached",
+            )
         except Exception as error:
             log.exception("a supplier's test message ended", supplier=name)
-            found = Followed(phase="done", detail=type(error).__name__, note="unreached")
+            found = Followed(phase="done", detail=quoted(type(error).__name__), note="unreached")
         await told(found)
         await ended(found)
 
@@ -120,14 +147,15 @@ async def begin(
 async def cure(request: Request) -> Answer:
     """Set what makes the ids of answer and receipt one."""
     draft = await wizard.read(request)
+    step = "long" if draft.trial is not None and draft.trial.is_long else "message"
     if draft.trial is None or not draft.trial.followed.cure:
-        return Elsewhere(location=f"/console/drafts/{draft.id}/message")
+        return Elsewhere(location=f"/console/drafts/{draft.id}/{step}")
     changed = msgspec.structs.replace(draft, settings=draft.settings | draft.trial.followed.cure)
     async with request.writing() as conn, conn.transaction():
         await drafts.save(conn, suppliers.seal_key(request.services.settings), changed)
         await drafts.keep_trial(conn, draft.id, drafts.mended(draft.trial))
-    said = request.text("It is set: answer and receipt name the same id now.")
-    return Elsewhere(location=f"/console/drafts/{draft.id}/message", notice=said)
+    said = request.text("Saved: answer and receipt now name the same id.")
+    return Elsewhere(location=f"/console/drafts/{draft.id}/{step}", notice=said)
 
 
 def runs(trial: Trial | None) -> bool:
@@ -136,7 +164,8 @@ def runs(trial: Trial | None) -> bool:
 
 
 def _values(request: Request, draft: Draft) -> dict[str, Any]:
-    return wizard.steps(draft, "message") | followed(request, draft.trial) | {"here_of": f"/console/drafts/{draft.id}"}
+    trial = None if draft.trial is not None and draft.trial.is_long else draft.trial
+    return wizard.steps(draft, "message") | followed(request, trial) | {"here_of": f"/console/drafts/{draft.id}"}
 
 
 def followed(request: Request, trial: Trial | None) -> dict[str, Any]:

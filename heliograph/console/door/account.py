@@ -6,7 +6,7 @@ from typing import Any
 
 from heliograph.base.errors import Invalid
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces import own_account, passkeys
+from heliograph.pages.people import own_account, passkeys
 from heliograph.pages.requests import Request
 from heliograph.people import factors
 from heliograph.people.operators import sessions

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from heliograph.console.door import account, setup, sign_in
-from heliograph.pages.pieces import own_passkeys
-from heliograph.pages.pieces.door import signed_out, tell_session
+from heliograph.pages.people import own_passkeys
+from heliograph.pages.people.door import signed_out, tell_session
 from heliograph.pages.pieces.preferences import set_preferences
 from heliograph.pages.routes import Route, own, public
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces import factor
-from heliograph.pages.pieces.door import demand_https, end_former, said, signed_in
+from heliograph.pages.people import factor
+from heliograph.pages.people.door import end_former, said, signed_in
 from heliograph.pages.requests import Request
 from heliograph.people import factors, links, users
 from heliograph.people.operators import sessions
@@ -24,7 +24,6 @@ async def show_link(request: Request) -> Answer:
 
 async def enter(request: Request) -> Answer:
     """Use the link."""
-    demand_https(request)
     # The whole link may be pasted as well.
     token = request.form.get("link", "").strip().rpartition("#")[2]
     try:

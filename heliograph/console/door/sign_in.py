@@ -9,8 +9,8 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.application import own_address
-from heliograph.pages.pieces import passkeys
-from heliograph.pages.pieces.door import demand_https, end_former, mark_key, said, signed_in, ticket_key
+from heliograph.pages.people import passkeys
+from heliograph.pages.people.door import end_former, mark_key, said, signed_in, ticket_key
 from heliograph.pages.requests import Request
 from heliograph.people import signing_in
 from heliograph.people.operators import sessions
@@ -46,7 +46,6 @@ async def sign_in(request: Request) -> Answer:
     form = request.form
     following = _following(form.get("next", FRONT))
     values = _form(request, following, form.get("email", ""))
-    demand_https(request)
     try:
         proved = await signing_in.password(
             request.services.pool,
@@ -102,7 +101,6 @@ async def sign_in_passkey(request: Request) -> Answer:
     """A passkey that the browser showed."""
     form = request.form
     following = _following(form.get("next", FRONT))
-    demand_https(request)
     where = passkeys.site_of(request)
     try:
         if where is None:

@@ -1,13 +1,17 @@
 """What a process of the console knows of the installation between two looks: what is not well, and since when.
 
-The wall screen looks anew each time; the bell of every page is content with what is a few seconds old.
+Of several who look at once, one does: a look asks the database a hundred questions where there are many suppliers. The
+bell of every page is content with what is a few seconds old.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -17,6 +21,8 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check
+from heliograph.health import database, findings
+from heliograph.health.database import Safety
 from heliograph.overview.installation import approvals
 from heliograph.overview.installation.approvals import Waits
 from heliograph.overview.installation.now import Watch
@@ -24,12 +30,15 @@ from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVALS
 from heliograph.people.operators.sessions import Operator
 
-#: The bell looks again when what is known is older, seconds.
-FRESH = 5.0
+#: The bell looks again when what is known is older, seconds; a screen that tells of it, so much sooner.
+FRESH, SHARED = 5.0, 1.0
+#: What reads thousands of messages is asked again after so long, seconds.
+COMPARED = 300.0
+Examine = Callable[..., Awaitable[list[Check]]]
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """A check that is not well, and since when this process has seen it so."""
+    """A check that is not well, and since when that is known."""
 
     check: Check
     since: datetime
@@ -38,36 +47,51 @@ class Trouble(msgspec.Struct, frozen=True):
 class Desk:
     """What a process remembers between two looks."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, examine: Examine = doctor.examine, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._examine, self._now = examine, monotonic
         self.watch = Watch()
         self.known: list[Trouble] = []
+        #: All checks of the last look, those that are well too.
+        self.checks: list[Check] = []
         self.waits = Waits(0, None, None)
+        self.database = Safety([], None)
         self._since: dict[tuple[str, str], datetime] = {}
         self._turn = asyncio.Lock()
-        self._at = -FRESH
+        self._at = self._compared_at = -math.inf
+        self._compared: list[Check] = []
 
-    def troubles(self, checks: list[Check]) -> list[Trouble]:
-        """Those that are not well, failures first."""
+    def troubles(
+        self, checks: list[Check], noted: Mapping[tuple[str, str], datetime] = MappingProxyType({})
+    ) -> list[Trouble]:
+        """Those that are not well, failures first. `noted`: since when findings are written down."""
         at = clock.now()
         wrong = [one for one in checks if one.state != "ok"]
         known = {(one.check, one.state) for one in wrong}
         self._since = {key: since for key, since in self._since.items() if key in known}
-        found = [Trouble(one, self._since.setdefault((one.check, one.state), at)) for one in wrong]
+        for one in wrong:
+            key = (one.check, one.state)
+            self._since[key] = min(self._since.get(key, at), noted.get(key, at))
+        found = [Trouble(one, self._since[one.check, one.state]) for one in wrong]
         return sorted(found, key=lambda one: (one.check.state != "failed", one.since))
 
     async def look(self, conn: Connection, settings: Settings) -> list[Trouble]:
         """What is not well now."""
-        self.known = self.troubles(await doctor.examine(conn, settings, far=False))
+        began = self._now()
+        self.database = await database.safety(conn, settings)
+        if began - self._compared_at >= COMPARED:
+            self._compared, self._compared_at = await doctor.compare(conn, settings), began
+        self.checks = await self._examine(conn, settings, far=False, safety=self.database, compared=self._compared)
+        self.known = self.troubles(self.checks, await findings.since(conn))
         self.waits = await approvals.waits(conn)
-        self._at = time.monotonic()
+        self._at = began
         return self.known
 
-    async def refresh(self, request: Request) -> None:
-        """Look, unless that was done within FRESH: of many who ask at once, one does."""
-        if time.monotonic() - self._at < FRESH:
+    async def refresh(self, request: Request, *, fresh: float = FRESH) -> None:
+        """Look, unless that was done within `fresh` seconds: of many who ask at once, one does."""
+        if self._now() - self._at < fresh:
             return
         async with self._turn:
-            if time.monotonic() - self._at >= FRESH:
+            if self._now() - self._at >= fresh:
                 async with request.reading() as conn:
                     await self.look(conn, request.services.settings)
 

@@ -1,36 +1,57 @@
-"""O11 Health: every check of `heliograph doctor`, the settings in force, backups, and how long data is kept."""
+"""O11 Health: every check of `heliograph doctor` with its history, the settings in force and where they come from,
+backups, how long data is kept, and when the disk is full."""
 
 from __future__ import annotations
 
 from heliograph import __version__, doctor
+from heliograph.base.database import clock
 from heliograph.base.process.settings import in_force
+from heliograph.console.engine.desk import SHARED, desk
+from heliograph.health import findings, sizes, webs
+from heliograph.health.database import Room
+from heliograph.health.sizes import Forecast, Sample
 from heliograph.overview.installation import backups as kept
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.requests import Request
 from heliograph.retention import standing
 from heliograph.retention.standing import Kept
 
-#: Backups that are shown.
-BACKUPS = 10
+#: Backups and findings that are shown.
+BACKUPS, FINDINGS = 10, 100
 
 
 async def show(request: Request) -> Answer:
     """All checks, also of what answers elsewhere."""
-    settings = request.services.settings
+    settings, known = request.services.settings, desk(request)
+    await known.refresh(request, fresh=SHARED)
     async with request.reading() as conn:
-        checks = await doctor.examine(conn, settings)
-        backups = await kept.latest(conn, limit=BACKUPS)
+        checks = [*known.checks, *await doctor.mail(conn, settings)]
+        backups, verified = await kept.latest(conn, limit=BACKUPS), await kept.verified(conn)
         kept_tables = await standing.standing(conn, settings)
         postgres = await conn.fetchval("SHOW server_version")
+        history = await findings.history(conn, limit=FINDINGS)
+        samples = await sizes.latest(conn)
+        processes = await webs.listed(conn)
     values = {
         "checks": checks,
         "settings": in_force(settings),
         "backups": backups,
+        "verified": verified,
         "tables": kept_tables,
         "coming": _coming(kept_tables),
+        "history": history,
+        "forecast": _forecast(samples, kept_tables, known.database.room),
+        "room": known.database.room,
+        "board": settings.board_url if settings.board_url.startswith(("http://", "https://")) else "",
+        "metrics": sorted({one.metrics for one in processes if one.metrics}),
         "versions": (("Heliograph", __version__), ("PostgreSQL", postgres.split()[0])),
     }
     return Shown(template="engine/health.html", values=values)
+
+
+def _forecast(samples: list[Sample], tables: list[Kept], room: Room | None) -> Forecast | None:
+    parts = [sizes.Part(one.bytes, one.oldest, one.kept) for one in tables if one.oldest is not None]
+    return sizes.forecast(samples, parts, free=None if room is None else room.free, now=clock.now())
 
 
 def _coming(tables: list[Kept]) -> Kept | None:

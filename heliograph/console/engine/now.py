@@ -7,7 +7,8 @@ from itertools import zip_longest
 
 import msgspec
 
-from heliograph.console.engine.desk import Trouble, desk
+from heliograph.console.engine.desk import SHARED, Trouble, desk
+from heliograph.health import webs
 from heliograph.overview.installation.now import Now, only_simulated
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.requests import Request
@@ -25,6 +26,8 @@ from heliograph.traffic.reconciliation import Line
 
 #: Work that is overdue for so long is late, seconds.
 LATE = 10.0
+#: Of so many findings everything is said, the failures first; of the others, which they are.
+CARDS = 12
 #: Where a check that is not well is looked into, by how its name begins: the page has the buttons.
 PLACES = (
     ("supplier", "/console/suppliers"),
@@ -56,18 +59,25 @@ class Reported(msgspec.Struct, frozen=True):
 
 async def show(request: Request) -> Answer:
     """The wall screen."""
+    known = desk(request)
+    await known.refresh(request, fresh=SHARED)
     async with request.reading() as conn:
-        seen = await desk(request).watch.read(conn)
-        troubles = await desk(request).look(conn, request.services.settings)
+        seen = await known.watch.read(conn)
         watched = await watching.watch(conn)
+        processes = await webs.listed(conn)
+    troubles = [(one, _place(one) if request.may(permission=CARRIAGE) else "") for one in known.known]
     values = {
         "now": seen,
         "suppliers": seen.suppliers,
         "watched": watched,
+        "webs": processes,
+        "accepted_within": webs.accepted_within(processes, 0.95),
+        "database": known.database,
         "reported": reported(one.line for one in watched.values() if one.line is not None),
-        "troubles": [(one, _place(one) if request.may(permission=CARRIAGE) else "") for one in troubles],
+        "troubles": troubles[:CARDS],
+        "more": troubles[CARDS:],
         "steps": _steps(request, seen),
-        "said": _said(request, seen, troubles),
+        "said": _said(request, seen, known.known),
     }
     values["simulated_only"] = only_simulated(seen.suppliers)
     return Shown(template="engine/now_live.html" if request.is_fragment else "engine/now.html", values=values)
@@ -101,7 +111,7 @@ def _steps(request: Request, seen: Now) -> list[Step]:
         step(text("Create an organization"), setup.organization, ORGANIZATIONS_CHANGE, "/console/organizations/new"),
         step(text("Approve a sender ID"), setup.sender, APPROVALS, "/console/approvals"),
         step(text("Take a backup"), setup.backup, CARRIAGE, "/console/health"),
-        step(text("Have the public address begin with https"), https, SETTINGS, "/console/settings"),
+        step(text("Use https for the public address"), https, SETTINGS, "/console/settings"),
         step(text("Add a second operator"), setup.second_operator, OPERATORS, "/console/operators/new"),
     ]
     return [] if all(one.is_done for one in listed) else listed
@@ -114,13 +124,13 @@ def _said(request: Request, seen: Now, troubles: list[Trouble]) -> str:
         return request.speech.count("%(num)s thing is wrong.", "%(num)s things are wrong.", failed)
     late = max(seen.late.values(), default=0.0)
     if late > LATE:
-        return request.text("Work is late: the oldest is due for %(time)s.", time=request.speech.lasted(late))
+        return request.text("Work is late: the oldest is %(time)s overdue.", time=request.speech.lasted(late))
     if troubles:
         return request.speech.count("Carrying; %(num)s warning.", "Carrying; %(num)s warnings.", len(troubles))
     if seen.rates is None or not seen.suppliers:
         return request.text("Everything works.")
     return request.text(
-        "Carrying %(rate)s a second; %(bound)s of %(all)s suppliers connected; the oldest work is due for %(time)s.",
+        "Carrying %(rate)s a second; %(bound)s of %(all)s suppliers connected; the oldest work is %(time)s overdue.",
         rate=request.speech.number(seen.rates.handed_over, 1 if seen.rates.handed_over < 10 else 0),
         bound=sum(one.bound > 0 for one in seen.suppliers),
         all=len(seen.suppliers),

@@ -13,7 +13,7 @@ from heliograph.overview.installation import now, withdrawing
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE_CHANGE
-from heliograph.queue import holds
+from heliograph.queue import holds, workers
 from heliograph.queue.holds import OUTGOING, Selection, Waiting, Withdrawn
 from heliograph.sms.dispatch import suppliers
 
@@ -74,7 +74,7 @@ async def hurry(request: Request) -> Answer:
     """What waits for its next try goes out now."""
     async with request.writing() as conn:
         done = await holds.hurry(conn, id=request.id(), by=request.who)
-    said = request.text("It goes out now.") if done else request.text("It does not wait, or a worker has it.")
+    said = request.text("It goes out now.") if done else request.text("It is not waiting, or a worker has it.")
     return Elsewhere(location=HERE, notice=said)
 
 
@@ -114,6 +114,33 @@ async def release(request: Request) -> Answer:
     if not ended:
         raise NotFound
     return Elsewhere(location=HERE, notice=request.text("Released: it goes out now."))
+
+
+async def show_drain(request: Request) -> Answer:
+    """What draining a worker means, before it is told to."""
+    wanted = request.id()
+    async with request.reading() as conn:
+        known = await now.workers(conn)
+    one = next((one for one in known if one.id == wanted), None)
+    if one is None:
+        raise NotFound
+    others = sum(other.state == "works" for other in known if other.id != wanted)
+    return Shown(template="engine/worker_drain.html", values={"one": one, "others": others})
+
+
+async def drain(request: Request) -> Answer:
+    """Have a worker finish what it holds, and then end or stay without work."""
+    then: workers.Drain = "stay" if request.form.get("then") == "stay" else "end"
+    async with request.writing() as conn:
+        name = await workers.drain(conn, str(request.id()), then=then, by=request.who)
+    return Elsewhere(location=HERE, notice=request.text("%(name)s finishes what it holds.", name=name))
+
+
+async def resume(request: Request) -> Answer:
+    """Have a worker that stayed take work again."""
+    async with request.writing() as conn:
+        name = await workers.resume(conn, str(request.id()), by=request.who)
+    return Elsewhere(location=HERE, notice=request.text("%(name)s takes work again.", name=name))
 
 
 async def _selection(conn: Connection, request: Request) -> Selection:

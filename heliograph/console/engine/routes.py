@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from heliograph.console.engine import health, notices, now, queue, state
-from heliograph.pages.routes import Route, get, post
+from heliograph.pages.routes import Route, get, post, wall
 from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE, NOW
 
 ROUTES: tuple[Route, ...] = (
-    get("/console/now", now.show, permission=NOW),
+    wall("/console/now", now.show, NOW),
     get("/console/notices", notices.show, permission=NOW),
     post("/console/notices/read", notices.read, permission=NOW),
     get("/console/state", state.show, permission=NOW),
@@ -17,6 +17,9 @@ ROUTES: tuple[Route, ...] = (
     post("/console/queue/hold", queue.hold, permission=CARRIAGE_CHANGE),
     get("/console/queue/withdraw", queue.show_withdraw, permission=CARRIAGE_CHANGE),
     post("/console/queue/withdraw", queue.withdraw, permission=CARRIAGE_CHANGE),
+    get("/console/queue/workers/{id}/drain", queue.show_drain, permission=CARRIAGE_CHANGE),
+    post("/console/queue/workers/{id}/drain", queue.drain, permission=CARRIAGE_CHANGE),
+    post("/console/queue/workers/{id}/resume", queue.resume, permission=CARRIAGE_CHANGE),
     post("/console/queue/{id}/hurry", queue.hurry, permission=CARRIAGE_CHANGE),
     post("/console/queue/holds/{id}/release", queue.release, permission=CARRIAGE_CHANGE),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 from heliograph.accounts import organizations
@@ -10,6 +11,7 @@ from heliograph.audit.actions import ACTIONS
 from heliograph.audit.reading import Filter, Looked
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
+from heliograph.console import acting
 from heliograph.overview.installation.organizations import names
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.lists.changes import told
@@ -32,19 +34,21 @@ async def show(request: Request) -> Answer:
     async with request.reading() as conn:
         found = await _read(request, conn, kept, range, problems, is_own=is_own)
         called = await names(conn, (one.organization_id for one in found.entries if one.organization_id))
-    values = {
-        "kept": kept,
-        "range": range,
-        "problems": problems,
-        "is_filtered": any(kept.values()) or bool(range.name),
-        "is_own": is_own,
-        "lines": told(request, found.entries),
-        "called": called,
-        "zone": request.speech.zone,
-        "actions": sorted(((name, request.text(label)) for name, label in ACTIONS.items()), key=lambda one: one[1]),
-        "older": "" if found.seen is None else request.again(after=found.seen),
-    }
-    return Shown(template="house/audit.html", values=values, status=422 if problems or range.problems else 200)
+    values = {"is_own": is_own, "called": called, **_values(request, found, kept, range, problems)}
+    return _shown("house/audit.html", values)
+
+
+async def show_organization(request: Request) -> Answer:
+    """O3 History: the same of one organization, as the tab of its page."""
+    kept = {name: request.query.get(name, "").strip()[:LONGEST] for name in FIELDS} | {"organization": ""}
+    range = ranges.read(request)
+    problems: dict[str, str] = {}
+    async with request.reading() as conn:
+        one = await acting.organization(conn, request, "id")
+        asked = kept | {"organization": str(one.id)}
+        found = await _read(request, conn, asked, range, problems, is_own=False)
+    values = {"one": one, "called": {}, **_values(request, found, kept, range, problems)}
+    return _shown("organizations/history.html", values)
 
 
 async def _read(
@@ -72,3 +76,23 @@ async def _read(
         date_to=range.until,
     )
     return await reading.list_page(conn, wanted, after=after, limit=SIZE)
+
+
+def _values(
+    request: Request, found: Looked, kept: dict[str, str], range: Range, problems: dict[str, str]
+) -> dict[str, Any]:
+    return {
+        "kept": kept,
+        "range": range,
+        "problems": problems,
+        "is_filtered": any(kept.values()) or bool(range.name),
+        "lines": told(request, found.entries),
+        "zone": request.speech.zone,
+        "actions": sorted(((name, request.text(label)) for name, label in ACTIONS.items()), key=lambda one: one[1]),
+        "older": "" if found.seen is None else request.again(after=found.seen),
+    }
+
+
+def _shown(template: str, values: dict[str, Any]) -> Answer:
+    is_wrong = values["problems"] or values["range"].problems
+    return Shown(template=template, values=values, status=422 if is_wrong else 200)

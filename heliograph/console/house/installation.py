@@ -65,7 +65,7 @@ def _given(request: Request) -> dict[str, str]:
         try:
             given["announcement_until"] = ranges.moment(until, ZoneInfo(request.speech.zone), is_end=True).isoformat()
         except (ValueError, OverflowError):
-            raise Invalid(("announcement_until", "format", "This is no day and time.")) from None
+            raise Invalid(("announcement_until", "format", "This is not a date and time.")) from None
     return given
 
 
@@ -74,7 +74,7 @@ async def _values(request: Request) -> dict[str, Any]:
         known = await installation.load(conn)
         tried = await trial.latest(conn, user_id=request.operator.user_id)
     settings = request.services.settings
-    shown = {name.removeprefix("HELIOGRAPH_"): (value, usual) for name, value, usual in in_force(settings)}
+    shown = {one.name.removeprefix("HELIOGRAPH_"): (one.value, one.source == "default") for one in in_force(settings)}
     return {
         "known": _typed(request, known),
         "may_change": request.may(permission=SETTINGS_CHANGE),

@@ -86,7 +86,7 @@ async def remove(request: Request) -> Answer:
     except (LastRoot, Invalid) as refusal:
         wrong = refusal if isinstance(refusal, Invalid) else Invalid((confirming.FIELD, refusal.code, refusal.message))
         return refused("house/operator.html", wrong, _of(request, one))
-    return Elsewhere(location=HERE, notice=request.text("%(name)s is no operator any more.", name=one.name))
+    return Elsewhere(location=HERE, notice=request.text("%(name)s is no longer an operator.", name=one.name))
 
 
 async def _operator(request: Request) -> Listed:

@@ -49,8 +49,8 @@ async def assign(request: Request) -> Answer:
     except NotFound as refusal:
         return await _page(request, Invalid(("organization", "unknown", refusal.message)))
     said = request.speech.count(
-        "It is theirs; %(num)s message is looked at again.",
-        "It is theirs; %(num)s messages are looked at again.",
+        "It is theirs; %(num)s message is checked again.",
+        "It is theirs; %(num)s messages are checked again.",
         count,
     )
     return Elsewhere(location=HERE, notice=said)
@@ -60,7 +60,7 @@ async def retry(request: Request) -> Answer:
     """Look at all of them again."""
     async with request.writing() as conn:
         count = await inbound.retry(conn)
-    said = request.speech.count("%(num)s message is looked at again.", "%(num)s messages are looked at again.", count)
+    said = request.speech.count("%(num)s message is checked again.", "%(num)s messages are checked again.", count)
     return Elsewhere(location=HERE, notice=said)
 
 

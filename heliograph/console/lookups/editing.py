@@ -70,7 +70,7 @@ async def change(request: Request) -> Answer:
                 await accounts.change(conn, key, account=str(one.id), values=values, by=request.who)
     except Invalid as refusal:
         return refused("lookups/edit.html", refusal, _form(one, one.kind, given))
-    said = request.text("Saved: workers follow within seconds.") if values else request.text("Nothing was changed.")
+    said = request.text("Saved: workers apply it within seconds.") if values else request.text("Nothing was changed.")
     return Elsewhere(location=f"{HERE}/{one.id}", notice=said)
 
 
@@ -100,7 +100,7 @@ async def replace_key(request: Request) -> Answer:
     except Invalid as refusal:
         values = {"one": one, "meaning": kinds.KINDS[one.kind].secrets[SECRET]}
         return refused("lookups/key.html", refusal, values)
-    return Elsewhere(location=f"{HERE}/{one.id}", notice=request.text("Saved: workers follow within seconds."))
+    return Elsewhere(location=f"{HERE}/{one.id}", notice=request.text("Saved: workers apply it within seconds."))
 
 
 async def pause(request: Request) -> Answer:

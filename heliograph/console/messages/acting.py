@@ -25,7 +25,7 @@ async def give_up(request: Request) -> Answer:
         raise
     except Refusal as refusal:
         return await _again(request, id, refusal, given_up=reason)
-    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("It is given up: nothing of it goes out."))
+    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("It is given up: nothing of it is sent."))
 
 
 async def elsewhere(request: Request) -> Answer:
@@ -55,7 +55,7 @@ async def decide(request: Request) -> Answer:
         raise
     except Refusal as refusal:
         return await _again(request, id, refusal, decided=reason, status=status)
-    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("It has ended so; its event is on its way."))
+    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("It has ended that way; its event is on its way."))
 
 
 async def _again(request: Request, id: UUID, refusal: Refusal, **typed: str) -> Answer:

@@ -17,6 +17,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.phones import masked
 from heliograph.base.process.logs import NUMBERS, cleaned
 from heliograph.base.sentences import Sentence
+from heliograph.console.messages import telling
 from heliograph.pages.answers import Answer, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE
@@ -74,8 +75,11 @@ def values_of(request: Request, found: Timeline, *, whole: bool) -> dict[str, An
         "organization": found.message.get("organization", ""),
         "organization_id": found.message["organization_id"],
         "message": [(name, value) for name, value in shown(found.message).items() if value is not None],
-        "entries": [(one.at, one.what, shown(one.detail)) for one in found.entries],
-        "queued": [shown(one) for one in found.queued],
+        "entries": [
+            (one.at, telling.step(request, one.what), telling.details(request, shown(one.detail)))
+            for one in found.entries
+        ],
+        "queued": [telling.details(request, shown(one)) for one in found.queued],
         "is_whole": whole,
         "text": found.text,
         "reason": "",

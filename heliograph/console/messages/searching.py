@@ -16,7 +16,7 @@ from heliograph.accounts.organizations import Organization
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.base.ids import time_of
+from heliograph.base.ids import time_of, uuid_in
 from heliograph.console.acting import acting_for
 from heliograph.console.messages.looking import HERE
 from heliograph.overview import messages
@@ -24,6 +24,7 @@ from heliograph.overview.installation import finding
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.requests import reading as requests
+from heliograph.sending.listing import Found
 
 #: Messages of a list, and characters of what is looked for.
 LISTED, LONGEST = 50, 200
@@ -35,13 +36,13 @@ async def find(request: Request) -> Answer:
     typed = {name: request.query.get(name, "").strip()[:LONGEST] for name in FIELDS}
     values: dict[str, Any] = {**typed, "found": None, "asked": None, "one": None, "further": ""}
     if typed["id"]:
-        if (id := finding.uuid_of(typed["id"])) is not None:
+        if (id := uuid_in(typed["id"])) is not None:
             return Elsewhere(location=f"{HERE}/{id}")
         wrong = Invalid(("id", "format", "An id looks like 0199c0de-0000-7000-8000-000000000000."))
         return refused("messages/find.html", wrong, values)
     if not any(typed[name] for name in ("organization", "recipient", "reference", "request_id")):
         return Shown(template="messages/find.html", values=values)
-    number = phones.parse(typed["recipient"]) if typed["recipient"] else None
+    number = phones.parse(typed["recipient"]) or phones.normalize(typed["recipient"])
     if typed["recipient"] and number is None:
         wrong = Invalid(("recipient", "format", "Write a phone number with its country code, such as +258841234567."))
         return refused("messages/find.html", wrong, values)
@@ -77,9 +78,9 @@ async def _organization(conn: Connection, typed: dict[str, str]) -> Organization
 async def _listed(conn: Connection, request: Request, one: Organization, filters: messages.Filters) -> dict[str, Any]:
     """The latest of an organization's messages that fit, and the request that is looked for where it is in the log."""
     actor = acting_for(request, one)
-    after = finding.uuid_of(request.query.get("after", ""))
+    after = uuid_in(request.query.get("after", ""))
     made_at = finding.made_at(filters.request_id or "")
-    found = messages.Found([], None)
+    found = Found[messages.Message]([], None)
     if made_at is not None and after is None:
         when = {"date_from": made_at - finding.EARLIER, "date_to": made_at + finding.ACCEPTED}
         found = await messages.list_page(conn, actor, filters=msgspec.structs.replace(filters, **when), limit=LISTED)

@@ -10,16 +10,21 @@ from heliograph.base.csv_files import Writer
 from heliograph.base.database import clock
 from heliograph.base.errors import Invalid
 from heliograph.base.money import decimal
+from heliograph.console.typed import day
 from heliograph.pages.answers import Answer, Download, Shown
 from heliograph.pages.pieces.charts import MARK
 from heliograph.pages.requests import Request
 from heliograph.prices import margins
 from heliograph.prices.margins import PARTS, Line
+from heliograph.sms.dispatch import routing
 
 #: Lines that a page shows, and days that may be asked for at once.
 SHOWN, LONGEST = 200, timedelta(days=92)
 #: What there may be a line for each of.
-SPLITS = ("supplier", "supplier,country", "organization", "country", "country,network", "day", "day,supplier")
+SPLITS = (
+    *("supplier", "supplier,country", "supplier,route", "organization", "country", "country,network"),
+    *("route", "day", "day,supplier", "day,route"),
+)
 
 
 async def show(request: Request) -> Answer:
@@ -35,10 +40,12 @@ async def show(request: Request) -> Answer:
     async with request.reading() as conn:
         most = None if "csv" in request.query else SHOWN + 1
         lines = await margins.read(conn, first=first, last=last + timedelta(days=1), by=by.split(","), limit=most)
+        simulators = await routing.simulators(conn)
     if "csv" in request.query and refusal is None:
         body = (MARK + _as_csv(lines, by.split(","))).encode()
         return Download(name=f"margins-{first}.csv", kind="text/csv; charset=utf-8", body=body)
     values: dict[str, Any] = {
+        "simulators": simulators,
         "lines": lines[:SHOWN],
         "is_cut": len(lines) > SHOWN,
         "parts": by.split(","),
@@ -54,7 +61,7 @@ async def show(request: Request) -> Answer:
 def _days(typed: dict[str, str]) -> tuple[date, date]:
     """The first and the last day; of the present month if there are none. Raises Invalid."""
     today = clock.now().date()
-    first, last = (_day(field, typed[field]) for field in ("from", "to"))
+    first, last = (day(field, typed[field]) for field in ("from", "to"))
     first = first or min(today, last or today).replace(day=1)
     last = last or max(today, first)
     if last < first:
@@ -62,16 +69,6 @@ def _days(typed: dict[str, str]) -> tuple[date, date]:
     if last - first > LONGEST:
         raise Invalid(("from", "range", "Choose at most 92 days."))
     return first, last
-
-
-def _day(field: str, text: str) -> date | None:
-    try:
-        day = date.fromisoformat(text) if text else None
-        if day is not None and not 2000 <= day.year < 3000:
-            raise ValueError(text)
-    except ValueError:
-        raise Invalid((field, "format", "Write a day as 2027-01-31.")) from None
-    return day
 
 
 def _as_csv(lines: list[Line], by: list[str]) -> str:

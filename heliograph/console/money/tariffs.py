@@ -54,11 +54,11 @@ async def draft(request: Request) -> Answer:
         by = drafting.factor(markup=numbers["markup"], margin=numbers["margin"])
         exchange, currency = numbers["exchange"], typed["currency"].upper()
         if bool(currency) != (exchange is not None):
-            raise Invalid(("exchange", "incomplete", "Currency and rate of exchange go together."))
+            raise Invalid(("exchange", "incomplete", "Currency and exchange rate go together."))
         if currency and not is_currency(currency):
             raise Invalid(("currency", "format", "Write a currency by its three letters, such as EUR."))
         if exchange is not None and exchange <= 0:
-            raise Invalid(("exchange", "range", "A rate of exchange is more than 0."))
+            raise Invalid(("exchange", "range", "An exchange rate must be more than 0."))
         places = typed["places"] or "6"
         if places not in "0123456" or len(places) != 1:
             raise Invalid(("places", "range", "Choose 0 to 6 decimal places."))
@@ -89,7 +89,7 @@ async def assign(request: Request) -> Answer:
         await tariffs.assign(conn, acting_for(request, theirs), price_list=wanted)
     said = request.text("%(organization)s pays by %(name)s from now on.", organization=theirs.name, name=one.name)
     if wanted is None:
-        said = request.text("%(organization)s has no price list of its own any more.", organization=theirs.name)
+        said = request.text("%(organization)s no longer has a price list of its own.", organization=theirs.name)
     return Elsewhere(location=f"{HERE}/cards/{one.id}", notice=said)
 
 

@@ -68,7 +68,7 @@ async def change(request: Request) -> Answer:
 
 
 def _too_little() -> Invalid:
-    return Invalid(("amount", "range", "Less is left than this takes away."))
+    return Invalid(("amount", "range", "This takes away more than is left."))
 
 
 async def _values(conn: Connection, request: Request, one: Organization) -> dict[str, Any]:

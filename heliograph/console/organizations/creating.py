@@ -1,17 +1,18 @@
-"""O3: an organization with its quota, its sender ID and its first owner's link, all in one transaction."""
+"""O3: an organization with its plan, its quota, its sender ID and its first owner's link, all in one transaction."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from heliograph.accounts import organizations, quota
+from heliograph.accounts import organizations, plans, quota
 from heliograph.base.actor import Actor
+from heliograph.base.database import clock
 from heliograph.base.errors import Invalid
 from heliograph.console import typed
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Shown, refused
 from heliograph.pages.requests import Request
-from heliograph.people import links, memberships, users
+from heliograph.people import invitations, links
 from heliograph.sms.accepting import sender_ids
 
 #: States that an organization may begin in.
@@ -29,9 +30,9 @@ async def show(request: Request) -> Answer:
 async def create(request: Request) -> Answer:
     """Create all of it, and show the owner's link, once."""
     form = request.form
-    country, value, email = (form.get(name, "").strip() for name in ("country", "sender", "email"))
+    country, plan, value, email = (form.get(name, "").strip() for name in ("country", "plan", "sender", "email"))
     try:
-        amount = typed.amount(form.get("quota", ""), "quota")
+        amount, months = typed.amount(form.get("quota", ""), "quota"), typed.amount(form.get("months", ""), "months")
         if form.get("state", "active") not in FIRST:
             raise Invalid(("state", "enum", "Choose one of these states."))
         async with request.writing() as conn, conn.transaction():
@@ -43,16 +44,24 @@ async def create(request: Request) -> Answer:
                 by=request.who,
             )
             actor = Actor(made.id, None, "live", frozenset(), made.state, by=request.who)
-            if amount:
+            if plan:
+                await plans.subscribe(
+                    conn,
+                    made.id,
+                    plan=plan,
+                    allowance=amount,
+                    now=clock.now(),
+                    months=1 if months is None else months,
+                    by=request.who,
+                )
+            elif amount:
                 await quota.grant(conn, made.id, amount=amount, reason="initial", by=request.who)
             if value:
                 asked = await sender_ids.request(conn, actor, value=value)
                 await sender_ids.review(conn, actor, id=asked.id, status="approved")
             token = None
             if email:
-                user, is_new = await users.ensure(conn, actor, email=email, name="")
-                await memberships.add(conn, actor, user_id=user.id, role="owner")
-                token = await links.make(conn, actor, user_id=user.id) if is_new else None
+                _, token = await invitations.admit(conn, actor, email=email, name="", role="owner")
     except Invalid as refusal:
         return refused("organizations/new.html", _at_fields(refusal), _typed(request))
     settings = request.services.settings
@@ -63,16 +72,17 @@ async def create(request: Request) -> Answer:
 
 def _at_fields(refusal: Invalid) -> Invalid:
     """The rules' refusals at the fields of this form."""
-    fields = {"value": "sender"}
+    fields = {"value": "sender", "allowance": "quota"}
     return Invalid(
         *((fields.get(one["field"], one["field"]), one["issue"], one["message"]) for one in refusal.details["fields"])
     )
 
 
 def _typed(request: Request) -> dict[str, Any]:
-    names = ("name", "country", "quota", "sender", "email")
+    names = ("name", "country", "plan", "quota", "sender", "email")
     return {
         "states": [(name, request.text(words.ORGANIZATION_STATES[name])) for name in FIRST],
         "state": request.form.get("state", "active"),
+        "months": request.form.get("months", "1"),
         **{name: request.form.get(name, "") for name in names},
     }

@@ -65,7 +65,7 @@ async def suspend(request: Request) -> Answer:
 
 async def resume(request: Request) -> Answer:
     """It is good again."""
-    return await _key(request, api_keys.resume, request.text("The key is good again."))
+    return await _key(request, api_keys.resume, request.text("The key is valid again."))
 
 
 async def revoke(request: Request) -> Answer:

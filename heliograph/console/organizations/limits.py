@@ -1,4 +1,5 @@
-"""O3: what an organization may: its state, plan, limits and countries; and its end."""
+"""O3: what an organization may: its state, plan, limits, with its requests beside them, and countries; whether its
+texts are sealed; and its end."""
 
 from __future__ import annotations
 
@@ -17,11 +18,13 @@ from heliograph.base.errors import Invalid
 from heliograph.console import typed
 from heliograph.console.acting import organization
 from heliograph.overview.installation import organizations as overview
+from heliograph.overview.installation import rates
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE, ORGANIZATIONS_CHANGE
+from heliograph.sealing import text_keys
 
 #: States that a form offers; suspending and closing have pages of their own.
 STATES = ("active", "trial", "past_due")
@@ -111,6 +114,18 @@ async def set_countries(request: Request) -> Answer:
     return await _changed(request, work)
 
 
+async def set_sealing(request: Request) -> Answer:
+    """Store its texts sealed from now on, or no longer."""
+
+    async def work(conn: Connection, one: Organization) -> None:
+        on = request.form.get("seal") == "on"
+        if on and one.state == "closed":
+            raise Invalid(("seal", "state", "A closed organization seals no texts: open it first."))
+        await text_keys.switch(conn, organization_id=one.id, on=on, by=request.who)
+
+    return await _changed(request, work)
+
+
 async def show_close(request: Request) -> Answer:
     """What closing it stops."""
     return Shown(template="organizations/close.html", values=await _stops(request))
@@ -163,9 +178,14 @@ async def _values(request: Request) -> dict[str, Any]:
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
         limit, above = await _own_limit(conn, one), await quota.alert(conn, one.id)
+        rated = await rates.read(conn, request.services.settings, one.id)
+        sealed = await text_keys.get(conn, organization_id=one.id)
     return {
         "one": one,
         "limit": limit,
+        "sealed": sealed,
+        "rates": rated,
+        "buckets": words.BUCKETS,
         "states": [(name, request.text(words.ORGANIZATION_STATES[name])) for name in STATES],
         "state": one.state,
         "plan": one.plan or "",

@@ -1,5 +1,5 @@
-"""O3: what an organization does: its traffic, webhooks, campaigns, WhatsApp numbers and money, by the functions of
-its own dashboard.
+"""O3: what an organization does: its traffic, webhooks, campaigns, WhatsApp numbers and money, by the functions of its
+own dashboard.
 
 The rule nobody may break: nothing is changed here, and no text, number of a recipient or secret is shown; who has to
 see those looks at a message, or views as the organization.

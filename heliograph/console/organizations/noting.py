@@ -77,7 +77,7 @@ async def erase(request: Request) -> Answer:
     task = asyncio.create_task(_erase(request, actor, address))
     _RUNNING.add(task)
     task.add_done_callback(_RUNNING.discard)
-    said = request.text("The erasure has begun. Its receipt comes into the history below.")
+    said = request.text("The erasure has begun. Its receipt will appear in the history below.")
     return Elsewhere(location=f"/console/organizations/{one.id}", notice=said)
 
 

@@ -86,7 +86,7 @@ async def grant(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("organizations/one.html", refusal, await _values(request))
     except QuotaExceeded:
-        wrong = Invalid(("amount", "range", "Less is left than this takes away."))
+        wrong = Invalid(("amount", "range", "This takes away more than is left."))
         return refused("organizations/one.html", wrong, await _values(request))
     said = request.speech.count("%(num)s message is left.", "%(num)s messages are left.", left)
     return Elsewhere(location=f"/console/organizations/{one.id}", notice=said)

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from heliograph.console.organizations import creating, keys, limits, listing, looking, noting, one, viewing
+from heliograph.console.house import audit
+from heliograph.console.organizations import creating, keys, limits, listing, looking, members, noting, one, viewing
 from heliograph.pages.routes import Route, get, post
-from heliograph.people.operators.roles import APPROVE, LOOK, MONEY, MONEY_CHANGE, ORGANIZATIONS, ORGANIZATIONS_CHANGE
+from heliograph.people.operators.roles import (
+    APPROVE,
+    AUDIT,
+    LOOK,
+    MONEY,
+    MONEY_CHANGE,
+    OPERATORS,
+    ORGANIZATIONS,
+    ORGANIZATIONS_CHANGE,
+)
+
+MEMBERS, INVITATIONS = "/console/organizations/{id}/members", "/console/organizations/{id}/invitations/{invitation}"
 
 ROUTES: tuple[Route, ...] = (
     get("/console/organizations", listing.show, permission=ORGANIZATIONS),
@@ -12,6 +24,16 @@ ROUTES: tuple[Route, ...] = (
     post("/console/organizations", creating.create, permission=ORGANIZATIONS_CHANGE),
     get("/console/organizations/{id}", one.show, permission=ORGANIZATIONS),
     get("/console/organizations/{id}/traffic", looking.show_traffic, permission=ORGANIZATIONS),
+    get(MEMBERS, members.show, permission=ORGANIZATIONS),
+    get(f"{MEMBERS}/invite", members.show_invite, permission=ORGANIZATIONS_CHANGE, is_proved=True),
+    post(f"{MEMBERS}/invite", members.invite, permission=ORGANIZATIONS_CHANGE, is_proved=True),
+    get(f"{MEMBERS}/{{member}}", members.show_one, permission=ORGANIZATIONS_CHANGE, is_proved=True),
+    post(f"{MEMBERS}/{{member}}/role", members.change_role, permission=ORGANIZATIONS_CHANGE, is_proved=True),
+    post(f"{MEMBERS}/{{member}}/link", members.make_link, permission=OPERATORS, is_proved=True),
+    post(f"{MEMBERS}/{{member}}/remove", members.remove, permission=ORGANIZATIONS_CHANGE, is_proved=True),
+    post(f"{INVITATIONS}/renew", members.renew, permission=ORGANIZATIONS_CHANGE, is_proved=True),
+    post(f"{INVITATIONS}/withdraw", members.withdraw, permission=ORGANIZATIONS_CHANGE),
+    get("/console/organizations/{id}/history", audit.show_organization, permission=AUDIT),
     get("/console/organizations/{id}/webhooks", looking.show_webhooks, permission=ORGANIZATIONS),
     get("/console/organizations/{id}/campaigns", looking.show_campaigns, permission=ORGANIZATIONS),
     get("/console/organizations/{id}/whatsapp", looking.show_whatsapp, permission=ORGANIZATIONS),
@@ -25,6 +47,7 @@ ROUTES: tuple[Route, ...] = (
     post("/console/organizations/{id}/spending", limits.set_limits, permission=MONEY_CHANGE),
     post("/console/organizations/{id}/countries", limits.set_countries, permission=ORGANIZATIONS_CHANGE),
     post("/console/organizations/{id}/state", limits.set_state, permission=ORGANIZATIONS_CHANGE),
+    post("/console/organizations/{id}/texts", limits.set_sealing, permission=ORGANIZATIONS_CHANGE),
     get("/console/organizations/{id}/close", limits.show_close, permission=ORGANIZATIONS_CHANGE),
     post("/console/organizations/{id}/close", limits.close, permission=ORGANIZATIONS_CHANGE),
     get("/console/organizations/{id}/notes", noting.show, permission=ORGANIZATIONS),

@@ -1,16 +1,20 @@
-"""O7 Receipts: what each supplier was handed, answered and reported, by day, beside the week before; and as a file."""
+"""O7 Receipts: what each supplier was handed, answered and reported, by day, beside the week before, and what of its
+charges is due back; and as a file."""
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
+from heliograph.console.typed import day
 from heliograph.pages.answers import Answer, Download, Shown
+from heliograph.pages.pieces import leafing
 from heliograph.pages.pieces.charts import MARK
 from heliograph.pages.requests import Request
 from heliograph.sms.dispatch import routing
@@ -19,12 +23,12 @@ from heliograph.sms.reports import reconciliation
 from heliograph.sms.reports.reconciliation import Reconciled
 from heliograph.traffic.reconciliation import STATES, Query
 
-#: Lines that a page shows, and that a file has.
-SHOWN, MOST = 200, 10_000
+#: Lines that there may be, of pages and of a file; suppliers of which a page tells how messages ended, those with most.
+MOST, SUPPLIERS = 10_000, 20
 #: What there may be a line for each of, besides the supplier.
-SPLITS = ("day", "day,country", "hour", "country")
-#: Days that are shown, and that may be asked for at once.
-USUAL, LONGEST = timedelta(days=7), timedelta(days=92)
+SPLITS = ("day", "day,country", "hour", "country", "month", "month,country")
+#: Days that are shown, and that may be asked for at once; and those where a line is for a month.
+USUAL, LONGEST, MONTHS = timedelta(days=7), timedelta(days=92), timedelta(days=400)
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -41,38 +45,53 @@ async def show(request: Request) -> Answer:
     typed = {name: request.query.get(name, "").strip() for name in ("supplier", "from", "to", "by", "country")}
     refusal = None
     async with request.reading() as conn:
-        known = await routing.load(conn)
+        known, simulators = await routing.load(conn), await routing.simulators(conn)
         try:
             query = _query(typed, known)
         except Invalid as wrong:
             refusal, query = wrong, _query({}, known)
         lines = await reconciliation.report(conn, query)
-        shares = [] if "csv" in request.query else await _shares(conn, query)
+        whole = [] if "csv" in request.query else await _whole(conn, query)
     if "csv" in request.query and refusal is None:
         body = (MARK + reconciliation.as_csv(lines)).encode()
         name = f"receipts-{query.date_from:%Y-%m-%d}.csv"
         return Download(name=name, kind="text/csv; charset=utf-8", body=body)
+    size, begin = leafing.size(request), _begin(request)
     values: dict[str, Any] = {
-        "lines": lines[:SHOWN],
-        "is_cut": len(lines) > SHOWN,
-        "shares": shares,
+        "lines": sorted(lines, key=_order)[begin : begin + size],
+        "pages": leafing.pages(request, UUID(int=begin + size) if len(lines) > begin + size else None),
+        "shares": [(one.supplier, ended) for one in whole[:SUPPLIERS] if (ended := _ended(one))],
+        "bills": [one for one in whole[:SUPPLIERS] if one.line.charged or one.line.undelivered[0]],
+        "is_cut": len(whole) > SUPPLIERS,
+        "simulators": simulators,
         "suppliers": [(one.name, one.name) for one in known],
         "splits": SPLITS,
         "typed": typed,
         "by": typed["by"] if typed["by"] in SPLITS else "day",
         "since": f"{query.date_from:%Y-%m-%d}",
         "until": f"{query.date_to - timedelta(seconds=1):%Y-%m-%d}",
-        "file": request.again(csv="1"),
+        "file": request.again(csv="1", after=""),
     }
     status = 200 if refusal is None else 422
     return Shown(template="receipts/report.html", values=values, status=status, refusal=refusal)
 
 
-async def _shares(conn: Connection, query: Query) -> list[tuple[str, list[Share]]]:
-    """By supplier, how the messages of the whole time ended, by share."""
-    whole = msgspec.structs.replace(query, by=())
-    found = [(one.supplier, _ended(one)) for one in await reconciliation.report(conn, whole)]
-    return [(name, some) for name, some in found if some]
+def _begin(request: Request) -> int:
+    """How many lines the pages before this one had: leafing's place is a number here, since lines are sums."""
+    place = leafing.after(request)
+    return 0 if place is None else min(place.int, MOST)
+
+
+def _order(one: Reconciled) -> tuple[float, str, str]:
+    """The newest first."""
+    at = one.line.at
+    return (0.0 if at is None else -at.timestamp(), one.supplier, one.line.country or "")
+
+
+async def _whole(conn: Connection, query: Query) -> list[Reconciled]:
+    """By supplier, of the whole time; the one with most messages first."""
+    found = await reconciliation.report(conn, msgspec.structs.replace(query, by=()))
+    return sorted(found, key=lambda one: (-one.line.submitted, one.supplier))
 
 
 def _ended(one: Reconciled) -> list[Share]:
@@ -89,38 +108,24 @@ def _ended(one: Reconciled) -> list[Share]:
 def _query(typed: dict[str, str], known: list[Supplier]) -> Query:
     """Days are those of UTC. Raises Invalid."""
     today = clock.now().date()
-    first = _day("from", typed.get("from", "")) or today - USUAL + timedelta(days=1)
-    last = _day("to", typed.get("to", "")) or max(today, first)
+    first = day("from", typed.get("from", "")) or today - USUAL + timedelta(days=1)
+    last = day("to", typed.get("to", "")) or max(today, first)
     if last < first:
         raise Invalid(("to", "order", "The last day must not be before the first."))
-    if last - first > LONGEST:
-        raise Invalid(("from", "range", "Choose at most 92 days."))
+    by = typed.get("by", "")
+    if last - first > (MONTHS if by.startswith("month") else LONGEST):
+        raise Invalid(("from", "range", "Choose at most 92 days, or 400 with a line for each month."))
     name, country = typed.get("supplier", ""), typed.get("country", "").upper()
     supplier = next((one.id for one in known if one.name == name), None)
     if name and supplier is None:
         raise Invalid(("supplier", "unknown", "There is no such supplier."))
     if country and not (len(country) in (2, 3) and country.isascii() and country.isalnum()):
         raise Invalid(("country", "format", "Write a country as its code, such as MZ."))
-    by = typed.get("by", "")
     return Query(
-        date_from=_midnight(first),
-        date_to=_midnight(last + timedelta(days=1)),
+        date_from=clock.midnight(first),
+        date_to=clock.midnight(last + timedelta(days=1)),
         by=(by if by in SPLITS else SPLITS[0]).split(","),
         supplier_id=supplier,
         country=country or None,
         limit=MOST,
     )
-
-
-def _day(field: str, text: str) -> date | None:
-    try:
-        day = date.fromisoformat(text) if text else None
-        if day is not None and not 2000 <= day.year < 3000:
-            raise ValueError(text)
-    except ValueError:
-        raise Invalid((field, "format", "Write a day as 2027-01-31.")) from None
-    return day
-
-
-def _midnight(day: date) -> datetime:
-    return datetime.combine(day, time(), UTC)

@@ -29,7 +29,7 @@ async def show(request: Request) -> Answer:
     name, only_orphans = request.query.get("supplier", ""), request.query.get("only") == "orphans"
     size, after = leafing.size(request), leafing.after(request)
     async with request.reading() as conn:
-        known = await routing.load(conn)
+        known, simulators = await routing.load(conn), await routing.simulators(conn)
         chosen = next((one for one in known if one.name == name), None)
         found = await unmatched.listed(
             conn,
@@ -43,6 +43,7 @@ async def show(request: Request) -> Answer:
     values: dict[str, Any] = {
         "rows": rows,
         "advice": advice,
+        "simulators": simulators,
         "suppliers": [(one.name, one.name) for one in known],
         "chosen": None if chosen is None else chosen.name,
         "only_orphans": only_orphans,
@@ -76,7 +77,7 @@ async def cure(request: Request) -> Answer:
     async with request.writing() as conn:
         count = await diagnosis.cure(conn, key, supplier=form.get("supplier", ""), settings=settings, by=request.who)
     said = request.speech.count(
-        "It is set; %(num)s receipt is looked at again.", "It is set; %(num)s receipts are looked at again.", count
+        "It is set; %(num)s receipt is checked again.", "It is set; %(num)s receipts are checked again.", count
     )
     return Elsewhere(location=HERE, notice=said)
 
@@ -112,7 +113,7 @@ async def match(request: Request) -> Answer:
 
 def _said(request: Request, applied: Applied) -> str:
     if not applied.matched:
-        return request.text("Nothing fits yet.")
+        return request.text("Nothing matches yet.")
     return request.speech.count(
         "%(num)s receipt found its message.", "%(num)s receipts found their messages.", applied.matched
     )

@@ -35,7 +35,7 @@ async def say_state(request: Request) -> Answer:
             )
     except Invalid as refusal:
         return await _page(request, refusal)
-    return Elsewhere(location=HERE, notice=request.text("It counts from the next receipt on."))
+    return Elsewhere(location=HERE, notice=request.text("It applies from the next receipt on."))
 
 
 async def say_error(request: Request) -> Answer:
@@ -57,10 +57,11 @@ async def say_error(request: Request) -> Answer:
 
 async def _page(request: Request, problem: Invalid | None = None) -> Shown:
     async with request.reading() as conn:
-        known = await routing.load(conn)
+        known, simulators = await routing.load(conn), await routing.simulators(conn)
         states = await words.unknown_states(conn)
         codes = await words.error_codes(conn)
     values: dict[str, Any] = {
+        "simulators": simulators,
         "states": [(one.name, words.state_setting(one), states[one.id]) for one in known if one.id in states],
         "codes": [(one.name, codes[one.id]) for one in known if one.id in codes],
         "meanings": words.MEANINGS,

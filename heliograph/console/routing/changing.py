@@ -171,6 +171,8 @@ async def _show_undo(request: Request, conn: Connection, entry: Recorded) -> Ans
         wrong = refusal if isinstance(refusal, Invalid) else Invalid(("name", "gone", refusal.message))
         return refused("routing/undo.html", wrong, values | {"differences": None, "seen": ""})
     if request.method == "POST":
-        wrong = Invalid(("name", "moved", "Somebody has changed this route meanwhile. Look at the difference again."))
+        wrong = Invalid(
+            ("name", "moved", "Somebody has changed this route in the meantime. Review the difference again.")
+        )
         return refused("routing/undo.html", wrong, values)
     return Shown(template="routing/undo.html", values=values)

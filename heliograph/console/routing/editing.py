@@ -121,7 +121,7 @@ async def _saved(request: Request, conn: Connection, one: StoredRoute | None, id
         said = request.text("The route is added: workers follow within a second.")
         return Elsewhere(location=f"{HERE}/{id}", notice=said)
     (entry,) = await rerouting.history(conn, route_id=id, limit=1)
-    said = request.text("Saved: workers follow within a second.")
+    said = request.text("Saved: workers apply it within a second.")
     return Elsewhere(location=f"{HERE}/{id}", notice=said, undo=f"{HERE}/{id}/undo/{entry.id}" if entry.before else "")
 
 

@@ -10,7 +10,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.pages.answers import Answer, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.routes import rules
-from heliograph.sms.dispatch import explaining
+from heliograph.sms.dispatch import explaining, routing
 
 #: What people put between the digits of a number.
 _SPACING = str.maketrans("", "", " \u00a0().-/")
@@ -49,5 +49,7 @@ async def show(request: Request) -> Answer:
             network=network or None,
         )
         stored = await rules.find(conn, route=found.route) if found.route else None
-    values |= {"found": found, "number": number, "asked": one, "stored": stored}
+        simulators = await routing.simulators(conn)
+    values["simulated_only"] = bool(found.suppliers) and simulators.issuperset(found.suppliers)
+    values |= {"simulators": simulators, "found": found, "number": number, "asked": one, "stored": stored}
     return Shown(template="routing/explain.html", values=values)

@@ -10,7 +10,6 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts import organizations
-from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
@@ -80,17 +79,14 @@ async def show_one(request: Request) -> Answer:
 
 
 async def _earned(conn: Connection, one: StoredRoute) -> Sequence[margins.Line]:
-    """What messages to the route's destination by its suppliers cost and brought, by day, whichever route decided."""
-    route, today = one.route, clock.now().date()
-    country = phones.country(f"+{route.prefix}") if route.prefix else route.country
+    """What the messages cost and brought whose suppliers it chose under its present name, by day."""
+    today = clock.now().date()
     return await margins.read(
         conn,
         first=today - timedelta(days=EARNED - 1),
         last=today + timedelta(days=1),
         by=("day", "supplier"),
-        supplier_ids=[choice.supplier_id for choice in route.choices],
-        country=country,
-        network=route.network,
+        route=one.route.name,
     )
 
 

@@ -96,7 +96,7 @@ async def sync_now(request: Request) -> Answer:
     problems = [] if done is None else list(sync.problems_of(done[0]))
     if problems:
         return _back(request, request.text("Meta answered: %(problems)s", problems="; ".join(problems)))
-    return _back(request, request.text("It is read anew."))
+    return _back(request, request.text("It has been read again."))
 
 
 async def subscribe(request: Request) -> Answer:

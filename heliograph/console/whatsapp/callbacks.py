@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from heliograph.base.errors import NotFound
 from heliograph.overview.installation import whatsapp
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
@@ -36,6 +37,30 @@ async def retry(request: Request) -> Answer:
         "%(done)s of %(looked)s are applied.", done=request.speech.number(done), looked=request.speech.number(looked)
     )
     return Elsewhere(location=HERE, notice=said)
+
+
+async def show_one(request: Request) -> Answer:
+    """One item: why it could not be applied, and what it consists of, without what people wrote."""
+    key = apps.seal_key(request.services.settings)
+    async with request.reading() as conn:
+        found = await whatsapp.letter(conn, key, id=request.id())
+    values: dict[str, Any] = {
+        "open": found,
+        "one": found.letter,
+        "may_change": request.may(permission=CARRIAGE_CHANGE),
+    }
+    return Shown(template="whatsapp/callback.html", values=values)
+
+
+async def retry_one(request: Request) -> Answer:
+    """Apply this one."""
+    id = request.id()
+    looked, done = await inbox.retry(request.services.pool, apps.seal_key(request.services.settings), id=id)
+    if not looked:
+        raise NotFound
+    if done:
+        return Elsewhere(location=HERE, notice=request.text("It is applied."))
+    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("It still cannot be applied."))
 
 
 async def drop(request: Request) -> Answer:

@@ -114,7 +114,7 @@ def _typed(form: dict[str, str]) -> dict[str, str]:
     typed = {name: form.get(name, "").strip() for name in FIELDS}
     for name in ("app_id", "waba_id"):
         if not (typed[name].isascii() and typed[name].isdigit()):
-            raise Invalid((name, "format", "An id of Meta's is digits alone."))
+            raise Invalid((name, "format", "Meta's ids consist of digits only."))
     if not typed["token"]:
         raise Invalid(("token", "required", "Paste the token."))
     return typed | {

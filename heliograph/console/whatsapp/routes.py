@@ -27,6 +27,8 @@ ROUTES: tuple[Route, ...] = (
     post("/console/whatsapp/templates/{organization}/{id}", accounts.set_template, permission=CARRIAGE_CHANGE),
     get("/console/whatsapp/callbacks", callbacks.show, permission=CARRIAGE),
     post("/console/whatsapp/callbacks/retry", callbacks.retry, permission=CARRIAGE_CHANGE),
+    get("/console/whatsapp/callbacks/{id}", callbacks.show_one, permission=CARRIAGE),
+    post("/console/whatsapp/callbacks/{id}/retry", callbacks.retry_one, permission=CARRIAGE_CHANGE),
     post("/console/whatsapp/callbacks/{id}/drop", callbacks.drop, permission=CARRIAGE_CHANGE),
     get("/console/whatsapp/rates", rates.show, permission=MONEY),
     Route(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid_in
 from heliograph.console.acting import organization
 from heliograph.console.whatsapp.accounts import HERE
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
@@ -52,20 +52,12 @@ async def _make(conn: Connection, request: Request) -> Callback:
             raise Invalid(("from", "format", "Write a phone number with its country code, such as +258841234567."))
         return await simulated.message(conn, request.who, number, user=user, text=text, at=at)
     status, message = form.get("status", ""), form.get("message", "").strip()
-    if not _is_id(message):
+    if uuid_in(message) is None:
         raise Invalid(("message", "format", "An id looks like 0199c0de-0000-7000-8000-000000000000."))
     try:
         return await simulated.status(conn, request.who, number, message=message, status=status, at=at)
     except NotFound:
         raise Invalid(("message", "unknown", "No such message went out from this number.")) from None
-
-
-def _is_id(text: str) -> bool:
-    try:
-        UUID(text)
-    except ValueError:
-        return False
-    return True
 
 
 async def _values(request: Request) -> dict[str, Any]:

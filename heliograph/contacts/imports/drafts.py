@@ -38,14 +38,16 @@ UNDONE_FOR, KEPT = timedelta(hours=24), timedelta(days=7)
 KINDS = ("contacts", "opt_outs")
 #: States before anything was written.
 UNSTARTED = ("uploading", "reading", "checking", "checked")
+#: An SQL condition: a campaign may go to the people of this row of `contact_imports`.
+IS_AUDIENCE = "kind = 'contacts' AND state IN ('running', 'stopped', 'finished')"
 
-_TOO_LONG = "A file has at most 200 MB."
+_TOO_LONG = "A file can be at most 200 MB."
 #: Beginnings of files that are no tables of text.
 _SHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 
 
 class ImportMoved(Refusal):
-    """This import has moved on meanwhile. Look at where it is now."""
+    """This import has moved on in the meantime. Check where it is now."""
 
     code, status = "import_moved", 409
 
@@ -82,6 +84,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     unchanged: int
     rejected: int
     can_undo: bool
+    #: A campaign may go to its people.
+    is_audience: bool
     erases_at: datetime
 
     @property
@@ -97,11 +101,12 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-COLUMNS = """
+COLUMNS = f"""
 id, mode, kind, state, file, coalesce(author, '') AS author, started_at, finished_at, undone_at,
 coalesce(size, 0) AS size, encoding, delimiter, preamble, has_header, fields, columns, country, tags, on_duplicate,
 survey, position, rows, created, updated, unchanged, rejected,
 state IN ('finished', 'stopped') AND coalesce(finished_at, started_at) > now() - interval '24 hours' AS can_undo,
+{IS_AUDIENCE} AS is_audience,
 started_at + interval '7 days' AS erases_at
 """
 BEGIN = """
@@ -123,7 +128,7 @@ async def begin(conn: Connection, actor: Actor, *, file: str, kind: str = "conta
         BEGIN, actor.organization_id, actor.mode, id, kind, name, who.id, who.name[:200], MOST_OPEN
     )
     if made is None:
-        raise Invalid(("file", "count", "There are 20 imports that nobody went on with. Discard some of them first."))
+        raise Invalid(("file", "count", "There are 20 unfinished imports. Discard some of them first."))
     return id
 
 
@@ -265,7 +270,7 @@ async def check(
 ) -> Draft:
     """Have a worker look through the whole file. Raises Invalid, ImportMoved."""
     if "phone" not in fields:
-        raise Invalid(("fields", "required", "Say which column has the phone numbers."))
+        raise Invalid(("fields", "required", "Choose the column with the phone numbers."))
     row = await conn.fetchrow(
         CHECK,
         actor.organization_id,

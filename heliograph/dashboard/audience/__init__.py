@@ -1,1 +1,1 @@
-"""The audience: people, their tags, opt-outs and imports."""
+"""The audience: people, their tags, opt-outs and imports, and the campaigns that go to them."""

@@ -7,8 +7,9 @@ from uuid import UUID
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.ids import uuid_in
 from heliograph.campaigns import drafts
-from heliograph.dashboard.audience import campaign_form, lists
+from heliograph.dashboard.audience import campaign_form
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 
@@ -25,7 +26,7 @@ async def save(request: Request) -> Answer:
 
 async def keep(request: Request, typed: dict[str, str]) -> str:
     """Keep a form; returns why it could not be kept, or ""."""
-    if (id := lists.id_of(typed["draft"])) is None or not any(typed[name] for name in ("name", "text", "template")):
+    if (id := uuid_in(typed["draft"])) is None or not any(typed[name] for name in ("name", "text", "template")):
         return ""
     fields = {name: value for name, value in typed.items() if name not in _OUTSIDE and value}
     try:
@@ -72,7 +73,7 @@ async def restore(request: Request) -> Answer:
         await request.once(work)
     except NotFound as refusal:
         return Elsewhere(location=request.to(HERE), notice=request.text(refusal.message))
-    return Elsewhere(location=request.to(HERE), notice=request.text("The draft is back."))
+    return Elsewhere(location=request.to(HERE), notice=request.text("The draft is restored."))
 
 
 async def values(request: Request, conn: Connection) -> list[dict[str, Any]]:

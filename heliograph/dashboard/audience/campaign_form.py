@@ -1,5 +1,7 @@
 """The form for a campaign: its fields as they were typed, what they mean, and what is known beside them.
 
+It has over 400 lines because each field is offered, read and told in one place.
+
 The rule nobody may break: what is typed and cannot be understood is told at its field; it is never taken for nothing.
 """
 
@@ -13,10 +15,11 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from heliograph.accounts import quota, spending
+from heliograph.accounts import quota, send_defaults, spending
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.ids import uuid_in
 from heliograph.campaigns import audience, filling, plan, record, template
 from heliograph.campaigns.channels import sms, whatsapp
 from heliograph.campaigns.filling import COLUMNS, LONGEST, MOST, Filling
@@ -26,7 +29,8 @@ from heliograph.campaigns.views import preview, recipients
 from heliograph.campaigns.views.preview import Preview
 from heliograph.classes.kinds import CLASSES
 from heliograph.contacts import records
-from heliograph.dashboard.audience import lists, words
+from heliograph.contacts.imports import drafts
+from heliograph.dashboard.audience import words
 from heliograph.pages.requests import Request
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
@@ -47,10 +51,10 @@ from heliograph.whatsapp.reads import TemplateFilters
 #: and `t<n>`: the text, or what stands in where the column is empty.
 FIELDS = (
     *("channel", "name", "to", "tags", "match", "without", "numbers", "from", "when", "day", "hour", "pace", "typed"),
-    *("start", "draft", "sender", "text", "number", "template"),
+    *("start", "draft", "sender", "text", "number", "template", "import"),
 )
-#: Templates that are offered.
-OFFERED = 200
+#: Templates that are offered, and imports.
+OFFERED, IMPORTS = 200, 50
 #: A refusal, and the field that it is told at.
 REFUSED: Mapping[type[Refusal], str] = {
     SenderIdNotApproved: "sender",
@@ -77,6 +81,7 @@ class Given(msgspec.Struct, frozen=True):
     name: str
     tags: list[str] | None
     recipients: list[str] | None
+    imported: UUID | None
     match: Literal["any", "all"]
     without: list[str]
     scheduled_at: datetime | None
@@ -94,6 +99,7 @@ class Given(msgspec.Struct, frozen=True):
             "name": self.name,
             "scheduled_at": self.scheduled_at,
             "audience_tags": self.tags,
+            "audience_import": self.imported,
             "audience_tag_match_mode": self.match,
             "excluded_tags": self.without,
             "recipients": self.recipients,
@@ -113,12 +119,12 @@ async def prefilled(request: Request) -> dict[str, str]:
     reach everybody."""
     query = request.query
     typed = {name: query.get(name, "")[:2_000] for name in FIELDS}
-    typed["to"] = "again" if typed["from"] else "tags"
+    typed["to"] = "again" if typed["from"] else "import" if typed["import"] else "tags"
     async with request.reading() as conn:
-        if (saved := lists.id_of(query.get("saved", ""))) is not None:
+        if (saved := uuid_in(query.get("saved", ""))) is not None:
             typed["text"] = (await saved_texts.get(conn, request.actor, id=saved)).body
-        if (copied := lists.id_of(query.get("copy", "") or typed["from"])) is not None:
-            typed |= await _copied(request, conn, await found(request, conn, copied))
+        if (copied := uuid_in(query.get("copy", "") or typed["from"])) is not None:
+            typed |= _copied(request, await found(request, conn, copied))
     return typed
 
 
@@ -140,7 +146,7 @@ async def found(request: Request, conn: Connection, id: UUID) -> Campaign:
         return await record.get(conn, request.actor, id=id, channel="whatsapp")
 
 
-async def _copied(request: Request, conn: Connection, campaign: Campaign) -> dict[str, str]:
+def _copied(request: Request, campaign: Campaign) -> dict[str, str]:
     """What the form for such a campaign would have been. Numbers that were listed are forgotten behind a campaign."""
     content = campaign.content
     kept = {
@@ -151,7 +157,9 @@ async def _copied(request: Request, conn: Connection, campaign: Campaign) -> dic
         "match": campaign.audience_tag_match_mode,
         "without": ", ".join(campaign.excluded_tags),
     }
-    if request.query.get("copy") and campaign.audience_tags is None:
+    if request.query.get("copy") and campaign.audience_import is not None:
+        kept |= {"to": "import", "import": str(campaign.audience_import)}
+    elif request.query.get("copy") and campaign.audience_tags is None:
         kept["to"] = "numbers"
     if campaign.channel == "sms":
         return kept | {"text": content["message_template"], "sender": str(content["sender_id"])}
@@ -169,7 +177,7 @@ async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Giv
     except Invalid as refusal:
         issue = refusal.details["fields"][0]["issue"] if typed["name"] else "required"
         wrong.append(("name", issue, words.CAMPAIGN_FORM[f"name.{issue}"]))
-    sender = lists.id_of(typed["sender"])
+    sender = uuid_in(typed["sender"])
     said: Filled | None = None
     if typed["channel"] == "whatsapp":
         said = await _template(request, conn, typed, wrong)
@@ -178,6 +186,7 @@ async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Giv
         if typed["sender"] and sender is None:
             wrong.append(("sender", "unknown", words.CAMPAIGN_FORM["sender.unknown"]))
     tags, listed, without = await _audience(request, conn, typed, wrong)
+    imported = uuid_in(typed["import"]) if typed["to"] == "import" else None
     scheduled_at: datetime | None = None
     if typed["when"] == "later":
         try:
@@ -197,6 +206,7 @@ async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Giv
         name=typed["name"],
         tags=tags,
         recipients=listed,
+        imported=imported,
         match="all" if typed["match"] == "all" else "any",
         without=without,
         scheduled_at=scheduled_at,
@@ -222,11 +232,14 @@ async def _audience(
     tags: list[str] | None = None
     listed: list[str] | None = None
     if typed["to"] == "again" and typed["from"]:
-        if (earlier := lists.id_of(typed["from"])) is None:
+        if (earlier := uuid_in(typed["from"])) is None:
             raise NotFound
         listed = await recipients.again(conn, request.actor, campaign=await found(request, conn, earlier))
         if not listed:
             wrong.append(("to", "empty", words.CAMPAIGN_FORM["to.empty"]))
+    elif typed["to"] == "import":
+        if uuid_in(typed["import"]) is None:
+            wrong.append(("import", "unknown", words.CAMPAIGN_FORM["import.unknown"]))
     elif typed["to"] == "numbers":
         listed = numbers(typed["numbers"])
         if not 1 <= len(listed) <= audience.MAX_RECIPIENTS:
@@ -239,9 +252,9 @@ async def _audience(
         if not 1 <= len(tags) <= audience.MAX_TAGS:
             wrong.append(("tags", "length", words.CAMPAIGN_FORM["tags.length"]))
     try:
-        return tags, listed, audience.excluded(_split(typed["without"]), tags)
+        return tags, listed, audience.excluded(_split(typed["without"]), is_listed=listed is not None)
     except Invalid:
-        issue = "exclusive" if tags is None else "length"
+        issue = "exclusive" if listed is not None else "length"
         wrong.append(("without", issue, words.CAMPAIGN_FORM[f"without.{issue}"]))
         return tags, listed, []
 
@@ -258,7 +271,7 @@ def _split(text: str) -> list[str]:
 async def _template(
     request: Request, conn: Connection, typed: dict[str, str], wrong: list[tuple[str, str, str]]
 ) -> Filled | None:
-    number, entry = lists.id_of(typed["number"]), await _entry(request, conn, typed)
+    number, entry = uuid_in(typed["number"]), await _entry(request, conn, typed)
     if number is None:
         wrong.append(("number", "unknown", words.CAMPAIGN_FORM["number.unknown"]))
     if entry is None:
@@ -292,7 +305,7 @@ async def _template(
 
 
 async def _entry(request: Request, conn: Connection, typed: dict[str, str]) -> Entry | None:
-    if (id := lists.id_of(typed["template"])) is None:
+    if (id := uuid_in(typed["template"])) is None:
         return None
     try:
         return await library.get(conn, request.actor, id=id)
@@ -320,6 +333,7 @@ async def look(request: Request, conn: Connection, typed: dict[str, str], given:
         match=given.match,
         without=given.without,
         recipients=given.recipients,
+        imported=given.imported,
         start=int(typed["start"]) if typed["start"].isdecimal() and len(typed["start"]) < 6 else 0,
         waits=waits,
     )
@@ -331,11 +345,19 @@ async def values(request: Request, typed: dict[str, str], seen: Preview | None =
     pace = int(typed["pace"]) if typed["pace"].isdecimal() and len(typed["pace"]) < 8 else 0
     shown["lasts"] = 60 * seen.would / pace if seen is not None and pace else None
     async with request.reading() as conn:
+        defaults = await send_defaults.get(conn, organization_id=request.actor.organization_id)
         own = await own_numbers.get(conn, user_id=request.person.user_id)
+        sees = request.may("contacts:write")
+        imports = await drafts.list_page(conn, request.actor, after=None, limit=IMPORTS) if sees else []
         if typed["channel"] == "whatsapp":
             shown |= await _whatsapp_values(request, conn, typed)
         else:
             shown |= await _sms_values(request, conn)
+    shown["imports"] = [
+        (str(one.id), f"{one.file} · {request.speech.moment(one.started_at)}") for one in imports if one.is_audience
+    ]
+    above = defaults.approval_above if request.mode == "live" else None
+    shown["above"] = above if seen is not None and above is not None and seen.would > above else None
     scope = "whatsapp:send" if typed["channel"] == "whatsapp" else "sms:send"
     shown["own"] = own.phone if request.may(scope) else None
     shown["may_prove"] = request.may("sms:send", mode="live")
@@ -389,6 +411,7 @@ def told(refusal: Refusal) -> Invalid:
         return Invalid((field, refusal.code, refusal.message))
     names = {"message_template": "text", "scheduled_at": "day", "audience_tags": "tags", "recipients": "numbers"}
     names |= {"sender_id": "sender", "messages_per_minute": "pace", "excluded_tags": "without"}
+    names |= {"audience_import": "import"}
     names |= {"param": "template", "rates": "number"}
     wrong = []
     for one in refusal.details["fields"]:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
-from heliograph.base.ids import uuid7_text
+from heliograph.base.ids import uuid7_text, uuid_in
 from heliograph.campaigns import drafts
 from heliograph.campaigns.channels import sms, whatsapp
 from heliograph.campaigns.views import preview
@@ -27,10 +27,10 @@ async def show(request: Request) -> Answer:
     """The form, as far as the address fills it in."""
     listed = await people.audience_of(request) if request.query.get("people") else {}
     if listed is None:
-        said = request.text("More than 10,000 people fit these filters. Give them a tag, and write to that.")
+        said = request.text("More than 10,000 people match these filters. Give them a tag, and write to that.")
         return Elsewhere(location=request.to("/contacts", **lists.kept(request.query, people.FIELDS)), notice=said)
     typed = await campaign_form.prefilled(request) | listed
-    if (draft := lists.id_of(typed["draft"])) is not None:
+    if (draft := uuid_in(typed["draft"])) is not None:
         typed |= await campaign_drafts.read(request, draft)
     else:
         typed["draft"] = uuid7_text()
@@ -66,10 +66,10 @@ async def create(request: Request) -> Answer:
         wrong = Invalid(("typed", "differs", "Type how many people get it."))
         return refused(PAGE, wrong, await _values(request, typed, seen))
     try:
-        id = await request.once(lambda conn: _make(request, conn, given, lists.id_of(typed["draft"])))
+        id = await request.once(lambda conn: _make(request, conn, given, uuid_in(typed["draft"])))
     except Refusal as refusal:
         return refused(PAGE, campaign_form.told(refusal), await _values(request, typed, seen))
-    return Elsewhere(location=request.to(f"{HERE}/{id}"), notice=request.text("The campaign is made."))
+    return Elsewhere(location=request.to(f"{HERE}/{id}"), notice=request.text("The campaign is created."))
 
 
 async def _make(request: Request, conn: Connection, given: Given, draft: UUID | None) -> str:

@@ -14,20 +14,23 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import time_of
 from heliograph.campaigns import plan, record
+from heliograph.campaigns.approval import approving, rule
+from heliograph.campaigns.approval.approving import CampaignApprovalByAnother
+from heliograph.campaigns.approval.rule import CampaignApprovalRequired
 from heliograph.campaigns.plan import CampaignNotCancelable, CampaignNotPausable
 from heliograph.campaigns.record import Campaign, Counts
 from heliograph.campaigns.views import progress, recipients
 from heliograph.campaigns.views.progress import Progress
-from heliograph.dashboard import exporting, seeing
+from heliograph.dashboard import exporting, listing, seeing
 from heliograph.dashboard.audience import campaign_drafts, campaign_form, words
 from heliograph.overview import messages
 from heliograph.overview.exports.kinds import Messages
 from heliograph.overview.messages import Filters
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces import charts, leafing
+from heliograph.pages.pieces import charts, leafing, ranges
 from heliograph.pages.pieces.charts import Chart, Mark, Series
 from heliograph.pages.requests import Request
-from heliograph.people.roles import AUDIT, CONTENT
+from heliograph.people.roles import CONTENT
 from heliograph.sms import messages as sms
 from heliograph.whatsapp import messages as whatsapp
 
@@ -62,16 +65,24 @@ async def show_list(request: Request) -> Answer:
     """A page of campaigns of a channel, newest first."""
     channel = request.query.get("channel", "sms")
     channel = channel if channel in CHANNELS else "sms"
-    limit = leafing.size(request)
+    limit, range = leafing.size(request), ranges.read(request)
     async with request.reading() as conn:
         found = await record.list_page(
-            conn, request.actor, after=leafing.after(request), limit=limit + 1, channel=channel
+            conn,
+            request.actor,
+            after=leafing.after(request),
+            limit=limit + 1,
+            channel=channel,
+            date_from=range.since,
+            date_to=range.until,
         )
         kept = [] if request.is_fragment or not request.may(WRITE) else await campaign_drafts.values(request, conn)
     rows = found[:limit]
     values = {
         "lines": [_line(one) for one in rows],
         "channel": channel,
+        "range": range,
+        "columns": listing.columns(request, "campaigns"),
         "drafts": kept,
         "pages": leafing.pages(request, rows[-1].id if len(found) > limit else None),
         "may_write": request.may(WRITE),
@@ -97,13 +108,18 @@ async def show(request: Request) -> Answer:
 async def pause(request: Request) -> Answer:
     """Stop it until somebody lets it go on."""
     return await _act(
-        request, plan.pause, request.text("The campaign is paused. What was handed over already goes out.")
+        request, plan.pause, request.text("The campaign is paused. Messages already handed over still go out.")
     )
 
 
 async def resume(request: Request) -> Answer:
     """Let it go on where it was."""
-    return await _act(request, plan.resume, request.text("The campaign goes on."))
+    return await _act(request, plan.resume, request.text("The campaign is resumed."))
+
+
+async def approve(request: Request) -> Answer:
+    """Approve it, as the second person that the organization asks for."""
+    return await _act(request, approving.approve, request.text("The campaign is approved."))
 
 
 async def change_pace(request: Request) -> Answer:
@@ -121,7 +137,7 @@ async def change_pace(request: Request) -> Answer:
     async def act(conn: Connection, actor: Actor, *, id: UUID, channel: str) -> Campaign:
         return await plan.change_pace(conn, actor, id=id, messages_per_minute=pace, channel=channel)
 
-    return await _act(request, act, request.text("What is still waiting goes at this pace."))
+    return await _act(request, act, request.text("Messages still waiting are sent at this pace."))
 
 
 async def show_cancel(request: Request) -> Answer:
@@ -133,7 +149,7 @@ async def show_cancel(request: Request) -> Answer:
 
 async def cancel(request: Request) -> Answer:
     """End it."""
-    return await _act(request, plan.cancel, request.text("The campaign is canceled; what was not sent is given back."))
+    return await _act(request, plan.cancel, request.text("The campaign is canceled; messages not sent are refunded."))
 
 
 async def export(request: Request) -> Answer:
@@ -170,7 +186,12 @@ async def _act(request: Request, act: Any, said: str) -> Answer:
 
     try:
         await request.once(work)
-    except (CampaignNotPausable, CampaignNotCancelable) as refusal:
+    except (
+        CampaignNotPausable,
+        CampaignNotCancelable,
+        CampaignApprovalRequired,
+        CampaignApprovalByAnother,
+    ) as refusal:
         said = request.text(refusal.message)
     return Elsewhere(location=request.to(f"{HERE}/{id}"), notice=said)
 
@@ -188,6 +209,7 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         if campaign.counts.failed or campaign.counts.unknown:
             reasons = await recipients.reasons(conn, request.actor, campaign=campaign)
     counts = campaign.counts
+    approval = await approving.standing(conn, request.actor, campaign=campaign)
     course = await progress.read(conn, request.actor, campaign_id=campaign.id)
     return {
         "chart": _chart(request, course),
@@ -195,7 +217,9 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         "line": _line(campaign),
         "campaign": campaign,
         "is_final": campaign.status not in UNDER_WAY and not counts.queued and not counts.sent,
-        "is_ours": campaign.status_reason == plan.BY_REQUEST,
+        "is_ours": campaign.status_reason == plan.BY_REQUEST
+        or (campaign.status_reason == rule.REASON and approval.above is None),
+        "approval": approval,
         "may_write": request.may(WRITE),
         "whole": request.may(permission=CONTENT) or request.may("contacts:write"),
         "rows": rows,
@@ -209,7 +233,6 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         "may_send_again": request.may(WRITE)
         and counts.failed > 0
         and campaign.status in ("completed", "canceled", "failed"),
-        "sees_log": request.may(permission=AUDIT),
     }
 
 

@@ -331,10 +331,10 @@ def _fields(draft: Draft, typed: Any) -> dict[str, int]:
         field = typed.get(f"column-{at}", "")
         if field in FIELDS and (draft.kind == "contacts" or field == "phone"):
             if field in found:
-                raise Invalid((f"column-{at}", "double", "Two columns are taken for the same."))
+                raise Invalid((f"column-{at}", "double", "Two columns are mapped to the same field."))
             found[field] = at
     if "phone" not in found:
-        raise Invalid(("column-0", "required", "Say which column has the phone numbers."))
+        raise Invalid(("column-0", "required", "Choose the column with the phone numbers."))
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date, datetime, time
 from typing import Literal
-from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from heliograph.accounts import organizations
@@ -14,10 +13,14 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.contacts import records
 from heliograph.contacts.search import Filters
+from heliograph.pages.pieces import ranges
+from heliograph.pages.pieces.ranges import Range
 from heliograph.pages.requests import Request
 
 #: Days without a message that are offered.
 UNWRITTEN = (1, 7, 30, 90, 180, 365)
+#: What a range of time is of, if not of when they became a contact.
+WRITTEN = "written"
 
 
 def kept(given: Mapping[str, str], names: tuple[str, ...], longest: int = 200) -> dict[str, str]:
@@ -29,14 +32,6 @@ def countries(request: Request) -> list[tuple[str, str]]:
     """(code, name) of all countries, in the order of the reader's language."""
     named = [(region, request.speech.country(region)) for region in set(phones.REGIONS.values()) - {"001"}]
     return sorted(named, key=lambda one: one[1].casefold())
-
-
-def id_of(text: str) -> UUID | None:
-    """The id that a text is."""
-    try:
-        return UUID(text)
-    except ValueError:
-        return None
 
 
 def as_json(request: Request) -> bool:
@@ -54,6 +49,8 @@ async def filters_of(conn: Connection, request: Request, kept: dict[str, str]) -
     home = None
     if kept["q"] and any(character.isdigit() for character in kept["q"]):
         home = (await organizations.get(conn, id=request.actor.organization_id)).country
+    asked = ranges.read(request, given=kept)
+    created, written = (Range(name=""), asked) if kept["times"] == WRITTEN else (asked, Range(name=""))
     match: Literal["any", "all"] = "all" if kept["match"] == "all" else "any"
     wanted = Filters(
         tags=tags,
@@ -65,6 +62,10 @@ async def filters_of(conn: Connection, request: Request, kept: dict[str, str]) -
         never_written=kept["written"] == "never",
         unwritten_days=next((days for days in UNWRITTEN if kept["written"] == str(days)), None),
         delivered_before=_day(request, kept["delivered"]),
+        created_from=created.since,
+        created_until=created.until,
+        written_from=written.since,
+        written_until=written.until,
     )
     return wanted, problem
 

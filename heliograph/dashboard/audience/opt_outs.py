@@ -13,9 +13,10 @@ from heliograph.base.crypto import Key
 from heliograph.base.database import cursor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid_in
 from heliograph.consent import keywords, optouts
 from heliograph.consent.optouts import NotYoursToLift, OptOut
-from heliograph.dashboard import exporting
+from heliograph.dashboard import exporting, listing
 from heliograph.dashboard.audience import lists, words
 from heliograph.overview.exports.kinds import OptOuts
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
@@ -75,7 +76,7 @@ async def lift(request: Request) -> Answer:
 
     async def work(conn: Connection) -> str:
         if not reason:
-            raise Invalid(("reason", "required", "Say why: it stands in the audit log."))
+            raise Invalid(("reason", "required", "Say why: it is kept in the audit log."))
         return (await optouts.remove(conn, request.acting("live"), phone=phone, reason=_reason(reason))).recipient
 
     try:
@@ -101,7 +102,7 @@ async def show_words(request: Request) -> Answer:
     """The organization's own words for STOP, and what the words are answered with."""
     async with request.reading() as conn:
         found = await organizations.get(conn, id=request.acting("live").organization_id)
-    typed = {"opt_out_words": "\n".join(found.opt_out_words)}
+    typed = {"opt_out_words": "\n".join(found.opt_out_words), "reply_language": found.reply_language or ""}
     for kind in KINDS:
         own = getattr(found, f"{kind}_reply")
         typed[f"{kind}_how"] = "default" if own is None else "own" if own else "none"
@@ -111,14 +112,16 @@ async def show_words(request: Request) -> Answer:
 
 async def change_words(request: Request) -> Answer:
     """Change words and replies; "preview" shows what a handset would get and changes nothing."""
-    names = ("opt_out_words", *(f"{kind}_{part}" for kind in KINDS for part in ("how", "reply")))
+    names = ("opt_out_words", "reply_language", *(f"{kind}_{part}" for kind in KINDS for part in ("how", "reply")))
     typed = {name: request.form.get(name, "").strip() for name in names}
     chosen = {f"{kind}_reply": _chosen(typed, kind) for kind in KINDS}
     listed = [word for line in typed["opt_out_words"].splitlines() for word in line.split(",") if word.strip()]
     organization_id = request.acting("live").organization_id
     async with request.reading() as conn:
         found = await organizations.get(conn, id=organization_id)
-    wanted = msgspec.structs.replace(found, **chosen)
+    language = typed["reply_language"] or None
+    known = language if language in organizations.REPLY_LANGUAGES else None
+    wanted = msgspec.structs.replace(found, reply_language=known, **chosen)
     if request.form.get("do") == "preview":
         return Shown(template="audience/opt_out_words.html", values=_words(wanted, typed))
 
@@ -130,6 +133,7 @@ async def change_words(request: Request) -> Answer:
             stop_reply=chosen["stop_reply"],
             start_reply=chosen["start_reply"],
             help_reply=chosen["help_reply"],
+            reply_language=language,
         )
         return str(changed.id)
 
@@ -149,11 +153,16 @@ def _words(one: Organization, typed: dict[str, str]) -> dict[str, object]:
     made = []
     for kind in KINDS:
         own = getattr(one, f"{kind}_reply")
-        default = replies.text_of(kind, None, one.name, one.country)
-        shown = replies.text_of(kind, own, one.name, one.country)
+        default = replies.text_of(kind, None, one.name, one.country, one.reply_language)
+        shown = replies.text_of(kind, own, one.name, one.country, one.reply_language)
         segments = encoding.count(shown, smart=one.smart_encoding, accents=one.replace_accents)[1] if shown else 0
         made.append(Reply(kind, own, default, shown, segments))
-    return {"replies": made, "typed": typed, "standard": sorted(keywords.STOP)}
+    return {
+        "replies": made,
+        "typed": typed,
+        "standard": sorted(keywords.STOP),
+        "languages_offered": [(one, words.REPLY_LANGUAGES[one]) for one in organizations.REPLY_LANGUAGES],
+    }
 
 
 async def _listed(request: Request, searched: str, typed: dict[str, str]) -> dict[str, object]:
@@ -168,7 +177,10 @@ async def _listed(request: Request, searched: str, typed: dict[str, str]) -> dic
                 found = await optouts.find(conn, actor, phone=searched)
                 rows = [] if found is None else [found]
             except Invalid:
-                rows, problem = [], request.text("This is no phone number with a country code, such as +258841234567.")
+                rows, problem = (
+                    [],
+                    request.text("This is not a phone number with a country code, such as +258841234567."),
+                )
         else:
             after = _position(request, key)
             is_first = after is None
@@ -183,6 +195,7 @@ async def _listed(request: Request, searched: str, typed: dict[str, str]) -> dic
         "q": searched,
         "problem": problem,
         "rows": rows,
+        "columns": listing.columns(request, "opt-outs"),
         "whole": request.may(permission=CONTENT) or request.may(WRITE, mode="live"),
         "may_write": request.may(WRITE, mode="live"),
         "typed": {"phone": "", "reason": "", **typed},
@@ -208,7 +221,7 @@ def _position(request: Request, key: Key) -> tuple[datetime, str] | None:
 
 def _to_contact(request: Request) -> str | None:
     """The person's page that the form stood on."""
-    id = lists.id_of(request.form.get("contact", ""))
+    id = uuid_in(request.form.get("contact", ""))
     return None if id is None else request.to(f"/contacts/{id}")
 
 

@@ -9,29 +9,34 @@ from heliograph.accounts import organizations
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.base.ids import time_of
+from heliograph.base.ids import time_of, uuid_in
 from heliograph.campaigns import record
 from heliograph.campaigns.audience import MAX_RECIPIENTS
-from heliograph.consent import optouts
+from heliograph.consent import history, optouts
 from heliograph.consent.people import names as names_of
 from heliograph.contacts import marked, notes, records, search
 from heliograph.contacts.records import Changes, Contact, ContactAlreadyExists, Entry
-from heliograph.dashboard import exporting
+from heliograph.dashboard import exporting, listing
 from heliograph.dashboard.audience import lists, words
 from heliograph.inbox import threads
 from heliograph.overview import messages
 from heliograph.overview.exports.kinds import Contacts, Tag
+from heliograph.pages import words as shared
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces import leafing
+from heliograph.pages.pieces import leafing, ranges
 from heliograph.pages.requests import Request
-from heliograph.people.roles import AUDIT, CONTENT, EXPORT
+from heliograph.people.roles import CONTENT, EXPORT
 
 WRITE = "contacts:write"
-FIELDS = ("q", "tag", "match", "country", "opted", "written", "delivered")
+FIELDS = ("q", "tag", "match", "country", "opted", "written", "delivered", "times", "range", "from", "to")
+#: Those that alone ask for nothing.
+HOW = ("match", "times")
 #: Messages that a person's page shows, and how many are looked through for them.
 LATEST, LOOK = 10, 5_000
 #: Messages whose campaigns are named.
 CAMPAIGNS = 50
+#: Opt-outs and opt-ins that their page shows.
+STATEMENTS = 50
 #: People of one look for an audience.
 LOOKED = 1_000
 TYPED = ("name", "first_name", "last_name", "phone", "tags")
@@ -41,21 +46,25 @@ async def show_list(request: Request) -> Answer:
     """A page of people, newest first, by the filters of the address."""
     kept = lists.kept(request.query, FIELDS)
     limit = leafing.size(request)
-    after = lists.id_of(request.query.get("after", ""))
-    change_id = lists.id_of(request.query.get("change", ""))
+    after = uuid_in(request.query.get("after", ""))
+    change_id = uuid_in(request.query.get("change", ""))
     async with request.reading() as conn:
         filters, problem = await lists.filters_of(conn, request, kept)
         found = await search.search(conn, request.actor, filters=filters, after=after, limit=limit)
         change = None if change_id is None else await marked.find(conn, request.actor, id=change_id)
-    rows = found.contacts[:limit]
-    last = rows[-1].id if len(found.contacts) > limit else found.seen
+        rows = found.contacts[:limit]
+        columns = listing.columns(request, "contacts")
+        is_told = any(one.name == "written" for one in columns.chosen)
+        last = await messages.last_to(conn, request.actor, contacts=[one.id for one in rows]) if is_told else {}
+    end = rows[-1].id if len(found.contacts) > limit else found.seen
     limited = {"limit": request.query.get("limit")}
     values = {
         "kept": kept,
         "problem": problem,
         "rows": rows,
         "whole": _sees_numbers(request),
-        "is_filtered": any(kept[name] for name in FIELDS if name != "match"),
+        "is_filtered": any(kept[name] for name in FIELDS if name not in HOW),
+        "range": ranges.read(request),
         "countries": lists.countries(request),
         "unwritten": [
             (str(days), request.speech.count("%(num)s day", "%(num)s days", days)) for days in lists.UNWRITTEN
@@ -66,9 +75,11 @@ async def show_list(request: Request) -> Answer:
         "writes_to": _campaign(request, kept),
         "change": change,
         "here": request.to("/contacts", **kept, **limited, after=request.query.get("after")),
-        "older": None if last is None else request.to("/contacts", **kept, **limited, after=last.hex),
+        "older": None if end is None else request.to("/contacts", **kept, **limited, after=end.hex),
         "first": request.to("/contacts", **kept, **limited),
         "is_first": after is None,
+        "columns": columns,
+        "last": last,
         "panel": None,
         "size": limit,
         "looked_until": None if found.seen is None else time_of(found.seen),
@@ -104,6 +115,7 @@ async def _values(request: Request, id: UUID, *, is_beside: bool = False) -> dic
         contact = await records.get(conn, request.actor, id=id)
         written = await notes.get(conn, request.actor, id=contact.id)
         opt_out = await optouts.find(conn, request.actor, phone=contact.phone) if contact.opted_out else None
+        said = await history.of_person(conn, request.actor, address=contact.phone, limit=STATEMENTS)
         found = await messages.list_page(
             conn, request.actor, filters=messages.Filters(recipient=contact.phone), limit=CAMPAIGNS, look=LOOK
         )
@@ -124,6 +136,8 @@ async def _values(request: Request, id: UUID, *, is_beside: bool = False) -> dic
         "campaigns": campaigns,
         "most_campaigns": CAMPAIGNS,
         "opt_out": opt_out,
+        "said": said,
+        "authors": shared.AUTHORS,
         "may_lift": opt_out is not None and opt_out.source == optouts.ORGANIZATION and _may_opt(request),
         "may_opt": _may_opt(request),
         "whole": _sees_numbers(request),
@@ -131,7 +145,6 @@ async def _values(request: Request, id: UUID, *, is_beside: bool = False) -> dic
         "latest": found.messages[:LATEST],
         "looked_until": None if found.seen is None else time_of(found.seen),
         "may_write": request.may(WRITE),
-        "sees_log": request.may(permission=AUDIT),
     }
 
 
@@ -157,7 +170,7 @@ async def create(request: Request) -> Answer:
         id = await request.once(work)
     except (Invalid, ContactAlreadyExists) as refusal:
         return _refused(refusal, typed, None)
-    return Elsewhere(location=request.to(f"/contacts/{id}"), notice=request.text("The contact is made."))
+    return Elsewhere(location=request.to(f"/contacts/{id}"), notice=request.text("The contact is created."))
 
 
 async def show_edit(request: Request) -> Answer:
@@ -221,7 +234,7 @@ async def change_marked(request: Request) -> Answer:
 
 async def undo(request: Request) -> Answer:
     """Take back what was just done to marked people."""
-    id = lists.id_of(request.form.get("change", ""))
+    id = uuid_in(request.form.get("change", ""))
     back = _back(request)
     if id is None:
         raise NotFound
@@ -291,13 +304,13 @@ async def _fitting(request: Request, typed: str) -> dict[str, Any]:
 
 
 def _marked(request: Request) -> list[UUID]:
-    return [id for id in map(lists.id_of, request.form.get("ids", "").split(",")) if id is not None]
+    return [id for id in map(uuid_in, request.form.get("ids", "").split(",")) if id is not None]
 
 
 def _campaign(request: Request, kept: dict[str, str]) -> str:
     """Where a campaign to all that fit begins; "" for who makes none, or where nothing is asked for."""
     asked = {name: value for name, value in kept.items() if value}
-    if not request.may("campaigns:write") or not request.may(WRITE) or not asked.keys() - {"match"}:
+    if not request.may("campaigns:write") or not request.may(WRITE) or not asked.keys() - {*HOW}:
         return ""
     return request.to("/campaigns/new", people="1", **asked)
 
@@ -307,7 +320,7 @@ async def audience_of(request: Request) -> dict[str, str] | None:
     the start is written to, and else the numbers of all who fit now. None: they are more than can be listed, and part
     of a list would be an audience that nobody chose."""
     kept = lists.kept(request.query, FIELDS)
-    if kept["tag"] and not any(kept[name] for name in FIELDS if name not in ("tag", "match")):
+    if kept["tag"] and not any(kept[name] for name in FIELDS if name not in ("tag", *HOW)):
         return {"to": "tags", "tags": kept["tag"], "match": kept["match"]}
     async with request.reading() as conn:
         filters, _ = await lists.filters_of(conn, request, kept)

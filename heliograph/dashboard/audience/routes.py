@@ -20,6 +20,7 @@ ROUTES: tuple[Route, ...] = (
     post("/campaigns/{id}/pace", campaigns.change_pace, SEND),
     post("/campaigns/{id}/pause", campaigns.pause, SEND),
     post("/campaigns/{id}/resume", campaigns.resume, SEND),
+    post("/campaigns/{id}/approve", campaigns.approve, SEND),
     get("/campaigns/{id}/cancel", campaigns.show_cancel, SEND),
     post("/campaigns/{id}/cancel", campaigns.cancel, SEND),
     post("/campaigns/{id}/export", campaigns.export, SEND, EXPORT, is_proved=True),

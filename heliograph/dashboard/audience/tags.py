@@ -1,13 +1,15 @@
-"""D6b Tags: how many have each; renamed, merged, removed, with the number of people before."""
+"""D6b Tags: how many have each, when it was last used; renamed, merged, removed, with the number of people before."""
 
 from __future__ import annotations
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.ids import uuid_in
 from heliograph.campaigns import record
+from heliograph.campaigns.views import tags as tag_uses
 from heliograph.contacts import records, tags
 from heliograph.contacts.tags import TooManyTagChanges
-from heliograph.dashboard.audience import lists, words
+from heliograph.dashboard.audience import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.pieces import leafing
 from heliograph.pages.requests import Request
@@ -17,7 +19,7 @@ async def show_list(request: Request) -> Answer:
     """A page of tags, in the order of the alphabet."""
     after, size = request.query.get("after", "")[: records.MAX_TAG], leafing.size(request)
     async with request.reading() as conn:
-        listed = await tags.list_page(conn, request.actor, after=after, limit=size + 1)
+        listed = await tag_uses.list_page(conn, request.actor, after=after, limit=size + 1)
         open_ = await tags.under_way(conn, request.actor)
     rows = listed[:size]
     values = {
@@ -74,7 +76,7 @@ async def remove(request: Request) -> Answer:
 
 
 async def _begun(request: Request, id: str) -> Answer:
-    found = lists.id_of(id)
+    found = uuid_in(id)
     assert found is not None
     async with request.writing() as conn:
         change = await tags.get(conn, request.actor, id=found)

@@ -13,14 +13,15 @@ CONTACT_FORM: Mapping[str, str] = {
     "tags": "At most 50 tags of 1 to 64 characters, separated by commas.",
     "tag": "A tag has 1 to 64 characters.",
     "notes": "Notes have at most 2,000 characters.",
-    "same": "This is its name already.",
-    "ids": "Mark at least one person, and at most 200.",
+    "same": "It already has this name.",
+    "ids": "Select at least one person, and at most 200.",
 }
 #: How somebody came to opt out.
 OPT_OUT_SOURCES: Mapping[str, str] = {
     "keyword": "wrote a word",
     "operator": "added by the operator",
     "organization": "added by your organization",
+    "supplier": "reported by the network",
 }
 #: What is wrong with a field of the forms for opt-outs.
 OPT_OUT_FORM: Mapping[str, str] = {
@@ -29,7 +30,16 @@ OPT_OUT_FORM: Mapping[str, str] = {
     "stop_reply": "A reply has at most 268 characters.",
     "start_reply": "A reply has at most 268 characters.",
     "help_reply": "A reply has at most 268 characters.",
+    "reply_language": "Choose one of the languages that are offered.",
     "reason": "A reason has at most 200 characters.",
+}
+#: Languages of the usual answers.
+REPLY_LANGUAGES: Mapping[str, str] = {
+    "en": "English",
+    "pt": "Portuguese",
+    "fr": "French",
+    "es": "Spanish",
+    "sw": "Swahili",
 }
 #: What a column of an imported file can be.
 FIELDS: Mapping[str, str] = {
@@ -42,9 +52,9 @@ FIELDS: Mapping[str, str] = {
 #: What is wrong with a file.
 IMPORT_FORM: Mapping[str, str] = {
     "required": "Choose a file, or paste something.",
-    "format": "This is no table of text. In the spreadsheet, save the sheet as CSV and choose that file.",
-    "length": "A file has at most 200 MB.",
-    "count": "There are 20 imports that nobody went on with. Discard some of them first.",
+    "format": "This is not a text table. In the spreadsheet, save the sheet as CSV and choose that file.",
+    "length": "A file can be at most 200 MB.",
+    "count": "There are 20 unfinished imports. Discard some of them first.",
 }
 #: Why rows of a file are rejected: what the rule says, and what a page does.
 IMPORT_REASONS: Mapping[str, str] = {
@@ -52,7 +62,7 @@ IMPORT_REASONS: Mapping[str, str] = {
     importing.NO_NUMBER: "There is no phone number",
     importing.ROUNDED: "A spreadsheet has rounded the phone number: format that column as text",
     importing.NO_COUNTRY: "The number has no country code, and no country was chosen",
-    importing.NO_SUCH: "There can be no such phone number",
+    importing.NO_SUCH: "This cannot be a phone number",
     importing.LONG_NAME: "The name has more than 200 characters",
     importing.NUL_NAME: "The name contains NUL",
     importing.LONG_TAG: "A tag has more than 64 characters",
@@ -62,28 +72,29 @@ IMPORT_REASONS: Mapping[str, str] = {
 }
 #: What is wrong with the form for a campaign: field and issue.
 CAMPAIGN_FORM: Mapping[str, str] = {
-    "name.required": "Give it a name.",
+    "name.required": "Enter a name.",
     "name.length": "A name has 1 to 200 characters.",
-    "name.pattern": "A name has no control characters.",
-    "to.empty": "Nobody is left who could be tried again.",
-    "tags.length": "Give 1 to 20 tags, separated by commas.",
-    "numbers.length": "List 1 to 10,000 numbers, one a line.",
-    "day.format": "Give a day and a time.",
-    "pace.range": "A pace is a number of messages a minute, from 1.",
+    "name.pattern": "A name must not contain control characters.",
+    "to.empty": "There is nobody left to try again.",
+    "tags.length": "Enter 1 to 20 tags, separated by commas.",
+    "import.unknown": "Choose one of the imports.",
+    "numbers.length": "List 1 to 10,000 numbers, one per line.",
+    "day.format": "Enter a day and a time.",
+    "pace.range": "Enter the pace as a number of messages a minute, 1 or more.",
     "text.length": "Write a text.",
     "text.placeholder": "There is no such placeholder: use those that are offered.",
     "text.too_many_segments": "The text needs more than ten segments.",
-    "without.length": "Give at most 20 tags of 1 to 64 characters, separated by commas.",
+    "without.length": "Enter at most 20 tags of 1 to 64 characters, separated by commas.",
     "without.exclusive": "Only contacts by tag can be left out by tag: empty this field, or choose contacts by tag.",
     "day.range": "The time must lie between a minute ago and 365 days ahead.",
     "sender.unknown": "Choose one of those that are offered.",
     "number.unknown": "Choose one of those that are offered.",
     "number.missing": "There is no price list for this number yet: the operator enters it.",
     "template.unknown": "Choose one of those that are offered.",
-    "template.category": "Campaigns send templates of the category utility only.",
+    "template.category": "Campaigns can only send templates in the category utility.",
     "parameter.unknown": "Choose where this value comes from.",
     "parameter.required": "Write the text that everybody gets.",
-    "parameter.refused": "WhatsApp refuses such a value: it has 1 to 1,024 characters, no line breaks and no tabs.",
+    "parameter.refused": "WhatsApp refuses this value: it must have 1 to 1,024 characters, and no line breaks or tabs.",
 }
 #: Steps of a campaign's recipients.
 CAMPAIGN_STEPS: Mapping[str, str] = {

@@ -34,14 +34,14 @@ async def close(request: Request) -> Answer:
 
 
 async def suppress(request: Request) -> Answer:
-    """Write to this person no more."""
+    """Stop writing to this person."""
     async with request.writing() as conn:
         thread = await threads.get(conn, request.actor, id=request.id())
         try:
             await optouts.add(conn, request.actor, phone=thread.peer)
         except Invalid:
-            return _back(request, request.text("This is no number that anything could be sent to."))
-    return _back(request, request.text("Nothing is sent to this person any more."))
+            return _back(request, request.text("Nothing can be sent to this number."))
+    return _back(request, request.text("Nothing more is sent to this person."))
 
 
 async def lift(request: Request) -> Answer:

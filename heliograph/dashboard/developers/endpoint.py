@@ -8,10 +8,14 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import msgspec
+
 from heliograph.base.database import clock, cursor
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.dashboard import listing
 from heliograph.dashboard.developers import deliveries, endpoint_charts, webhooks
+from heliograph.overview import messages
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.pieces import charts, leafing, ranges
@@ -19,6 +23,7 @@ from heliograph.pages.requests import Request
 from heliograph.webhooks import changing, endpoints, figures, history, replays
 from heliograph.webhooks.changing import Changes
 from heliograph.webhooks.endpoints import OVERLAP, EndpointDisabled, EndpointPaused, TooManyEndpoints
+from heliograph.webhooks.figures import Health
 from heliograph.webhooks.history import Filters
 from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.replays import REPLAY_DAYS, ReplayRunning
@@ -36,6 +41,10 @@ SINCE = {
 #: Or times of one's own.
 OWN = "custom"
 COLLECTION = "attempts of a page"
+#: What is due within this time is not put off.
+SOON = timedelta(seconds=5)
+#: Characters of an id that is looked for; and deliveries a minute that are told without decimals.
+LONGEST_ID, EXACT = 64, 10
 
 
 async def show(request: Request) -> Answer:
@@ -106,21 +115,21 @@ async def enable(request: Request) -> Answer:
     recover = request.form.get("recover") == "yes"
     said = request.text("The endpoint is enabled. It gets what happens from now on; what it missed can be recovered.")
     if recover:
-        said = request.text("The endpoint is enabled. What it missed is on its way, behind what happens now.")
+        said = request.text("The endpoint is enabled. What it missed is on its way, behind new events.")
     return await _change(request, Changes(disabled=False, recover=recover), said)
 
 
 async def pause(request: Request) -> Answer:
     """Send nothing until it is resumed."""
     said = request.text(
-        "The endpoint is paused. What happens waits until it is resumed, for %(days)s days at most.", days=REPLAY_DAYS
+        "The endpoint is paused. New events wait until it is resumed, for %(days)s days at most.", days=REPLAY_DAYS
     )
     return await _change(request, Changes(paused=True), said)
 
 
 async def resume(request: Request) -> Answer:
     """Send again, and what waited."""
-    said = request.text("The endpoint is resumed. What waited is on its way, behind what happens now.")
+    said = request.text("The endpoint is resumed. What waited is on its way, behind new events.")
     return await _change(request, Changes(paused=False), said)
 
 
@@ -218,7 +227,7 @@ async def replay(request: Request) -> Answer:
     except (EndpointDisabled, EndpointPaused, ReplayRunning) as refusal:
         wrong = Invalid(("since", refusal.code, refusal.message))
         return refused("developers/endpoint_replay.html", wrong, await _replay_values(request))
-    said = request.text("It is on its way: what is sent again goes behind what happens now.")
+    said = request.text("It is on its way: events sent again are queued behind new ones.")
     return Elsewhere(location=request.to(f"/webhooks/{id}/replay"), notice=said)
 
 
@@ -272,7 +281,8 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         range.until,
     )
     bound = {"endpoint": str(id), "mode": request.mode, "result": filters.result, "kind": filters.kind}
-    bound |= {"range": range.name, "from": range.typed_since, "to": range.typed_until}
+    named = request.query.get("message", "").strip()[:LONGEST_ID]
+    bound |= {"message": named, "range": range.name, "from": range.typed_since, "to": range.typed_until}
     before = None
     if request.query.get("after"):
         try:
@@ -284,11 +294,13 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         before = (datetime.fromisoformat(at), UUID(event), number)
     async with request.reading() as conn:
         health = await figures.of(conn, request.actor, id=id)
+        filters, problem = await _of_message(conn, request, filters, named)
         since, until = endpoint_charts.bounds(range)
         course = await figures.course(conn, request.actor, id=id, since=since, until=until)
         page = await history.attempts(
             conn, request.actor, endpoint_id=id, filters=filters, before=before, limit=size + 1
         )
+        pace = await _pace(conn, request, health)
     tried, position, older = page.attempts, page.seen, None
     if len(tried) > size:
         last = tried[size - 1]
@@ -307,11 +319,15 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         "cells": webhooks.cells(request, health.hours),
         "most_waiting": figures.MOST_WAITING,
         "attempts": tried[:size],
+        "columns": listing.columns(request, "deliveries"),
         "older": older,
         "size": size,
         "is_first": before is None,
         "range": range,
         "filters": filters,
+        "named": named,
+        "problem": problem,
+        "pace": pace,
         "failed": history.FAILED,
         "results": history.RESULTS,
         "is_filtered": filters != Filters(),
@@ -319,6 +335,37 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         "kinds": [replays.TEST, *(one for one in KINDS if one != replays.TEST)],
         "may_write": request.may("webhooks:write"),
     }
+
+
+async def _of_message(conn: Connection, request: Request, filters: Filters, named: str) -> tuple[Filters, str]:
+    """The filters with the events of the message that has this id, and what is wrong with the id."""
+    if not named:
+        return filters, ""
+    events, problem = [], ""
+    try:
+        events = (await messages.get(conn, request.actor, id=UUID(named))).events
+    except ValueError:
+        problem = request.text("This is not an id.")
+    except NotFound:
+        problem = request.text("There is no such message.")
+    return msgspec.structs.replace(filters, events=events), problem
+
+
+async def _pace(conn: Connection, request: Request, health: Health) -> str:
+    """At what pace what waits goes out, and how long it will take; "": nothing waits, or only for a time to come."""
+    if not health.waiting or health.endpoint.status != "active":
+        return ""
+    if health.next_at is not None and health.next_at > clock.now() + SOON:
+        return ""
+    text, number = request.text, request.speech.number
+    pace = await figures.pace(conn, request.actor, id=health.endpoint.id)
+    if not pace:
+        return text("none was delivered in the last 5 minutes")
+    told = number(pace, 0 if pace >= EXACT else 1)
+    left = request.speech.lasted(60 * min(health.waiting, figures.MOST_WAITING) / pace)
+    if health.waiting > figures.MOST_WAITING:
+        return text("%(pace)s a minute are delivered: over %(time)s until it is empty", pace=told, time=left)
+    return text("%(pace)s a minute are delivered: about %(time)s until it is empty", pace=told, time=left)
 
 
 def _of(request: Request, name: str, known: Sequence[str]) -> str | None:

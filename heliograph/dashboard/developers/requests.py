@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of
+from heliograph.dashboard import listing
 from heliograph.overview import requests
 from heliograph.overview.finding import Thing
 from heliograph.pages.answers import Answer, Elsewhere, Shown
@@ -28,7 +30,12 @@ from heliograph.requests import DAYS, Asked, Filters, Hour, reading
 USUAL = "24h"
 #: Longest code, operation or id that is looked for.
 LONGEST = 128
+#: And longest path.
+LONGEST_PATH = 256
 HOUR = timedelta(hours=1)
+_HOST = re.compile("^https?://[^/]*")
+#: Fields of the filters, beside range and search.
+FIELDS = ("status", "code", "operation", "path", "key")
 
 
 async def show_list(request: Request) -> Answer:
@@ -61,15 +68,16 @@ async def show_list(request: Request) -> Answer:
         "chart": drawn,
         "groups": groups,
         "rows": rows,
+        "columns": listing.columns(request, "requests"),
         "names": names,
         "keys": [(str(one.id), one.name) for one in keys],
         "pages": leafing.pages(request, last),
         "looked_until": None if found.seen is None else time_of(found.seen),
         "q": searched,
         "problem": problem,
-        "chosen": {name: query.get(name, "") for name in ("status", "code", "operation", "key")},
+        "chosen": {name: query.get(name, "") for name in FIELDS},
         "classes": reading.CLASSES,
-        "is_filtered": any(query.get(name) for name in ("status", "code", "operation", "key", "q")),
+        "is_filtered": any(query.get(name) for name in (*FIELDS, "q")),
         "days": DAYS,
         "panel": None,
     }
@@ -96,6 +104,7 @@ async def _values(request: Request, id: UUID) -> dict[str, Any]:
         "asked": found.request,
         "thing": None if found.thing is None else _place(request, found.thing),
         "siblings": found.siblings,
+        "columns": listing.columns(request, "requests"),
         "names": names,
         "curl": _curl(found.request, public.rstrip("/")),
     }
@@ -143,11 +152,19 @@ def _filters(request: Request, range: Range) -> tuple[Filters, str, str]:
         status_class=status if status in reading.CLASSES else None,
         error_code=query.get("code", "").strip()[:LONGEST] or None,
         operation=query.get("operation", "").strip()[:LONGEST] or None,
+        path=_path(query.get("path", "")),
         key_id=key,
         date_from=range.since,
         date_to=range.until,
     )
     return filters, searched, problem
+
+
+def _path(typed: str) -> str | None:
+    """A path as the log has it, of one that was copied from a program: whole, or without its beginning."""
+    path = _HOST.sub("", typed.strip()).partition("?")[0].strip("/")
+    path = path.removeprefix("v1/") if path != "v1" else ""
+    return f"/{path}"[:LONGEST_PATH] if path else None
 
 
 def _hours(range: Range) -> tuple[datetime, datetime]:

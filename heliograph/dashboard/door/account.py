@@ -6,8 +6,8 @@ from typing import Any
 
 from heliograph.base.errors import Invalid
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces import factor, own_account, passkeys
-from heliograph.pages.pieces.door import said
+from heliograph.pages.people import factor, own_account, passkeys
+from heliograph.pages.people.door import said
 from heliograph.pages.requests import Request
 from heliograph.people import factors, sessions, users
 from heliograph.people.passkeys import keeping
@@ -62,13 +62,16 @@ async def change_password(request: Request) -> Answer:
 
 async def show_factor(request: Request) -> Answer:
     """Turn an authenticator app on: its QR code, its secret as text, and a field for the first code."""
-    secret = factors.new_secret()
-    return Shown(template="door/account_factor.html", values=factor.offer(request, secret))
+    elsewhere = await factor.refused_here(request)
+    return elsewhere or Shown(template="door/account_factor.html", values=factor.offer(request, factors.new_secret()))
 
 
 async def turn_factor_on(request: Request) -> Answer:
     """The first code is right: show the recovery codes, once."""
     person = request.person
+    elsewhere = await factor.refused_here(request)
+    if elsewhere is not None:
+        return elsewhere
     secret = factor.offered(request)
     if secret is None:
         return Elsewhere(location="/account/factor")
@@ -96,7 +99,7 @@ async def turn_factor_off(request: Request) -> Answer:
     async with request.writing() as conn:
         await factors.disable(conn, own_account.self_of(request), user_id=request.person.user_id)
     request.services.sessions.forget(request.token)
-    return Elsewhere(location="/account", notice=request.text("The authenticator app is not asked for any more."))
+    return Elsewhere(location="/account", notice=request.text("The authenticator app is no longer asked for."))
 
 
 async def end_session(request: Request) -> Answer:

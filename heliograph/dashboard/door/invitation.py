@@ -8,7 +8,7 @@ from uuid import UUID
 from heliograph.base.actor import Who
 from heliograph.base.errors import Invalid
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces.door import demand_https, end_former, signed_in
+from heliograph.pages.people.door import end_former, signed_in
 from heliograph.pages.requests import Request
 from heliograph.people import invitations, passwords, sessions, users
 from heliograph.people.invitations import InvitationEnded, Offer
@@ -35,7 +35,6 @@ async def read(request: Request) -> Answer:
 async def accept(request: Request) -> Answer:
     """Become a member: with the account that is signed in, or with a new one."""
     form, token = request.form, request.form.get("invitation", "")
-    demand_https(request)
     async with request.reading() as conn:
         offer = await invitations.offer(conn, token=token)
     person = request.session and request.person

@@ -5,8 +5,8 @@ from __future__ import annotations
 from heliograph.dashboard import listing
 from heliograph.dashboard.door import account, invitation, sign_in, viewing
 from heliograph.pages.lists import columns
-from heliograph.pages.pieces import own_passkeys
-from heliograph.pages.pieces.door import signed_out, tell_session
+from heliograph.pages.people import own_passkeys
+from heliograph.pages.people.door import signed_out, tell_session
 from heliograph.pages.pieces.preferences import set_preferences
 from heliograph.pages.routes import Route, own, public
 

@@ -9,8 +9,8 @@ from heliograph.mail import outbox
 from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.application import own_address
-from heliograph.pages.pieces import passkeys
-from heliograph.pages.pieces.door import demand_https, end_former, is_known, mark_key, said, signed_in, ticket_key
+from heliograph.pages.people import passkeys
+from heliograph.pages.people.door import end_former, is_known, mark_key, said, signed_in, ticket_key
 from heliograph.pages.requests import Request
 from heliograph.people import links, sessions, signing_in
 from heliograph.people.mailing import forgotten as asking_anew
@@ -35,7 +35,6 @@ async def sign_in_passkey(request: Request) -> Answer:
     """A passkey that the browser showed: who has it needs neither password nor code."""
     form = request.form
     following = own_address(form.get("next", "/"))
-    demand_https(request)
     where = passkeys.site_of(request)
     try:
         if where is None:
@@ -73,7 +72,6 @@ async def sign_in(request: Request) -> Answer:
     following = own_address(form.get("next", "/"))
     values = _form(request, following, form.get("email", ""))
     is_kept = form.get("keep") == "yes"
-    demand_https(request)
     try:
         proved = await signing_in.password(
             request.services.pool,
@@ -152,7 +150,6 @@ async def show_enter(request: Request) -> Answer:
 
 async def enter(request: Request) -> Answer:
     """Use a one-time link."""
-    demand_https(request)
     # The whole link may be pasted as well.
     token = request.form.get("link", "").strip().rpartition("#")[2]
     try:

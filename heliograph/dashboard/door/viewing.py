@@ -5,7 +5,7 @@ from __future__ import annotations
 from heliograph.base.errors import Invalid
 from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces.door import demand_https, end_former
+from heliograph.pages.people.door import end_former
 from heliograph.pages.requests import Request
 from heliograph.people.links import LinkUsed
 from heliograph.people.operators import viewing
@@ -18,7 +18,6 @@ async def show(request: Request) -> Answer:
 
 async def take_up(request: Request) -> Answer:
     """Begin to view; whoever was signed in to the dashboard in this browser is so no more."""
-    demand_https(request)
     token = request.form.get("link", "").strip().rpartition("#")[2]
     try:
         async with request.writing() as conn:

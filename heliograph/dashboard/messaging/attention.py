@@ -97,7 +97,7 @@ async def _of_quota(conn: Connection, request: Request, balance: Quota | None) -
 def _of_campaign(request: Request, one: Campaign) -> Notice:
     known = why("campaign", one.status_reason or "")
     reason = "" if known is None else known.words(request.speech.language).customer
-    said = request.text("The campaign “%(name)s” stands still. %(reason)s", name=one.name, reason=reason).strip()
+    said = request.text("The campaign “%(name)s” is stalled. %(reason)s", name=one.name, reason=reason).strip()
     return Notice(said, request.to(f"/campaigns/{one.id}"), request.text("Campaign"))
 
 
@@ -114,7 +114,7 @@ async def _of_held(conn: Connection, request: Request) -> list[Notice]:
         said = text("Messages that wait because unusually many go to numbers like theirs: %(count)s.", count=some)
         found.append(Notice(said, link, text("Look")))
     if (await spending.left(conn, organization_id)).get("organization", 1) == 0:
-        found.append(Notice(text("The day's limit of segments is used up until midnight UTC."), link, text("Look")))
+        found.append(Notice(text("The daily limit of segments is used up until midnight UTC."), link, text("Look")))
     return found
 
 
@@ -134,7 +134,7 @@ async def _of_endpoints(conn: Connection, request: Request) -> list[Notice]:
             continue
         if one.paused_at is not None:
             said = text(
-                "Webhooks to %(url)s have been paused since %(since)s; what happens waits, for %(days)s days at most.",
+                "Webhooks to %(url)s have been paused since %(since)s; new events wait, for %(days)s days at most.",
                 url=one.url,
                 since=request.speech.moment(one.paused_at),
                 days=REPLAY_DAYS,

@@ -35,7 +35,7 @@ async def often(conn: Connection, request: Request, message: Message, near: Sequ
         if 0 < ended <= accepted:
             found.append(
                 text(
-                    "Of messages to %(country)s, %(share)s %% ended so in the last 7 days: %(count)s of %(all)s.",
+                    "Of messages to %(country)s, %(share)s %% ended this way in the last 7 days: %(count)s of %(all)s.",
                     country=request.speech.country(message.country),
                     share=number(100 * ended / accepted, 1),
                     count=number(ended),
@@ -45,7 +45,11 @@ async def often(conn: Connection, request: Request, message: Message, near: Sequ
     alike = sum(one.status == message.status and one.failure_code == message.failure_code for one in near)
     if len(near) > 1:
         found.append(
-            text("Of the last %(all)s to this number, %(count)s ended so.", all=number(len(near)), count=number(alike))
+            text(
+                "Of the last %(all)s to this number, %(count)s ended this way.",
+                all=number(len(near)),
+                count=number(alike),
+            )
         )
     return found
 

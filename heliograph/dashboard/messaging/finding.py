@@ -9,6 +9,7 @@ import msgspec
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
+from heliograph.base.ids import uuid_in
 from heliograph.consent import optouts
 from heliograph.contacts import suggesting
 from heliograph.overview import finding, messages, requests
@@ -18,6 +19,7 @@ from heliograph.pages.pieces import ranges
 from heliograph.pages.pieces.ranges import Range
 from heliograph.pages.requests import Request
 from heliograph.people.roles import DEVELOP, TEAM
+from heliograph.whatsapp.money.rates import CATEGORIES
 from heliograph.why.words import entries
 
 #: An id in any of its spellings has so many hexadecimal digits.
@@ -27,7 +29,20 @@ LONGEST = 200
 #: What people put between the digits of a number.
 _SPACING = str.maketrans("", "", " \u00a0().-/")
 #: Fields of the address beside the range.
-FIELDS = ("q", "channel", "status", "sender", "country", "reason", "key", "by", "campaign")
+FIELDS = (
+    "q",
+    "channel",
+    "status",
+    "sender",
+    "country",
+    "reason",
+    "key",
+    "by",
+    "campaign",
+    "template",
+    "category",
+    "direction",
+)
 #: Reasons for which a message may have failed, in either channel.
 REASONS = tuple(dict.fromkeys((*entries()["sms_failure"], *entries()["whatsapp_failure"])))
 
@@ -79,7 +94,7 @@ def read(request: Request) -> Wanted:
     for name in ("key", "by", "campaign"):
         ids[name] = _id(typed[name])
         if typed[name] and ids[name] is None:
-            problems[name] = request.text("This is no id.")
+            problems[name] = request.text("This is not an id.")
     country = typed["country"].upper()
     filters = Filters(
         channel=typed["channel"] if typed["channel"] in messages.CHANNELS else None,
@@ -90,6 +105,9 @@ def read(request: Request) -> Wanted:
         key_id=ids["key"],
         person_id=ids["by"],
         sender=typed["sender"] or None,
+        template=typed["template"] or None,
+        category=typed["category"] if typed["category"] in CATEGORIES else None,
+        direction=typed["direction"] if typed["direction"] in messages.DIRECTIONS else None,
         country=country or None,
         failure_code=typed["reason"] if typed["reason"] in REASONS else None,
         date_from=range.since,
@@ -107,7 +125,7 @@ def _searched(request: Request, text: str, problems: dict[str, str]) -> tuple[st
     if (number := phones.parse(text.translate(_SPACING))) is not None:
         return number, None, None
     if text.startswith("+"):
-        problems["q"] = request.text("This is no phone number with a country code, such as +258841234567.")
+        problems["q"] = request.text("This is not a phone number with a country code, such as +258841234567.")
         return None, None, None
     return None, text, None
 
@@ -117,15 +135,18 @@ async def go(request: Request) -> Answer:
     phone number, a reference, an error's code."""
     text = (request.parameters.get("anything", "").strip() or request.query.get("q", "").strip())[:LONGEST]
     id = _id(text)
-    for mode in (request.mode, "test" if request.mode == "live" else "live"):
+    asked = request.mode
+    for mode in (asked, "test" if asked == "live" else "live"):
         request.mode = mode
+        if not request.may("sms:read"):
+            continue
         async with request.reading() as conn:
             path = await _place(conn, request, id, text)
         if path is not None:
             return Elsewhere(location=request.to(path))
     if id is not None:
         raise NotFound
-    request.mode = request.query.get("mode", "live")
+    request.mode = asked
     if (person := await _person(request, text)) is not None:
         return Elsewhere(location=person)
     if text in entries()["error"]:
@@ -178,7 +199,4 @@ async def _place(conn: Connection, request: Request, id: UUID | None, text: str)
 def _id(text: str) -> UUID | None:
     if len(text.replace("-", "")) != ID_DIGITS:
         return None
-    try:
-        return UUID(text)
-    except ValueError:
-        return None
+    return uuid_in(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from typing import Any
 
 import msgspec
@@ -10,16 +11,18 @@ from heliograph.accounts import quota
 from heliograph.accounts.quota import Quota
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection
 from heliograph.dashboard.messaging import attention
 from heliograph.dashboard.sending import code
-from heliograph.overview import checklist, figures, messages
-from heliograph.overview.figures import ARRIVED, Picture
+from heliograph.overview import checklist, figures, messages, usage
+from heliograph.overview.figures import ARRIVED, DAY, Picture
 from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.pieces import charts, ranges
 from heliograph.pages.requests import Request
-from heliograph.people.roles import CONTENT, USAGE
+from heliograph.people.roles import CONTENT, TEAM_CHANGE, USAGE
 from heliograph.traffic import Failed
+from heliograph.whatsapp.money import wallet
 from heliograph.why.words import Kind
 
 #: The range that is shown if none is asked for.
@@ -59,6 +62,7 @@ async def front(request: Request) -> Answer:
         actor = request.actor
         picture = await figures.picture(conn, actor, since=since, until=until)
         balance = await quota.get(conn, actor.organization_id) if request.may(permission=USAGE) else None
+        spent = await _spent(conn, request, picture) if request.may(permission=USAGE) else []
         latest = (
             (await messages.list_page(conn, actor, filters=messages.Filters(), limit=LATEST)).messages[:LATEST]
             if sees_messages
@@ -74,7 +78,7 @@ async def front(request: Request) -> Answer:
         "range": range,
         "charts": drawn,
         "picture": picture,
-        "cards": _cards(request, picture),
+        "cards": _cards(request, picture) + spent,
         "stretch": _stretch(picture),
         "arrived": ",".join(ARRIVED),
         "countries": picture.countries[:COUNTRIES],
@@ -116,7 +120,7 @@ def _cards(request: Request, picture: Picture) -> list[tuple[str, str, str, str]
         if gap == 0:
             return text("as before")
         sign = "+" if gap > 0 else "−"
-        return text("%(change)s against before", change=f"{sign}{speech.number(abs(gap), digits)}{unit}")
+        return text("%(change)s compared with before", change=f"{sign}{speech.number(abs(gap), digits)}{unit}")
 
     rate, earlier = now.rate, before.rate
     link = request.to("/messages", **_stretch(picture)) if request.may("sms:read") else ""
@@ -142,6 +146,54 @@ def _cards(request: Request, picture: Picture) -> list[tuple[str, str, str, str]
             "" if now.p95 is None else arrived,
         ),
     ]
+
+
+async def _spent(conn: Connection, request: Request, picture: Picture) -> list[tuple[str, str, str, str]]:
+    """Cards of what was spent in the days of the picture. Test messages cost nothing."""
+    if request.actor.mode != "live":
+        return []
+    since, until = _days(picture)
+    count, actor, speech = (until - since).days, request.actor, request.speech
+    stretch = {"from": f"{since}", "to": f"{until - timedelta(days=1)}"}
+    used = await usage.spent(conn, actor, since=since, until=until)
+    said = [speech.count("%(num)s segment", "%(num)s segments", used.segments)]
+    if used.refunds:
+        said.append(request.text("%(refunds)s refunded", refunds=speech.number(used.refunds)))
+    said.append(_compared(request, since, until, speech.number(used.before)))
+    cards = [
+        (request.text("SMS spent"), speech.number(used.messages), " · ".join(said), request.to("/usage", **stretch))
+    ]
+    money = await wallet.show(conn, actor)
+    if money.currency is not None and money.updated_at is not None:
+        listed = await wallet.days(conn, actor, since=since - timedelta(days=count), until=until)
+        now = sum(one.consumed for one in listed if one.day >= since)
+        before = speech.money(sum(one.consumed for one in listed if one.day < since), money.currency)
+        cards.append(
+            (
+                request.text("Wallet spent"),
+                speech.money(now, money.currency),
+                _compared(request, since, until, before),
+                request.to("/wallet", **stretch),
+            )
+        )
+    return cards
+
+
+def _days(picture: Picture) -> tuple[date, date]:
+    """As many days of UTC as the picture is long, up to its last one: what is spent is summed by the day."""
+    last = (picture.until - timedelta(microseconds=1)).date()
+    until = min(last, clock.now().date()) + timedelta(days=1)
+    return until - timedelta(days=max(1, round((picture.until - picture.since) / DAY))), until
+
+
+def _compared(request: Request, since: date, until: date, before: str) -> str:
+    """The days, and what was spent in as many before them: not a difference, as the last day may not be over."""
+    text, speech, count = request.text, request.speech, (until - since).days
+    if count == 1:
+        return f"{speech.whole_day(since)} · {text('%(before)s on the day before', before=before)}"
+    last = speech.whole_day(until - timedelta(days=1))
+    earlier = text("%(before)s in the %(days)s days before", before=before, days=speech.number(count))
+    return f"{speech.whole_day(since)} – {last} · {earlier}"
 
 
 def _links(request: Request, picture: Picture) -> list[str]:
@@ -173,17 +225,32 @@ def _left(balance: Quota | None) -> int:
 def _steps(request: Request, done: checklist.Steps) -> list[Step]:
     text = request.text
     listed = [
-        Step(text("Create a test key"), done.key, "/keys/new?mode=test", text("Create")),
+        Step(
+            text("Create a test key"),
+            done.key,
+            "/keys/new?mode=test" if request.may("api_keys:write", mode="test") else "",
+            text("Create"),
+        ),
         Step(text("Send a first message with it"), done.sent, "/guide/api", text("How"), is_tried=True),
         Step(text("See it delivered"), done.delivered, "/messages?mode=test", text("Look")),
         Step(
             text("Have outcomes sent to your program"),
             done.webhook,
-            "/webhooks/catcher?mode=test",
+            "/webhooks/catcher?mode=test" if request.may("webhooks:read", mode="test") else "",
             text("Use the built-in catcher"),
         ),
-        Step(text("Get a sender ID approved"), done.sender, "/guide/api", text("How")),
-        Step(text("Invite a colleague"), done.team, "/team/invite", text("Invite")),
+        Step(
+            text("Get a sender ID approved"),
+            done.sender,
+            "/senders/new" if request.may("sender_ids:write", mode="live") else "",
+            text("Ask for a sender ID"),
+        ),
+        Step(
+            text("Invite a colleague"),
+            done.team,
+            "/team/invite" if request.may(permission=TEAM_CHANGE) else "",
+            text("Invite"),
+        ),
         Step(text("Turn on a second factor"), request.person.has_totp, "/account/factor", text("Turn on")),
         Step(text("Send a first live message"), done.live),
     ]

@@ -38,7 +38,7 @@ async def act(request: Request) -> Answer:
     """What was to be done with the marked messages."""
     ids = read(request)
     if not ids:
-        return Elsewhere(location=_back(request), notice=request.text("Mark the messages first."))
+        return Elsewhere(location=_back(request), notice=request.text("Select the messages first."))
     if request.form.get("do") != "again":
         return await _cancel(request, ids)
     if len(ids) == 1:
@@ -106,8 +106,10 @@ async def cancel_all(request: Request) -> Answer:
 
 def may_cancel(request: Request, wanted: Wanted) -> bool:
     """Whether there can be messages of these filters that may be canceled."""
-    fits = (not wanted.statuses or "accepted" in wanted.statuses) and wanted.filters.channel in (None, "sms")
-    return fits and request.may("sms:send")
+    filters = wanted.filters
+    fits = (not wanted.statuses or "accepted" in wanted.statuses) and filters.channel in (None, "sms")
+    fits = fits and filters.direction != "inbound"
+    return fits and filters.template is None and filters.category is None and request.may("sms:send")
 
 
 def read(request: Request) -> list[UUID]:
@@ -115,7 +117,7 @@ def read(request: Request) -> list[UUID]:
     try:
         return [UUID(one) for one in request.form.get("id", "").split(",") if one][:MOST]
     except ValueError:
-        raise Invalid(("id", "format", "This is no id.")) from None
+        raise Invalid(("id", "format", "This is not an id.")) from None
 
 
 async def _cancel(request: Request, ids: list[UUID]) -> Answer:

@@ -77,7 +77,7 @@ async def cancel(request: Request) -> Answer:
         return Elsewhere(location=request.to(f"/messages/{id}"), notice=request.text(refusal.message))
     return Elsewhere(
         location=request.to(f"/messages/{id}"),
-        notice=request.text("The message is canceled; what it cost is given back."),
+        notice=request.text("The message is canceled and refunded."),
     )
 
 

@@ -10,20 +10,22 @@ from heliograph.accounts import api_keys
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of
 from heliograph.dashboard import exporting, listing, seeing
-from heliograph.dashboard.messaging import finding, marked, message
+from heliograph.dashboard.messaging import finding, marked, message, summing
 from heliograph.dashboard.messaging.finding import REASONS, Wanted
 from heliograph.overview import messages
 from heliograph.overview.exports.kinds import Messages
-from heliograph.overview.messages import Found, Message
+from heliograph.overview.messages import Message
+from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown
-from heliograph.pages.lists import columns
 from heliograph.pages.pieces import leafing
 from heliograph.pages.requests import Request
+from heliograph.sending.listing import Found
 from heliograph.sms import messages as sms
+from heliograph.whatsapp.money.rates import CATEGORIES
 
 #: Characters of a text that a list shows.
 EXCERPT = 60
-#: Looks that "Look further back" makes at a time, and messages that are counted above a list.
+#: Looks that "Search further back" makes at a time, and messages that are counted above a list.
 LOOKS, NEWER = 10, 99
 
 
@@ -43,6 +45,11 @@ async def show_list(request: Request) -> Answer:
         texts = await _texts(conn, request, [one for one in rows if one.id in readable])
         keys = await api_keys.list_all(conn, request.actor) if request.may("api_keys:read") else []
         people = await seeing.people(conn, request)
+        columns = listing.columns(request, "messages")
+        is_priced = any(one.name == "price" for one in columns.chosen)
+        prices = await messages.prices(conn, request.actor, listed=rows) if is_priced else {}
+        # What renews itself has none, and further back it is known already.
+        head = None if request.is_fragment or after is not None else await summing.head(conn, request, wanted)
     last = rows[-1].id if len(found.messages) > size else found.seen
     values: dict[str, Any] = {
         "wanted": wanted,
@@ -51,16 +58,19 @@ async def show_list(request: Request) -> Answer:
         "range": wanted.range,
         "statuses": messages.STATUSES,
         "reasons": REASONS,
+        "categories": [(one, words.BILLING_CATEGORIES[one]) for one in CATEGORIES],
         "is_filtered": wanted.is_filtered,
         "readable": readable,
         "rows": rows,
+        "head": head,
         "texts": texts,
         "keys": [(str(one.id), one.name) for one in keys],
         "key_names": {one.id: one.name for one in keys},
         "people": people,
         "person_names": dict(people) | {request.person.user_id: request.person.name},
         "newer": newer,
-        "columns": columns.read(request, "messages", listing.COLUMNS["messages"]),
+        "columns": columns,
+        "prices": prices,
         "pages": leafing.pages(request, last),
         "is_first": after is None,
         "looked_until": None if found.seen is None else time_of(found.seen),
@@ -91,7 +101,7 @@ async def export(request: Request) -> Answer:
     return await exporting.ask(request, request.actor, filters)
 
 
-async def _look(conn: Connection, request: Request, wanted: Wanted, *, after: UUID | None, size: int) -> Found:
+async def _look(conn: Connection, request: Request, wanted: Wanted, *, after: UUID | None, size: int) -> Found[Message]:
     """A page; with `far` in the address, up to LOOKS looks for it."""
     looks = LOOKS if request.query.get("far") else 1
     found: list[Message] = []

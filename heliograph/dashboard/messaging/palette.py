@@ -38,7 +38,7 @@ async def _campaigns(conn: Connection, request: Request) -> list[Choice]:
             if one.status == "running":
                 label, act = request.text("Pause campaign “%(name)s”", name=one.name), "pause"
             elif one.status == "paused":
-                label, act = request.text("Let campaign “%(name)s” go on", name=one.name), "resume"
+                label, act = request.text("Resume campaign “%(name)s”", name=one.name), "resume"
             else:
                 continue
             found.append(Choice(label=label, path=request.to(f"/campaigns/{one.id}/{act}"), post={}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
 from typing import Any
 
 import msgspec
@@ -13,11 +12,13 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.dashboard import exporting
+from heliograph.dashboard.money import days
+from heliograph.dashboard.money.days import Days
 from heliograph.overview import usage
 from heliograph.overview.exports.kinds import Usage
 from heliograph.pages import languages, words
 from heliograph.pages.answers import Answer, Elsewhere, Shown
-from heliograph.pages.pieces import charts, leafing
+from heliograph.pages.pieces import charts, leafing, ranges
 from heliograph.pages.pieces.charts import DAY, Chart, Series
 from heliograph.pages.requests import Request
 from heliograph.people.roles import MONEY
@@ -42,14 +43,9 @@ class Row(msgspec.Struct, frozen=True):
 
 
 async def show(request: Request) -> Answer:
-    """The present period, and one month in days and shares."""
-    today = clock.now().date()
-    try:
-        month = usage.month_of(request.query.get("month") or f"{today:%Y-%m}")
-        problem = None
-    except Invalid as refusal:
-        month, problem = today.replace(day=1), _in_words(refusal)
-    return await _page(request, month, problem)
+    """The present period, and one month, or a range, in days and shares."""
+    shown, problem = days.read(request)
+    return await _page(request, shown, None if problem is None else _in_words(problem))
 
 
 async def export(request: Request) -> Answer:
@@ -62,7 +58,7 @@ async def export(request: Request) -> Answer:
         month = usage.month_of(form.get("month", ""))
         by = usage.checked_split(form.get("by", ""))
     except Invalid as refusal:
-        return await _page(request, month, _in_words(refusal))
+        return await _page(request, days.of_month(month, ranges.read(request)), _in_words(refusal))
     wanted = Usage(form="json" if as_json else "csv", delimiter=exporting.separator(request), month=month, by=by)
     return await exporting.ask(request, request.acting("live"), wanted)
 
@@ -73,7 +69,7 @@ async def set_alert(request: Request) -> Answer:
     month = clock.now().date().replace(day=1)
     if typed and not (typed.isascii() and typed.isdigit() and 1 <= len(typed) <= 15 and int(typed) > 0):
         wrong = Invalid(("above", "format", "Write a number of messages such as 5000, or leave it empty."))
-        return await _page(request, month, wrong)
+        return await _page(request, days.of_month(month, ranges.read(request)), wrong)
     actor = request.acting("live")
 
     async def work(conn: Connection) -> None:
@@ -102,22 +98,21 @@ async def show_ledger(request: Request) -> Answer:
     return Shown(template="money/ledger.html", values=values)
 
 
-async def _page(request: Request, month: date, problem: Invalid | None) -> Answer:
+async def _page(request: Request, shown: Days, problem: Invalid | None) -> Answer:
     actor = request.acting("live")
-    until = (month + timedelta(days=31)).replace(day=1)
-    today = clock.now().date()
+    since, until = shown.since, shown.until
     async with request.reading() as conn:
         balance = await quota.get(conn, actor.organization_id)
         organization = await organizations.get(conn, id=actor.organization_id)
         above = await quota.alert(conn, actor.organization_id)
         pace = await usage.pace(conn, actor, balance)
         months = await usage.months(conn, actor)
-        days = await usage.days(conn, actor, since=month, until=min(until, max(today, month) + timedelta(days=1)))
-        tables = [(by, await usage.shares(conn, actor, by=by, since=month, until=until, limit=TOP)) for by in TABLES]
-    this = next((one for one in months if one.month == month), None)
-    sent = 0 if this is None else this.sent + this.whatsapp
-    is_mixed = this is not None and this.sent > 0 and this.whatsapp > 0
-    chart = _chart(request, month, this, days)
+        listed = await usage.days(conn, actor, since=since, until=shown.shown_until)
+        tables = [(by, await usage.shares(conn, actor, by=by, since=since, until=until, limit=TOP)) for by in TABLES]
+    month = shown.month or clock.now().date().replace(day=1)
+    sms, whatsapp = sum(one.sms for one in listed), sum(one.whatsapp for one in listed)
+    is_mixed = sms > 0 and whatsapp > 0
+    chart = _chart(request, shown, listed)
     if (file := charts.download(request, [chart])) is not None:
         return file
     values: dict[str, Any] = {
@@ -131,10 +126,11 @@ async def _page(request: Request, month: date, problem: Invalid | None) -> Answe
         "months": months,
         "total": usage.total(months),
         "month": month,
-        "this": this,
+        "shown": shown,
+        "has_messages": sms + whatsapp > 0,
         "chart": chart,
         "tables": [
-            (words.USAGE_SPLITS[by], [_row(request, by, one, sent, is_mixed=is_mixed) for one in rows])
+            (words.USAGE_SPLITS[by], [_row(request, by, one, sms + whatsapp, is_mixed=is_mixed) for one in rows])
             for by, rows in tables
         ],
         "splits": [(by, request.text(words.USAGE_SPLITS[by])) for by in usage.SPLITS],
@@ -149,31 +145,31 @@ def _in_words(refusal: Invalid) -> Invalid:
     return Invalid(*((one["field"], one["issue"], words.USAGE_FORM[one["field"]]) for one in refusal.details["fields"]))
 
 
-def _chart(request: Request, month: date, this: usage.Month | None, days: list[usage.Day]) -> Chart:
+def _chart(request: Request, shown: Days, listed: list[usage.Day]) -> Chart:
     text, number = request.text, request.speech.number
-    if this is None:
-        title = text("Nothing was sent in this month.")
+    if not any(one.sms or one.whatsapp or one.refunds for one in listed):
+        title = text("Nothing was sent in this month.") if shown.month else text("Nothing was sent in this period.")
     else:
         title = text(
             "%(sms)s SMS in %(segments)s segments, %(whatsapp)s WhatsApp messages, %(refunds)s refunded.",
-            sms=number(this.sent),
-            segments=number(this.segments),
-            whatsapp=number(this.whatsapp),
-            refunds=number(this.refunds),
+            sms=number(sum(one.sms for one in listed)),
+            segments=number(sum(one.segments for one in listed)),
+            whatsapp=number(sum(one.whatsapp for one in listed)),
+            refunds=number(sum(one.refunds for one in listed)),
         )
-    series = [Series(text("SMS"), "good", [one.sms for one in days])]
-    if any(one.whatsapp for one in days):
-        series.append(Series(text("WhatsApp"), "way", [one.whatsapp for one in days]))
-    if any(one.refunds for one in days):
-        series.append(Series(text("Refunds"), "calm", [one.refunds for one in days]))
+    series = [Series(text("SMS"), "good", [one.sms for one in listed])]
+    if any(one.whatsapp for one in listed):
+        series.append(Series(text("WhatsApp"), "way", [one.whatsapp for one in listed]))
+    if any(one.refunds for one in listed):
+        series.append(Series(text("Refunds"), "calm", [one.refunds for one in listed]))
     return Chart(
-        id=f"usage-{month:%Y-%m}",
+        id=f"usage-{shown.id}",
         title=title,
         unit=text("messages a day"),
         kind="bars",
         # Days are those of UTC for everybody.
         speech=languages.speech(request.speech.language),
-        times=[usage.midnight(one.day) for one in days],
+        times=[clock.midnight(one.day) for one in listed],
         step=DAY,
         series=series,
     )

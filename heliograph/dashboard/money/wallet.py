@@ -10,7 +10,8 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.money import UNIT, decimal, micros
-from heliograph.overview import usage
+from heliograph.dashboard.money import days
+from heliograph.dashboard.money.days import Days
 from heliograph.pages import languages, words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.pieces import charts, leafing
@@ -91,15 +92,13 @@ async def show_prices(request: Request) -> Answer:
 async def _values(request: Request, typed: str | None = None) -> dict[str, Any]:
     actor = request.acting("live")
     today = clock.now().date()
-    try:
-        month = usage.month_of(request.query.get("month") or f"{today:%Y-%m}")
-    except Invalid:
-        month = today.replace(day=1)
-    until = (month + timedelta(days=31)).replace(day=1)
+    shown, _ = days.read(request)
+    month = shown.month or today.replace(day=1)
+    following = (month + timedelta(days=31)).replace(day=1)
     async with request.reading() as conn:
         balance = await wallet.show(conn, actor)
         reserved = await wallet.reserved(conn, actor) if balance.reserved else None
-        listed = await wallet.days(conn, actor, since=month, until=until)
+        listed = await wallet.days(conn, actor, since=shown.since, until=shown.until)
         latest = await wallet.ledger(conn, actor, limit=5)
     below = balance.alert_below
     currency = balance.currency or wallet.DEFAULT_CURRENCY
@@ -107,10 +106,10 @@ async def _values(request: Request, typed: str | None = None) -> dict[str, Any]:
         "wallet": balance,
         "currency": currency,
         "reserved": reserved,
-        "month": month,
+        "shown": shown,
         "earlier": (month - timedelta(days=1)).replace(day=1),
-        "later": until if until <= today else None,
-        "chart": _chart(request, currency, listed, month, min(until, max(today, month) + timedelta(days=1))),
+        "later": following if following <= today else None,
+        "chart": _chart(request, currency, listed, shown),
         "categories": _categories(listed),
         "names": words.BILLING_CATEGORIES,
         "movements": words.MOVEMENTS,
@@ -120,7 +119,7 @@ async def _values(request: Request, typed: str | None = None) -> dict[str, Any]:
     }
 
 
-def _chart(request: Request, currency: str, listed: list[wallet.Day], since: date, until: date) -> Chart:
+def _chart(request: Request, currency: str, listed: list[wallet.Day], shown: Days) -> Chart:
     text = request.text
     sums: dict[date, int] = defaultdict(int)
     for one in listed:
@@ -132,18 +131,20 @@ def _chart(request: Request, currency: str, listed: list[wallet.Day], since: dat
             messages=request.speech.number(sum(one.messages for one in listed)),
         )
     else:
-        title = text("Nothing was charged in this month.")
-    days = [since + timedelta(days=n) for n in range((until - since).days)]
+        title = (
+            text("Nothing was charged in this month.") if shown.month else text("Nothing was charged in this period.")
+        )
+    named = [shown.since + timedelta(days=n) for n in range((shown.shown_until - shown.since).days)]
     return Chart(
-        id=f"wallet-{since:%Y-%m}",
+        id=f"wallet-{shown.id}",
         title=title,
         unit=text("%(currency)s a day", currency=currency),
         kind="bars",
         # Days are those of UTC for everybody.
         speech=languages.speech(request.speech.language),
-        times=[usage.midnight(day) for day in days],
+        times=[clock.midnight(day) for day in named],
         step=DAY,
-        series=[Series(text("Charged"), "good", [sums[day] / UNIT for day in days])],
+        series=[Series(text("Charged"), "good", [sums[day] / UNIT for day in named])],
         digits=2,
     )
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Literal
-from uuid import UUID
 
 import msgspec
 
 from heliograph.audit import reading
 from heliograph.audit.actions import ACTIONS, OF_INSTALLATION
 from heliograph.audit.reading import Filter, Recorded
-from heliograph.base.ids import time_of
+from heliograph.base.ids import time_of, uuid_in
 from heliograph.dashboard import exporting
 from heliograph.overview.exports.kinds import Audit
 from heliograph.pages import words
@@ -109,7 +108,7 @@ def _line(request: Request, one: Recorded) -> AuditLine:
         who=one.who_name or kind,
         who_sought=str(one.who_id) if one.who_id is not None else one.who_name or one.who,
         kind=_kind(one, kind),
-        object=one.object_name or (short(one.object_id) if _is_id(one.object_id) else one.object_id),
+        object=one.object_name or (short(one.object_id) if uuid_in(one.object_id) is not None else one.object_id),
         changes=changes(request, one),
     )
 
@@ -119,11 +118,3 @@ def _kind(one: Recorded, kind: str) -> str:
     if not one.who_name:
         return "" if one.who_id is None else short(one.who_id)
     return "" if one.who == "person" else kind
-
-
-def _is_id(text: str) -> bool:
-    try:
-        UUID(text)
-    except ValueError:
-        return False
-    return True

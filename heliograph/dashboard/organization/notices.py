@@ -1,4 +1,4 @@
-"""The bell: what needed somebody's eye in the last 90 days, newest first; what is new to the reader is marked."""
+"""The bell: what needed somebody's attention in 90 days, newest first; what is new to the reader is marked."""
 
 from __future__ import annotations
 

@@ -11,12 +11,13 @@ import msgspec
 from heliograph.audit import reading as audit
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
-from heliograph.overview import senders
+from heliograph.overview import sender_places, senders
 from heliograph.overview.senders import Sent
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.senders import registrations
+from heliograph.senders.book import STAND_INS
 from heliograph.senders.registrations import Standing
 from heliograph.sms.accepting import sender_ids, sender_questions
 from heliograph.sms.accepting.sender_ids import SenderId, SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
@@ -78,7 +79,7 @@ async def show_new(request: Request) -> Answer:
     values = await _typed(request, request.query.get("value", ""))
     if request.is_fragment:
         return Shown(template="organization/senders_value.html", values=values)
-    return Shown(template="organization/senders_new.html", values=values)
+    return Shown(template="organization/senders_new.html", values=values | await _places(request))
 
 
 async def ask(request: Request) -> Answer:
@@ -91,10 +92,10 @@ async def ask(request: Request) -> Answer:
     try:
         asked = await request.once(work)
     except Invalid as refusal:
-        return refused("organization/senders_new.html", _in_words(refusal), await _typed(request, value))
+        return await _refused(request, _in_words(refusal), value)
     except (SenderIdAlreadyExists, TooManyPending) as refusal:
         wrong = Invalid(("value", refusal.code, refusal.message))
-        return refused("organization/senders_new.html", wrong, await _typed(request, value))
+        return await _refused(request, wrong, value)
     said = request.text("“%(value)s” waits for the operator's decision.", value=asked)
     return Elsewhere(location=request.to("/senders"), notice=said)
 
@@ -136,6 +137,22 @@ def _sees_sends(request: Request) -> bool:
 
 def _may_ask(request: Request) -> bool:
     return request.may("sender_ids:write", mode="live")
+
+
+async def _refused(request: Request, wrong: Invalid, value: str) -> Answer:
+    values = await _typed(request, value) | await _places(request)
+    return refused("organization/senders_new.html", wrong, values)
+
+
+async def _places(request: Request) -> dict[str, Any]:
+    """Where names are shown, countries by name."""
+    async with request.reading() as conn:
+        found = await sender_places.names(conn, request.acting("live"), sender=STAND_INS["alphanumeric"])
+    named = {
+        standing: sorted((request.speech.country(one) for one in countries), key=str.casefold)
+        for standing, countries in found.items()
+    }
+    return {"places": [(request.text(words.NAME_PLACES[one]), ", ".join(listed)) for one, listed in named.items()]}
 
 
 async def _typed(request: Request, value: str) -> dict[str, Any]:

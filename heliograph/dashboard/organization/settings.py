@@ -102,6 +102,7 @@ def _chosen(field: str, text: str) -> int | None:
 async def change_security(request: Request) -> Answer:
     """What is demanded of members."""
     form = request.form
+    above = form.get("approval_above", "").strip()
     hours = next((one for one in SESSION_HOURS if str(one) == form.get("session_hours")), None)
 
     async def work(conn: Connection, actor: Actor) -> None:
@@ -112,6 +113,11 @@ async def change_security(request: Request) -> Answer:
             session_hours=hours,
             reveals=form.get("reveals") == "yes",
         )
+        if above and not (above.isascii() and above.isdigit() and len(above) < 9):
+            raise Invalid(
+                ("approval_above", "range", f"`approval_above` must be from 0 to {send_defaults.APPROVAL[1]}")
+            )
+        await policy.change_defaults(conn, actor, approval_above=int(above) if above else None)
 
     return await _changed(request, work)
 
@@ -182,6 +188,9 @@ async def _values(request: Request) -> dict[str, Any]:
         ),
         "factor_required": form.get("factor_required") == "yes" if "_security" in form else known.factor_required,
         "reveals": form.get("reveals") == "yes" if "_security" in form else known.reveals,
+        "approval_above": form.get(
+            "approval_above", "" if defaults.approval_above is None else str(defaults.approval_above)
+        ),
         "guarantee": form.get("guarantee", defaults.guarantee),
         "guarantees": [(name, request.text(said), request.text(more)) for name, said, more in words.GUARANTEES],
         "validity": form.get("validity", str(defaults.validity_seconds or "")),

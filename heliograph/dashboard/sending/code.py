@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from heliograph.base.database.clock import iso
+from heliograph.base.database.clock import iso_or_none
 from heliograph.pages.requests import Request
 from heliograph.sms.accepting.accept import Send
 from heliograph.whatsapp.accepting.accept import Send as WhatsAppSend
@@ -31,7 +31,7 @@ def of_sms(request: Request, send: Send, *, sender: str | None) -> list[Snippet]
         for name, value in (
             ("senderName", sender),
             ("clientReference", send.client_reference),
-            ("sendAt", None if send.send_at is None else iso(send.send_at)),
+            ("sendAt", iso_or_none(send.send_at)),
             ("validitySeconds", send.validity_seconds),
             ("deliveryGuarantee", send.guarantee),
         )

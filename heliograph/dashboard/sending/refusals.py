@@ -114,9 +114,9 @@ def in_words(request: Request, refusal: Refusal, optout: OptOut | None = None) -
         case "challenge_required":
             said = text("Unusually many messages go to numbers like this one. Make sure that a person asked for it.")
         case "spend_limit_reached" if details["scope"] == "key":
-            said = text("The key's limit of the day is used up. It is counted anew from midnight UTC.")
+            said = text("The key's daily limit is used up. Counting starts again at midnight UTC.")
         case "spend_limit_reached":
-            said = text("The organization's limit of the day does not cover it. It is counted anew from midnight UTC.")
+            said = text("The organization's daily limit does not cover it. Counting starts again at midnight UTC.")
         case "wallet_insufficient_funds":
             said = text(
                 "The wallet does not cover it: %(required)s %(currency)s needed, %(available)s available.",
@@ -125,7 +125,7 @@ def in_words(request: Request, refusal: Refusal, optout: OptOut | None = None) -
                 available=details["available"],
             )
         case "idempotency_conflict":
-            said = text("This form was sent before with other values. Send it again to send what stands here now.")
+            said = text("This form was sent before with other values. Send it again to send what it shows now.")
         case _:
             said = text(refusal.message)
     return said

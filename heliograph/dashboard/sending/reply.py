@@ -13,14 +13,13 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.contacts import suggesting
-from heliograph.dashboard.sending import refusals, sms_form
+from heliograph.dashboard.sending import refusals, sms_form, whatsapp_form
 from heliograph.dashboard.sending.sms_form import Recipient
 from heliograph.overview import messages
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 from heliograph.pages.words import SEND_FORM
 from heliograph.people.roles import CONVERSE
-from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 from heliograph.whatsapp import reads, standing
 from heliograph.whatsapp.accepting.accept import Send, TextReply
 from heliograph.whatsapp.reads import Conversation, ConversationFilters
@@ -63,17 +62,11 @@ async def look(request: Request) -> Answer:
 async def send(request: Request) -> Answer:
     """Send it, once for this form."""
     given = _typed(request)
-    try:
-        async with request.reading() as conn:
-            wanted = await _read(request, conn, given)
-        answer = await request.services.whatsapp.accept(wanted)
-    except Refusal as refusal:
-        if refusal.status not in (400, 403, 409):
-            raise
+    sent = await whatsapp_form.accept(request, lambda conn: _read(request, conn, given))
+    if isinstance(sent, Refusal):
         values = await _values(request, given)
-        return Shown(template=PAGE, values=values | {"sent": None}, status=422, refusal=refusals.told(request, refusal))
-    id = msgspec.json.decode(answer.body)["message"]["id"]
-    return Elsewhere(location=request.to("/send", channel="reply", to=given.to, number=given.number, sent=id))
+        return Shown(template=PAGE, values=values | {"sent": None}, status=422, refusal=refusals.told(request, sent))
+    return Elsewhere(location=request.to("/send", channel="reply", to=given.to, number=given.number, sent=sent))
 
 
 async def back(request: Request) -> Answer:
@@ -87,19 +80,13 @@ def _typed(request: Request) -> Typed:
     return Typed(form.get("take") or form.get("to", ""), form.get("number", ""), text)
 
 
-async def _meant(request: Request, conn: Connection, to: str) -> Recipient:
-    if is_user_id(to.strip()):
-        return Recipient(to.strip())
-    return await sms_form.recipient(request, conn, to)
-
-
 async def _read(request: Request, conn: Connection, given: Typed) -> Send:
     wrong: list[tuple[str, str]] = []
     number = None
     if not given.to.strip():
         wrong.append(("to", "required"))
     else:
-        meant = await _meant(request, conn, given.to)
+        meant = await whatsapp_form.recipient(request, conn, given.to)
         number = meant.number
         if number is None:
             wrong.append(("to", "ambiguous" if meant.choices else "pattern"))
@@ -135,7 +122,7 @@ async def _values(request: Request, given: Typed) -> dict[str, Any]:
         numbers = await standing.list_all(conn, actor)
         if not given.number and numbers:
             given = msgspec.structs.replace(given, number=str(numbers[0].number.id))
-        meant = await _meant(request, conn, given.to) if given.to.strip() else None
+        meant = await whatsapp_form.recipient(request, conn, given.to) if given.to.strip() else None
         window = await _window(request, conn, meant, given.number)
         listed: list[Conversation] = []
         names: dict[str, str] = {}

@@ -12,6 +12,7 @@ from heliograph.accounts.spending import SpendLimitReached
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
+from heliograph.base.ids import uuid_in
 from heliograph.campaigns import template as campaign_texts
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.contacts import suggesting
@@ -119,7 +120,7 @@ async def send(request: Request) -> Answer:
             raise
         return await _refused(request, given, refusal)
     id = msgspec.json.decode(answer.body, type=Sent).message.id
-    if (saved := _id_of(given.saved)) is not None:
+    if (saved := uuid_in(given.saved)) is not None:
         async with request.writing() as conn:
             await saved_texts.used(conn, request.actor, id=saved)
     # Whoever tried it on themselves goes on with whom they meant.
@@ -177,16 +178,9 @@ async def _prefilled(request: Request, sent: messages.MessageDetail | None) -> T
     )
 
 
-def _id_of(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None
-
-
 async def _saved(request: Request) -> SavedText | None:
     """The saved text that the address names; None: it names none, or one that is gone."""
-    if (id := _id_of(request.query.get("saved", ""))) is None:
+    if (id := uuid_in(request.query.get("saved", ""))) is None:
         return None
     try:
         async with request.reading() as conn:

@@ -13,7 +13,7 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.dashboard import seeing
-from heliograph.dashboard.sending import code, refusals, sms_form
+from heliograph.dashboard.sending import code, refusals, sms_form, whatsapp_form
 from heliograph.dashboard.sending.code import Snippet
 from heliograph.dashboard.sending.sms_form import Recipient
 from heliograph.overview import messages
@@ -82,17 +82,11 @@ async def look(request: Request) -> Answer:
 async def send(request: Request) -> Answer:
     """Send it, once for this form."""
     given = _typed(request)
-    try:
-        async with request.reading() as conn:
-            wanted = await _read(request, conn, given)
-        answer = await request.services.whatsapp.accept(wanted)
-    except Refusal as refusal:
-        if refusal.status not in (400, 403, 409):
-            raise
+    sent = await whatsapp_form.accept(request, lambda conn: _read(request, conn, given))
+    if isinstance(sent, Refusal):
         values = await _values(request, given)
-        return Shown(template=PAGE, values=values | {"sent": None}, status=422, refusal=refusals.told(request, refusal))
-    id = msgspec.json.decode(answer.body)["message"]["id"]
-    where = request.to("/send", channel="template", number=given.number, template=given.template, sent=id)
+        return Shown(template=PAGE, values=values | {"sent": None}, status=422, refusal=refusals.told(request, sent))
+    where = request.to("/send", channel="template", number=given.number, template=given.template, sent=sent)
     return Elsewhere(location=where)
 
 
@@ -164,12 +158,10 @@ async def _prefilled(request: Request) -> Typed:
 async def _read(request: Request, conn: Connection, given: Typed) -> Send:
     wrong: list[tuple[str, str]] = []
     number = None
-    if is_user_id(given.to.strip()):
-        number = given.to.strip()
-    elif not given.to.strip():
+    if not given.to.strip():
         wrong.append(("to", "required"))
     else:
-        meant = await sms_form.recipient(request, conn, given.to)
+        meant = await whatsapp_form.recipient(request, conn, given.to)
         number = meant.number
         if number is None:
             wrong.append(("to", "ambiguous" if meant.choices else "pattern"))
@@ -216,7 +208,7 @@ async def _values(request: Request, given: Typed, *, sees: bool = True) -> dict[
         slots = [] if entry is None else library.slots(entry.layout)
         values = (*given.values, *([""] * len(slots)))[: len(slots)]
         given = msgspec.structs.replace(given, values=values)
-        seen = await _see(request, conn, given, entry) if sees and entry is not None else Seen()
+        seen = await _see(request, conn, given) if sees and entry is not None else Seen()
     chosen = next((one for one in numbers if str(one.number.id) == given.number), None)
     return {
         "channel": "template",
@@ -233,7 +225,7 @@ async def _values(request: Request, given: Typed, *, sees: bool = True) -> dict[
     }
 
 
-async def _see(request: Request, conn: Connection, given: Typed, entry: Entry) -> Seen:
+async def _see(request: Request, conn: Connection, given: Typed) -> Seen:
     recipient = None
     if given.to.strip() and not is_user_id(given.to.strip()):
         recipient = await sms_form.recipient(request, conn, given.to)

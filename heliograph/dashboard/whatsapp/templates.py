@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heliograph.dashboard import listing
 from heliograph.dashboard.sending import code, template
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Shown
@@ -33,6 +34,7 @@ async def show_list(request: Request) -> Answer:
         template="whatsapp/templates.html",
         values={
             "listed": found[:size],
+            "columns": listing.columns(request, "templates"),
             "uses": uses,
             "look": library.LOOK,
             "kept": kept,

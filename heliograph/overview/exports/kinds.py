@@ -17,7 +17,7 @@ import msgspec
 from heliograph.audit import reading as audit
 from heliograph.base.actor import Actor
 from heliograph.base.csv_files import Writer
-from heliograph.base.database.clock import iso
+from heliograph.base.database.clock import iso, iso_or_none
 from heliograph.base.database.pool import Connection
 from heliograph.consent import exporting as opt_outs
 from heliograph.consent import optouts
@@ -193,9 +193,6 @@ async def _messages(conn: Connection, actor: Actor, wanted: Messages, after: str
 
 
 def _of_message(one: Message, actor: Actor, wanted: Messages) -> dict[str, str | int | None]:
-    def at(moment: datetime | None) -> str | None:
-        return None if moment is None else iso(moment)
-
     def id(value: UUID | None) -> str | None:
         return None if value is None else str(value)
 
@@ -216,11 +213,11 @@ def _of_message(one: Message, actor: Actor, wanted: Messages) -> dict[str, str |
         "person": id(one.person_id),
         "country": one.country,
         "segments": one.segments,
-        "accepted_at": at(one.accepted_at),
-        "sent_at": at(one.sent_at),
-        "delivered_at": at(one.delivered_at),
-        "read_at": at(one.read_at),
-        "failed_at": at(one.failed_at),
+        "accepted_at": iso_or_none(one.accepted_at),
+        "sent_at": iso_or_none(one.sent_at),
+        "delivered_at": iso_or_none(one.delivered_at),
+        "read_at": iso_or_none(one.read_at),
+        "failed_at": iso_or_none(one.failed_at),
     }
 
 

@@ -17,11 +17,20 @@ class Backup(msgspec.Struct, frozen=True):
     finished_at: datetime
     bytes: int
     place: str
+    #: When it was last brought up in a scratch directory; None: never.
+    verified_at: datetime | None
 
 
-LATEST = "SELECT kind, taken_at, finished_at, bytes, place FROM backups ORDER BY taken_at DESC LIMIT $1"
+LATEST = "SELECT kind, taken_at, finished_at, bytes, place, verified_at FROM backups ORDER BY taken_at DESC LIMIT $1"
+VERIFIED = "SELECT max(verified_at) FROM backups"
 
 
 async def latest(conn: Connection, *, limit: int) -> list[Backup]:
     """The latest ones, newest first."""
     return [Backup(**row) for row in await conn.fetch(LATEST, limit)]
+
+
+async def verified(conn: Connection) -> datetime | None:
+    """When any of them was last brought up; None: never."""
+    at: datetime | None = await conn.fetchval(VERIFIED)
+    return at

@@ -10,11 +10,34 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from heliograph.base.database.pool import Connection
-from heliograph.base.ids import time_of, uuid7_floor
+from heliograph.base.ids import time_of, uuid7_floor, uuid_in
 from heliograph.overview.finding import Thing
 
-#: What can be found by id or name.
-KINDS = ("organization", "supplier", "route", "operator", "message")
+#: What can be found by id alone, and is an organization's or nobody's.
+OWNED_KINDS = (
+    "sms_campaign",
+    "whatsapp_campaign",
+    "key",
+    "sender",
+    "endpoint",
+    "event",
+    "told",
+    "account",
+    "contact",
+    "import",
+    "received",
+    "person",
+    "lookup",
+    "tariff",
+    "letter",
+)
+
+
+class Owned(Thing, frozen=True):
+    """What was found, and whose it is; None: the installation's."""
+
+    organization_id: UUID | None
+
 
 BY_ID = """
 SELECT kind, id FROM (
@@ -44,6 +67,46 @@ SELECT kind, id FROM (
     UNION ALL
     (SELECT 'message', message_id FROM sms_parts WHERE id_key = ANY (ARRAY[$1, lower($1)])
       ORDER BY created_at DESC LIMIT 1)
+) found WHERE kind = ANY ($2) LIMIT 1
+"""
+
+# Most is found by organization and id: asking for each organization in turn costs a look-up each, where a search by id
+# alone would read whole tables. A number or a template at Meta is its account's, and an event its message's if it is of
+# one.
+OWNED = """
+SELECT kind, id, organization_id FROM (
+    SELECT 'lookup' AS kind, id, NULL::uuid AS organization_id FROM lookup_suppliers WHERE id = $1
+    UNION ALL
+    SELECT 'tariff', id, NULL FROM tariffs WHERE id = $1
+    UNION ALL
+    SELECT 'letter', id, NULL FROM whatsapp_dead_letters WHERE id = $1
+    UNION ALL
+    SELECT 'key', id, organization_id FROM api_keys WHERE id = $1
+    UNION ALL
+    SELECT found.kind, found.id, o.id FROM organizations o CROSS JOIN LATERAL (
+        SELECT channel || '_campaign' AS kind, id FROM campaigns WHERE organization_id = o.id AND id = $1
+        UNION ALL
+        SELECT 'sender', id FROM sender_ids WHERE organization_id = o.id AND id = $1
+        UNION ALL
+        SELECT 'endpoint', id FROM webhook_endpoints WHERE organization_id = o.id AND id = $1
+        UNION ALL
+        SELECT CASE WHEN message_id IS NULL THEN 'told' ELSE 'event' END, coalesce(message_id, id)
+          FROM events WHERE organization_id = o.id AND id = $1
+        UNION ALL
+        SELECT 'account', id FROM whatsapp_accounts WHERE organization_id = o.id AND id = $1
+        UNION ALL
+        SELECT 'account', account_id FROM whatsapp_numbers WHERE organization_id = o.id AND id = $1
+        UNION ALL
+        SELECT 'account', account_id FROM whatsapp_templates WHERE organization_id = o.id AND id = $1
+        UNION ALL
+        SELECT 'contact', id FROM contacts WHERE organization_id = o.id AND mode IN ('live', 'test') AND id = $1
+        UNION ALL
+        SELECT 'import', id FROM contact_imports WHERE organization_id = o.id AND id = $1
+        UNION ALL
+        SELECT 'received', id FROM received_messages WHERE organization_id = o.id AND id = $1
+        UNION ALL
+        SELECT 'person', user_id FROM memberships WHERE organization_id = o.id AND user_id = $1
+    ) found
 ) found WHERE kind = ANY ($2) LIMIT 1
 """
 
@@ -88,29 +151,27 @@ SELECT FROM organizations o CROSS JOIN LATERAL (
 
 async def is_request(conn: Connection, *, request_id: str) -> bool:
     """No message has this id, and somebody's request has."""
-    if await conn.fetchrow(IS_MESSAGE, uuid_of(request_id)) is not None:
+    if await conn.fetchrow(IS_MESSAGE, uuid_in(request_id)) is not None:
         return False
     return await owner_of_request(conn, request_id=request_id) is not None
 
 
 def made_at(text: str) -> datetime | None:
     """When an id was made, if it is a UUIDv7 of this age (2001 to 6429)."""
-    id = uuid_of(text)
+    id = uuid_in(text)
     return time_of(id) if id is not None and id.version == 7 and 10**12 < id.int >> 80 < 2**47 else None
-
-
-def uuid_of(text: str) -> UUID | None:
-    """The id that a text is, in any spelling; None: it is none."""
-    try:
-        return UUID(text)
-    except ValueError:
-        return None
 
 
 async def by_id(conn: Connection, *, id: UUID, kinds: Collection[str]) -> Thing | None:
     """What has this id, of these kinds. Messages have their own way (`sms.timeline`)."""
     row = await conn.fetchrow(BY_ID, id, list(kinds))
     return None if row is None else Thing(*row)
+
+
+async def owned(conn: Connection, *, id: UUID, kinds: Collection[str]) -> Owned | None:
+    """What has this id, of these kinds of things that `by_id` does not know, of whichever organization."""
+    row = await conn.fetchrow(OWNED, id, list(kinds))
+    return None if row is None else Owned(*row)
 
 
 async def by_name(conn: Connection, *, name: str, kinds: Collection[str]) -> Thing | None:

@@ -15,6 +15,9 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.database.pool import Connection
+from heliograph.base.process import heartbeat
+from heliograph.base.process.heartbeat import Process
+from heliograph.base.sentences import Sentence, unpacked
 from heliograph.overview.installation import approvals, steps
 from heliograph.overview.installation.steps import Facts
 from heliograph.queue import holds
@@ -26,8 +29,6 @@ SPAN, KEPT = 8.0, 30.0
 MOST, COUNTED = 100, 10_000
 #: What changes seldom is looked at after so long, seconds; while something is missing, each time.
 SELDOM = 30.0
-#: A worker that was not seen for so long is gone, seconds.
-GONE = 15.0
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -39,18 +40,22 @@ class Rates(msgspec.Struct, frozen=True):
     webhooks: float
 
 
-class Worker(msgspec.Struct, frozen=True):
+class Worker(Process, frozen=True):
     """One that was seen within a minute."""
 
-    name: str
-    started_at: datetime
-    seen_at: datetime
-    is_gone: bool
-    #: Of the program that it runs; "": not known. Bytes that it occupies; None: not known.
-    version: str
-    memory: int | None
+    #: What an operator told it to do once it holds nothing more ("end" or "stay"; None: nothing), and since when it
+    #: stays.
+    drain: str | None
+    drained_at: datetime | None
     #: Sessions at suppliers that it holds.
     sessions: int
+
+    @property
+    def state(self) -> str:
+        """In a word: works, draining, drained, gone."""
+        if self.drain is not None:
+            return "draining" if self.drained_at is None else "drained"
+        return "gone" if self.is_gone else "works"
 
 
 class Supplier(msgspec.Struct, frozen=True):
@@ -64,8 +69,12 @@ class Supplier(msgspec.Struct, frozen=True):
     allowed: int
     leased: int
     bound: int
+    #: Submits without an answer, as workers last said.
+    in_flight: int
+    #: Segments a second that are handed over to it, as workers last said.
+    rate: float
     waiting: int
-    error: str
+    error: Sentence
 
 
 class Now(msgspec.Struct, frozen=True):
@@ -111,20 +120,23 @@ QUEUED = f"""
 SELECT kind, (SELECT count(*) FROM (SELECT FROM queue q WHERE q.kind = asked.kind LIMIT {COUNTED}) counted) AS rows
   FROM unnest($1::text[]) AS asked (kind)
 """
-WORKERS = """
-SELECT name, started_at, seen_at, seen_at < now() - make_interval(secs => $1) AS is_gone, version, memory,
+WORKERS = f"""
+SELECT {heartbeat.COLUMNS}, drain, drained_at,
        (SELECT count(*) FROM supplier_sessions s WHERE s.worker_id = w.id AND s.lease_until > now()) AS sessions
   FROM workers w
- WHERE seen_at > now() - interval '1 minute' ORDER BY name, started_at LIMIT $2
+ WHERE {heartbeat.IS_LISTED} ORDER BY name, started_at LIMIT $1
 """
 SUPPLIERS = f"""
 SELECT s.id, s.name, s.kind, s.state, s.simulated AS is_simulated, s.sessions AS allowed,
-       coalesce(held.leased, 0) AS leased, coalesce(held.bound, 0) AS bound, coalesce(held.detail, '') AS error,
+       coalesce(held.leased, 0) AS leased, coalesce(held.bound, 0) AS bound, coalesce(held.in_flight, 0) AS in_flight,
+       coalesce(held.rate, 0) AS rate, coalesce(held.detail, '') AS error,
        (SELECT count(*) FROM (SELECT FROM queue q WHERE q.kind = 'sms' AND q.line = s.id LIMIT {COUNTED}) counted)
        AS waiting
   FROM suppliers s
        LEFT JOIN LATERAL (SELECT count(*) FILTER (WHERE lease_until > now()) AS leased,
                                  count(*) FILTER (WHERE lease_until > now() AND bound) AS bound,
+                                 (sum(in_flight) FILTER (WHERE lease_until > now()))::int AS in_flight,
+                                 sum(rate) FILTER (WHERE lease_until > now()) AS rate,
                                  max(detail) FILTER (WHERE lease_until > now()) AS detail
                             FROM supplier_sessions WHERE supplier_id = s.id) held ON true
  WHERE s.state <> 'removed' ORDER BY s.priority, s.name LIMIT $1
@@ -144,12 +156,13 @@ SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {COUNTED}) wa
 
 async def workers(conn: Connection) -> list[Worker]:
     """Those seen within a minute."""
-    return [Worker(**row) for row in await conn.fetch(WORKERS, GONE, MOST)]
+    return [Worker(**row) for row in await conn.fetch(WORKERS, MOST)]
 
 
 async def suppliers(conn: Connection) -> list[Supplier]:
     """All that were not removed, with what waits for each."""
-    return [Supplier(**row) for row in await conn.fetch(SUPPLIERS, MOST)]
+    rows = await conn.fetch(SUPPLIERS, MOST)
+    return [Supplier(**dict(row) | {"error": unpacked(row["error"])}) for row in rows]
 
 
 class Watch:

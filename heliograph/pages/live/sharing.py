@@ -46,12 +46,19 @@ class Sharing(Generic[Value]):
         self._making: dict[Hashable, tuple[int, asyncio.Task[Value]]] = {}
 
     async def get(
-        self, key: Hashable, *, seen: int, clock: Callable[[], int], make: Callable[[int], Awaitable[Value]]
+        self,
+        key: Hashable,
+        *,
+        seen: int,
+        clock: Callable[[], int],
+        make: Callable[[int], Awaitable[Value]],
+        most: float = MOST,
     ) -> Value:
-        """A region that was begun at `seen` or later by `clock`, which `make` is told. Raises what `make` raises."""
+        """A region that was begun at `seen` or later by `clock`, which `make` is told, and at most `most` seconds ago.
+        Raises what `make` raises."""
         now = self._now()
         kept = self._kept.get(key)
-        if kept is not None and kept.made >= seen and now - kept.began < self.good_for():
+        if kept is not None and kept.made >= seen and now - kept.began < min(self.good_for(), most):
             kept.read = now
             return kept.value
         under_way = self._making.get(key)

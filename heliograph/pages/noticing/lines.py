@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from heliograph.base.money import micros
 from heliograph.notices.kinds import KINDS
 from heliograph.notices.reading import Noticed
 from heliograph.pages import words
@@ -67,7 +68,9 @@ def title(known: Speech, one: Noticed) -> str:
         case "campaign.completed":
             return text("The campaign “%(name)s” is finished.", name=name)
         case "campaign.paused":
-            return text("The campaign “%(name)s” stands still.", name=name)
+            return text("The campaign “%(name)s” is stalled.", name=name)
+        case "campaign.approval":
+            return text("The campaign “%(name)s” waits for a second person's approval.", name=name)
         case "campaign.failed":
             return text("The campaign “%(name)s” failed.", name=name)
         case "webhook.failing":
@@ -99,9 +102,9 @@ def title(known: Speech, one: Noticed) -> str:
         case "export.failed":
             return text("The file “%(name)s” could not be written.", name=name)
         case "key.network":
-            return text("The key “%(name)s” was used from a network that is new.", name=name)
+            return text("The key “%(name)s” was used from a new network.", name=name)
         case "sign_in.new":
-            return text("Somebody signed in as you in a browser that is new.")
+            return text("Somebody signed in as you in a new browser.")
         case "member.joined":
             return text("%(name)s has joined the team.", name=name)
         case "usage.day":
@@ -120,7 +123,9 @@ def several(known: Speech, kind: str, number: int) -> str:
         case "campaign.completed":
             return count("%(num)s campaign is finished.", "%(num)s campaigns are finished.", number)
         case "campaign.paused":
-            return count("%(num)s campaign stands still.", "%(num)s campaigns stand still.", number)
+            return count("%(num)s campaign is stalled.", "%(num)s campaigns are stalled.", number)
+        case "campaign.approval":
+            return count("%(num)s campaign waits for an approval.", "%(num)s campaigns wait for an approval.", number)
         case "campaign.failed":
             return count("%(num)s campaign failed.", "%(num)s campaigns failed.", number)
         case "webhook.failing":
@@ -155,14 +160,14 @@ def several(known: Speech, kind: str, number: int) -> str:
             return count("%(num)s file could not be written.", "%(num)s files could not be written.", number)
         case "key.network":
             return count(
-                "%(num)s key was used from a network that is new.",
-                "%(num)s keys were used from a network that is new.",
+                "%(num)s key was used from a new network.",
+                "%(num)s keys were used from a new network.",
                 number,
             )
         case "sign_in.new":
             return count(
-                "Somebody signed in as you in %(num)s browser that is new.",
-                "Somebody signed in as you in %(num)s browsers that are new.",
+                "Somebody signed in as you in %(num)s new browser.",
+                "Somebody signed in as you in %(num)s new browsers.",
                 number,
             )
         case _:
@@ -200,6 +205,9 @@ def more(known: Speech, one: Noticed) -> str:
         return text("%(messages)s on %(day)s, more than %(above)s.", messages=messages, day=one.object, above=above)
     if one.kind == "number.quality":
         return text("Meta rates it red.") if facts.get("rating") == "red" else text("Meta rates it yellow.")
+    if one.kind == "wallet.low" and "currency" in facts:
+        left, below = (known.money(micros(str(facts[name])) or 0, str(facts["currency"])) for name in ("left", "below"))
+        return text("%(left)s is available, less than %(below)s.", left=left, below=below)
     if one.kind == "key.ending":
         return known.moment(datetime.fromisoformat(str(facts["until"])))
     return reason

@@ -11,4 +11,4 @@ FIELD = "typed"
 def check(request: Request, word: str) -> None:
     """Whether the form says `word`. Raises Invalid."""
     if " ".join(request.form.get(FIELD, "").split()).casefold() != " ".join(word.split()).casefold():
-        raise Invalid((FIELD, "differs", "This is not what has to be typed."))
+        raise Invalid((FIELD, "differs", "This is not the text that has to be typed."))

@@ -49,14 +49,14 @@ Key = tuple[str, str]
 
 #: Keys of every list and page of both apps.
 KEYS: tuple[Key, ...] = (
-    ("Ctrl K", "Find a place or a thing"),
+    ("Ctrl K", "Find a page or a record"),
     ("/", "To the list's search field"),
     ("j k", "Down and up in a list"),
     ("Enter", "Open"),
-    ("Space", "Mark the row"),
+    ("Space", "Select the row"),
     ("[ ]", "Newer and older"),
     (".", "Load what is new"),
-    ("t ← →", "The time before, and after"),
+    ("t ← →", "The previous and the next period"),
     ("t a", "Keep exactly these times"),
     ("n", "New, on this page"),
     ("e", "Export"),

@@ -7,6 +7,7 @@ from=2027-01-31T10:00:00Z                     a moment, for links that are hande
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
@@ -47,9 +48,9 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
         return {"range": self.name}
 
 
-def read(request: Request, *, usual: str = "") -> Range:
-    """The range of the address. `usual`: if it names none."""
-    query = request.query
+def read(request: Request, *, usual: str = "", given: Mapping[str, str] | None = None) -> Range:
+    """The range of the address. `usual`: if it names none. `given`: fields of a form instead."""
+    query = request.query if given is None else given
     name = query.get("range", "")
     typed = {field: query.get(field, "").strip() for field in ("from", "to")}
     if name != CUSTOM and (name in LENGTHS or not any(typed.values())):

@@ -17,4 +17,4 @@ async def said(request: Request) -> str:
         case "waiting":
             return request.text("New messages are accepted, sending waits for the operator")
         case _:
-            return request.text("The service is disturbed; nothing that was accepted is lost")
+            return request.text("The service is disrupted; nothing that was accepted is lost")

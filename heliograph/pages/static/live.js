@@ -7,16 +7,22 @@ const FIRST = 2000, MOST = 15000, GROWS = 1.5;
 function live(region) {
   // A region may ask to be looked at more often: `data-live` names the longest pause.
   const most = Number(region.dataset.live) || MOST, first = Math.min(FIRST, most);
+  // After a failure. What is looked at often is looked at in outages, when one answer in many fails.
+  const again = Math.min(MOST, 2 * most);
   let pause = first, tag = "", timer = 0, asking = false, paused = false, over = false, failed = false, at = new Date();
 
-  const foot = document.createElement("p");
-  foot.className = "renewed muted small";
+  // Its place is in the page (kit.renewed); a region without one would push what is below it.
+  let foot = region.nextElementSibling;
+  if (!foot?.matches(".renewed")) {
+    foot = document.createElement("p");
+    foot.className = "renewed muted small in-place";
+    region.after(foot);
+  }
   const said = document.createElement("span");
   const button = document.createElement("button");
   button.type = "button";
   button.className = "button quiet small";
-  foot.append(said, button);
-  region.after(foot);
+  foot.replaceChildren(said, button);
   const words = document.documentElement.dataset;
   let seen = words.made;
 
@@ -61,11 +67,11 @@ function live(region) {
         pause = isFirst ? pause : first;
         over = region.querySelector("[data-final]") !== null;
       } else {
-        pause = MOST;
+        pause = again;
       }
     } catch {
       failed = true;
-      pause = MOST;
+      pause = again;
     } finally {
       asking = false;
     }

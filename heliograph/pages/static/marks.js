@@ -6,10 +6,8 @@ for (const form of document.querySelectorAll("form[data-marks]")) {
   const id = form.getAttribute("id");
   const boxes = () => [...document.querySelectorAll(`input[type="checkbox"][form="${id}"]`)];
   const said = form.querySelector("[data-marked]");
-  const all = document.createElement("button");
-  all.type = "button";
-  all.className = "button small quiet";
-  said.before(all);
+  const all = form.querySelector("[data-all]");
+  all.hidden = false;
   const plain = all.ownerDocument.documentElement.dataset;
 
   function tell() {

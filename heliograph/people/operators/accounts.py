@@ -16,7 +16,9 @@ from heliograph.base.actor import Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound, Refusal
+from heliograph.people import factors, links, sessions
 from heliograph.people.operators import roles
+from heliograph.people.passkeys import keeping
 
 
 class LastRoot(Refusal):
@@ -57,25 +59,35 @@ async def list_all(conn: Connection) -> list[Listed]:
     return [Listed(**row) for row in await conn.fetch(LIST)]
 
 
-ANY = "SELECT EXISTS (SELECT FROM operators)"
+IS_ONE = "SELECT EXISTS (SELECT FROM operators WHERE user_id = $1)"
 
 
-async def are_there(conn: Connection) -> bool:
-    """Whether anybody is an operator."""
-    found: bool = await conn.fetchval(ANY)
+async def is_one(conn: Connection, *, user_id: UUID) -> bool:
+    """Whether a person is an operator."""
+    found: bool = await conn.fetchval(IS_ONE, user_id)
     return found
 
 
+NO_PASSWORD = "UPDATE users SET password = NULL WHERE id = $1"  # noqa: S105
 ADD = """
 INSERT INTO operators (user_id, role, created_at) VALUES ($1, $2, now()) ON CONFLICT (user_id) DO NOTHING RETURNING true
 """
 
 
 async def add(conn: Connection, by: Who, *, user_id: UUID, email: str, role: str) -> None:
-    """Make a user an operator; who is one keeps their role. Raises Invalid."""
+    """Make a user an operator; who is one keeps their role. Raises Invalid.
+
+    What an account was signed in with before is good no more, and a link to the setup is what begins: an organization
+    invites any address and reads the link, so whoever made the account need not be who has the address.
+    """
     async with conn.transaction():
         if await conn.fetchval(ADD, user_id, roles.checked(role).name):
             await audit.record(conn, by, "operator.added", object_id=user_id, name=email, after={"role": role})
+            await conn.execute(NO_PASSWORD, user_id)
+            await keeping.remove_all(conn, user_id=user_id)
+            await factors.disable(conn, by, user_id=user_id)
+            await links.end(conn, user_id=user_id)
+            await sessions.end_all(conn, by, user_id=user_id)
 
 
 # In one order: two who change operators at once wait for each other, and never in a circle.

@@ -14,16 +14,21 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Who
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
 from heliograph.people.operators import roles
-from heliograph.people.sessions import PROVED, SIGNED_IN, Listed, printable
+from heliograph.people.session_keeping.rows import Rows, printable
+from heliograph.people.sessions import PROVED, SIGNED_IN
 
 #: A session ends after this long without a request, and in any case after LONGEST: a shift.
 IDLE, LONGEST = timedelta(hours=2), timedelta(hours=14)
+#: The rows, and what both realms do with theirs.
+ROWS = Rows("operator_sessions", f"interval '{IDLE.total_seconds():.0f} seconds'", "operator.sessions_ended")
+touch, prove, end_token = ROWS.touch, ROWS.prove, ROWS.end_token
+end, end_all, list_all, FORGET = ROWS.end, ROWS.end_all, ROWS.list_all, ROWS.forget
 
 
 class Operator(msgspec.Struct, frozen=True):
@@ -107,72 +112,3 @@ async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> dict[b
         row["token_hash"]: Operator(**{name: row[name] for name in Operator.__struct_fields__})
         for row in await conn.fetch(AUTHENTICATE, list(hashes), PROVED, IDLE)
     }
-
-
-# As of the dashboard's: a row that another process is writing needs no second write.
-TOUCH = """
-UPDATE operator_sessions SET seen_at = now()
- WHERE token_hash IN (SELECT token_hash FROM operator_sessions WHERE token_hash = ANY ($1)
-                       ORDER BY token_hash FOR NO KEY UPDATE SKIP LOCKED)
-"""
-
-
-async def touch(conn: Connection, hashes: Sequence[bytes]) -> None:
-    """These were used just now."""
-    await conn.execute(TOUCH, list(hashes))
-
-
-PROVE = "UPDATE operator_sessions SET proved_at = now() WHERE id = $1 AND user_id = $2"
-
-
-async def prove(conn: Connection, *, id: UUID, user_id: UUID) -> None:
-    """The operator of a session authenticated again."""
-    await conn.execute(PROVE, id, user_id)
-
-
-END_TOKEN = "DELETE FROM operator_sessions WHERE token_hash = $1"  # noqa: S105
-
-
-async def end_token(conn: Connection, *, token: str) -> None:
-    """Sign out."""
-    await conn.execute(END_TOKEN, hash_secret(token))
-
-
-END = "DELETE FROM operator_sessions WHERE user_id = $1 AND id = $2"
-END_ALL = "DELETE FROM operator_sessions WHERE user_id = $1 AND id IS DISTINCT FROM $2"
-
-
-async def end(conn: Connection, by: Actor | Who, *, user_id: UUID, id: UUID) -> None:
-    """End one session of an operator. Idempotent."""
-    await _ended(conn, by, user_id, END, id)
-
-
-async def end_all(conn: Connection, by: Actor | Who, *, user_id: UUID, keep: UUID | None = None) -> None:
-    """End all sessions of an operator, except one."""
-    await _ended(conn, by, user_id, END_ALL, keep)
-
-
-LIST = """
-SELECT id, address, agent, created_at, seen_at FROM operator_sessions
- WHERE user_id = $1 AND ends_at > now() AND seen_at > now() - $2::interval ORDER BY seen_at DESC LIMIT 200
-"""
-
-
-async def list_all(conn: Connection, *, user_id: UUID) -> list[Listed]:
-    """The console sessions of an operator, most recently used first."""
-    return [Listed(**row) for row in await conn.fetch(LIST, user_id, IDLE)]
-
-
-# Of retention: $1 is now, $2 how many at once.
-FORGET = f"""
-DELETE FROM operator_sessions WHERE token_hash IN (
-    SELECT token_hash FROM operator_sessions
-     WHERE ends_at < $1 OR seen_at < $1 - interval '{IDLE.total_seconds():.0f} seconds' LIMIT $2)
-"""
-
-
-async def _ended(conn: Connection, by: Actor | Who, user_id: UUID, statement: str, id: UUID | None) -> None:
-    async with conn.transaction():
-        count = int((await conn.execute(statement, user_id, id)).split()[-1])
-        if count:
-            await audit.record(conn, by, "operator.sessions_ended", object_id=user_id, after={"sessions": count})

@@ -20,7 +20,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
 from heliograph.people.links import LinkUsed
-from heliograph.people.sessions import printable
+from heliograph.people.session_keeping.rows import printable
 
 #: Without a request it ends after IDLE, and in any case after LONGEST; the link to it is good for HANDED, once.
 IDLE, LONGEST, HANDED = timedelta(minutes=30), timedelta(hours=2), timedelta(minutes=2)

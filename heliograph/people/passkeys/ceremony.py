@@ -37,7 +37,7 @@ LONGEST = 20_000
 
 
 class PasskeyRefused(Refusal):
-    """This passkey is not known here, or what it said is not right. Try again, or use your password."""
+    """This passkey is not known here, or its response is not valid. Try again, or use your password."""
 
     code, status = "passkey_refused", 403
 

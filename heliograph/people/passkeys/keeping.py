@@ -86,6 +86,14 @@ async def remove(conn: Connection, by: Actor | Who, *, user_id: UUID, id: UUID) 
         await audit.record(conn, by, "user.passkey_removed", object_id=user_id, before={"passkey": name})
 
 
+REMOVE_ALL = "DELETE FROM passkeys WHERE user_id = $1"
+
+
+async def remove_all(conn: Connection, *, user_id: UUID) -> None:
+    """Forget all passkeys of a person."""
+    await conn.execute(REMOVE_ALL, user_id)
+
+
 FIND = "SELECT user_id, id, public_key, uses FROM passkeys WHERE credential_id = $1 FOR NO KEY UPDATE"
 USED = "UPDATE passkeys SET uses = $2, used_at = now() WHERE id = $1"
 

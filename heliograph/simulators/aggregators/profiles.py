@@ -371,6 +371,10 @@ def _plain_inbound(url: str, sender: str, recipient: str, text: str, id: str) ->
     return Post(f"{url}?{query}", b"", {}, "GET")
 
 
+def _plain_sign(post: Post, secret: str) -> Post:
+    return msgspec.structs.replace(post, headers={**post.headers, "Token": secret})
+
+
 _PLAIN = Profile(
     name="plain",
     read=_plain_read,
@@ -381,6 +385,7 @@ _PLAIN = Profile(
     unauthorized=Reply(403, b"Authorization failed for sendsms", "text/plain"),
     receipt=_plain_receipt,
     inbound=_plain_inbound,
+    sign=_plain_sign,
 )
 
 PROFILES: Mapping[str, Profile] = {

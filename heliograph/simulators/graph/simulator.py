@@ -36,6 +36,7 @@ import msgspec
 
 from heliograph.http.client import HttpClient
 from heliograph.http.heads import RequestHead
+from heliograph.simulators.clock import VirtualClock
 from heliograph.simulators.graph.callbacks.events import (
     AccountEvent,
     NumberEvent,
@@ -49,7 +50,6 @@ from heliograph.simulators.graph.callbacks.outbox import RULES, Attempt, Outbox,
 from heliograph.simulators.graph.callbacks.scripts import MAGIC, SCRIPTS, Script, Step, script_of
 from heliograph.simulators.graph.callbacks.statuses import metadata
 from heliograph.simulators.graph.callbacks.webhooks import Item
-from heliograph.simulators.graph.clock import VirtualClock
 from heliograph.simulators.graph.control import Control
 from heliograph.simulators.graph.objects import (
     App,

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from heliograph.base import phones
+from heliograph.simulators.clock import VirtualClock
 from heliograph.simulators.graph import demo
 from heliograph.simulators.graph.callbacks.scripts import Scripts
-from heliograph.simulators.graph.clock import VirtualClock
 from heliograph.simulators.graph.objects import (
     App,
     Counters,

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from heliograph.simulators.smsc.later import Later
+from heliograph.simulators.clock import VirtualClock
 from heliograph.simulators.smsc.options import SmscOptions, fates
 from heliograph.simulators.smsc.records import Records
 from heliograph.simulators.smsc.wire import ReceiptWriter, Submit, read_submit
@@ -37,7 +37,7 @@ class Hub:
         self.records = Records(options)
         self.accounts: dict[str, SmscAccount] = {}
         self.sessions: set[Session] = set()
-        self.later = Later(self.flush)
+        self.clock = VirtualClock(self.flush)
         #: Set while no connection is open.
         self.empty = asyncio.Event()
         self.empty.set()
@@ -335,7 +335,7 @@ class Session(asyncio.Protocol):
     def _answer(self, answer: bytes, parcels: list[Parcel], wait: float) -> None:
         latency = self.hub.options.latency
         if latency:
-            self.hub.later.put(latency, self._answer_now, answer, parcels, wait)
+            self.hub.clock.put(latency, self._answer_now, answer, parcels, wait)
         else:
             self._answer_now(answer, parcels, wait)
 
@@ -346,7 +346,7 @@ class Session(asyncio.Protocol):
             return
         wait += self.hub.options.receipt_delay
         if wait:
-            self.hub.later.put(wait, self.account.ready.extend, parcels)
+            self.hub.clock.put(wait, self.account.ready.extend, parcels)
         else:
             self.account.ready.extend(parcels)
 
@@ -363,7 +363,7 @@ class Session(asyncio.Protocol):
         elif status == 0x66:
             counters.discarded += 1
         else:
-            self.hub.later.put(self.hub.options.redeliver_after, self._again, parcel)
+            self.hub.clock.put(self.hub.options.redeliver_after, self._again, parcel)
 
     def _again(self, parcel: Parcel) -> None:
         if self.account is not None:

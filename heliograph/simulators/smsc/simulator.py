@@ -49,7 +49,7 @@ class Smsc:
             context.load_cert_chain(options.tls_certificate, options.tls_key or None)
         hub.records.open()
         loop = asyncio.get_running_loop()
-        hub.later.open(loop)
+        hub.clock.open(loop)
         self._server = await loop.create_server(
             lambda: Session(hub, loop), options.host, self.port or options.port, ssl=context, backlog=256
         )
@@ -66,7 +66,7 @@ class Smsc:
         await asyncio.gather(self._ticker, return_exceptions=True)
         self.drop()
         await self._hub.empty.wait()
-        self._hub.later.close()
+        self._hub.clock.close()
         self._hub.records.close()
 
     def configure(self, **changes: Any) -> None:
@@ -76,7 +76,7 @@ class Smsc:
 
     def hasten(self) -> None:
         """Do now what was to be done later: answers, receipts and what is sent again."""
-        self._hub.later.hasten()
+        self._hub.clock.hasten()
 
     @property
     def options(self) -> SmscOptions:

@@ -28,7 +28,6 @@ from heliograph.accounts.requests import (
     tell,
     windows_of,
 )
-from heliograph.accounts.text_keys import Sealing
 from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.clock import iso, now
@@ -43,6 +42,7 @@ from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.guard import holds
 from heliograph.guard.book import Book
 from heliograph.queue.leases import SINGLE
+from heliograph.sealing.text_keys import Sealing
 from heliograph.sending.intake import Intake, both, new_id, outcomes, senders_of, traced_of
 from heliograph.sms.accepting import encoding
 from heliograph.sms.accepting.carried import Carried

@@ -18,6 +18,8 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
+from heliograph.sealing import text_keys
+from heliograph.sealing.text_keys import Sealing
 from heliograph.sms.accepting.accept import MAX_TEXT
 
 #: Texts of an organization, and characters of a name.
@@ -31,7 +33,7 @@ class SavedTextExists(Refusal):
 
 
 class TooManySavedTexts(Refusal):
-    """An organization keeps at most 200 texts. Remove one that is not needed any more."""
+    """An organization keeps at most 200 texts. Remove one that is no longer needed."""
 
     code, status = "too_many_saved_texts", 409
 
@@ -55,7 +57,8 @@ GET = f"SELECT {_COLUMNS} FROM saved_texts WHERE organization_id = $1 AND id = $
 
 async def list_all(conn: Connection, actor: Actor) -> list[SavedText]:
     """The organization's texts, by name."""
-    return [SavedText(*row.values()) for row in await conn.fetch(LIST, actor.organization_id)]
+    rows = await conn.fetch(LIST, actor.organization_id)
+    return await _opened(conn, actor, [SavedText(*row.values()) for row in rows])
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID) -> SavedText:
@@ -63,7 +66,14 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> SavedText:
     row = await conn.fetchrow(GET, actor.organization_id, id)
     if row is None:
         raise NotFound("There is no such text.", resource="saved_text", id=str(id))
-    return SavedText(*row.values())
+    return (await _opened(conn, actor, [SavedText(*row.values())]))[0]
+
+
+async def _opened(conn: Connection, actor: Actor, saved: list[SavedText]) -> list[SavedText]:
+    """One that cannot be opened, since its key was thrown away, says nothing."""
+    stored = [(one.id, one.body) for one in saved]
+    texts = await text_keys.opened_of(conn, actor.organization_id, "saved_texts", stored)
+    return [msgspec.structs.replace(one, body=texts[one.id] or "") for one in saved]
 
 
 # The row lock comes first: two people must not both save the last one that there is room for.
@@ -76,14 +86,15 @@ RETURNING {_COLUMNS}
 
 
 async def create(conn: Connection, actor: Actor, *, name: str, body: str) -> SavedText:
-    """Save a text. Raises Invalid (fields `name` and `body`), SavedTextExists, TooManySavedTexts."""
+    """Save a text. Raises Invalid (fields `name` and `body`), SavedTextExists, TooManySavedTexts, Unavailable."""
     name, body = _checked(name, body)
     async with conn.transaction():
         await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
         if await conn.fetchval(COUNT, actor.organization_id) >= MOST:
             raise TooManySavedTexts
-        rows = await _unique(conn, INSERT, actor.organization_id, uuid7(), name, body)
-        made = SavedText(*rows[0].values())
+        id = uuid7()
+        rows = await _unique(conn, INSERT, actor.organization_id, id, name, await _sealed(conn, actor, id, body))
+        made = msgspec.structs.replace(SavedText(*rows[0].values()), body=body)
         await audit.record(conn, actor, "saved_text.created", object_id=made.id, name=name)
     return made
 
@@ -94,13 +105,13 @@ UPDATE saved_texts SET name = $3, body = $4, updated_at = now() WHERE organizati
 
 
 async def change(conn: Connection, actor: Actor, *, id: UUID, name: str, body: str) -> None:
-    """Give a text another name or other words. Raises NotFound, Invalid, SavedTextExists."""
+    """Give a text another name or other words. Raises NotFound, Invalid, SavedTextExists, Unavailable."""
     name, body = _checked(name, body)
     async with conn.transaction():
         known = await get(conn, actor, id=id)
         if (known.name, known.body) == (name, body):
             return
-        await _unique(conn, CHANGE, actor.organization_id, id, name, body)
+        await _unique(conn, CHANGE, actor.organization_id, id, name, await _sealed(conn, actor, id, body))
         before, after = {"name": known.name}, {"name": name, "body": "changed" if known.body != body else None}
         after = {field: value for field, value in after.items() if value is not None}
         await audit.record(conn, actor, "saved_text.changed", object_id=id, name=name, before=before, after=after)
@@ -126,6 +137,11 @@ UPDATE saved_texts SET used_at = now()
 async def used(conn: Connection, actor: Actor, *, id: UUID) -> None:
     """It was sent."""
     await conn.execute(USED, actor.organization_id, id)
+
+
+async def _sealed(conn: Connection, actor: Actor, id: UUID, body: str) -> str:
+    sealing = await Sealing.of(conn, [actor.organization_id])
+    return sealing.sealed(actor.organization_id, "saved_texts", id, body)
 
 
 async def _unique(conn: Connection, sql: str, *values: object) -> Sequence[asyncpg.Record]:

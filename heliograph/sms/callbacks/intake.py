@@ -49,6 +49,8 @@ class Known(msgspec.Struct, frozen=True):
     kind: HttpKind
     settings: HttpSettings
     secrets: Secrets
+    #: Headers that its settings name, in small letters.
+    headers: frozenset[str]
 
 
 class Content(msgspec.Struct, frozen=True, array_like=True):
@@ -163,12 +165,9 @@ class SupplierCallbacks:
         kind = kinds.HTTP.get(one.kind)
         if kind is None:
             return None
-        return Known(
-            one.id,
-            kind,
-            kinds.settings_from(one.kind, one.settings),
-            secrets_of(suppliers.open_secret(self._key, one)),
-        )
+        settings = kinds.settings_from(one.kind, one.settings)
+        secrets = secrets_of(suppliers.open_secret(self._key, one))
+        return Known(one.id, kind, settings, secrets, kind.headers(settings))
 
     async def _commit(self, items: list[Given]) -> list[None]:
         crash_point("supplier_callback.before_commit")

@@ -24,6 +24,7 @@ import msgspec
 import structlog
 
 from heliograph.base.database.pool import Connection
+from heliograph.base.process import measures
 from heliograph.sms.circuits.breaker import Breaker
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.suppliers.contract import Connector
@@ -179,6 +180,7 @@ async def _throttles(
         health, row = one.connector.health(), rows.get(id)
         if health.throttles > one.told.throttles:
             told.append((id, min(health.pause, LONGEST)))
+            measures.THROTTLES.add(one.supplier.name, by=health.throttles - one.told.throttles)
         one.told.throttles = health.throttles
         if row is None or row["throttled_at"] in (None, one.told.throttled_at):
             continue

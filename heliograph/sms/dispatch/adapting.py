@@ -217,8 +217,8 @@ def _evaluated(
     return [msgspec.structs.replace(share, networks=apart[share.supplier_id]) for share in whole]
 
 
-def _state(share: Share) -> tuple[int, int, bool]:
-    return share.points, share.streak, share.degraded
+def _state(share: Share) -> tuple[int, int, bool, bool]:
+    return share.points, share.streak, share.degraded, share.is_outside
 
 
 def _there(
@@ -241,7 +241,9 @@ def _there(
     points = adaptive.towards(
         {id: one.points for id, one in known.items()}, {one.supplier_id: one.points for one in whole}
     )
-    return [Share(one.supplier_id, points[one.supplier_id], one.streak, TOO_LITTLE, one.degraded) for one in whole]
+    return [
+        msgspec.structs.replace(one, points=points[one.supplier_id], reason=TOO_LITTLE, networks={}) for one in whole
+    ]
 
 
 def _hour(at: datetime, bounds: Bounds) -> datetime:
@@ -287,7 +289,18 @@ def _judged(
             )
         )
     outcome = adaptive.evaluate(judged, bounds)
-    return [Share(id, outcome.shares[id], outcome.streaks[id], outcome.reasons[id], outcome.degraded) for id in rest]
+    return [
+        Share(
+            id,
+            outcome.shares[id],
+            outcome.streaks[id],
+            outcome.reasons[id],
+            outcome.degraded,
+            id in outcome.outside,
+            outcome.stand_ins.index(id) if outcome.stand_ins else 0,
+        )
+        for id in rest
+    ]
 
 
 def _sums(rows: Iterable[asyncpg.Record], hour: datetime | None) -> tuple[_Sum, _Sum]:

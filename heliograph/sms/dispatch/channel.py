@@ -18,6 +18,7 @@ from uuid import UUID
 import structlog
 
 from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.process import measures
 from heliograph.guard.judging import Judge, Outgoing
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import GUARDED, PARKED, SINGLE, UNROUTED, Lease, Postponed
@@ -46,6 +47,8 @@ log = structlog.get_logger()
 
 #: Pause before a message of a suspended organization is examined again, seconds.
 SUSPENDED_PAUSE = 60.0
+#: The same of a message whose organization's key for texts does not open.
+LOCKED_PAUSE = 60.0
 #: Seconds between looks into suppliers' lines that seem to be empty.
 LOOK = 1.0
 
@@ -189,7 +192,11 @@ class SmsChannel:
         fresh = [
             Outgoing(one.lease.organization_id, one.lease.id, one.recipient, one.accepted_at, one.traffic_class)
             for one in messages
-            if one.lease.line == UNROUTED and one.lease.lane == SINGLE and one.lease.attempt == 0 and one.is_unsent
+            if one.lease.line == UNROUTED
+            and one.lease.lane == SINGLE
+            and one.lease.attempt == 0
+            and one.is_unsent
+            and not one.is_locked
         ]
         return await self._judge.judge(conn, fresh, at=messages[0].at) if fresh else set()
 
@@ -230,6 +237,8 @@ class SmsChannel:
         id = (lease.organization_id, lease.id)
         if not message.is_unsent:
             return End()
+        if message.is_locked:
+            return Postponed(lease, LOCKED_PAUSE, lease.line, counts=False)
         if message.body is None or message.at >= deadline(message.accepted_at, message.expires_at):
             return End(Move(*id, "expired", message.at, "expired", unsent=True))
         if lease.attempt >= MOST_ATTEMPTS:
@@ -293,9 +302,13 @@ class SmsChannel:
         if found is not None:
             moves += found.moves
         moved = await move_many(conn, moves, announce_sent=prepared, handover=handover)
+        if answered:
+            await outcomes.reconcile(conn, answered, moved.ids)
         if found is not None:
             await receipts.keep(conn, found, moved)
-        return moved.deliveries
+            measures.RECEIPTS.add("matched", by=found.matched)
+            measures.RECEIPTS.add("unmatched", by=len(found.batch) - found.matched)
+        return moved.deliveries + await outcomes.suppress(conn, answered)
 
 
 def _lane(lease: Lease) -> int:

@@ -7,17 +7,19 @@ an earlier one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
 
-from heliograph.accounts import text_keys
 from heliograph.base.database.pool import Connection
 from heliograph.queue.leases import Lease
+from heliograph.sealing import text_keys
 
 #: Status of a message that no supplier is known to have accepted.
 UNSENT = "accepted"
+#: Messages with no longer validity than this are as urgent as one-time codes, whatever their class.
+SHORT_LIVED = timedelta(minutes=15)
 
 
 class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
@@ -61,6 +63,8 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     quiet_hours: str
     #: Suppliers that an operator passed over.
     passed: Sequence[UUID] = ()
+    #: Its text is there and cannot be opened now: it waits, whatever its time is.
+    is_locked: bool = False
 
     @property
     def is_unsent(self) -> bool:
@@ -76,6 +80,13 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
             and not self.opted_out
             and self.sender_status == "approved"
             and self.organization_state not in ("suspended", "closed")
+        )
+
+    @property
+    def is_short_lived(self) -> bool:
+        """As urgent as a one-time code, or one."""
+        return self.traffic_class == "otp" or (
+            self.expires_at is not None and self.expires_at - self.accepted_at <= SHORT_LIVED
         )
 
     @property
@@ -122,7 +133,7 @@ PASSED = "SELECT id, passed FROM queue WHERE id = ANY ($1) AND kind || '' = 'sms
 
 
 async def load(conn: Connection, claimed: Sequence[Lease]) -> list[ClaimedMessage]:
-    """The claimed messages, in their order, with their texts opened. Raises Locked."""
+    """The claimed messages, in their order, with their texts opened."""
     rows = await conn.fetch(
         DUE,
         [lease.organization_id for lease in claimed],
@@ -132,8 +143,15 @@ async def load(conn: Connection, claimed: Sequence[Lease]) -> list[ClaimedMessag
     found = [ClaimedMessage(lease, *row.values()) for lease, row in zip(claimed, rows, strict=True)]
     if any(text_keys.is_marked(one.body) for one in found):
         items = [text_keys.Item(one.lease.organization_id, one.lease.id, one.body) for one in found]
-        texts = await text_keys.opened(conn, "messages", items, demanded=True)
-        found = [msgspec.structs.replace(one, body=text) for one, text in zip(found, texts, strict=True)]
+        opened = await text_keys.read(conn, "messages", items)
+        found = [
+            msgspec.structs.replace(
+                one,
+                body=text,
+                is_locked=text is None and one.body is not None and one.lease.organization_id in opened.locked,
+            )
+            for one, text in zip(found, opened.texts, strict=True)
+        ]
     again = [lease.id for lease in claimed if lease.tries]
     passed = {row["id"]: row["passed"] for row in await conn.fetch(PASSED, again)} if again else {}
     if not passed:

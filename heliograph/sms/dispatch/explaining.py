@@ -45,7 +45,7 @@ class Hindrance(msgspec.Struct, frozen=True):
     code: str
     since: datetime | None = None
     #: What its last session ended with.
-    error: str = ""
+    error: Sentence = quoted("")
 
     @property
     def said(self) -> Sentence:
@@ -57,7 +57,7 @@ class Hindrance(msgspec.Struct, frozen=True):
                 return words.circuit_open(self.since)
             case "unbound":
                 bare = said("no session bound")
-                return said("no session bound (%(error)s)", error=kept(self.error)) if self.error else bare
+                return said("no session bound (%(error)s)", error=self.error) if self.error else bare
         return kept(self.code)
 
 
@@ -79,9 +79,9 @@ class Explanation(msgspec.Struct, frozen=True):
     quiet_until: datetime | None
 
 
-# What workers hold in memory of all numbers (`networks.directory`), of one.
+# What workers hold in memory of all numbers (`networks.directory`), of one; and what they no longer believe.
 KNOWN = """
-SELECT network, source FROM number_networks WHERE number = $1 AND learned_at > now() - $2::interval
+SELECT network, source, learned_at, learned_at > now() - $2::interval AS counts FROM number_networks WHERE number = $1
  ORDER BY learned_at DESC LIMIT 1
 """
 
@@ -89,12 +89,15 @@ SELECT network, source FROM number_networks WHERE number = $1 AND learned_at > n
 async def _network(conn: Connection, to: str, routes: Sequence[Route]) -> tuple[str | None, bool, Sentence]:
     """A number's network, whether that is certain, and how it is known."""
     learnt = await conn.fetchrow(KNOWN, int(to[1:]), learned.KEPT)
-    if learnt is not None:
+    if learnt is not None and learnt["counts"]:
         return learnt["network"], True, KNOWN_BY_LOOKUP if learnt["source"] == LOOKUP else KNOWN_BY_RECEIPT
     place = Directory().place(to)
     if place.is_exact:
         return place.network, True, said("known by its range: numbers there cannot be ported")
     how = said("by its range") if place.network else quoted("")
+    if learnt is not None:
+        day = f"{learnt['learned_at']:%Y-%m-%d}"
+        how = joined([how, said("stale: %(network)s on %(day)s, too long ago", network=learnt["network"], day=day)])
     if place.country in asking.countries(routes):
         asker = accounts.serving(await accounts.load(conn), place.country)
         last = (await asked.states(conn, [int(to[1:])])).get(int(to[1:]))
@@ -253,13 +256,13 @@ async def hindered(conn: Connection, known: Sequence[Supplier]) -> dict[UUID, Hi
 
 
 def _hindered(
-    known: Sequence[Supplier], held: Mapping[UUID, tuple[int, int, str]], avoided: Mapping[UUID, Avoided]
+    known: Sequence[Supplier], held: Mapping[UUID, tuple[int, int, Sentence]], avoided: Mapping[UUID, Avoided]
 ) -> dict[UUID, Hindrance]:
-    found = {one.id: _hindrance(one, held.get(one.id, (0, 0, "")), avoided.get(one.id)) for one in known}
+    found = {one.id: _hindrance(one, held.get(one.id, suppliers.UNHELD), avoided.get(one.id)) for one in known}
     return {id: why for id, why in found.items() if why is not None}
 
 
-def _hindrance(one: Supplier, sessions: tuple[int, int, str], avoided: Avoided | None) -> Hindrance | None:
+def _hindrance(one: Supplier, sessions: tuple[int, int, Sentence], avoided: Avoided | None) -> Hindrance | None:
     if one.state != "active":
         return Hindrance(one.state)
     if one.held:

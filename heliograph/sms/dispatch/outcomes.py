@@ -1,7 +1,8 @@
 """The effect of a supplier's answer on an attempt, its message and its queue row: one transaction for a whole batch.
 
     accepted      the message is `sent`; the ids are kept for receipts; the work is done
-    refused       another supplier once, if the answer allows it; else `rejected`
+    refused       another supplier once, if the answer allows it; else `rejected`. Whoever told the supplier STOP is
+                  opted out here, too
     busy          later, on the retry schedule; throttling and session trouble cost no try
     unreachable   nothing left this machine: again, elsewhere if need be
     unknown       wait for a receipt first; dispatch decides when the wait is over
@@ -14,7 +15,7 @@ the queue row then belongs to the new holder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -22,6 +23,8 @@ from heliograph.base import phones
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.retry import SUBMIT_HORIZON, hold_pause, submit_pause
+from heliograph.consent import optouts
+from heliograph.consent.optouts import OptOut
 from heliograph.queue import leases
 from heliograph.queue.leases import Postponed
 from heliograph.sending.attempts import Ended
@@ -55,7 +58,6 @@ async def record(
     ids = [id for some in given for id in some]
     await parts.keep(conn, ids, at)
     await _expect_test_receipts(conn, answered)
-    await _reconcile(conn, answered, at)
     early, _ = await waiting.early(conn, [(id.supplier_id, id.id_key) for id in ids], policies=policies)
     return moves + early
 
@@ -73,20 +75,93 @@ async def _expect_test_receipts(conn: Connection, answered: Sequence[Answered]) 
         await leases.put(conn, "test", items)
 
 
-async def _reconcile(conn: Connection, answered: Sequence[Answered], at: datetime) -> None:
-    """Count answers that are no yes; messages that were taken are counted by their moves."""
+# Of messages that these attempts did not move: who has them, and whether another attempt was taken. Each by its whole
+# key: joined, a plan that was made while a month had few messages went through all of them for each attempt.
+BESIDES = """
+SELECT item.message_id, item.attempt, m.supplier_id, m.mode, m.segments, m.country, m.network,
+       EXISTS (SELECT FROM attempts
+                WHERE organization_id = item.organization_id AND message_id = item.message_id
+                  AND attempt <> item.attempt AND state = 'accepted') AS others
+  FROM unnest($1::uuid[], $2::uuid[], $3::smallint[]) AS item (organization_id, message_id, attempt)
+       CROSS JOIN LATERAL (
+       SELECT supplier_id, mode, segments, country, network FROM messages
+        WHERE organization_id = item.organization_id AND id = item.message_id LIMIT 1) m
+"""
+
+
+async def reconcile(conn: Connection, answered: Sequence[Answered], moved: Collection[UUID]) -> None:
+    """Count answers that are no yes, and messages that were taken besides; what else was taken is counted by its move.
+    In the same transaction, after the moves of `record`. `moved`: the messages that did."""
+    at = now()
     events: list[tuple[UUID, str, str, int]] = []
+    late: list[Answered] = []
     for one in answered:
         verdict, supplier_id = one.outcome.verdict, one.attempt.target_id
-        if (verdict is Verdict.ACCEPTED and not one.is_late) or supplier_id == test_mode.SUPPLIER:
+        if supplier_id == test_mode.SUPPLIER:
             continue
-        country = phones.country("+" + one.attempt.submission.to)
-        if verdict is not Verdict.ACCEPTED:
-            events.append((supplier_id, country, verdict.value, 1))
+        if verdict is Verdict.ACCEPTED:
+            if one.attempt.lease.id not in moved:
+                late.append(one)
+            elif one.is_late:
+                events.append((supplier_id, _country(one), Verdict.UNKNOWN.value, -1))
+            continue
+        events.append((supplier_id, _country(one), verdict.value, 1))
         if one.is_late:
-            events.append((supplier_id, country, Verdict.UNKNOWN.value, -1))
+            events.append((supplier_id, _country(one), Verdict.UNKNOWN.value, -1))
+    if late:
+        events += await _besides(conn, late, at)
     if events:
         await reconciliation.count(conn, events, at)
+
+
+async def suppress(conn: Connection, answered: Sequence[Answered]) -> int:
+    """Opt out the recipients who told a supplier that they want no more messages, for the organization whose message
+    it refused for that. In the same transaction; returns how many webhook deliveries were queued."""
+    at = now()
+    told = {
+        (one.attempt.lease.organization_id, "+" + one.attempt.submission.to)
+        for one in answered
+        if one.outcome.opted_out
+    }
+    return await optouts.suppress(conn, [OptOut(*pair, at, optouts.SUPPLIER) for pair in sorted(told)])
+
+
+def _country(one: Answered) -> str:
+    return phones.country("+" + one.attempt.submission.to)
+
+
+async def _besides(conn: Connection, late: Sequence[Answered], at: datetime) -> list[tuple[UUID, str, str, int]]:
+    """Count attempts that were taken although their message is another attempt's, or had ended: their supplier charges
+    for them. Returns what that changes of other counts; where a receipt had shown the same, that is nothing."""
+    rows = await conn.fetch(
+        BESIDES,
+        [one.attempt.lease.organization_id for one in late],
+        [one.attempt.lease.id for one in late],
+        [one.attempt.number for one in late],
+    )
+    found = {(row["message_id"], row["attempt"]): row for row in rows}
+    sums: reconciliation.Sums = {}
+    events = []
+    for one in late:
+        attempt = one.attempt
+        row = found.get((attempt.lease.id, attempt.number))
+        if row is None or row["mode"] != "live" or not (row["others"] or row["supplier_id"] != attempt.target_id):
+            continue
+        cost = attempt.context.cost
+        key = reconciliation.Counted(
+            attempt.target_id,
+            reconciliation.hour_of(at),
+            row["country"],
+            "doubled",
+            row["network"] or "",
+            "" if cost is None else cost.currency,
+        )
+        due = cost.amount if cost is not None and cost.due == "submit" else 0
+        reconciliation.add(sums, key, 1, row["segments"], due)
+        if one.is_late:
+            events.append((attempt.target_id, row["country"], Verdict.UNKNOWN.value, -1))
+    await reconciliation.append(conn, sums)
+    return events
 
 
 def _ids(one: Answered) -> list[PartId]:
@@ -128,10 +203,12 @@ def _decide(one: Answered, ids: Sequence[PartId], at: datetime, grace: float) ->
     message = (lease.organization_id, lease.id)
     match outcome.verdict:
         case Verdict.ACCEPTED:
-            taken = Taken(route.network, route.cost)
+            taken = Taken(route.network, route.cost, route.route)
             return Settled(ended, Move(*message, "sent", at, supplier_id=one.attempt.target_id, taken=taken))
         case Verdict.UNKNOWN:
             return Settled(ended, postponed=Postponed(lease, grace, leases.UNROUTED))
+        case Verdict.REFUSED if outcome.opted_out:
+            return Settled(ended, _unsent(due, at, "rejected", "opted_out"))
         case Verdict.REFUSED if not outcome.failover or due.refused:
             return Settled(ended, _unsent(due, at, "rejected"))
         case Verdict.REFUSED:
@@ -148,12 +225,12 @@ def _decide(one: Answered, ids: Sequence[PartId], at: datetime, grace: float) ->
     return Settled(ended, postponed=Postponed(lease, pause, leases.UNROUTED, counts))
 
 
-def _unsent(due: ClaimedMessage, at: datetime, status: str) -> Move:
+def _unsent(due: ClaimedMessage, at: datetime, status: str, code: str | None = None) -> Move:
     """The end of a message that is not tried again. If an earlier try had no answer, somebody may have it after all."""
     if due.was_unknown:
         status, code = "unknown", OUTCOME_UNKNOWN
     else:
-        code = status
+        code = code or status
     return Move(due.lease.organization_id, due.lease.id, status, at, code, unsent=True)
 
 

@@ -73,6 +73,14 @@ async def load(conn: Connection) -> list[Supplier]:
     ]
 
 
+SIMULATORS = "SELECT name FROM suppliers WHERE simulated"
+
+
+async def simulators(conn: Connection) -> frozenset[str]:
+    """Names of all simulators, those that were removed too: no name is given twice."""
+    return frozenset(row["name"] for row in await conn.fetch(SIMULATORS))
+
+
 async def carriage(conn: Connection, recipient: str | None) -> Literal["networks", "simulator", "nobody"]:
     """Who would carry a live message to a number, or to most numbers: real networks, a simulator, or nobody."""
     able = [one for one in serving(await load(conn)) if recipient is None or covers(one, recipient)]

@@ -40,8 +40,6 @@ from heliograph.suppliers.contract import Submission
 
 log = structlog.get_logger()
 
-#: Messages with no longer validity than this are as urgent as one-time codes, whatever their class.
-SHORT_LIVED = timedelta(minutes=15)
 #: How many times a supplier may answer "later" before another one is tried.
 PATIENCE = 2
 #: For how long missing segments of a long message follow those that a supplier has; after that it is sent again as a
@@ -64,6 +62,8 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
     network: str = ""
     #: What the supplier charges for it; None: not known.
     cost: Charge | None = None
+    #: The name of the route that chose it; None: none did.
+    route: str | None = None
 
 
 class Selection:
@@ -131,10 +131,10 @@ class Selection:
             supplier = account.supplier
             if supplier.state != "active" or supplier.held or id not in serve:
                 continue
-            sessions = account.connector.health().sessions
-            if sessions > 0 and not account.breaker.open:
+            is_ready = account.connector.ready()
+            if is_ready and not account.breaker.open:
                 account.room = account.connector.capacity()
-            elif sessions > 0 and account.connector.capacity() > 0 and account.breaker.usable():
+            elif is_ready and account.connector.capacity() > 0 and account.breaker.usable():
                 account.probe = True
                 account.room = 1
             else:
@@ -174,8 +174,10 @@ class Selection:
         lease = due.lease
         if due.mode == "test":
             supplier: Supplier | None = accounts[test_mode.SUPPLIER].supplier
+            route = decision = None
         else:
             found = self._candidates(due)
+            route = found.route
             others: Iterable[UUID] = found.order(lease.id)
             barred = self._barred(due, found.suppliers) if self._rules.judges else NOBODY
             if barred and len(barred) == len(found.suppliers):
@@ -216,26 +218,21 @@ class Selection:
                 other, skipped = self._choose(due, found, barred, unrated, with_room=True)
                 if other is not None:
                     self.overflow = REROUTE
-                    return self._out(due, accounts[other.id], self.decisions.number(found, skipped))
+                    return self._out(due, accounts[other.id], self.decisions.number(found, skipped), route)
             self.parked.add(supplier.id)
             # It keeps its due time, so that it is known how long it has waited.
             return Postponed(lease, -waited, supplier.id, counts=False)
-        return self._out(due, account, None if due.mode == "test" else decision)
+        return self._out(due, account, decision, route)
 
     def _overflows(self, due: ClaimedMessage, account: PooledSupplier) -> bool:
         """True if a message that has waited too long for its supplier may go to the next one. Only short-lived messages
         do not wait for one that is merely full."""
-        return due.lease.lane == SINGLE and (self._is_short_lived(due) or account.breaker.is_slow())
-
-    def _is_short_lived(self, due: ClaimedMessage) -> bool:
-        return due.traffic_class == "otp" or (
-            due.expires_at is not None and due.expires_at - due.accepted_at <= SHORT_LIVED
-        )
+        return due.lease.lane == SINGLE and (due.is_short_lived or account.breaker.is_slow())
 
     def _patience_of(self, due: ClaimedMessage) -> float:
         """Seconds that a message waits for a supplier that is slow."""
         own = CLASSES[due.traffic_class].patience
-        return self._patience * (min(own, CLASSES["otp"].patience) if self._is_short_lived(due) else own)
+        return self._patience * (min(own, CLASSES["otp"].patience) if due.is_short_lived else own)
 
     def _put_off(self, due: ClaimedMessage) -> bool:
         """True if the supplier of the last attempt has used up its tries, or an operator passed it over."""
@@ -346,7 +343,9 @@ class Selection:
         # If its settings have changed since, it may get the message in other segments than before.
         return one if one.changed_at < due.series_at else None
 
-    def _out(self, due: ClaimedMessage, account: PooledSupplier, decision: int | None) -> Attempt[ClaimedMessage]:
+    def _out(
+        self, due: ClaimedMessage, account: PooledSupplier, decision: int | None, route: Route | None
+    ) -> Attempt[ClaimedMessage]:
         attempt = due.lease.attempt + 1
         continues = self._begun_at(due, {account.supplier.id: account.supplier}) is not None
         validity = None
@@ -392,7 +391,7 @@ class Selection:
             target_id=account.supplier.id,
             submission=submission,
             message=due,
-            context=Chosen(account, account.breaker.openings, network, cost),
+            context=Chosen(account, account.breaker.openings, network, cost, None if route is None else route.name),
             reference=submission.reference,
             continues=due.series if continues else None,
             parts=parts,

@@ -20,8 +20,10 @@ import msgspec
 import structlog
 
 from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.sentences import packed
 from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog
+from heliograph.queue.workers import LIVING
 from heliograph.routes import rules
 from heliograph.routes.lookup import Route
 from heliograph.senders import loading
@@ -31,16 +33,15 @@ from heliograph.sms.circuits.breaker import Breaker, Senders
 from heliograph.sms.circuits.sharing import Told
 from heliograph.sms.dispatch import routing, test_mode
 from heliograph.sms.dispatch.routing import Supplier
-from heliograph.sms.watched import pdus
+from heliograph.sms.watched import hours, pdus, sessions
+from heliograph.suppliers.absent import Absent
 from heliograph.suppliers.contract import (
     Account,
     Connector,
     ConnectorFactory,
-    Health,
     Inbound,
     OnAnswered,
     Receipt,
-    Submission,
 )
 
 log = structlog.get_logger()
@@ -49,8 +50,6 @@ log = structlog.get_logger()
 SLOT_LEASE = 5.0
 #: A lease is renewed once this many seconds are left: with a check every second, every other time.
 SLOT_RENEWED = 3.5
-#: A worker that was not seen for this long does not count when slots are shared out, seconds.
-WORKER_ALIVE = 15.0
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 TEST_ACCOUNT = Supplier(
     id=test_mode.SUPPLIER,
@@ -74,8 +73,7 @@ SELECT supplier_id, slot, worker_id = $1 AS mine, extract(epoch FROM lease_until
        ready, moves
   FROM supplier_sessions ORDER BY slot
 """
-WORKERS = "SELECT count(*) FROM workers WHERE seen_at > now() - make_interval(secs => $1)"
-LOOK = f"SELECT ({WORKERS}) AS workers, {pdus.WATCHED} AS watched"
+LOOK = f"SELECT ({LIVING}) AS workers, {pdus.WATCHED} AS watched"
 TAKE = """
 INSERT INTO supplier_sessions AS slot (supplier_id, slot, worker_id, lease_until)
 SELECT supplier_id, slot, $1, now() + make_interval(secs => $2)
@@ -94,15 +92,21 @@ REPORT = """
 UPDATE supplier_sessions
    SET bound = slot.n <= report.sessions, ready = slot.n <= report.sessions AND report.closed, detail = report.detail,
        moves = report.moves, in_flight = CASE WHEN slot.n = 1 THEN report.in_flight ELSE 0 END,
+       rate = CASE WHEN slot.n = 1 THEN report.rate ELSE 0 END,
+       wire = coalesce((report.wires::jsonb -> (slot.n - 1)::int)::text, ''),
        bound_at = CASE WHEN slot.n <= report.sessions THEN CASE WHEN bound THEN bound_at ELSE now() END END
-  FROM unnest($2::uuid[], $3::integer[], $4::text[], $5::boolean[], $6::boolean[], $7::integer[])
-           AS report (supplier_id, sessions, detail, closed, moves, in_flight),
+  FROM unnest($2::uuid[], $3::integer[], $4::text[], $5::boolean[], $6::boolean[], $7::integer[],
+              $8::float8[], $9::text[])
+           AS report (supplier_id, sessions, detail, closed, moves, in_flight, rate, wires),
        LATERAL (SELECT slot, row_number() OVER (ORDER BY slot) AS n FROM supplier_sessions
                  WHERE supplier_id = report.supplier_id AND worker_id = $1) slot
  WHERE supplier_sessions.supplier_id = report.supplier_id AND supplier_sessions.slot = slot.slot
-   AND (bound, ready, supplier_sessions.detail, supplier_sessions.moves, supplier_sessions.in_flight)
+   AND (bound, ready, supplier_sessions.detail, supplier_sessions.moves, supplier_sessions.in_flight,
+        supplier_sessions.rate, wire)
        IS DISTINCT FROM (slot.n <= report.sessions, slot.n <= report.sessions AND report.closed, report.detail,
-                         report.moves, CASE WHEN slot.n = 1 THEN report.in_flight ELSE 0 END)
+                         report.moves, CASE WHEN slot.n = 1 THEN report.in_flight ELSE 0 END,
+                         CASE WHEN slot.n = 1 THEN report.rate ELSE 0 END,
+                         coalesce((report.wires::jsonb -> (slot.n - 1)::int)::text, ''))
 """
 
 # Work for suppliers that no longer exist goes back to be routed again.
@@ -111,37 +115,6 @@ UPDATE queue SET line = $2, due_at = greatest(due_at, now()), since = coalesce(s
     SELECT id, line FROM queue WHERE kind = 'sms' AND line = ANY ($1)
        AND (lease_until IS NULL OR lease_until < now()) LIMIT 5000 FOR UPDATE SKIP LOCKED)
 """
-
-
-class Absent:
-    """Stands in for a connector that cannot be created, or not yet: what only this supplier carries waits."""
-
-    def __init__(self, error: str) -> None:
-        self.error = error
-
-    async def start(self) -> None:
-        """There is nothing to start."""
-
-    def capacity(self) -> int:
-        return 0
-
-    def parts(self, submission: Submission) -> int:
-        raise AssertionError("it has no capacity")
-
-    def submit(self, submission: Submission) -> None:
-        raise AssertionError("it has no capacity")
-
-    def set_sessions(self, count: int) -> None:
-        """It has none."""
-
-    def slow(self, pause: float) -> None:
-        """There is nothing to slow down."""
-
-    def health(self) -> Health:
-        return Health(sessions=0, in_flight=0, last_error=self.error)
-
-    async def stop(self, *, grace: float) -> None:
-        """There is nothing to stop."""
 
 
 class PooledSupplier(msgspec.Struct):
@@ -199,6 +172,9 @@ class SupplierPool:
         self._book_version = 0
         #: The last reported state of the sessions, with their slots.
         self._told: tuple[Any, ...] | None = None
+        self._rates = sessions.Rates()
+        #: What is seen of each account every second; the worker stores it.
+        self.hours = hours.Hours()
         #: Connectors being closed, by supplier.
         self._leaving: dict[asyncio.Task[None], UUID] = {}
 
@@ -228,12 +204,11 @@ class SupplierPool:
         return {id: account.supplier.parts for id, account in self._accounts.items()}
 
     async def refresh(self, *, grace: float) -> None:
-        """Sync with the table: open new suppliers, close removed ones, reopen changed ones; then distribute
-        sessions."""
+        """Sync with the table: open new suppliers, close removed and reopen changed ones; then distribute sessions."""
         async with self._pool.acquire() as conn:
             async with conn.transaction():  # one transaction for all reads
                 wanted = {supplier.id: supplier for supplier in await routing.load(conn)}
-                (looked,) = await conn.fetch(LOOK, WORKER_ALIVE)
+                (looked,) = await conn.fetch(LOOK)
                 slots = await conn.fetch(SLOTS, self._worker_id)
                 if (version := await rules.version(conn)) != self._routes_version:
                     self._routes, self._routes_version = await rules.active(conn), version
@@ -350,14 +325,14 @@ class SupplierPool:
                 continue
             # One that drains still takes answers and receipts.
             active = account.supplier.state != "paused" and not self._is_absent(id)
-            sessions = account.supplier.sessions if active else 0
+            allowed = account.supplier.sessions if active else 0
             held = mine.get(id, [])
             if id in self._leaving.values():
                 take += [(id, slot) for slot in held]  # until the old connector has closed them
                 continue
-            share = -(-sessions // workers)
-            keep = [slot for slot in held if slot < sessions][:share]
-            open_slots = [slot for slot in range(sessions) if slot not in others.get(id, ()) and slot not in held]
+            share = -(-allowed // workers)
+            keep = [slot for slot in held if slot < allowed][:share]
+            open_slots = [slot for slot in range(allowed) if slot not in others.get(id, ()) and slot not in held]
             # Two workers that start together should not fight for the same slot.
             random.shuffle(open_slots)
             take += [(id, slot) for slot in keep + open_slots[: share - len(keep)]]
@@ -378,18 +353,25 @@ class SupplierPool:
         ]
         if closed:
             await conn.execute(GIVE_BACK, self._worker_id, [id for id, _ in closed], [slot for _, slot in closed])
+        at = asyncio.get_running_loop().time()
+        self._rates.keep(list(self._accounts))
         reports = [
             (
                 id,
                 health.sessions,
-                health.last_error[:200],
+                packed(health.last_error.short()),
                 not account.breaker.open,
                 account.breaker.moves(),
                 health.in_flight,
+                self._rates.rate(id, health.submitted, at),
+                sessions.written(account.connector),
             )
             for id, account in self._accounts.items()
             if (health := account.connector.health()) is not None
         ]
+        for id, account in self._accounts.items():
+            if id != test_mode.SUPPLIER:
+                self.hours.look(id, account.connector, account.connector.health())
         # With the rows that it is written to: what another worker left in one of them is not ours.
         if (told := (reports, take, mine)) != self._told:
             await conn.execute(REPORT, self._worker_id, *(list(column) for column in zip(*reports, strict=True)))

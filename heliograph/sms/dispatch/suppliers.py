@@ -19,6 +19,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
+from heliograph.base.sentences import Sentence, quoted, unpacked
 from heliograph.sms.dispatch import routing
 from heliograph.sms.dispatch.routing import Supplier
 
@@ -231,6 +232,11 @@ SELECT supplier_id, count(*) FILTER (WHERE lease_until > now()) AS leased,
 """
 
 
-async def sessions(conn: Connection) -> dict[UUID, tuple[int, int, str]]:
+#: What `sessions` has of a supplier that no worker holds sessions of.
+UNHELD = (0, 0, quoted(""))
+
+
+async def sessions(conn: Connection) -> dict[UUID, tuple[int, int, Sentence]]:
     """For each supplier: sessions leased by workers, sessions bound, and the last error."""
-    return {row["supplier_id"]: (row["leased"], row["bound"], row["detail"]) for row in await conn.fetch(SESSIONS)}
+    rows = await conn.fetch(SESSIONS)
+    return {row["supplier_id"]: (row["leased"], row["bound"], unpacked(row["detail"])) for row in rows}

@@ -65,6 +65,9 @@ class Connector:
     async def start(self) -> None:
         """There is nothing to connect to."""
 
+    def ready(self) -> bool:
+        return True
+
     def capacity(self) -> int:
         return WINDOW - len(self._open)
 

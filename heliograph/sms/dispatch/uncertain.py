@@ -18,17 +18,19 @@ import msgspec
 from heliograph.base import phones
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
+from heliograph.base.money import charge_of
+from heliograph.base.sentences import said
 from heliograph.sending.channel import Found
 from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.reports import keys, parts, waiting
 from heliograph.sms.reports.keys import PartId
-from heliograph.sms.status import OUTCOME_UNKNOWN, Move
+from heliograph.sms.status import OUTCOME_UNKNOWN, Move, Taken
 from heliograph.suppliers.contract import Verdict
 from heliograph.traffic import reconciliation
 
 #: How it is known that an attempt of unknown outcome was accepted.
-SHOWN = "a receipt shows that the supplier has it"
+SHOWN = said("a receipt shows that the supplier has it")
 # It is no longer in doubt: the attempt has now ended as accepted.
 TAKEN = f"""
 UPDATE attempts SET state = 'accepted', ended_at = now(), detail = '{SHOWN}',
@@ -37,6 +39,7 @@ UPDATE attempts SET state = 'accepted', ended_at = now(), detail = '{SHOWN}',
        AS v (organization_id, message_id, attempt, id_key, suffix)
  WHERE attempts.organization_id = v.organization_id AND attempts.message_id = v.message_id
    AND attempts.attempt = v.attempt
+RETURNING attempts.message_id, cost, cost_currency, cost_due
 """
 
 
@@ -64,7 +67,6 @@ async def find(conn: Connection, lost: Sequence[ClaimedMessage], *, policies: Ma
         adopted += [(due, number, id) for number, id in zip(in_doubt, ids, strict=True)]
         taken = sorted({*(due.taken or ()), *in_doubt})
         if len(taken) == due.parts:
-            moves.append(Move(lease.organization_id, lease.id, "sent", due.at, supplier_id=due.attempt_supplier))
             known[lease.id] = None
             whole[lease.id] = due
         else:
@@ -99,7 +101,7 @@ async def _adopt(
     policies: Mapping[UUID, str],
 ) -> list[Move]:
     """There are receipts for these segments, so the supplier has them: their ids replace the lost answers. `whole`: the
-    messages of which it has all."""
+    messages of which it has all. Returns the moves that follow."""
     at = now()
     ids = [
         PartId(
@@ -117,7 +119,7 @@ async def _adopt(
     ]
     alone = {one.message_id: one.id_key for one in ids if one.is_in_attempt(at)}
     ordered = [whole[id] for id in sorted(whole)]
-    await conn.execute(
+    rows = await conn.fetch(
         TAKEN,
         [due.lease.organization_id for due in ordered],
         [due.lease.id for due in ordered],
@@ -125,5 +127,17 @@ async def _adopt(
         [alone.get(due.lease.id) for due in ordered],
         [keys.suffix(due.recipient) for due in ordered],
     )
+    costs = {row["message_id"]: charge_of(row["cost"], row["cost_currency"], row["cost_due"]) for row in rows}
+    moves = [
+        Move(
+            due.lease.organization_id,
+            due.lease.id,
+            "sent",
+            due.at,
+            supplier_id=due.attempt_supplier,
+            taken=Taken(cost=costs.get(due.lease.id)),
+        )
+        for due in ordered
+    ]
     await parts.keep(conn, ids, at)
-    return (await waiting.early(conn, [(one.supplier_id, one.id_key) for one in ids], policies=policies))[0]
+    return moves + (await waiting.early(conn, [(one.supplier_id, one.id_key) for one in ids], policies=policies))[0]

@@ -17,27 +17,29 @@ from heliograph.base.actor import Who
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
+from heliograph.base.money import charge_of
+from heliograph.base.sentences import said
 from heliograph.queue import leases
 from heliograph.sending import attempts
 from heliograph.sms.intervening import whose
-from heliograph.sms.status import NO_RECEIPT, OUTCOME_UNKNOWN, Move, may_move, move_many
+from heliograph.sms.status import NO_RECEIPT, OUTCOME_UNKNOWN, Move, Taken, may_move, move_many
 from heliograph.suppliers.contract import Verdict
 from heliograph.traffic import reconciliation
 
 #: How a message may be said to have ended.
 ENDS = ("delivered", "undelivered", "failed", "expired", "rejected", "unknown")
 #: How an attempt is known to have been taken.
-SAID = "an operator says that the supplier has it"
+SAID = said("an operator says that the supplier has it")
 
 
 class StatusNotDecided(Refusal):
-    """This message cannot have ended so: no supplier was handed it, one is just being handed it, or it has ended."""
+    """This message cannot have ended that way: no supplier was handed it, one is being handed it, or it has ended."""
 
     code, status = "status_not_decided", 409
 
 
 TRIED = """
-SELECT attempt, target_id, state FROM attempts
+SELECT attempt, target_id, state, cost, cost_currency, cost_due FROM attempts
  WHERE organization_id = $1 AND message_id = $2 ORDER BY attempt DESC LIMIT 1
 """
 
@@ -52,7 +54,7 @@ async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: st
     reason = whose.reason(reason)
     found = await whose.find(conn, by, id=id)
     if status not in ENDS:
-        raise Invalid(("status", "enum", "A message of this channel does not end so. Choose another status."))
+        raise Invalid(("status", "enum", "A message of this channel does not end that way. Choose another status."))
     if found.status == status:
         return status
     if not may_move(found.status, status):
@@ -87,7 +89,8 @@ async def _out_of_the_queue(conn: Connection, organization_id: UUID, id: UUID, m
     # taken.
     await attempts.mark_taken(conn, "sms", [(organization_id, id)], detail=SAID)
     await reconciliation.count(conn, [(last["target_id"], country, Verdict.UNKNOWN.value, -1)], move.at)
-    return msgspec.structs.replace(move, was_sent=True, supplier_id=last["target_id"])
+    taken = Taken(cost=charge_of(last["cost"], last["cost_currency"], last["cost_due"]))
+    return msgspec.structs.replace(move, was_sent=True, supplier_id=last["target_id"], taken=taken)
 
 
 def _code(status: str, before: str) -> str | None:

@@ -19,6 +19,7 @@ from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import SettingsError
 from heliograph.suppliers.lookups import kinds
 from heliograph.suppliers.lookups.kind import LookupSettings
+from heliograph.suppliers.settings import SettingError
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -204,4 +205,5 @@ def _check(name: str, kind: str, values: Mapping[str, Any]) -> None:
         kinds.settings_from(kind, values)
     except SettingsError as error:
         text = str(error)
-        raise Invalid((text.split()[0].strip(":`"), "invalid", text)) from None
+        words = error.words if isinstance(error, SettingError) else text
+        raise Invalid((text.split()[0].strip(":`"), "invalid", words)) from None

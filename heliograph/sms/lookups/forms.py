@@ -17,7 +17,7 @@ from heliograph.sms.management.forms import Field
 from heliograph.suppliers.lookups import kinds
 
 #: What is said of an empty field that has no default.
-REQUIRED = "This is needed: it has no default."
+REQUIRED = "This is required: it has no default."
 
 
 def fields(kind: str) -> list[Field]:

@@ -47,7 +47,7 @@ async def change(
         before = await suppliers.lock(conn, supplier=supplier)
         if seen_at is not None and before.changed_at != seen_at:
             raise Invalid(
-                ("name", "moved", "Somebody has changed this supplier meanwhile. Look at the difference again.")
+                ("name", "moved", "Somebody has changed this supplier in the meantime. Review the difference again.")
             )
         after, given = wanted(before)
         known = opened(key, before)

@@ -20,6 +20,7 @@ from heliograph.base.crypto import Key, seal, unseal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
+from heliograph.base.sentences import decoded, encoded
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.management import options
 from heliograph.sms.management.following import Followed
@@ -29,7 +30,14 @@ from heliograph.suppliers.probing import Step
 #: Drafts that may be there at once, and days for which one that nobody touches is kept.
 MOST, DAYS = 50, 30
 #: Columns of a supplier before anything was chosen.
-PLACE: Mapping[str, Any] = {"prefixes": (), "priority": 10, "weight": 1, "sessions": 1, "parts": "all"}
+PLACE: Mapping[str, Any] = {
+    "prefixes": (),
+    "priority": 10,
+    "weight": 1,
+    "sessions": 1,
+    "parts": "all",
+    "simulated": False,
+}
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -38,6 +46,17 @@ class Trial(msgspec.Struct, frozen=True):
     to: str
     until: datetime
     followed: Followed
+    #: It is one of several parts; and how it arrived on the handset, as somebody said who looked: "joined", "apart",
+    #: "cut", or "" as long as nobody did.
+    is_long: bool = False
+    arrived: str = ""
+
+
+def long_ended(one: Trial | None) -> Trial | None:
+    """A long message, once it is followed no more and the supplier took it."""
+    if one is None or not one.is_long or one.followed.phase != "done" or one.followed.verdict != "accepted":
+        return None
+    return one
 
 
 def mended(one: Trial) -> Trial:
@@ -90,7 +109,7 @@ async def begin(conn: Connection, *, name: str, kind: str) -> UUID:
     async with conn.transaction():
         await conn.execute(FORGET)
         if await conn.fetchval(COUNT) >= MOST:
-            raise Invalid(("name", "several", "There are too many suppliers that nobody has finished. Discard some."))
+            raise Invalid(("name", "several", "There are too many unfinished suppliers. Discard some."))
         id = uuid7()
         await conn.execute(INSERT, id, name, kind, msgspec.json.encode(PLACE).decode())
     return id
@@ -134,17 +153,23 @@ async def save(conn: Connection, key: Key, draft: Draft, *, secret: str | None =
 
 FOUND = "UPDATE supplier_drafts SET steps = $2::text::jsonb, changed_at = now() WHERE id = $1"
 FOLLOWED = "UPDATE supplier_drafts SET trial = $2::text::jsonb, changed_at = now() WHERE id = $1"
+FORGET_TRIAL = "UPDATE supplier_drafts SET trial = NULL, changed_at = now() WHERE id = $1"
 ENDS = "SELECT now() + make_interval(secs => $1)"
 
 
 async def keep_steps(conn: Connection, id: UUID, steps: list[Step]) -> None:
     """What a test of the connection found."""
-    await conn.execute(FOUND, id, msgspec.json.encode(steps).decode())
+    await conn.execute(FOUND, id, encoded(steps))
+
+
+async def forget_trial(conn: Connection, id: UUID) -> None:
+    """Its last test message says nothing any more: it went by other settings."""
+    await conn.execute(FORGET_TRIAL, id)
 
 
 async def keep_trial(conn: Connection, id: UUID, one: Trial) -> None:
     """How far a test message has come."""
-    await conn.execute(FOLLOWED, id, msgspec.json.encode(one).decode())
+    await conn.execute(FOLLOWED, id, encoded(one))
 
 
 async def ends(conn: Connection, seconds: float) -> datetime:
@@ -207,8 +232,8 @@ def _draft(row: asyncpg.Record) -> Draft:
         **values
         | {
             "settings": msgspec.json.decode(values["settings"]),
-            "place": msgspec.json.decode(values["place"]),
-            "steps": msgspec.json.decode(values["steps"], type=list[Step]),
-            "trial": None if values["trial"] is None else msgspec.json.decode(values["trial"], type=Trial),
+            "place": dict(PLACE) | msgspec.json.decode(values["place"]),
+            "steps": decoded(values["steps"], list[Step]),
+            "trial": None if values["trial"] is None else decoded(values["trial"], Trial),
         }
     )

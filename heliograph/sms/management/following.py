@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from heliograph.base.ids import uuid7
+from heliograph.base.sentences import Sentence, quoted, said, sentence
 from heliograph.sms.accepting import encoding
 from heliograph.sms.reports.keys import suffix
 from heliograph.suppliers import kinds, trial
@@ -21,8 +22,9 @@ from heliograph.suppliers.contract import Account, Inbound, Outcome, Receipt, Su
 from heliograph.suppliers.smpp import bases
 from heliograph.suppliers.smpp import connector as smpp
 
-#: How long a receipt is waited for, and what is closed at the end gets; seconds.
-WAIT, GRACE = 60.0, 1.0
+#: How long a receipt is waited for, how long those of other parts are after one, and what is closed at the end gets;
+#: seconds.
+WAIT, REST, GRACE = 60.0, 20.0, 1.0
 POLL = 0.02
 #: Receipts of a test message that are kept.
 MOST = 20
@@ -39,6 +41,13 @@ class Heard(msgspec.Struct, frozen=True):
     state: str
     error: str = ""
     fits: bool = False
+    #: All parts that it counts as sent and delivered; 0: it counts none, or not all.
+    counted: int = 0
+
+    @property
+    def is_final(self) -> bool:
+        """Nothing more comes for what it is of."""
+        return self.state != "pending"
 
 
 class Followed(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,8 +57,10 @@ class Followed(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
     verdict: str = ""
     code: str = ""
-    detail: str = ""
+    detail: Sentence = quoted("")
     ids: tuple[str, ...] = ()
+    #: Submits that it took; 0: none was answered.
+    parts: int = 0
     receipts: tuple[Heard, ...] = ()
     #: Settings with which its receipts would name its ids; empty: they do, or no others help.
     cure: dict[str, str] = {}
@@ -75,20 +86,23 @@ def submission(number: str, text: str, sender: str) -> Submission:
     )
 
 
-async def follow(kind: str, account: Account, message: Submission, told: Told, *, wait: float = WAIT) -> Followed:
+async def follow(
+    kind: str, account: Account, message: Submission, told: Told, *, wait: float = WAIT, rest: float = REST
+) -> Followed:
     """Send it and wait for its receipt, telling each step. Raises SettingsError (names the field).
 
-    Over HTTP receipts come to the address of an account that is there: they are not waited for.
+    Of a message of several parts the others' receipts are waited for `rest` seconds after each that comes. Over HTTP
+    receipts come to the address of an account that is there: they are not waited for.
     """
     await told(Followed(phase="connecting"))
     if kind in kinds.HTTP:
         outcome = (await trial.attempt(kind, account, message)).outcome
         assert outcome is not None
         return answered(outcome, phase="done", note="elsewhere" if outcome.verdict is Verdict.ACCEPTED else "refused")
-    return await _smpp(account, message, told, wait)
+    return await _smpp(account, message, told, wait, rest)
 
 
-async def _smpp(account: Account, message: Submission, told: Told, wait: float) -> Followed:
+async def _smpp(account: Account, message: Submission, told: Told, wait: float, rest: float) -> Followed:
     outcomes: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     heard: list[Receipt] = []
     came = asyncio.Event()
@@ -117,30 +131,39 @@ async def _smpp(account: Account, message: Submission, told: Told, wait: float) 
         while not (health := connector.health()).sessions and not health.last_error and loop.time() < until:  # noqa: ASYNC110
             await asyncio.sleep(POLL)
         if not health.sessions:
-            return Followed(phase="done", detail=health.last_error or "no session in time", note="unreached")
+            return Followed(phase="done", detail=health.last_error or said("no session in time"), note="unreached")
         await told(Followed(phase="sent"))
         connector.submit(message)
         outcome = await outcomes
         if outcome.verdict is not Verdict.ACCEPTED:
             return answered(outcome, phase="done", note="refused")
         await told(answered(outcome, phase="answered"))
-        until = loop.time() + wait
-        found = _checked(account, outcome, heard)
-        while not _is_final(heard) and (left := until - loop.time()) > 0:
+        end = until = loop.time() + wait
+        while True:
+            # Before the look, so that what comes while it is told wakes this up again.
             came.clear()
+            found = _checked(account, outcome, heard)
+            if found.receipts:
+                await told(found)
+            if is_whole(found):
+                break
+            if any(one.is_final for one in found.receipts):
+                until = min(end, loop.time() + rest)
             try:
-                await asyncio.wait_for(came.wait(), left)
+                await asyncio.wait_for(came.wait(), max(until - loop.time(), 0.0))
             except TimeoutError:
                 break
-            found = _checked(account, outcome, heard)
-            await told(found)
         return msgspec.structs.replace(found, phase="done", note="" if heard else "silent")
     finally:
         await connector.stop(grace=GRACE)
 
 
-def _is_final(heard: Sequence[Receipt]) -> bool:
-    return any(one.state.value != "pending" for one in heard)
+def is_whole(found: Followed) -> bool:
+    """Every id that was answered has its receipt, or one receipt counts them all."""
+    final = [one for one in found.receipts if one.is_final]
+    if any(one.counted >= found.parts for one in final):
+        return True
+    return len({one.ids for one in final}) >= max(len(set(found.ids)), 1)
 
 
 def answered(outcome: Outcome, *, phase: str, note: str = "") -> Followed:
@@ -149,8 +172,9 @@ def answered(outcome: Outcome, *, phase: str, note: str = "") -> Followed:
         phase=phase,
         verdict=outcome.verdict.value,
         code=outcome.code,
-        detail=outcome.detail,
+        detail=sentence(outcome.detail),
         ids=tuple(one.supplier_message_id for one in outcome.parts if one.supplier_message_id),
+        parts=len(outcome.parts),
         note=note,
     )
 
@@ -158,21 +182,34 @@ def answered(outcome: Outcome, *, phase: str, note: str = "") -> Followed:
 def _checked(account: Account, outcome: Outcome, heard: Sequence[Receipt]) -> Followed:
     found = answered(outcome, phase="answered")
     receipts = tuple(
-        Heard(one.keys, one.state.value, one.error, any(key in found.ids for key in one.keys)) for one in heard
+        Heard(
+            one.keys,
+            one.state.value,
+            one.error,
+            any(key in found.ids for key in one.keys),
+            counted(one.submitted, one.delivered),
+        )
+        for one in heard
     )
     return checked(account, found, receipts)
 
 
+def counted(submitted: int | None, delivered: int | None) -> int:
+    """All parts that a receipt counts as sent and delivered; 0: it counts none, or not all."""
+    return submitted if submitted and submitted == delivered else 0
+
+
 def checked(account: Account, found: Followed, receipts: tuple[Heard, ...]) -> Followed:
     """The answer with its receipts, and what would make their ids one."""
-    cure = (
-        {} if any(one.fits for one in receipts) else cured(account.settings, found.ids, [one.ids for one in receipts])
-    )
+    cure = cured(account.settings, found.ids, [one.ids for one in receipts])
     return msgspec.structs.replace(found, receipts=receipts, cure=cure)
 
 
 def cured(settings: dict[str, Any], ids: Sequence[str], named: Sequence[Sequence[str]]) -> dict[str, str]:
-    """The settings with the fewest changes under which a receipt names one of these ids; empty: there are none."""
+    """The settings with the fewest changes under which a receipt names one of these ids; empty: there are none, or one
+    names one as it is."""
+    if any(set(keys) & set(ids) for keys in named):
+        return {}
     now, *others = bases.ways(settings)
     for way in others:
         if any(set(bases.stored(keys, now, way)) & set(ids) for keys in named):

@@ -13,9 +13,11 @@ import msgspec
 
 from heliograph.base.errors import Invalid
 from heliograph.base.process.settings import SettingsError
+from heliograph.base.sentences import joined, said
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.suppliers import kinds
 from heliograph.suppliers.http.kind import SECRET, secrets_of
+from heliograph.suppliers.settings import SettingError, worded
 
 #: Stands for a password.
 HIDDEN = "(hidden)"
@@ -67,7 +69,7 @@ def apply(values: dict[str, Any], pair: str, kind: str) -> None:
             values[key] = _converted(key, text, known[key][0])
         return
     if not is_mapping(known[key][0]):
-        raise Invalid((key, "format", f"{key} has no entries: use {key}=VALUE"))
+        raise Invalid((key, "format", said("%(key)s has no entries: use %(key)s=VALUE", key=key)))
     entries = dict(values.get(key, {}))
     entries.pop(entry, None)
     if text:
@@ -118,7 +120,7 @@ def row_changed(before: Supplier, pair: str) -> Routing:
 
 def checked_place(row: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
     """Columns of a supplier that is being added, after what was typed. Raises Invalid, with all that is wrong."""
-    known = {"simulated": False} | dict(row) | {"prefixes": tuple(row["prefixes"])}
+    known = dict(row) | {"prefixes": tuple(row["prefixes"])}
     wrong: list[tuple[str, str, str]] = []
     for name, text in given.items():
         try:
@@ -134,7 +136,7 @@ def _row(row: dict[str, Any], pair: str) -> Routing:
     row = dict(row)
     key, entry, text = _split(pair)
     if entry:
-        raise Invalid((key, "format", f"{key} has no entries: use {key}=VALUE"))
+        raise Invalid((key, "format", said("%(key)s has no entries: use %(key)s=VALUE", key=key)))
     if key == "prefixes":
         row[key] = tuple(one.strip().removeprefix("+") for one in text.split(",") if one.strip())
     else:
@@ -142,7 +144,7 @@ def _row(row: dict[str, Any], pair: str) -> Routing:
     try:
         return msgspec.convert(row, Routing)
     except msgspec.ValidationError as error:
-        raise Invalid((key, "invalid", f"{key}: {str(error).split(' - at ')[0]}")) from None
+        raise Invalid((key, "invalid", joined([key, worded(str(error).split(" - at ")[0])], ": "))) from None
 
 
 def check(kind: str, settings: dict[str, Any]) -> None:
@@ -153,7 +155,7 @@ def check(kind: str, settings: dict[str, Any]) -> None:
         text = str(error)
         name = re.match(r"[a-z0-9_]+", text)
         found = name[0] if name and name[0] in kinds.SETTINGS[kind].__struct_fields__ else _missing(text)
-        raise Invalid((found, "invalid", text)) from None
+        raise Invalid((found, "invalid", error.words if isinstance(error, SettingError) else text)) from None
 
 
 def _missing(text: str) -> str:
@@ -230,4 +232,4 @@ def _converted(key: str, text: str, kind: Any) -> Any:
         try:
             return msgspec.to_builtins(msgspec.convert([one.strip() for one in text.split(",")], kind))
         except msgspec.ValidationError:
-            raise Invalid((key, "format", f"{key}: {error}")) from None
+            raise Invalid((key, "format", joined([key, worded(str(error))], ": "))) from None

@@ -53,7 +53,9 @@ def mark(one: StoredRoute) -> str:
 def check_mark(one: StoredRoute, seen: str) -> None:
     """Raises Invalid if the route is not as it was when somebody looked at it."""
     if mark(one) != seen:
-        raise Invalid(("name", "moved", "Somebody has changed this route meanwhile. Look at the difference again."))
+        raise Invalid(
+            ("name", "moved", "Somebody has changed this route in the meantime. Review the difference again.")
+        )
 
 
 async def history(conn: Connection, *, route_id: UUID | None = None, limit: int = HISTORY) -> list[Recorded]:
@@ -108,7 +110,7 @@ async def _restored(conn: Connection, route: Route, told: Mapping[str, Any]) -> 
         raise Invalid(("supplier", "unknown", "Not all of what it had was recorded.")) from None
     there = {one.id for one in await routing.load(conn)}
     if any(one.supplier_id not in there for one in known.get("choices", ())):
-        raise Invalid(("supplier", "removed", "A supplier that it had then is removed."))
+        raise Invalid(("supplier", "removed", "A supplier that it had then has been removed."))
     return msgspec.structs.replace(route, **known)
 
 
@@ -119,7 +121,7 @@ def differences(before: StoredRoute | None, after: StoredRoute) -> list[tuple[st
     pairs = [
         (name, getattr(old, name), getattr(after.route, name))
         for name in Route.__struct_fields__
-        if name not in ("id", "degraded")
+        if name not in ("id", "degraded", "outside", "stand_ins")
     ]
     pairs = [("organization" if name == "organization_id" else name, one, two) for name, one, two in pairs]
     said = {"organization": (None if before is None else before.organization, after.organization)}

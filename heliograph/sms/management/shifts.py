@@ -303,10 +303,9 @@ class _Judge:
 
 def _first(found: Candidates, silent: frozenset[UUID]) -> Shares:
     for group in found.groups:
-        speaking = [one for one in group.choices if one.supplier_id not in silent]
+        speaking = group.shares([one.supplier_id for one in group.choices if one.supplier_id not in silent])
         if speaking:
-            total = sum(one.weight for one in speaking)
-            return {one.supplier_id: one.weight / total for one in speaking}
+            return dict(speaking.items())
     return {None: 1.0}
 
 

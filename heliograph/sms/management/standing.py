@@ -14,7 +14,7 @@ import msgspec
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.routes import rules
-from heliograph.routes.lookup import Choice, Route
+from heliograph.routes.lookup import Choice, Route, group_of
 from heliograph.routes.rules import StoredRoute
 from heliograph.sms.circuits import sharing
 from heliograph.sms.dispatch import explaining, routing
@@ -27,6 +27,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     supplier_id: UUID
     name: str
+    is_simulated: bool
     priority: int
     weight: int
     #: Of an adaptive route that was evaluated, of a hundred, and why.
@@ -55,14 +56,14 @@ class Standings(msgspec.Struct, frozen=True):
         """The suppliers of a route, first those that are asked first."""
         known = {two.id: two for two in self.suppliers}
         why = {choice.supplier_id: self._why(known.get(choice.supplier_id), one.route) for choice in one.route.choices}
-        return self._placed(one.route.choices, rules.adapted(one).choices, why, one)
+        return self._placed(one.route.choices, rules.adapted(one), why, one)
 
     @property
     def without_route(self) -> list[Place]:
         """The suppliers by their own priorities and weights, as where no route decides."""
         choices = [Choice(one.id, one.priority, one.weight) for one in self.suppliers]
         why = {one.id: self._why(one, None) for one in self.suppliers}
-        return self._placed(choices, choices, why, None)
+        return self._placed(choices, None, why, None)
 
     def _why(self, one: Supplier | None, route: Route | None) -> Hindrance | None:
         if one is None:
@@ -76,14 +77,20 @@ class Standings(msgspec.Struct, frozen=True):
     def _placed(
         self,
         configured: Sequence[Choice],
-        adapted: Sequence[Choice],
+        adapted: Route | None,
         why: Mapping[UUID, Hindrance | None],
         stored: StoredRoute | None,
     ) -> list[Place]:
         # Who never carries there is none of the choices of a worker's table.
         able = {id for id, one in why.items() if one is None or one.code not in ("removed", "simulator", "elsewhere")}
         rest = shares(one for one in configured if one.supplier_id in able)
-        now = shares(one for one in adapted if why[one.supplier_id] is None)
+        asked = [id for id, one in why.items() if one is None]
+        if adapted is not None and adapted.stand_ins:
+            there = group_of([one for one in adapted.choices if one.supplier_id in able], adapted.stand_ins)
+            now = there.shares(asked)
+        else:
+            choices = configured if adapted is None else adapted.choices
+            now = shares(one for one in choices if one.supplier_id in asked)
         known = {one.id: one for one in self.suppliers}
         measured = {} if stored is None else stored.shares
         found = []
@@ -93,6 +100,7 @@ class Standings(msgspec.Struct, frozen=True):
                 Place(
                     supplier_id=one.supplier_id,
                     name="" if supplier is None else supplier.name,
+                    is_simulated=supplier is not None and supplier.simulated,
                     priority=one.priority,
                     weight=one.weight,
                     points=None if share is None else share.points,

@@ -8,7 +8,7 @@ number masked.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from uuid import UUID
 
@@ -18,9 +18,10 @@ from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.sentences import decoded, encoded, sentence
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.dispatch.routing import Supplier
-from heliograph.sms.management import changing, drafts, following
+from heliograph.sms.management import changing, drafts, following, long_messages
 from heliograph.sms.management.drafts import Trial
 from heliograph.sms.management.following import Followed, Heard, Told
 from heliograph.sms.reports.keys import SUFFIX, suffix
@@ -36,10 +37,11 @@ FreshReceipts = Callable[[tuple[str, ...]], Awaitable[list[Heard]]]
 
 READ = "SELECT trial::text FROM suppliers WHERE id = $1 AND state <> 'removed'"
 KEEP = "UPDATE suppliers SET trial = $2::text::jsonb WHERE id = $1"
+FORGET = "UPDATE suppliers SET trial = NULL WHERE id = $1"
 NOW = "SELECT now()"
 # Those that match nothing: by the handset's number, in whatever base its id is written.
 HEARD = f"""
-SELECT keys, state, error FROM receipts
+SELECT keys, state, error, submitted, delivered FROM receipts
  WHERE message_id IS NULL AND supplier_id = $1 AND received_at >= $2 AND (right(recipient, {SUFFIX}) = $3 OR keys && $4)
  ORDER BY received_at LIMIT {MOST}
 """
@@ -50,12 +52,17 @@ async def last(conn: Connection, *, supplier_id: UUID) -> Trial | None:
     row = await conn.fetchrow(READ, supplier_id)
     if row is None:
         raise NotFound("There is no such supplier.")
-    return None if row["trial"] is None else msgspec.json.decode(row["trial"], type=Trial)
+    return None if row["trial"] is None else decoded(row["trial"], Trial)
 
 
 async def keep(conn: Connection, one: Trial, *, supplier_id: UUID) -> None:
     """How far it has come."""
-    await conn.execute(KEEP, supplier_id, msgspec.json.encode(one).decode())
+    await conn.execute(KEEP, supplier_id, encoded(one))
+
+
+async def forget(conn: Connection, *, supplier_id: UUID) -> None:
+    """It was sent by a setting that is another one now."""
+    await conn.execute(FORGET, supplier_id)
 
 
 async def begins(conn: Connection) -> datetime:
@@ -66,7 +73,7 @@ async def begins(conn: Connection) -> datetime:
 
 async def demand_session(conn: Connection, supplier: Supplier) -> None:
     """Raises Invalid (`session`) if workers hold all sessions that an SMPP account is said to allow."""
-    leased = (await suppliers.sessions(conn)).get(supplier.id, (0, 0, ""))[0]
+    leased = (await suppliers.sessions(conn)).get(supplier.id, suppliers.UNHELD)[0]
     if supplier.kind == kinds.SMPP and leased >= supplier.sessions:
         raise Invalid(("session", "taken", "Workers hold all of its sessions. Bind one more, or pause it first."))
 
@@ -77,7 +84,14 @@ async def heard(
     """Receipts for the handset of a test message since it was sent, oldest first. `ids`: those of its answer."""
     rows = await conn.fetch(HEARD, supplier.id, since, suffix(message.to), list(ids))
     return [
-        Heard(tuple(row["keys"]), row["state"], row["error"], any(key in ids for key in row["keys"])) for row in rows
+        Heard(
+            tuple(row["keys"]),
+            row["state"],
+            row["error"],
+            any(key in ids for key in row["keys"]),
+            following.counted(row["submitted"], row["delivered"]),
+        )
+        for row in rows
     ]
 
 
@@ -89,28 +103,33 @@ async def follow(
     receipts: FreshReceipts,
     *,
     wait: float = WAIT,
+    rest: float = following.REST,
 ) -> Followed:
     """Send it and wait for its receipt, telling each step. `receipts`: those of it so far, by the answer's ids.
 
-    Raises SettingsError (names the field).
+    Of a message of several parts the others' receipts are waited for `rest` seconds after each that comes. Raises
+    SettingsError (names the field).
     """
     await told(Followed(phase="connecting"))
     done = await trial.attempt(supplier.kind, account, message)
     if done.outcome is None:
-        return Followed(phase="done", detail=done.error, note="unreached")
+        return Followed(phase="done", detail=sentence(done.error), note="unreached")
     if done.outcome.verdict is not Verdict.ACCEPTED:
         return following.answered(done.outcome, phase="done", note="refused")
     found = following.answered(done.outcome, phase="answered")
     await told(found)
-    until = asyncio.get_running_loop().time() + wait
+    loop = asyncio.get_running_loop()
+    end = until = loop.time() + wait
     while True:
         known = tuple(await receipts(found.ids))
         if known != found.receipts:
             found = following.checked(account, found, known)
             await told(found)
-        if any(one.state != "pending" for one in known):
+            if any(one.is_final for one in known):
+                until = min(end, loop.time() + rest)
+        if following.is_whole(found):
             return msgspec.structs.replace(found, phase="done")
-        if asyncio.get_running_loop().time() >= until:
+        if loop.time() >= until:
             return msgspec.structs.replace(found, phase="done", note="" if known else "silent")
         await asyncio.sleep(LOOK)
 
@@ -124,13 +143,54 @@ async def cure(conn: Connection, key: Key, *, supplier_id: UUID, by: Who = SYSTE
         one = await last(conn, supplier_id=supplier_id)
         if one is None or not one.followed.cure:
             return False
-        settings = one.followed.cure
-        await changing.change(
-            conn,
-            key,
-            supplier=str(supplier_id),
-            wanted=lambda before: (msgspec.structs.replace(before, settings=before.settings | settings), {}),
-            by=by,
-        )
+        await _with_settings(conn, key, supplier_id, by, one.followed.cure)
         await keep(conn, drafts.mended(one), supplier_id=supplier_id)
     return True
+
+
+async def arrived(conn: Connection, *, supplier_id: UUID, how: str) -> None:
+    """How the last long message arrived on the handset: "joined", "apart" or "cut"."""
+    one = drafts.long_ended(await last(conn, supplier_id=supplier_id))
+    if one is not None:
+        await keep(conn, msgspec.structs.replace(one, arrived=how), supplier_id=supplier_id)
+
+
+async def decide(conn: Connection, key: Key, *, supplier_id: UUID, by: Who = SYSTEM) -> bool:
+    """Let those receipts decide about long messages that came of the last one; False: nothing is to be set.
+
+    Raises NotFound, Invalid.
+    """
+    async with conn.transaction():
+        one = drafts.long_ended(await last(conn, supplier_id=supplier_id))
+        before = await suppliers.lock(conn, supplier=str(supplier_id))
+        parts = long_messages.reported(one.followed, before.parts).parts if one is not None else ""
+        if not parts:
+            return False
+        await _change(conn, key, supplier_id, by, lambda one: msgspec.structs.replace(one, parts=parts))
+    return True
+
+
+async def join(conn: Connection, key: Key, *, supplier_id: UUID, by: Who = SYSTEM) -> bool:
+    """Have parts joined in the next way, and forget the last message, which says nothing of it; False: nothing is to be
+    set. Raises NotFound, Invalid."""
+    async with conn.transaction():
+        one = drafts.long_ended(await last(conn, supplier_id=supplier_id))
+        before = await suppliers.lock(conn, supplier=str(supplier_id))
+        way = long_messages.joining(before.kind, before.settings, one.arrived) if one is not None else ""
+        if not way:
+            return False
+        await _with_settings(conn, key, supplier_id, by, {"long_messages": way})
+        await forget(conn, supplier_id=supplier_id)
+    return True
+
+
+async def _with_settings(conn: Connection, key: Key, supplier_id: UUID, by: Who, settings: Mapping[str, str]) -> None:
+    await _change(
+        conn, key, supplier_id, by, lambda one: msgspec.structs.replace(one, settings=one.settings | dict(settings))
+    )
+
+
+async def _change(
+    conn: Connection, key: Key, supplier_id: UUID, by: Who, changed: Callable[[Supplier], Supplier]
+) -> None:
+    await changing.change(conn, key, supplier=str(supplier_id), wanted=lambda one: (changed(one), {}), by=by)

@@ -10,8 +10,11 @@ import msgspec
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
+from heliograph.base.sentences import Sentence, unpacked
 from heliograph.sms.circuits import sharing
 from heliograph.sms.circuits.sharing import Avoided
+from heliograph.sms.watched import sessions as wires
+from heliograph.suppliers.contract import Wire
 from heliograph.traffic import reconciliation
 from heliograph.traffic.reconciliation import Line, Query
 
@@ -20,15 +23,16 @@ RECENT = timedelta(hours=1)
 
 
 class Session(msgspec.Struct, frozen=True):
-    """The sessions of one worker at an account."""
+    """A session that a worker may have at an account."""
 
     worker: str
-    leased: int
-    bound: int
-    #: Since when the one that is bound longest is; None: none is.
+    number: int
+    is_bound: bool
     since: datetime | None
+    #: Open submits, of this session where it has a wire of its own, else of all of its worker's, with the first one.
     in_flight: int
-    error: str
+    error: Sentence
+    wire: Wire | None
 
 
 class Watched(msgspec.Struct, frozen=True):
@@ -65,16 +69,21 @@ async def watch(conn: Connection) -> Mapping[UUID, Watched]:
 
 
 SESSIONS = """
-SELECT w.name AS worker, count(*)::int AS leased, (count(*) FILTER (WHERE s.bound))::int AS bound,
-       min(s.bound_at) FILTER (WHERE s.bound) AS since, sum(s.in_flight)::int AS in_flight, max(s.detail) AS error
+SELECT w.name AS worker, s.slot + 1 AS number, s.bound AS is_bound, s.bound_at AS since, s.in_flight,
+       CASE WHEN s.bound THEN '' ELSE s.detail END AS error, s.wire
   FROM supplier_sessions s JOIN workers w ON w.id = s.worker_id
- WHERE s.supplier_id = $1 AND s.lease_until > now() GROUP BY w.id, w.name ORDER BY w.name, w.id
+ WHERE s.supplier_id = $1 AND s.lease_until > now() ORDER BY s.slot
 """
 
 
 async def sessions(conn: Connection, supplier_id: UUID) -> list[Session]:
-    """Of each worker that has any."""
-    return [Session(*row) for row in await conn.fetch(SESSIONS, supplier_id)]
+    """Those that workers hold, in their order."""
+    found = []
+    for row in await conn.fetch(SESSIONS, supplier_id):
+        wire = wires.read(row["wire"])
+        in_flight = row["in_flight"] if wire is None else wire.in_flight
+        found.append(Session(**dict(row) | {"error": unpacked(row["error"]), "wire": wire, "in_flight": in_flight}))
+    return found
 
 
 async def hours(conn: Connection, supplier_id: UUID, *, since: datetime, until: datetime) -> list[Line]:

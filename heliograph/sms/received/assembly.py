@@ -40,6 +40,10 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     #: Types of number: see `handsets`.
     sender_ton: int = 0
     recipient_ton: int = 0
+    #: Whose it is, once that is known; whether it is stored sealed, and cannot be opened now.
+    organization_id: UUID | None = None
+    is_sealed: bool = False
+    is_locked: bool = False
 
 
 class Group(msgspec.Struct):

@@ -19,6 +19,8 @@ from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.database.text import storable
 from heliograph.base.ids import uuid7
+from heliograph.sealing import text_keys
+from heliograph.sending.listing import Found
 from heliograph.suppliers.contract import Inbound
 
 STORE = """
@@ -115,7 +117,9 @@ async def received(
             organization_id=organization_id,
             after={"received": limit},
         )
-    return [Listed(*row.values()) for row in await conn.fetch(RECEIVED, organization_id, limit)]
+    found = [Listed(*row.values()) for row in await conn.fetch(RECEIVED, organization_id, limit)]
+    texts = await text_keys.opened_of(conn, organization_id, "received_messages", [(one.id, one.text) for one in found])
+    return [msgspec.structs.replace(one, text=texts[one.id]) for one in found]
 
 
 async def unassigned(conn: Connection, *, limit: int) -> list[Listed]:
@@ -136,13 +140,6 @@ class Received(msgspec.Struct, frozen=True, gc=False):
     #: None: no text, or erased.
     body: str | None
     received_at: datetime
-
-
-class Found(msgspec.Struct, frozen=True):
-    """Messages, and where a scan that ended before the page was full continues."""
-
-    messages: list[Received]
-    seen: UUID | None
 
 
 PAGE = bounded_scan.statement(
@@ -168,7 +165,7 @@ async def list_page(
     after: UUID | None = None,
     limit: int = 50,
     look: int = bounded_scan.LOOK,
-) -> Found:
+) -> Found[Received]:
     """Messages that the organization received, newest first, older than `after`: up to `limit` + 1, so that the caller
     knows whether there are more. `sender`: the handset, E.164. A test key sees none: handsets write to live numbers.
     """
@@ -179,7 +176,8 @@ async def list_page(
         PAGE, actor.organization_id, *bounds, limit + 1, look, sender, sender_id, keyword, date_from, date_to
     )
     found, seen = bounded_scan.judged(rows, limit=limit, look=look)
-    return Found([Received(**{name: row[name] for name in Received.__struct_fields__}) for row in found], seen)
+    listed = [Received(**{name: row[name] for name in Received.__struct_fields__}) for row in found]
+    return Found(await _opened(conn, actor, listed), seen)
 
 
 BY_IDS = f"""
@@ -189,7 +187,14 @@ SELECT {", ".join(Received.__struct_fields__)} FROM received_messages WHERE orga
 
 async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> list[Received]:
     """Those of the messages that are there."""
-    return [Received(*row.values()) for row in await conn.fetch(BY_IDS, actor.organization_id, list(ids))]
+    rows = await conn.fetch(BY_IDS, actor.organization_id, list(ids))
+    return await _opened(conn, actor, [Received(*row.values()) for row in rows])
+
+
+async def _opened(conn: Connection, actor: Actor, messages: list[Received]) -> list[Received]:
+    stored = [(one.id, one.body) for one in messages]
+    texts = await text_keys.opened_of(conn, actor.organization_id, "received_messages", stored)
+    return [msgspec.structs.replace(one, body=texts[one.id]) for one in messages]
 
 
 STANDING = """

@@ -28,12 +28,14 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.base.process.crash import crash_point
 from heliograph.consent import keywords, optouts
+from heliograph.consent.history import Statement
 from heliograph.consent.optouts import OptOut, Pair
 from heliograph.inbox import threads
 from heliograph.inbox.threads import Heard
 from heliograph.queue import timers
+from heliograph.sealing.text_keys import Sealing
 from heliograph.senders import owners as numbers
-from heliograph.sms.received import handsets, replies
+from heliograph.sms.received import at_rest, handsets, replies
 from heliograph.sms.received.assembly import AGAIN, LATEST, Group, Row, assemble, text_of
 from heliograph.sms.received.handsets import Numbering
 from heliograph.sms.received.replies import Wanted
@@ -50,6 +52,10 @@ SHOWN_TEXT = 3000
 REPLY_WITHIN = timedelta(hours=1)
 #: How many parts under one reference are examined: two messages with the maximum number of parts.
 MOST_PARTS = 510
+#: How many messages that came before are compared with one, where they have to be opened for that.
+MOST_SAME = 100
+#: A message that cannot be stored because its organization's key for texts does not open waits for so long.
+LOCKED_PAUSE = timedelta(minutes=1)
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -111,19 +117,22 @@ ANY_DUE = "EXISTS (SELECT FROM inbound_messages WHERE due_at <= now())"
 DUE = """
 WITH due AS MATERIALIZED (SELECT id FROM inbound_messages WHERE due_at <= now() ORDER BY due_at, id LIMIT $1)
 SELECT id, supplier_id, sender, recipient, form, body, concatenation, received_at, state, message_id, sender_ton,
-       recipient_ton, now() AS at
+       recipient_ton, organization_id, sealed, now() AS at
   FROM inbound_messages WHERE id = ANY (ARRAY(SELECT id FROM due)) ORDER BY id FOR UPDATE
 """
 
-# A message that came before and to which our answer may not have got through.
+# Messages that came before and to which our answer may not have got through: an equal one, and those that have to be
+# opened to be compared.
 SAME = """
-SELECT item.id FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[],
-                           $7::timestamptz[], $8::timestamptz[])
+SELECT item.id, earlier.* FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[],
+                                      $7::timestamptz[], $8::timestamptz[])
        AS item (id, supplier_id, sender, recipient, form, body, after, until) CROSS JOIN LATERAL (
-       SELECT FROM inbound_messages
+       SELECT id AS earlier_id, organization_id, CASE WHEN sealed THEN body END AS body FROM inbound_messages
         WHERE sender = item.sender AND recipient = item.recipient AND received_at BETWEEN item.after AND item.until
-          AND id < item.id AND supplier_id = item.supplier_id AND form = item.form AND body = item.body
-          AND concatenation IS NULL AND NOT acknowledged LIMIT 1) earlier
+          AND id < item.id AND supplier_id = item.supplier_id AND form = item.form
+          AND (sealed AND body <> '' OR body = item.body)
+          AND concatenation IS NULL AND NOT acknowledged
+        ORDER BY received_at DESC LIMIT $9) earlier
 """
 
 # The newest message under a reference is the one that a part may belong to.
@@ -131,7 +140,7 @@ PARTS = """
 SELECT part.* FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::integer[], $6::timestamptz[])
        AS item (supplier_id, sender, recipient, reference, total, after) CROSS JOIN LATERAL (
        SELECT id, supplier_id, sender, recipient, form, body, concatenation, received_at, state, message_id,
-              sender_ton, recipient_ton
+              sender_ton, recipient_ton, organization_id, sealed
          FROM inbound_messages
         WHERE sender = item.sender AND recipient = item.recipient AND concatenation[1] = item.reference
           AND received_at > item.after AND supplier_id = item.supplier_id AND concatenation[2] = item.total
@@ -200,47 +209,81 @@ async def work_through(conn: Connection, *, limit: int = 500) -> Done:
 
 
 async def _work_through(conn: Connection, due: list[Row], at: datetime) -> Done:
+    due = await at_rest.opened(conn, due)
     new = [row for row in due if row.state == "new"]
     again = await _repeated(conn, [row for row in new if row.concatenation is None])
     known = await _parts(conn, [row for row in due if row.concatenation is not None])
     groups, repeated = assemble(known, [row for row in new if row.id not in again])
+    repeated += [row for row in new if row.id in again]
 
     waiting = [group for group in groups if group.missing and group.until > at and not group.shown]
     ready = [group for group in groups if group.changed or not group.shown]
     ready = [group for group in ready if group not in waiting]
-    suppliers = {row["id"]: row for row in await conn.fetch(SUPPLIERS, list({g.first.supplier_id for g in ready}))}
-    called_by = {
-        group.id: called(group.first.recipient, group.first.recipient_ton, suppliers.get(group.first.supplier_id))
-        for group in ready
-    }
+    firsts = [*(group.first for group in [*waiting, *ready]), *repeated]
+    suppliers = {row["id"]: row for row in await conn.fetch(SUPPLIERS, list({row.supplier_id for row in firsts}))}
+    called_by = {row.id: called(row.recipient, row.recipient_ton, suppliers.get(row.supplier_id)) for row in firsts}
     owners = await _owners(conn, {name for names in called_by.values() for name in names})
+    holders = {id: next((owners[name] for name in names if name in owners), []) for id, names in called_by.items()}
+    sealing = await Sealing.of(conn, {one.organization_id for some in holders.values() for one in some})
+    # What cannot be read or stored for want of a key stays as it is, until there is one.
+    stuck = {group.id for group in ready if any(row.is_locked for row in group.parts.values())}
     messages = []
     for group in ready:
-        mine = next((owners[name] for name in called_by[group.id] if name in owners), [])
+        mine = [] if group.id in stuck else holders[group.first.id]
         supplier = suppliers.get(group.first.supplier_id)
         found = [_message(group, owner, supplier, shared=len(mine) > 1) for owner in mine]
         messages += [one for one in found if one.is_somebodys]
 
     deliveries, wanted = await _obey(conn, messages, at)
     messages = [one for one in messages if one.is_somebodys]  # YES is a keyword only from somebody who had opted out
-    await _receive(conn, messages)
+    # A word counts whether its text can be stored or not: STOP does not wait for an operator.
+    stuck |= {one.group.id for one in messages if one.keyword is None and sealing.is_locked(one.owner.organization_id)}
+    messages = [one for one in messages if one.group.id not in stuck]
+    await _receive(conn, messages, sealing)
     deliveries += await events.record(conn, [_event(one, at) for one in messages if not one.quiet])
     queued = await replies.want(conn, wanted)
     await numbers.note(conn, {(one.owner.sender, one.group.first.supplier_id) for one in messages})
 
-    whose = {message.group.id: message.owner.organization_id for message in messages if not message.shared}
     taken = {message.group.id for message in messages}
-    settled: list[tuple[UUID, str, datetime | None, UUID | None, UUID | None]] = [
-        (row.id, "duplicate", None, None, None) for row in [*repeated, *(row for row in new if row.id in again)]
-    ]
+    settled: list[tuple[UUID, str, datetime | None, UUID | None, UUID | None]] = []
+    kept: list[tuple[Row, UUID | None]] = []
+
+    def whose(first: Row) -> UUID | None:
+        mine = holders[first.id]
+        return mine[0].organization_id if len(mine) == 1 else None
+
+    def sealed_for(row: Row, owner: UUID | None) -> UUID | None:
+        """What a part says of its owner that is nobody's message yet: whose key seals it."""
+        if row.is_locked or owner is None or not sealing.seals(owner) or sealing.is_locked(owner):
+            return row.organization_id
+        return owner
+
+    for row in repeated:
+        kept.append((row, whose(row)))
+        settled.append((row.id, "duplicate", None, None, sealed_for(row, whose(row))))
     for group in waiting:
-        settled += [(row.id, "waiting", group.until, group.id, None) for row in group.parts.values()]
+        for row in group.parts.values():
+            owner = sealed_for(row, whose(group.first))
+            kept.append((row, owner))
+            settled.append((row.id, "waiting", group.until, group.id, owner))
     for group in ready:
+        if group.id in stuck:
+            later = at + LOCKED_PAUSE
+            settled += [
+                (row.id, row.state, later, row.message_id, row.organization_id)
+                for row in group.parts.values()
+                if row.state in ("new", "waiting")
+            ]
+            continue
         state = "received" if group.id in taken else "unassigned"
-        settled += [(row.id, state, None, group.id, whose.get(group.id)) for row in group.parts.values()]
+        owner = whose(group.first) if group.id in taken else None
+        kept += [(row, owner) for row in group.parts.values()]
+        settled += [(row.id, state, None, group.id, owner) for row in group.parts.values()]
+    await at_rest.keep(conn, kept, sealing)
     await conn.execute(SETTLE, *(list(column) for column in zip(*settled, strict=True)))
-    if len(taken) < len(ready):
-        log.warning("inbound messages unassigned", count=len(ready) - len(taken))
+    unassigned = len(ready) - len(taken) - len(stuck)
+    if unassigned:
+        log.warning("inbound messages unassigned", count=unassigned)
     return Done(len(due), deliveries, queued)
 
 
@@ -258,8 +301,15 @@ async def _repeated(conn: Connection, rows: Sequence[Row]) -> set[UUID]:
         [row.body for row in rows],
         [row.received_at - AGAIN for row in rows],
         [row.received_at for row in rows],
+        MOST_SAME,
     )
-    return {row["id"] for row in found}
+    equal = {row["id"] for row in found if row["body"] is None}
+    sealed = [row for row in found if row["body"] is not None and row["id"] not in equal]
+    if sealed:
+        bodies = {row.id: row.body for row in rows}
+        said = await at_rest.bodies(conn, [(row["organization_id"], row["earlier_id"], row["body"]) for row in sealed])
+        equal |= {row["id"] for row, body in zip(sealed, said, strict=True) if body == bodies[row["id"]]}
+    return equal
 
 
 async def _parts(conn: Connection, rows: Sequence[Row]) -> list[Row]:
@@ -273,8 +323,9 @@ async def _parts(conn: Connection, rows: Sequence[Row]) -> list[Row]:
         return []
     columns = [list(column) for column in zip(*oldest, strict=True)]
     found = await conn.fetch(PARTS, *columns, [at - LATEST for at in oldest.values()], MOST_PARTS)
+    parts = await at_rest.opened(conn, list(map(row_of, found)))
     # This includes those whose time is up, however much came after them.
-    known = {row.id: row for row in [*map(row_of, found), *(row for row in rows if row.state == "waiting")]}
+    known = {row.id: row for row in [*parts, *(row for row in rows if row.state == "waiting")]}
     return [known[id] for id in sorted(known)]
 
 
@@ -337,7 +388,7 @@ async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) ->
     deliveries = 0
     wanted: list[Wanted] = []
     for turn in _turns(saying):
-        out, back = [], set()
+        out, back = [], []
         for one in turn:
             if one.keyword == "start" and one.person not in opted_out:
                 # There is nothing to confirm, and YES answers something else.
@@ -347,14 +398,16 @@ async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) ->
                 since = one.group.first.received_at
                 out.append(OptOut(*one.pair, since, optouts.KEYWORD, one.word, one.group.id))
             elif one.keyword == "start":
-                back.add(one.person)
+                said_at = one.group.first.received_at
+                back.append(Statement(*one.pair, said_at, optouts.KEYWORD, one.word, one.group.id))
             # Of the organizations that share a number, those that have written to the person reply.
             silent = one.answered or (one.shared and one.person not in campaign)
             if not silent and at - one.group.first.received_at < REPLY_WITHIN:
                 wanted.append(Wanted(*one.pair, one.keyword or "", one.owner.sender_id, at))
         deliveries += await optouts.suppress(conn, out)
         opted_out |= {one.person for one in turn if one.keyword == "stop"}
-        opted_out -= await optouts.lift(conn, back)
+        await optouts.lift(conn, back)
+        opted_out -= {one.person for one in turn if one.keyword == "start"}
     return deliveries, wanted
 
 
@@ -379,7 +432,7 @@ def _turns(messages: Sequence[_Message]) -> list[list[_Message]]:
     return turns
 
 
-async def _receive(conn: Connection, messages: Sequence[_Message]) -> None:
+async def _receive(conn: Connection, messages: Sequence[_Message], sealing: Sealing) -> None:
     await conn.execute(
         RECEIVE,
         [one.owner.organization_id for one in messages],
@@ -392,7 +445,7 @@ async def _receive(conn: Connection, messages: Sequence[_Message]) -> None:
         [one.group.missing for one in messages],
         [one.keyword for one in messages],
         [one.group.first.received_at for one in messages],
-        [one.text for one in messages],
+        [_stored(one, sealing) for one in messages],
     )
     await threads.note(
         conn,
@@ -408,6 +461,14 @@ async def _receive(conn: Connection, messages: Sequence[_Message]) -> None:
             for one in messages
         ],
     )
+
+
+def _stored(one: _Message, sealing: Sealing) -> str | None:
+    """Its text as it is stored; None: it has none, or is a word whose text cannot be sealed now."""
+    whose = one.owner.organization_id
+    if one.text is None or sealing.is_locked(whose):
+        return None
+    return sealing.sealed(whose, "received_messages", one.group.id, one.text)
 
 
 def _event(one: _Message, at: datetime) -> events.Event:
@@ -442,7 +503,7 @@ def _number(address: str) -> str:
 
 
 def row_of(row: Any) -> Row:
-    """A row of `inbound_messages`."""
+    """A row of `inbound_messages`, not yet opened (`at_rest`)."""
     parts = row["concatenation"]
     return Row(
         row["id"],
@@ -457,4 +518,6 @@ def row_of(row: Any) -> Row:
         row["message_id"],
         row["sender_ton"],
         row["recipient_ton"],
+        row["organization_id"],
+        row["sealed"],
     )

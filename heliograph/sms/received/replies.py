@@ -125,8 +125,8 @@ async def want(conn: Connection, wanted: Sequence[Wanted]) -> int:
 
 
 DUE = """
-SELECT item.id, r.recipient, r.kind, r.sender_id, o.name, o.country, o.state, o.smart_encoding, o.replace_accents,
-       o.allowed_countries,
+SELECT item.id, r.recipient, r.kind, r.sender_id, o.name, o.country, o.reply_language, o.state, o.smart_encoding,
+       o.replace_accents, o.allowed_countries,
        CASE r.kind WHEN 'stop' THEN o.stop_reply WHEN 'start' THEN o.start_reply ELSE o.help_reply END AS own
   FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
        CROSS JOIN LATERAL (
@@ -168,7 +168,7 @@ async def send(pool: Pool, acceptor: Acceptor, backlog: Backlog, *, seconds: flo
         finished.append(lease)
         if isinstance(result, Refusal):
             refused.append((lease.organization_id, lease.id, result.code))
-            log.info("automatic reply refused", organization=str(lease.organization_id), code=result.code)
+            log.info("automatic reply refused", received_id=str(lease.id), code=result.code)
     async with pool.acquire() as conn, conn.transaction():
         if refused:
             await conn.execute(REFUSED, *(list(column) for column in zip(*refused, strict=True)))
@@ -178,10 +178,13 @@ async def send(pool: Pool, acceptor: Acceptor, backlog: Backlog, *, seconds: flo
     return len(claimed)
 
 
-def text_of(kind: str, own: str | None, name: str, country: str | None) -> str:
-    """The text of a reply: the organization's own, or the default in its country's language; empty: none."""
+def text_of(kind: str, own: str | None, name: str, country: str | None, language: str | None) -> str:
+    """The text of a reply: the organization's own, or the default in the language that it chose, or else its
+    country's; empty: none."""
     if own is not None:
         return own
+    if language is not None:
+        return TEXTS[language][kind].format(name=name[:NAME].strip())
     spoken = (one for one in TEXTS if one in LANGUAGES and country in LANGUAGES[one].countries)
     return TEXTS[next(spoken, "en")][kind].format(name=name[:NAME].strip())
 
@@ -202,7 +205,7 @@ def _traced(sends: dict[UUID, Send]) -> dict[UUID, Span]:
 def _send(lease: Lease, row: Any) -> Send | None:
     if row is None:  # another reply has taken its place
         return None
-    text = text_of(row["kind"], row["own"], row["name"], row["country"])
+    text = text_of(row["kind"], row["own"], row["name"], row["country"], row["reply_language"])
     if not text:
         return None
     countries = row["allowed_countries"]

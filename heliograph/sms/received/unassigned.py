@@ -21,7 +21,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7_floor
 from heliograph.sms.accepting import sender_ids
-from heliograph.sms.received import inbox
+from heliograph.sms.received import at_rest, inbox
 from heliograph.sms.received.assembly import Group, Row, text_of
 
 #: Messages that are looked at, the newest ones; those whose text is shown.
@@ -147,7 +147,7 @@ class Words(msgspec.Struct, frozen=True):
 
 LATEST = """
 SELECT id, supplier_id, sender, recipient, form, body, concatenation, received_at, state, message_id,
-       sender_ton, recipient_ton
+       sender_ton, recipient_ton, organization_id, sealed
   FROM inbound_messages WHERE state = 'unassigned' ORDER BY id DESC LIMIT $1
 """
 
@@ -155,7 +155,7 @@ SELECT id, supplier_id, sender, recipient, form, body, concatenation, received_a
 async def words(conn: Connection, *, by: Who = SYSTEM) -> list[Words]:
     """The newest TEXTS of them with text and numbers, which the audit log records with the reason that `by` gives."""
     async with conn.transaction():
-        rows = [inbox.row_of(row) for row in await conn.fetch(LATEST, TEXTS)]
+        rows = await at_rest.opened(conn, [inbox.row_of(row) for row in await conn.fetch(LATEST, TEXTS)])
         suppliers = {
             row["id"]: row for row in await conn.fetch(inbox.SUPPLIERS, list({one.supplier_id for one in rows}))
         }

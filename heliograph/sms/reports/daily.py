@@ -59,7 +59,7 @@ async def tell(conn: Connection, *, box: Outbox | None, writes: Writes, at: date
     known = await installation.load(conn)
     if not known.receipts_mail:
         return 0
-    today = at.replace(hour=0, minute=0, second=0, microsecond=0)
+    today = clock.midnight(at)
     readers = {uuid5(row["id"], KIND): row for row in await conn.fetch(READERS, roles.holders(roles.CARRIAGE))}
     told = {row["subject_id"] for row in await conn.fetch(TOLD, list(readers), today)}
     wanted = {subject: row for subject, row in readers.items() if subject not in told}

@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from heliograph.base.csv_files import Writer
-from heliograph.base.database.clock import iso
+from heliograph.base.database.clock import iso_or_none
 from heliograph.base.database.pool import Connection
 from heliograph.base.money import decimal
-from heliograph.prices import margins
 from heliograph.traffic import reconciliation
 from heliograph.traffic.reconciliation import STATES, Line, Query
 
 WEEK = timedelta(days=7)
 #: Columns of a report, in their order. Times to the receipt are in seconds; `owed`: taken and not delivered, which is
-#: due back from a supplier that charged for it. `charged`: what its rate cards say that it charges, by currency.
+#: due back from a supplier that charged for it: `due_back` is how much, by currency, as its rate cards said when each
+#: message was handed over, and `owed_unpriced` how many of them have no known cost. `charged`: for all that it took.
 COLUMNS = (
     *("supplier", "at", "country", "submitted", "answered", "accepted", "segments", "matched"),
     *(*STATES, "recipient", "late", "never", "waiting", "orphaned", "refused", "busy", "unknown", "unreachable"),
     *("p50", "p95", "p99", "delivered_share", "week_before_accepted", "week_before_delivered_share"),
-    *("owed", "owed_segments", "charged"),
+    *("doubled", "charged", "owed", "owed_segments", "owed_unpriced", "due_back"),
 )
 NAMES = "SELECT id, name FROM suppliers"
 
@@ -40,9 +40,6 @@ class Reconciled(msgspec.Struct, frozen=True):
     supplier: str
     line: Line
     before: Line | None
-    #: What the supplier's rate cards say that it charges for these messages, millionths by currency; None: that is not
-    #: known by the hour.
-    charged: Mapping[str, int] | None = None
 
     def row(self) -> dict[str, Any]:
         """The values of COLUMNS."""
@@ -51,7 +48,7 @@ class Reconciled(msgspec.Struct, frozen=True):
         values = {name: one[name] for name in reconciliation.COUNTED}
         return values | {
             "supplier": self.supplier,
-            "at": None if one.at is None else iso(one.at),
+            "at": iso_or_none(one.at),
             "country": one.country,
             "submitted": one.submitted,
             "answered": one.answered,
@@ -66,9 +63,9 @@ class Reconciled(msgspec.Struct, frozen=True):
             "week_before_delivered_share": None if before is None else _rounded(before.delivered_share),
             "owed": owed,
             "owed_segments": owed_segments,
-            "charged": "; ".join(f"{decimal(amount)} {currency}" for currency, amount in sorted(self.charged.items()))
-            if self.charged
-            else None,
+            "owed_unpriced": one.owed_unpriced,
+            "charged": _money(one.charged),
+            "due_back": _money(one.due_back),
         }
 
 
@@ -78,33 +75,7 @@ async def report(conn: Connection, query: Query) -> list[Reconciled]:
     earlier = msgspec.structs.replace(query, date_from=query.date_from - WEEK, date_to=query.date_to - WEEK)
     before = {_key(one, one.at and one.at + WEEK): one for one in await reconciliation.read(conn, earlier)}
     names: dict[UUID, str] = {row["id"]: row["name"] for row in await conn.fetch(NAMES)}
-    charged = None if "hour" in query.by else await _charged(conn, query)
-    return [
-        Reconciled(
-            name := names.get(one.supplier_id, ""),
-            one,
-            before.get(_key(one, one.at)),
-            None if charged is None else charged.get((name, one.at and one.at.date(), one.country), {}),
-        )
-        for one in lines
-    ]
-
-
-async def _charged(conn: Connection, query: Query) -> dict[tuple[str, date | None, str | None], dict[str, int]]:
-    """Amounts by currency of each supplier, day or month, and country that lines are told apart by."""
-    by = [part for part in ("supplier", "day", "country") if part == "supplier" or part in query.by]
-    if "month" in query.by or "day" not in by:
-        by.append("day")
-    last = (query.date_to - timedelta(microseconds=1)).astimezone(UTC).date()
-    first = query.date_from.astimezone(UTC).date()
-    found: dict[tuple[str, date | None, str | None], dict[str, int]] = {}
-    for one in await margins.read(conn, first=first, last=last + timedelta(days=1), by=by):
-        if not one.cost_currency or one.day is None:
-            continue
-        at = one.day if "day" in query.by else one.day.replace(day=1) if "month" in query.by else None
-        amounts = found.setdefault((one.supplier or "", at, one.country), {})
-        amounts[one.cost_currency] = amounts.get(one.cost_currency, 0) + one.cost
-    return found
+    return [Reconciled(names.get(one.supplier_id, ""), one, before.get(_key(one, one.at))) for one in lines]
 
 
 def as_csv(lines: Sequence[Reconciled]) -> str:
@@ -119,6 +90,11 @@ def as_csv(lines: Sequence[Reconciled]) -> str:
 
 def _key(one: Line, at: datetime | None) -> tuple[UUID, datetime | None, str | None]:
     return one.supplier_id, at, one.country
+
+
+def _money(amounts: Mapping[str, int]) -> str | None:
+    """As "0.080000 USD; 1.000000 EUR"; None: nothing."""
+    return "; ".join(f"{decimal(amount)} {currency}" for currency, amount in amounts.items()) or None
 
 
 def _rounded(value: float | None) -> float | None:

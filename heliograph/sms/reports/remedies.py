@@ -1,14 +1,15 @@
 """What of a supplier's reports does not fit, and the setting that cures it, for every kind of supplier.
 
 `diagnosis.py` finds ids in another number base, `words.py` unknown states; this finds receipts whose recipient does not
-fit, suppliers that report nothing, and answers that nobody can read. The rule nobody may break: as there, it changes
+fit, suppliers that report nothing, answers that nobody can read, and receipts that are hard to believe
+(`traffic/credibility.py`). The rule nobody may break: as there, it changes
 nothing, and costs a bounded number of look-ups and sums.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -23,7 +24,8 @@ from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.reports.diagnosis import MINUTES, SAMPLE
 from heliograph.sms.reports.keys import look
 from heliograph.suppliers import kinds
-from heliograph.traffic import reconciliation
+from heliograph.traffic import credibility, reconciliation
+from heliograph.traffic.credibility import Perfect, Unheard
 from heliograph.traffic.reconciliation import Line, Query
 
 #: A supplier is judged by at least so many messages: of the last day, without the last hour, whose receipts may
@@ -87,10 +89,13 @@ async def check(conn: Connection, settings: Settings, suppliers: list[Supplier])
         one.supplier_id: one
         for one in await reconciliation.read(conn, Query(date_from=now - YOUNG, date_to=now + YOUNG, by=()))
     }
-    checks = []
+    by_country = await reconciliation.read(conn, Query(date_from=now - DAY, date_to=now - 2 * YOUNG, by=("country",)))
+    perfect = credibility.too_perfect(by_country)
+    checks: list[Check] = []
     for one in suppliers:
         if one.state != "active":
             continue
+        checks += _unbelievable(one, sums.get(one.id), perfect.get(one.id))
         fitting = await by_id_alone(conn, one.id)
         if fitting.fitting * 2 >= max(fitting.looked, 1):
             checks.append(_recipients(one, fitting))
@@ -99,6 +104,17 @@ async def check(conn: Connection, settings: Settings, suppliers: list[Supplier])
         if _is_unread(recent.get(one.id)):
             checks.append(_unread(one, recent[one.id]))
     return checks
+
+
+async def compare(conn: Connection, suppliers: list[Supplier]) -> list[Check]:
+    """The active suppliers whose delivered codes nobody enters. It reads up to 50,000 messages, so whoever looks often
+    asks it seldom."""
+    found = await credibility.unheard(conn, at=clock.now())
+    return [
+        _unheard(one, found[one.id])
+        for one in suppliers
+        if one.state == "active" and not one.simulated and one.id in found
+    ]
 
 
 def change(supplier: Supplier, *pairs: str) -> str:
@@ -112,6 +128,48 @@ def _is_silent(line: Line | None) -> bool:
 
 def _is_unread(line: Line | None) -> bool:
     return line is not None and line["unknown"] >= ENOUGH and line["unknown"] >= UNREAD * line.submitted
+
+
+def _unbelievable(one: Supplier, line: Line | None, perfect: Perfect | None) -> Iterable[Check]:
+    """Receipts that no handset may have written. A simulator's are none, and say so."""
+    if one.simulated:
+        return
+    if line is not None and (share := credibility.too_fast(line)) is not None:
+        detail = said(
+            "%(share)s of %(count)s came within a second, faster than handsets answer",
+            share=f"{share:.0%}",
+            count=sum(line.to_receipt),
+        )
+        yield _suspect(one, detail)
+    if perfect is not None:
+        detail = said(
+            "%(share)s to %(country)s are said to be delivered, of the other suppliers' %(others)s",
+            share=f"{perfect.share:.1%}",
+            country=perfect.country,
+            others=f"{perfect.others:.1%}",
+        )
+        yield _suspect(one, detail)
+
+
+def _unheard(one: Supplier, found: Unheard) -> Check:
+    detail = said(
+        "of %(count)s codes to %(country)s that it says to have delivered %(share)s were entered, of those of "
+        "others %(others)s",
+        count=found.count,
+        country=found.country,
+        share=f"{found.share:.0%}",
+        others=f"{found.others:.0%}",
+    )
+    return _suspect(one, detail)
+
+
+def _suspect(one: Supplier, detail: Sentence) -> Check:
+    remedy = said(
+        "They may not come from handsets. Send to phones of your own and to a number that nobody has, and compare; "
+        "`heliograph supplier pause %(name)s` stops it meanwhile.",
+        name=shlex.quote(one.name),
+    )
+    return Check(said("receipts of %(name)s", name=one.name), "warning", detail, remedy)
 
 
 def _recipients(one: Supplier, found: Fitting) -> Check:

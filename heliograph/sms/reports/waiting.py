@@ -16,10 +16,11 @@ import msgspec
 
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
+from heliograph.base.process import measures
 from heliograph.base.retry import receipt_pause
 from heliograph.sms.reports.keys import ReceivedReceipt, suffix
 from heliograph.sms.reports.receipts import Applied, match, store
-from heliograph.sms.status import Move, move_many
+from heliograph.sms.status import Move
 from heliograph.suppliers.contract import Receipt, ReceiptState
 from heliograph.traffic import reconciliation
 
@@ -79,13 +80,8 @@ async def early(
     if not rows:
         return [], 0
     found = await match(conn, [read(row) for row in rows], policies=policies)
+    measures.RECEIPTS.add("late", by=found.matched)
     return found.moves, found.matched
-
-
-async def adopt(conn: Connection, answers: Sequence[tuple[UUID, str]], *, policies: Mapping[UUID, str]) -> Applied:
-    """Apply the receipts that came before these answers. Runs in the caller's transaction."""
-    moves, matched = await early(conn, answers, policies=policies)
-    return Applied(deliveries=(await move_many(conn, moves)).deliveries, matched=matched)
 
 
 ANY_DUE = "EXISTS (SELECT FROM receipts WHERE message_id IS NULL AND next_try_at <= now())"
@@ -133,6 +129,7 @@ async def sweep(conn: Connection, *, policies: Mapping[UUID, str], limit: int = 
     # In the order in which they came: of several words on one message the first counts.
     came = sorted(rows, key=lambda row: row["received_at"])
     applied = await store(conn, [read(row) for row in came], policies=policies, again=True)
+    measures.RECEIPTS.add("late", by=applied.matched)
     last = [row for row, pause in zip(rows, pauses, strict=True) if pause is None]
     if not last:
         return applied, 0
@@ -143,6 +140,7 @@ async def sweep(conn: Connection, *, policies: Mapping[UUID, str], limit: int = 
         [row["fingerprint"] for row in last],
     )
     await _count_orphans(conn, orphans, 1)
+    measures.RECEIPTS.add("orphaned", by=len(orphans))
     return applied, len(orphans)
 
 

@@ -21,7 +21,6 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
 from heliograph.sms.dispatch import suppliers
-from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import LAST, Connector, Exchanged, Watchable
 
 #: The longest watch.
@@ -76,16 +75,12 @@ class Seen(msgspec.Struct, frozen=True):
 async def begin(conn: Connection, *, supplier: str, lasts: timedelta, by: Who) -> tuple[UUID, datetime]:
     """Watch a supplier, by name or id, from now on; a watch that lasts already ends when this one does.
 
-    Returns its id, and when the watch ends. Raises NotFound, and Invalid (minutes, supplier).
+    Returns its id, and when the watch ends. Raises NotFound, and Invalid (minutes).
     """
     if not timedelta() < lasts <= LONGEST:
         raise Invalid(("minutes", "range", f"minutes must be 1 to {LONGEST // timedelta(minutes=1)}"))
     async with conn.transaction():
         one = await suppliers.lock(conn, supplier=supplier)
-        if one.kind not in kinds.WATCHED:
-            raise Invalid(
-                ("supplier", "kind", f"the supplier {one.name} is no SMPP account: only those can be watched")
-            )
         until: datetime = await conn.fetchval(BEGIN, one.id, lasts)
         told = {"seconds": int(lasts.total_seconds())}
         await audit.record(conn, by, "supplier.watched", object_id=one.id, name=one.name, after=told)

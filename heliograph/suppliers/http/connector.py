@@ -5,6 +5,8 @@ the outcomes of its messages, and its circuit opens.
 
 The rule nobody may break: every submission gets exactly one outcome, and `on_outcome` is never called from within
 `submit`. What may have left and was not answered is UNKNOWN, whatever else is known of the supplier.
+
+It has over 400 lines because requests for one message and for several share their rate, their ends and their faults.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -20,13 +22,25 @@ import structlog
 
 from heliograph.base.network.addresses import parse_networks
 from heliograph.base.process.settings import SettingsError
+from heliograph.base.sentences import Sentence, joined, quoted, said
 from heliograph.http import answers as http
 from heliograph.http.answers import READ_BYTES, Failure
 from heliograph.http.client import ClientRules, HttpClient
 from heliograph.suppliers.bucket import Bucket
-from heliograph.suppliers.contract import Account, Health, OnOutcome, Outcome, Scope, Submission, Verdict
+from heliograph.suppliers.contract import (
+    Account,
+    Exchanged,
+    Health,
+    OnOutcome,
+    Outcome,
+    Scope,
+    Submission,
+    Verdict,
+    Wire,
+)
 from heliograph.suppliers.http import references
 from heliograph.suppliers.http.kind import Answer, HttpKind, HttpSettings, Message, Request, secrets_of
+from heliograph.suppliers.http.watching import Looks, Tap
 from heliograph.suppliers.settings import checked
 
 log = structlog.get_logger(__name__)
@@ -37,6 +51,17 @@ SHORT_CODE = 8
 _LAST = 1.0
 #: Suppliers are chosen by operators, and may be on this machine or behind a VPN.
 _ANYWHERE = parse_networks("0.0.0.0/0,::/0")
+#: Why there was no answer, by the kinds of `http.answers.Failure`.
+FAILURES: Mapping[str, Sentence] = {
+    "blocked": said("the address may not be connected to"),
+    "busy": said("too many requests are open"),
+    "dns": said("the name has no address"),
+    "connect": said("cannot connect"),
+    "tls": said("no TLS"),
+    "timeout": said("no answer in time"),
+    "closed": said("the connection ended before an answer"),
+    "protocol": said("the answer is not HTTP"),
+}
 
 
 def connect(kind: HttpKind, account: Account, on_outcome: OnOutcome) -> HttpConnector:
@@ -63,7 +88,7 @@ class HttpConnector:
         self._open: dict[int, tuple[Submission, ...]] = {}
         #: How many messages a request may hold.
         self._most: int = getattr(settings, "batch", 1) if kind.batch is not None else 1
-        self._begun = 0
+        self._begun = self._asked = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._all_ended = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -71,7 +96,10 @@ class HttpConnector:
         self._paused_until = 0.0
         #: How often it said so.
         self._throttles = 0
-        self._last_error = ""
+        self._last_error = quoted("")
+        self._looks = Looks()
+        #: While somebody watches.
+        self._tap: Tap | None = None
 
     # -- contract.Connector --------------------------------------------------------------------------------------------
 
@@ -87,6 +115,7 @@ class HttpConnector:
             allow_http=True,
             networks=_ANYWHERE,
             kept=READ_BYTES,
+            headers=frozenset(name.encode("latin-1", "replace") for name in self._kind.headers(settings)),
         )
         self._client = HttpClient(rules)
         self._running = True
@@ -98,6 +127,10 @@ class HttpConnector:
         self._sessions = count
         if self._running:
             self._pump()
+
+    def ready(self) -> bool:
+        """Requests may be open."""
+        return self._running and self._sessions > 0
 
     def capacity(self) -> int:
         """Messages that can be asked for now: room in the window or in the rate, whichever is less."""
@@ -112,7 +145,7 @@ class HttpConnector:
     def submit(self, submission: Submission) -> None:
         """Hand over one message. Its outcome comes later, exactly once, whatever happens."""
         if not self._running or self._stopping:
-            self._loop.call_soon(self._on_outcome, submission, _unreachable("stopped"))
+            self._loop.call_soon(self._on_outcome, submission, _unreachable(said("stopped")))
             return
         self._waiting.append((self._loop.time(), submission))
         # Not from here: an outcome could follow at once, before dispatch knows of the submission.
@@ -129,7 +162,28 @@ class HttpConnector:
         in_flight = sum(len(some) for some in self._open.values())
         pause = max(0.0, self._paused_until - self._loop.time()) if self._running else 0.0
         sessions = self._sessions if self._running else 0
-        return Health(sessions, in_flight, None, self._last_error, throttles=self._throttles, pause=pause)
+        window = sessions * self._settings.window * self._most
+        told, asked = self._throttles, self._asked
+        return Health(sessions, in_flight, None, self._last_error, told, pause, window=window, submitted=asked)
+
+    def wires(self) -> list[Wire]:
+        """Of contract.Wired. All requests of this process are one, as nothing tells one session from another."""
+        if not self.ready():
+            return []
+        return [self._looks.wire(sum(len(some) for some in self._open.values()))]
+
+    def answers(self) -> list[int]:
+        """Of contract.Wired."""
+        return self._looks.took()
+
+    def watch(self, is_watched: bool) -> None:
+        """Of contract.Watchable. A request costs one look at an attribute while nobody watches."""
+        if is_watched != (self._tap is not None):
+            self._tap = Tap(self._secrets.values()) if is_watched else None
+
+    def exchanged(self) -> list[Exchanged]:
+        """Of contract.Watchable."""
+        return self._tap.take() if self._tap is not None else []
 
     async def stop(self, *, grace: float) -> None:
         """Give back what has not begun, wait for open answers, close. What is then still open ends as UNKNOWN."""
@@ -139,7 +193,7 @@ class HttpConnector:
         if self._timer is not None:
             self._timer.cancel()
         while self._waiting:
-            self._on_outcome(self._waiting.popleft()[1], _unreachable("stopped"))
+            self._on_outcome(self._waiting.popleft()[1], _unreachable(said("stopped")))
         await self._until_ended(grace)
         await self._client.close()  # ends what is open, each with its outcome
         await self._until_ended(_LAST)
@@ -186,6 +240,7 @@ class HttpConnector:
 
     def _begin(self, some: tuple[Submission, ...]) -> None:
         self._begun += 1
+        self._asked += len(some)
         self._open[self._begun] = some
         if len(some) == 1:
             self._send(self._begun, some[0])
@@ -209,14 +264,18 @@ class HttpConnector:
             request: Request = self._kind.request(self._settings, self._secrets, message)
         except ValueError as error:
             refused = Outcome(
-                Verdict.REFUSED, detail=f"cannot be written: {error}", failover=True, scope=Scope.MESSAGE, total=1
+                Verdict.REFUSED,
+                detail=said("cannot be written: %(why)s", why=str(error)),
+                failover=True,
+                scope=Scope.MESSAGE,
+                total=1,
             )
             self._loop.call_soon(self._end, number, refused)
             return
         except Exception as error:
-            self._loop.call_soon(self._end, number, self._not_understood(error))
+            self._loop.call_soon(self._end, number, self._not_understood(number, error))
             return
-        self._ask(request, partial(self._answered, number, message))
+        self._ask(number, request, [message], partial(self._answered, number, message))
 
     def _send_several(self, number: int, some: tuple[Submission, ...]) -> None:
         """One request for several messages."""
@@ -231,60 +290,82 @@ class HttpConnector:
                 self._begin((one,))
             return
         except Exception as error:
-            self._loop.call_soon(self._end, number, *[self._not_understood(error)] * len(some))
+            self._loop.call_soon(self._end, number, *[self._not_understood(number, error)] * len(some))
             return
-        self._ask(request, partial(self._answered_several, number, messages))
+        self._ask(number, request, messages, partial(self._answered_several, number, messages))
 
-    def _ask(self, request: Request, answered: Callable[[http.Answer | Failure], None]) -> None:
+    def _ask(
+        self,
+        number: int,
+        request: Request,
+        messages: Sequence[Message],
+        answered: Callable[[http.Answer | Failure], None],
+    ) -> None:
+        self._looks.asked(request.method)
+        if self._tap is not None:
+            answered = self._tap.asked(request, messages, answered)
         if _is_remembered(request):
             lines = "".join([f"{name}: {value}\r\n" for name, value in request.headers.items()])
             if self._client.post_now(request.url, request.body, lines, len(request.headers), answered):
                 return
-        task = self._loop.create_task(self._connect_and_send(request, answered))
+        task = self._loop.create_task(self._connect_and_send(number, request, answered))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _connect_and_send(self, request: Request, answered: Callable[[http.Answer | Failure], None]) -> None:
+    async def _connect_and_send(
+        self, number: int, request: Request, answered: Callable[[http.Answer | Failure], None]
+    ) -> None:
         ask = self._client.post if _is_remembered(request) else partial(self._client.request, request.method)
         try:
             found = await ask(request.url, request.body, request.headers)
         except Exception as error:
-            log.exception("request to a supplier failed", kind=self._kind.name, error=type(error).__name__)
+            log.exception("request to a supplier failed", **self._told(number, error))
             found = Failure("protocol", type(error).__name__, 0.0)
         answered(found)
 
     def _answered(self, number: int, message: Message, found: http.Answer | Failure) -> None:
+        self._looks.heard(found)
         try:
             outcome = self._outcome(message, found)
         except Exception as error:
-            outcome = self._not_understood(error)
+            outcome = self._not_understood(number, error)
         self._end(number, outcome)
 
     def _answered_several(self, number: int, messages: list[Message], found: http.Answer | Failure) -> None:
+        self._looks.heard(found)
         assert self._kind.batch is not None
         try:
             if isinstance(found, Failure):
                 outcomes = [_failed(found)] * len(messages)
             else:
-                answer = Answer(found.status, found.body, found.retry_after)
-                outcomes = self._kind.batch.answer(self._settings, messages, answer)
+                outcomes = self._kind.batch.answer(self._settings, messages, _answer(found))
                 pairs = zip(messages, outcomes, strict=True)
                 outcomes = [_with_id(outcome, message) for message, outcome in pairs]
         except Exception as error:
-            outcomes = [self._not_understood(error)] * len(messages)
+            outcomes = [self._not_understood(number, error)] * len(messages)
         self._end(number, *outcomes)
 
-    def _not_understood(self, error: Exception) -> Outcome:
+    def _not_understood(self, number: int, error: Exception) -> Outcome:
         """A supplier's file that stumbles: over an answer, and the message may be on its way."""
-        log.exception("supplier's answer not understood", kind=self._kind.name, error=type(error).__name__)
-        return Outcome(Verdict.UNKNOWN, detail=f"not understood: {type(error).__name__}", total=1, doubtful=(1,))
+        log.exception("supplier's answer not understood", **self._told(number, error))
+        return Outcome(
+            Verdict.UNKNOWN, detail=said("not understood: %(why)s", why=type(error).__name__), total=1, doubtful=(1,)
+        )
+
+    def _told(self, number: int, error: Exception) -> dict[str, object]:
+        """What a log line says of a request: the first of its messages, and how many there are."""
+        some = self._open[number]
+        return {
+            "kind": self._kind.name,
+            "error": type(error).__name__,
+            "message_id": str(some[0].message_id),
+            "count": len(some),
+        }
 
     def _outcome(self, message: Message, found: http.Answer | Failure) -> Outcome:
         if isinstance(found, Failure):
             return _failed(found)
-        outcome: Outcome = self._kind.answer(
-            self._settings, message, Answer(found.status, found.body, found.retry_after)
-        )
+        outcome: Outcome = self._kind.answer(self._settings, message, _answer(found))
         return _with_id(outcome, message)
 
     def _end(self, number: int, *outcomes: Outcome) -> None:
@@ -300,14 +381,14 @@ class HttpConnector:
         now = self._loop.time()
         if outcome.verdict is Verdict.ACCEPTED:
             self._bucket.accepted(now)
-            self._last_error = ""
+            self._last_error = quoted("")
         elif outcome.verdict is Verdict.BUSY and not outcome.counts:
             self._bucket.slow(now)
             self._throttles += 1
             if outcome.retry_after:
                 self._paused_until = max(self._paused_until, now + min(outcome.retry_after, 60.0))
         if outcome.alarm or outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN):
-            self._last_error = f"{outcome.code} {outcome.detail}".strip()
+            self._last_error = joined([outcome.code, outcome.detail], " ")
         self._on_outcome(submission, outcome)
 
 
@@ -331,11 +412,16 @@ def _message(submission: Submission, callback: str) -> Message:
     )
 
 
+def _answer(found: http.Answer) -> Answer:
+    return Answer(found.status, found.body, found.retry_after, found.headers)
+
+
 def _failed(found: Failure) -> Outcome:
     """There is no answer: the message may be on its way, unless nothing left."""
+    why = joined([FAILURES[found.kind], found.detail], ": ")
     if not found.is_sent:
-        return _unreachable(f"{found.kind}: {found.detail}")
-    return Outcome(Verdict.UNKNOWN, detail=f"{found.kind}: {found.detail}", total=1, doubtful=(1,))
+        return _unreachable(why)
+    return Outcome(Verdict.UNKNOWN, detail=why, total=1, doubtful=(1,))
 
 
 def _with_id(outcome: Outcome, message: Message) -> Outcome:
@@ -346,10 +432,10 @@ def _with_id(outcome: Outcome, message: Message) -> Outcome:
     return outcome
 
 
-def _unreachable(reason: str) -> Outcome:
+def _unreachable(reason: Sentence) -> Outcome:
     """Nothing left this machine."""
     return Outcome(Verdict.UNREACHABLE, detail=reason, counts=False, total=1)
 
 
 def _no_room() -> Outcome:
-    return Outcome(Verdict.BUSY, detail="no request came free in time", counts=False, total=1)
+    return Outcome(Verdict.BUSY, detail=said("no request became free in time"), counts=False, total=1)

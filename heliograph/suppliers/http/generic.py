@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from heliograph.base.sentences import said
 from heliograph.suppliers.contract import Inbound, Outcome, Receipt, ReceiptState
 from heliograph.suppliers.http import templates
 from heliograph.suppliers.http.kind import (
@@ -30,6 +31,7 @@ from heliograph.suppliers.http.kind import (
     inbound_of,
     is_same,
 )
+from heliograph.suppliers.http.reading import part_of
 from heliograph.suppliers.http.rulings import Ruling, by_status, outcome
 from heliograph.suppliers.http.templates import Found
 from heliograph.suppliers.settings import demand
@@ -60,10 +62,13 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     gsm7_coding: Annotated[str, "What {{coding}} is for a text in GSM-7"] = "0"
     ucs2_coding: Annotated[str, "What {{coding}} is for any other"] = "2"
     max_characters: Annotated[int, "Longest text the supplier takes; 0: no limit"] = 0
+    validity_seconds: Annotated[
+        int, "Validity of messages that specify none; 0: {{validity_seconds}} and the like are empty for them"
+    ] = 0
     item: Annotated[
         str, 'One message of the {{items}} in the body: {"to":"{{to_plus}}","text":"{{text}}"}; empty: there are none'
     ] = ""
-    item_separator: Annotated[str, "What stands between two of them"] = ","
+    item_separator: Annotated[str, "What separates two of them"] = ","
     items_at: Annotated[Place, "Where its answer lists what became of each of them, in their order"] = ""
 
     id_at: Annotated[Place, "Where its answer has the message's id; empty: it gives none, and receipts name ours"] = ""
@@ -71,7 +76,8 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     detail_at: Annotated[Place, "Where its answer has words for operators"] = ""
     codes: Annotated[
         dict[str, Ruling],
-        "Code → accepted, refused, elsewhere, blocked, bad_sender, later, throttled, no_credit, config or unknown",
+        "Code → accepted, refused, elsewhere, blocked, opted_out, bad_sender, later, throttled, no_credit, config or "
+        "unknown",
     ] = msgspec.field(default_factory=dict)
 
     receipt_list_at: Annotated[Place, "Where a callback lists receipts; empty: it is one itself"] = ""
@@ -89,9 +95,15 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     inbound_from_at: Annotated[Place, "Where such a message has the handset's number"] = ""
     inbound_to_at: Annotated[Place, "Where it has the number that was written to"] = ""
     inbound_text_at: Annotated[Place, "Where it has its text"] = ""
-    inbound_id_at: Annotated[Place, "Where it has its id, by which it is known when it comes again"] = ""
+    inbound_id_at: Annotated[Place, "Where it has its id, by which a repeat is recognized"] = ""
+    inbound_reference_at: Annotated[
+        Place, "Where a part of a long text has the number that its parts share; empty: texts come whole"
+    ] = ""
+    inbound_total_at: Annotated[Place, "Where it has how many parts there are"] = ""
+    inbound_part_at: Annotated[Place, "Where it has which of them it is, from 1"] = ""
 
     callback_user: Annotated[str, "User name that callbacks carry; empty: they carry none"] = ""
+    token_header: Annotated[str, "Header in which callbacks carry a token; empty: they carry none"] = ""
     signature_header: Annotated[str, "Header with an HMAC of the body; empty: callbacks are not signed"] = ""
     signature_method: Annotated[Literal["sha1", "sha256", "sha512"], "Its algorithm"] = "sha256"
     signature_encoding: Annotated[Literal["hex", "base64"], "How it is written"] = "hex"
@@ -100,12 +112,15 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        demand(self.path.startswith("/"), "path", "must begin with /")
+        demand(self.path.startswith("/"), "path", said("must begin with /"))
         known = {"body": NAMES | {"items"} if self.item else NAMES}
         all_of = (("path", self.path), ("body", self.body), ("item", self.item), *self.headers.items())
         for field, template in all_of:
             unknown = sorted(templates.names_in(template) - known.get(field, NAMES))
-            demand(not unknown, field, f"names {', '.join(unknown)}; there are {', '.join(sorted(NAMES))}")
+            there = ", ".join(sorted(NAMES))
+            demand(
+                not unknown, field, said("names %(names)s; there are %(there)s", names=", ".join(unknown), there=there)
+            )
         for field in self.__struct_fields__:
             if field.endswith("_at"):
                 try:
@@ -115,12 +130,36 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         elsewhere = {name for one in (self.path, *self.headers.values()) for name in templates.names_in(one)}
         elsewhere |= templates.names_in(self.body) - {"items"}
         if self.item:
-            demand("items" in templates.names_in(self.body), "body", "must hold {{items}} where there is an item")
-            demand(bool(self.items_at), "items_at", "must not be empty where there is an item")
-            demand(elsewhere <= {"secret"}, "item", "is where a message stands; nothing else may name one")
-        demand(self.batch == 1 or bool(self.item), "batch", "of more than 1 wants an item")
+            demand("items" in templates.names_in(self.body), "body", said("must hold {{items}} where there is an item"))
+            demand(bool(self.items_at), "items_at", said("must not be empty where there is an item"))
+            demand(elsewhere <= {"secret"}, "item", said("is where a message stands; nothing else may name one"))
+        demand(self.batch == 1 or bool(self.item), "batch", said("of more than 1 wants an item"))
         breaks = any("\n" in text or "\r" in text for pair in self.headers.items() for text in pair)
-        demand(not breaks, "headers", "must not hold line breaks")
+        demand(not breaks, "headers", said("must not hold line breaks"))
+        part = (self.inbound_reference_at, self.inbound_total_at, self.inbound_part_at)
+        together = said("goes with inbound_total_at and inbound_part_at")
+        demand(all(part) or not any(part), "inbound_reference_at", together)
+        demand(self.validity_seconds >= 0, "validity_seconds", said("must not be negative"))
+        demand(_is_written(self), "body", said("is not JSON for the simplest message, one without a validity"))
+
+
+#: As little as a message says.
+_LEAST = Message(to="258841234567", sender="ACME", text="x", encoding="gsm7", reference="r-1", callback="")
+
+
+def _is_written(settings: Settings) -> bool:
+    """Whether what says that it is JSON is."""
+    if not settings.body or not templates.is_json(_media(settings)):
+        return True
+    try:
+        msgspec.json.decode(request_several(settings, {SECRET: "s"}, (_LEAST,)).body)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+def _media(settings: Settings) -> str:
+    return settings.content_type.partition(";")[0].strip().lower()
 
 
 def request_several(settings: Settings, secrets: Secrets, messages: Sequence[Message]) -> Request:
@@ -132,7 +171,7 @@ def request_several(settings: Settings, secrets: Secrets, messages: Sequence[Mes
         headers["Authorization"] = basic(settings.basic_user, secrets[SECRET])
     if settings.body:
         headers.setdefault("Content-Type", settings.content_type)
-    media = settings.content_type.partition(";")[0].strip().lower()
+    media = _media(settings)
     if settings.item:
         items = settings.item_separator.join(templates.fill(settings.item, one, media) for one in each)
         # No text of a customer's is looked through for {{items}}.
@@ -147,7 +186,7 @@ def _values(settings: Settings, secrets: Secrets, message: Message) -> dict[str,
     """What templates may name of a message."""
     if settings.max_characters and len(message.text) > settings.max_characters:
         raise ValueError(f"more than {settings.max_characters} characters")
-    seconds = message.validity_seconds or 0
+    seconds = message.validity_seconds or settings.validity_seconds
     sender = message.sender
     return {
         "to": message.to,
@@ -174,14 +213,14 @@ def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
 
 def answer_several(settings: Settings, messages: Sequence[Message], answer: Answer) -> list[Outcome]:
     """The same for each item; one that is not answered item by item is answered as a whole."""
-    whole = Found(answer.body, status=answer.status)
+    whole = Found(answer.body, answer.headers, status=answer.status)
     if not settings.item:
         return [_meant(settings, whole, answer)] * len(messages)
     items = whole.items(settings.items_at)
     if len(items) == len(messages):
         return [_meant(settings, one, answer) for one in items]
     if 200 <= answer.status < 300:
-        detail = f"{len(items)} items in the answer to {len(messages)}"
+        detail = said("%(items)s items in the answer to %(messages)s", items=len(items), messages=len(messages))
         return [outcome(Ruling.UNKNOWN, code=str(answer.status), detail=detail)] * len(messages)
     return [_meant(settings, whole, answer)] * len(messages)
 
@@ -196,7 +235,7 @@ def _meant(settings: Settings, found: Found, answer: Answer) -> Outcome:
             return by_status(answer, detail=detail)
         ruling = Ruling.ACCEPTED if is_by_status else Ruling.UNKNOWN
     if ruling is Ruling.ACCEPTED and settings.id_at and not id:
-        return outcome(Ruling.UNKNOWN, code=code, detail=detail or "no id in the answer")
+        return outcome(Ruling.UNKNOWN, code=code, detail=detail or said("no id in the answer"))
     return outcome(ruling, id=id, code=code, detail=detail, retry_after=answer.retry_after)
 
 
@@ -233,6 +272,11 @@ def inbound(settings: Settings, callback: Callback) -> list[Inbound]:
             text=one.text(settings.inbound_text_at),
             raw=one.body or callback.url.encode(),
             key=one.text(settings.inbound_id_at),
+            concatenation=part_of(
+                one.text(settings.inbound_reference_at),
+                one.text(settings.inbound_total_at),
+                one.text(settings.inbound_part_at),
+            ),
         )
         for one in _items(callback, settings.inbound_list_at)
         if (sender := one.text(settings.inbound_from_at))
@@ -240,9 +284,13 @@ def inbound(settings: Settings, callback: Callback) -> list[Inbound]:
 
 
 def is_genuine(settings: Settings, secrets: Secrets, callback: Callback) -> bool:
-    """By password and signature, as far as they are set."""
+    """By password, token and signature, as far as they are set."""
     if not by_password(settings, secrets, callback):
         return False
+    if settings.token_header:
+        token = secrets.get("callback_token", "")
+        if not token or not is_same(callback.headers.get(settings.token_header.lower(), ""), token):
+            return False
     if settings.signature_header:
         key = secrets.get("signature_secret", "")
         if not key:
@@ -254,6 +302,13 @@ def is_genuine(settings: Settings, secrets: Secrets, callback: Callback) -> bool
         given = given.removeprefix(f"{settings.signature_method}=")
         return is_same(given, wanted)
     return True
+
+
+def headers(settings: Settings) -> frozenset[str]:
+    """Those that a place or a check names."""
+    places = (getattr(settings, field) for field in settings.__struct_fields__ if field.endswith("_at"))
+    named = {place.removeprefix("header:") for place in places if place.startswith("header:")}
+    return frozenset(name.lower() for name in (*named, settings.token_header, settings.signature_header) if name)
 
 
 def _items(callback: Callback, place: Place) -> list[Found]:
@@ -272,6 +327,7 @@ KIND = HttpKind(
     secrets={
         SECRET: "Secret of the account, {{secret}} in templates",
         "callback_password": "Password that callbacks carry",
+        "callback_token": "Token that callbacks carry",
         "signature_secret": "Key of the HMAC in callbacks",
     },
     request=alone(request_several),
@@ -280,5 +336,6 @@ KIND = HttpKind(
     inbound=inbound,
     is_genuine=is_genuine,
     reply=reply,
+    headers=headers,
     batch=Batch(request=request_several, answer=answer_several),
 )

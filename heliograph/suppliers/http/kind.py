@@ -17,8 +17,17 @@ from typing import Annotated, Any
 import msgspec
 
 from heliograph.base.network.addresses import parse_networks
+from heliograph.base.sentences import said
 from heliograph.suppliers.contract import Inbound, Outcome, Receipt, ReceiptState, Submission
-from heliograph.suppliers.settings import demand, demand_numbering
+from heliograph.suppliers.settings import (
+    Country,
+    HandlesStop,
+    InboundPrepend,
+    InboundStrip,
+    RecipientErrors,
+    demand,
+    demand_numbering,
+)
 
 #: Type of number of what is written with a calling code.
 INTERNATIONAL = 1
@@ -38,34 +47,27 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     callback_networks: Annotated[
         str, "Networks that receipts and messages may come from, comma-separated CIDRs; empty: any"
     ] = ""
-    recipient_errors: Annotated[
-        tuple[str, ...],
-        "Error codes in receipts for which nobody but the recipient is to blame: no such number, a handset that is off",
-    ] = ()
-    handles_stop: Annotated[
-        bool, "The supplier replies to STOP, START and HELP itself: act on them, but send no reply"
-    ] = False
-    country: Annotated[
-        str, "ISO country of senders' national numbers (MZ); empty: such numbers are not attributed to anybody"
-    ] = ""
-    inbound_strip: Annotated[str, "Prefix to remove from senders' numbers, such as 0"] = ""
-    inbound_prepend: Annotated[str, "Prefix to add instead, such as 258"] = ""
+    recipient_errors: RecipientErrors = ()
+    handles_stop: HandlesStop = False
+    country: Country = ""
+    inbound_strip: InboundStrip = ""
+    inbound_prepend: InboundPrepend = ""
 
     def __post_init__(self) -> None:
         for field in _required(type(self)):
-            demand(getattr(self, field) != "", field, "must not be empty")
-        demand(self.window >= 1, "window", "must be 1 or more")
-        demand(self.requests_per_second >= 0, "requests_per_second", "must not be negative")
+            demand(getattr(self, field) != "", field, said("must not be empty"))
+        demand(self.window >= 1, "window", said("must be 1 or more"))
+        demand(self.requests_per_second >= 0, "requests_per_second", said("must not be negative"))
         for field in ("connect_seconds", "response_seconds", "queue_seconds"):
-            demand(getattr(self, field) > 0, field, "must be more than 0")
+            demand(getattr(self, field) > 0, field, said("must be more than 0"))
         demand_numbering(self.country, self.inbound_prepend)
         url = urllib.parse.urlsplit(self.base_url)
         is_url = url.scheme in ("https", "http") and bool(url.hostname) and not url.query and not url.fragment
-        demand(not self.base_url or is_url, "base_url", "must be a URL such as https://api.example.net")
+        demand(not self.base_url or is_url, "base_url", said("must be a URL such as https://api.example.net"))
         try:
             parse_networks(self.callback_networks)
         except ValueError:
-            demand(False, "callback_networks", "must be networks such as 192.0.2.0/24")
+            demand(False, "callback_networks", said("must be networks such as 192.0.2.0/24"))
 
     def takes_from(self, address: str) -> bool:
         """Whether callbacks may come from an address."""
@@ -98,7 +100,7 @@ class BatchSettings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        demand(1 <= self.batch <= MOST, "batch", f"must be 1 to {MOST}")
+        demand(1 <= self.batch <= MOST, "batch", said("must be %(least)s to %(most)s", least=1, most=MOST))
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -137,6 +139,8 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
     #: Seconds that Retry-After asks for.
     retry_after: float | None = None
+    #: Those that the kind reads, names in small letters.
+    headers: Mapping[str, str] = {}
 
     @property
     def json(self) -> Any:
@@ -214,6 +218,11 @@ def _nothing(settings: HttpSettings) -> Reply:
     return Reply()
 
 
+def _none(settings: HttpSettings) -> frozenset[str]:
+    """For suppliers that say nothing in headers, but what they sign with."""
+    return frozenset()
+
+
 def _alike(submission: Submission) -> Any:
     """For suppliers whose requests may hold any messages."""
     return None
@@ -254,6 +263,9 @@ class HttpKind(msgspec.Struct, frozen=True, kw_only=True):
     #: (settings, secrets, callback): signed by the supplier, as far as it signs.
     is_genuine: Callable[[Any, Secrets, Callback], bool] = _genuine
     reply: Callable[[Any], Reply] = _nothing
+    #: Names, in small letters, of headers that are read: of answers these alone, of callbacks also those that usually
+    #: sign.
+    headers: Callable[[Any], frozenset[str]] = _none
     batch: Batch | None = None
     #: Errors of receipts that are the recipient's own affair, beside those that an account's settings name.
     recipient_errors: frozenset[str] = frozenset()

@@ -112,16 +112,17 @@ def messages_from(items: Items, places: MessagePlaces) -> Callable[[Any, Callbac
             text=_text(item, places.text),
             raw=raw,
             key=_text(item, places.key),
-            concatenation=_part(item, places.part) if places.part else None,
+            concatenation=part_of(*(_text(item, place) for place in places.part)) if places.part else None,
         )
 
     return lambda settings, callback: [found for item in items(callback) if (found := one(*item)) is not None]
 
 
-def _part(item: Any, places: tuple[Place, Place, Place]) -> tuple[int, int, int] | None:
+def part_of(*said: str) -> tuple[int, int, int] | None:
+    """Reference, total and number of a part, as they were said; None: it is whole."""
     try:
-        reference, total, number = (int(_text(item, place)) for place in places)
-    except ValueError:  # it is whole
+        reference, total, number = (int(one) for one in said)
+    except ValueError:
         return None
     return (reference & 0xFFFF, total, number) if 1 <= number <= total <= 255 else None
 

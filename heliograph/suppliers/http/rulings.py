@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from heliograph.base.sentences import said
 from heliograph.suppliers.contract import Outcome, Part, Scope, Verdict
 from heliograph.suppliers.http.kind import Answer, Message
 
@@ -27,8 +28,10 @@ class Ruling(StrEnum):
     REFUSED = "refused"
     #: Refused here; another supplier may carry it.
     ELSEWHERE = "elsewhere"
-    #: The recipient wants nothing more, says the supplier.
+    #: The recipient may not be written to, by anybody: a register, a bar, a number that was given up.
     BLOCKED = "blocked"
+    #: The recipient answered STOP, which the supplier kept to itself.
+    OPTED_OUT = "opted_out"
     #: As this sender never.
     BAD_SENDER = "bad_sender"
     #: Later, at this supplier.
@@ -39,6 +42,10 @@ class Ruling(StrEnum):
     NO_CREDIT = "no_credit"
     CONFIG = "config"
     UNKNOWN = "unknown"
+
+
+#: Of several messages in one request.
+UNNAMED = said("the answer does not name it")
 
 
 def outcome(
@@ -60,7 +67,8 @@ def outcome(
         Verdict.REFUSED,
         code=code,
         detail=detail,
-        failover=ruling not in (Ruling.REFUSED, Ruling.BLOCKED),
+        failover=ruling not in (Ruling.REFUSED, Ruling.BLOCKED, Ruling.OPTED_OUT),
+        opted_out=ruling is Ruling.OPTED_OUT,
         alarm=ruling in (Ruling.NO_CREDIT, Ruling.CONFIG),
         scope=scope.get(ruling, Scope.MESSAGE),
         total=1,
@@ -107,8 +115,6 @@ def each(
     if not said:
         return [otherwise(message) for message in messages]
     return [
-        meaning(said[name])
-        if (name := known_by(message)) in said
-        else outcome(Ruling.UNKNOWN, detail="the answer does not name it")
+        meaning(said[name]) if (name := known_by(message)) in said else outcome(Ruling.UNKNOWN, detail=UNNAMED)
         for message in messages
     ]

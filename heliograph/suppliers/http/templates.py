@@ -46,11 +46,16 @@ def fill(template: str, values: Mapping[str, str], kind: str) -> str:
     return _NAME.sub(lambda found: escaped(values[found[1]]), template)
 
 
+def is_json(kind: str) -> bool:
+    """Whether a media type is one of JSON."""
+    return kind == JSON or kind.endswith("+json")
+
+
 def escaping(kind: str) -> Callable[[str], str]:
     """How a value is written in something of this media type."""
     if kind == FORM:
         return urllib.parse.quote_plus
-    if kind == JSON or kind.endswith("+json"):
+    if is_json(kind):
         return _in_json
     if kind.endswith("xml"):
         return _in_xml

@@ -12,6 +12,7 @@ import msgspec
 
 from heliograph.base.money import is_currency, micros
 from heliograph.base.phones import REGIONS
+from heliograph.base.sentences import said
 from heliograph.suppliers.http.kind import SECRET, Answer, Request, Secrets
 from heliograph.suppliers.settings import demand
 
@@ -39,18 +40,26 @@ class LookupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def __post_init__(self) -> None:
         url = urllib.parse.urlsplit(self.base_url)
         is_url = url.scheme in ("https", "http") and bool(url.hostname) and not url.query and not url.fragment
-        demand(is_url, "base_url", "must be a URL such as https://api.example.net")
+        demand(is_url, "base_url", said("must be a URL such as https://api.example.net"))
         for field in ("price", "loss"):
             amount = micros(getattr(self, field))
-            demand(amount is not None and amount >= 0, field, "must be an amount such as 0.003")
-        demand(is_currency(self.currency), "currency", "must be an ISO 4217 code such as USD")
-        demand(all(one in REGIONS.values() for one in self.countries), "countries", "must be ISO codes such as MZ")
-        demand(0 <= self.ported <= 1, "ported", "must be 0 to 1")
-        demand(self.reuses > 0, "reuses", "must be more than 0")
-        demand(0 < self.wait_seconds <= LONGEST, "wait_seconds", f"must be more than 0, up to {LONGEST:g}")
-        demand(0 < self.response_seconds <= 60, "response_seconds", "must be more than 0, up to 60")
-        demand(self.per_second > 0, "per_second", "must be more than 0")
-        demand(1 <= self.batch <= MOST, "batch", f"must be 1 to {MOST}")
+            demand(amount is not None and amount >= 0, field, said("must be an amount such as 0.003"))
+        demand(is_currency(self.currency), "currency", said("must be an ISO 4217 code such as USD"))
+        demand(
+            all(one in REGIONS.values() for one in self.countries), "countries", said("must be ISO codes such as MZ")
+        )
+        demand(0 <= self.ported <= 1, "ported", said("must be 0 to 1"))
+        demand(self.reuses > 0, "reuses", said("must be more than 0"))
+        demand(
+            0 < self.wait_seconds <= LONGEST,
+            "wait_seconds",
+            said("must be more than 0, up to %(most)s", most=f"{LONGEST:g}"),
+        )
+        demand(
+            0 < self.response_seconds <= 60, "response_seconds", said("must be more than 0, up to %(most)s", most="60")
+        )
+        demand(self.per_second > 0, "per_second", said("must be more than 0"))
+        demand(1 <= self.batch <= MOST, "batch", said("must be %(least)s to %(most)s", least=1, most=MOST))
 
     @property
     def cost(self) -> int:

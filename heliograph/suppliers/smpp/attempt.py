@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from heliograph.base.sentences import Sentence, said
 from heliograph.suppliers.contract import Outcome, Part, Scope, Submission, Verdict
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.codec.statuses import Ruling
@@ -86,7 +87,7 @@ class Attempt:
             self.failure = Outcome(
                 ruling.verdict,
                 code=ruling.code,
-                detail=self._of_segment(number) + _in_words(ruling.detail, response),
+                detail=self._of_segment(number, _in_words(ruling.detail, response)),
                 failover=ruling.failover,
                 counts=ruling.counts,
                 alarm=ruling.alarm,
@@ -98,7 +99,7 @@ class Attempt:
         self.stopped = True
         if written:
             self.doubtful.append(number)
-            self.detail = self._of_segment(number) + reason
+            self.detail = self._of_segment(number, reason)
         else:
             self.unwritten += 1
 
@@ -130,22 +131,29 @@ class Attempt:
         if len(parts) == len(self.pdus):
             return Outcome(Verdict.ACCEPTED, parts, OK, total=self.total)
         if self.next == self.unwritten:
-            return unreachable("the session was lost before anything was written")
-        some = f"only {len(parts)} of {len(self.pdus)} segments were sent"
+            return unreachable(said("the session was lost before anything was written"))
+        some = said("only %(sent)s of %(total)s segments were sent", sent=len(parts), total=len(self.pdus))
         return Outcome(Verdict.BUSY, parts, detail=some, counts=False, total=self.total)
 
-    def _of_segment(self, number: int) -> str:
-        return f"segment {number} of {self.total}: " if self.total > 1 else ""
+    def _of_segment(self, number: int, why: str) -> str:
+        if self.total == 1:
+            return why
+        return said("segment %(number)s of %(total)s: %(why)s", number=number, total=self.total, why=why)
 
 
-def unreachable(reason: str) -> Outcome:
+def unreachable(reason: Sentence) -> Outcome:
     """Nothing left this machine."""
     return Outcome(Verdict.UNREACHABLE, detail=reason, counts=False)
 
 
 def unwritable(error: p.PduError) -> Outcome:
     """This supplier's form of the message cannot be made; another's may."""
-    return Outcome(Verdict.REFUSED, detail=f"cannot be written as SMPP: {error}", failover=True, scope=Scope.MESSAGE)
+    return Outcome(
+        Verdict.REFUSED,
+        detail=said("cannot be written as SMPP: %(why)s", why=str(error)),
+        failover=True,
+        scope=Scope.MESSAGE,
+    )
 
 
 def _number(part: Part) -> int:

@@ -22,6 +22,7 @@ import structlog
 
 from heliograph.base.database import clock
 from heliograph.base.process.settings import SettingsError
+from heliograph.base.sentences import Sentence, quoted, said
 from heliograph.suppliers.bucket import Bucket
 from heliograph.suppliers.contract import (
     Account,
@@ -34,6 +35,7 @@ from heliograph.suppliers.contract import (
     Outcome,
     Receipt,
     Submission,
+    Wire,
 )
 from heliograph.suppliers.smpp.attempt import Attempt, unreachable, unwritable
 from heliograph.suppliers.smpp.codec import pdu as p
@@ -43,7 +45,7 @@ from heliograph.suppliers.smpp.link import Connection, Link, tls_context
 from heliograph.suppliers.smpp.receipts import ReceiptRules, id_key, parse
 from heliograph.suppliers.smpp.settings import SmppSettings, settings_from
 from heliograph.suppliers.smpp.submits import Builder
-from heliograph.suppliers.smpp.watching import Tap
+from heliograph.suppliers.smpp.watching import Looks, Tap
 
 log = structlog.get_logger(__name__)
 
@@ -129,10 +131,11 @@ class SmppConnector:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
         self._since: datetime | None = None
-        self._last_error = ""
+        self._last_error = quoted("")
         #: How often it was told to slow down.
         self._throttles = 0
         self._tap: Tap | None = None
+        self._looks = Looks()
         try:
             self._tls = tls_context(settings)
         except OSError as error:
@@ -180,6 +183,10 @@ class SmppConnector:
         if self._running:
             self._bucket.slow(self._loop.time())
 
+    def ready(self) -> bool:
+        """A session is bound that may submit."""
+        return any(link.bound for link in self._transmitters)
+
     def capacity(self) -> int:
         """Segments that can be submitted now: room in the windows or in the rate, whichever is less."""
         if not self._running or self._stopping:
@@ -200,7 +207,7 @@ class SmppConnector:
         attempt = Attempt(submission)
         self._open += 1
         if not self._running or self._stopping:
-            self._end_soon(attempt, unreachable("stopped"))
+            self._end_soon(attempt, unreachable(said("stopped")))
             return
         try:
             attempt.load(self._builder.build(submission))
@@ -217,12 +224,30 @@ class SmppConnector:
         self._queued += len(submission.segments)
         self._pump()
         if self._queue and not any(link.bound for link in self._transmitters):
-            self._give_back(self._error() or "no session")
+            self._give_back(self._error() or said("no session"))
 
     def health(self) -> Health:
         bound = sum(link.bound for link in self._transmitters)
         pending = sum(link.pending for link in self._transmitters)
-        return Health(bound, pending, self._since, self._error(), throttles=self._throttles)
+        return Health(
+            bound,
+            pending,
+            self._since,
+            self._error(),
+            throttles=self._throttles,
+            window=bound * self._settings.window,
+            submitted=sum(link.connection.session.submitted for link in self._transmitters if link.connection),
+        )
+
+    def wires(self) -> list[Wire]:
+        """Of contract.Wired."""
+        bound = [links for links in self._sessions if links[0].bound]
+        return self._looks.look([[link.connection.session for link in links if link.connection] for links in bound])
+
+    def answers(self) -> list[int]:
+        """Of contract.Wired."""
+        took = [link.connection.session.took() for link in self._transmitters if link.connection]
+        return [sum(column) for column in zip(*took, strict=True)]
 
     def watch(self, is_watched: bool) -> None:
         """Of contract.Watchable. Sessions cost one look at an attribute a PDU while nobody watches."""
@@ -242,7 +267,7 @@ class SmppConnector:
         self._stopping = True
         self._all_ended = self._loop.create_future()
         until = self._loop.time() + grace
-        self._give_back("stopping")
+        self._give_back(said("stopping"))
         if self._open:
             await asyncio.wait([self._all_ended], timeout=grace)
         for intake in (self._receipts, self._inbound):
@@ -266,7 +291,7 @@ class SmppConnector:
         log.info("smpp_bound", link=link.name)
         self._pump()
 
-    def link_down(self, link: Link, reason: str) -> None:
+    def link_down(self, link: Link, reason: Sentence) -> None:
         self._last_error = reason
         for attempt in [one for one in self._started if one.link is link]:
             attempt.stopped = True
@@ -291,13 +316,13 @@ class SmppConnector:
     def timed_out(self, link: Link, context: Any) -> None:
         attempt, number = context
         attempt.in_flight -= 1
-        attempt.lose(number, True, "no answer in time")
+        attempt.lose(number, True, said("no answer in time"))
         self._settle(attempt)
 
     def lost(self, link: Link, context: Any, written: bool) -> None:
         attempt, number = context
         attempt.in_flight -= 1
-        attempt.lose(number, written, "the session was lost before the answer")
+        attempt.lose(number, written, said("the session was lost before the answer"))
         self._settle(attempt)
 
     def delivered(self, connection: Connection, pdu: p.DeliverSm | p.DataSm, body: bytes) -> None:
@@ -352,7 +377,7 @@ class SmppConnector:
     async def _leave(self, links: list[Link]) -> None:
         await asyncio.gather(*(link.stop(self._settings.response_seconds) for link in links))
 
-    def _error(self) -> str:
+    def _error(self) -> Sentence:
         errors = [link.last_error for session in self._sessions for link in session if link.last_error]
         return errors[0] if errors and not any(link.bound for link in self._transmitters) else self._last_error
 
@@ -362,7 +387,7 @@ class SmppConnector:
         tokens = self._bucket.available(now)
         if self._started:
             for attempt in list(self._started):
-                tokens -= self._send(attempt, tokens, now)
+                tokens -= self._send(attempt, tokens)
                 if attempt.sent:
                     self._started.remove(attempt)
         while self._queue and tokens > 0:
@@ -372,7 +397,7 @@ class SmppConnector:
             attempt = self._queue.popleft()
             self._queued -= len(attempt.submission.segments)
             attempt.link = link
-            tokens -= self._send(attempt, tokens, now)
+            tokens -= self._send(attempt, tokens)
             if not attempt.sent:
                 self._started.append(attempt)
         if self._queue or self._started:
@@ -388,7 +413,7 @@ class SmppConnector:
             self._timer_at = at
             self._timer = self._loop.call_at(at, self._timer_fired)
 
-    def _send(self, attempt: Attempt, tokens: int, now: float) -> int:
+    def _send(self, attempt: Attempt, tokens: int) -> int:
         """Send segments of a message on its session; returns the tokens spent."""
         assert attempt.link is not None
         connection = attempt.link.connection
@@ -417,7 +442,7 @@ class SmppConnector:
         while self._queue and self._queue[0].at <= late:
             attempt = self._queue.popleft()
             self._queued -= len(attempt.submission.segments)
-            self._end(attempt, unreachable("no room in the window"))
+            self._end(attempt, unreachable(said("no room in the window")))
         self._pump()
 
     def _roomiest(self) -> Link | None:
@@ -428,7 +453,7 @@ class SmppConnector:
                 best, most = link, room
         return best
 
-    def _give_back(self, reason: str) -> None:
+    def _give_back(self, reason: Sentence) -> None:
         while self._queue:
             attempt = self._queue.popleft()
             self._end_soon(attempt, unreachable(reason))

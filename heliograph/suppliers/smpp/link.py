@@ -18,6 +18,7 @@ from typing import Any, Protocol, cast
 import structlog
 
 from heliograph.base.retry import Backoff
+from heliograph.base.sentences import Sentence, quoted, said
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.codec.statuses import BIND_CONFIGURATION, name_of
 from heliograph.suppliers.smpp.session import (
@@ -48,7 +49,7 @@ class Owner(Protocol):
     def link_ready(self, link: Link) -> None:
         """It is bound: it may have capacity."""
 
-    def link_down(self, link: Link, reason: str) -> None:
+    def link_down(self, link: Link, reason: Sentence) -> None:
         """It was lost, and all of its open submits have been reported."""
 
     def answered(self, link: Link, context: Any, status: int, response: p.Pdu) -> None:
@@ -109,8 +110,7 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def hold(self) -> None:
-        """Read nothing until `release`, which follows each `hold`. The session's clock stops: what the peer sends
-        meanwhile is not late."""
+        """Read nothing until `release`, which follows each `hold`: what the peer sends meanwhile is not late."""
         self._holds += 1
         if self._holds == 1:
             self._held_at = self._loop.time()
@@ -167,11 +167,11 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        reason = self.session.reason or (str(exc) or type(exc).__name__ if exc else "the peer closed the connection")
+        why = quoted(str(exc) or type(exc).__name__) if exc else said("the peer closed the connection")
         for context, written in self.session.abandon():
             self._owner.lost(self._link, context, written)
         self._link.connection = None
-        self._owner.link_down(self._link, reason)
+        self._owner.link_down(self._link, self.session.reason or why)
         if not self.closed.done():
             self.closed.set_result(None)
 
@@ -244,7 +244,7 @@ class Link:
     ) -> None:
         self.name = name
         self.connection: Connection | None = None
-        self.last_error = ""
+        self.last_error = quoted("")
         self._settings = settings
         self._secret = secret
         self._owner = owner
@@ -311,11 +311,11 @@ class Link:
             try:
                 connection = await self._connect()
             except (OSError, TimeoutError, ValueError) as error:
-                self.last_error = f"cannot connect: {str(error) or type(error).__name__}"
+                self.last_error = said("cannot connect: %(why)s", why=str(error) or type(error).__name__)
             else:
                 await connection.closed
                 refused = connection.refused
-                self.last_error = connection.session.reason or "connection lost"
+                self.last_error = connection.session.reason or said("connection lost")
                 if connection.bound_at and loop.time() - connection.bound_at >= self._settings.reconnect_max_seconds:
                     failures = 0
             if self._stopping.is_set():
@@ -324,8 +324,8 @@ class Link:
             wait = self._settings.refused_seconds if refused in BIND_CONFIGURATION else backoff.pause(failures)
             wait *= 0.7 + 0.6 * self._random()
             if refused is not None:
-                self.last_error = f"bind refused: 0x{refused:08X} {name_of(refused)}"
-            log.warning("smpp_down", link=self.name, error=self.last_error, next_try_seconds=round(wait, 1))
+                self.last_error = said("bind refused: %(status)s", status=f"0x{refused:08X} {name_of(refused)}")
+            log.warning("smpp_down", link=self.name, error=str(self.last_error), next_try_seconds=round(wait, 1))
             failures += 1
             try:
                 await asyncio.wait_for(self._stopping.wait(), wait)

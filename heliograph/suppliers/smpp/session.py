@@ -19,10 +19,14 @@ from typing import Any
 
 import msgspec
 
+from heliograph.base.histogram import LENGTH, bucket
+from heliograph.base.sentences import Sentence, quoted, said
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.codec.pdu import Framer, Pdu, PduError, decode
 
 MAX_SEQUENCE = 0x7FFFFFFF
+#: Seconds between two answers that are timed.
+EACH = 0.01
 
 
 class State(enum.Enum):
@@ -105,7 +109,7 @@ class PeerUnbinds(msgspec.Struct, gc=False):
 class Closed(msgspec.Struct, gc=False):
     """The session is over. What `take` returns should still be written."""
 
-    reason: str
+    reason: Sentence
 
 
 Tap = Callable[[Pdu, bool], None]
@@ -121,7 +125,12 @@ class Session:
         self.state = State.OPEN
         self.window = window
         #: Why it closed, when it did.
-        self.reason = ""
+        self.reason = quoted("")
+        #: Headers of the last PDUs that were given out and that came; kept for each write and read, not for each PDU.
+        self.sent = self.received = b""
+        # How long answers took (`base.histogram`): the first of those that were read together, and after each for
+        # EACH seconds none, so that an answer pays nothing for it. Until then nothing is timed.
+        self._took, self._untimed = [0] * LENGTH, 0.0
         #: Called with each PDU, and whether it is sent, while somebody watches.
         self.tap = tap
         self._timers = timers or Timers()
@@ -156,6 +165,16 @@ class Session:
     def pending(self) -> int:
         """Submits that wait for their answer."""
         return len(self._pending)
+
+    def took(self) -> list[int]:
+        """How long answers took since the last call."""
+        taken, self._took = self._took, [0] * LENGTH
+        return taken
+
+    @property
+    def submitted(self) -> int:
+        """Submits so far."""
+        return self._submitted
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
@@ -204,6 +223,7 @@ class Session:
         self._taken = self._submitted
         if not self._out:
             return b""
+        self.sent = self._out[-1][:16]
         data = b"".join(self._out) if len(self._out) > 1 else self._out[0]
         self._out.clear()
         return data
@@ -229,6 +249,9 @@ class Session:
         frames = framer.feed(data)
         if frames:
             self._heard = now
+            self.received = frames[-1][:16]
+            if now >= self._untimed:
+                self._time(frames[0], now)
             self._enquired = self._partial_since = _NEVER
         if framer.pending and self._partial_since == _NEVER:
             self._partial_since = now
@@ -251,7 +274,7 @@ class Session:
                 return events
         if framer.broken is not None:
             self._put(p.GenericNack(0, framer.broken.status))
-            self._close(f"lost framing: {framer.broken}", events)
+            self._close(said("lost framing: %(why)s", why=str(framer.broken)), events)
         elif self._peer_unbind is not None and not self._pending:
             self._follow_unbind(events)
         return events
@@ -272,16 +295,17 @@ class Session:
             self._timeouts += 1
         given_up = self._give_up_late(now)
         if self._stuck and (given_up or not self._late):
-            self._close(f"{self._timeouts} submits in a row without an answer", events)
+            self._close(said("%(count)s submits in a row without an answer", count=self._timeouts), events)
         elif now >= self._phase_deadline:
             if self._peer_unbind is not None:
                 self._follow_unbind(events)
             else:
-                self._close(f"no answer to {'bind' if self.state is State.BINDING else 'unbind'}", events)
+                what = "bind" if self.state is State.BINDING else "unbind"
+                self._close(said("no answer to %(what)s", what=what), events)
         elif now >= self._partial_since + self._timers.pdu:
-            self._close("a PDU began and did not end", events)
+            self._close(said("a PDU was begun and not finished"), events)
         elif now >= self._enquired + self._timers.silence:
-            self._close("no answer to enquire_link", events)
+            self._close(said("no answer to %(what)s", what="enquire_link"), events)
         elif self.state is State.BOUND and self._enquired == _NEVER and now >= self._heard + self._timers.enquire:
             self._enquired = now
             self._enquire_sequence = self._next_sequence()
@@ -304,6 +328,12 @@ class Session:
         return soonest
 
     # -- helpers -------------------------------------------------------------------------------------------------------
+
+    def _time(self, frame: bytes, now: float) -> None:
+        found = self._pending.get(int.from_bytes(frame[12:16], "big")) if frame[4] & 0x80 else None
+        if found is not None:
+            self._untimed = now + EACH
+            self._took[bucket(now - found[0] + self._timers.response)] += 1
 
     def _put(self, pdu: Pdu) -> None:
         self._out.append(pdu.encode())
@@ -359,7 +389,7 @@ class Session:
             events.append(PeerUnbinds())
         elif isinstance(pdu, p.UnbindResp):
             if self.state is State.UNBINDING:
-                self._close("unbound", events)
+                self._close(said("unbound"), events)
         elif not pdu.command & p.RESPONSE and not isinstance(pdu, p.AlertNotification | p.Outbind):
             self._put(p.GenericNack(pdu.sequence, 0x03))
 
@@ -371,7 +401,7 @@ class Session:
             events.append(Bound(system_id))
             return
         events.append(BindRefused(status))
-        self._close(f"bind refused with 0x{status:08X}", events)
+        self._close(said("bind refused: %(status)s", status=f"0x{status:08X}"), events)
 
     def _nacked(self, pdu: Pdu, events: list[Event]) -> None:
         """A generic_nack is the answer to the request it names; one that names none says that framing is lost."""
@@ -380,9 +410,9 @@ class Session:
         elif self._answered(pdu, events):
             # The peer could not find the end of what we sent, so it may be lost in the stream.
             if pdu.status == 0x02:
-                self._close("the peer lost framing", events)
+                self._close(said("the peer lost framing"), events)
         elif pdu.sequence != self._enquire_sequence or pdu.sequence == 0:
-            self._close("generic_nack without a request", events)
+            self._close(said("generic_nack without a request"), events)
 
     def _undecodable(self, error: PduError) -> None:
         if error.command & p.RESPONSE:
@@ -397,9 +427,9 @@ class Session:
     def _follow_unbind(self, events: list[Event]) -> None:
         assert self._peer_unbind is not None
         self._put(p.UnbindResp(self._peer_unbind))
-        self._close("the peer unbound", events)
+        self._close(said("the peer unbound"), events)
 
-    def _close(self, reason: str, events: list[Event]) -> None:
+    def _close(self, reason: Sentence, events: list[Event]) -> None:
         self.state = State.CLOSED
         self._submits = False
         self.reason = reason

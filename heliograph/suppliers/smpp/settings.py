@@ -11,9 +11,19 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from heliograph.base.sentences import said
 from heliograph.suppliers.alphabets.national import IDENTIFIERS, LOCKING, Language
 from heliograph.suppliers.contract import ReceiptState
-from heliograph.suppliers.settings import checked, demand, demand_numbering
+from heliograph.suppliers.settings import (
+    Country,
+    HandlesStop,
+    InboundPrepend,
+    InboundStrip,
+    RecipientErrors,
+    checked,
+    demand,
+    demand_numbering,
+)
 from heliograph.suppliers.smpp.codec.statuses import CLASSES
 from heliograph.suppliers.smpp.receipts import Base
 
@@ -85,7 +95,7 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     service_type: Annotated[str, "service_type of each submit; some suppliers bill or route by it"] = ""
     protocol_id: Annotated[int, "protocol_id of each submit"] = 0
     priority: Annotated[int, "priority_flag of each submit, 0 to 3"] = 0
-    urgent_priority: Annotated[int, "priority_flag of one-time codes, if that is more; 0: as all"] = 1
+    urgent_priority: Annotated[int, "priority_flag of one-time codes, if higher; 0: same as all"] = 1
     esm_class: Annotated[int, "Base value of esm_class: 0, or 3 (store and forward) if the supplier requires it"] = 0
     registered_delivery: Annotated[
         int, "1: receipts for success and failure; 2: for failure; 0: none; +16: intermediate notifications too"
@@ -115,52 +125,53 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dlr_id_base: Annotated[Base, "Number base of the id in a receipt's text"] = "text"
     tlv_id_base: Annotated[Base | None, "Number base of the id in a receipt's TLV; empty: as in the text"] = None
     final_states: Annotated[dict[str, ReceiptState], "stat (capitals) → its meaning here: ACCEPTD → delivered"] = {}
-    recipient_errors: Annotated[
-        tuple[str, ...],
-        "Error codes in receipts for which nobody but the recipient is to blame: no such number, a handset that is off",
-    ] = ()
-    handles_stop: Annotated[
-        bool, "The supplier replies to STOP, START and HELP itself: act on them, but send no reply"
-    ] = False
-    country: Annotated[
-        str, "ISO country of senders' national numbers (MZ); empty: such numbers are not attributed to anybody"
-    ] = ""
-    inbound_strip: Annotated[str, "Prefix to remove from senders' numbers, such as 0"] = ""
-    inbound_prepend: Annotated[str, "Prefix to add instead, such as 258"] = ""
+    recipient_errors: RecipientErrors = ()
+    handles_stop: HandlesStop = False
+    country: Country = ""
+    inbound_strip: InboundStrip = ""
+    inbound_prepend: InboundPrepend = ""
     dlr_sniff: Annotated[bool, "Treat unmarked messages that have all the fields of a receipt as receipts"] = False
     statuses: Annotated[dict[str, str], "command_status (hex) → R, R1, R2, R3, T, P, F, S, C, PS or FC"] = {}
 
     def __post_init__(self) -> None:
         for field in ("window", "port", "max_timeouts", "receipts_queue"):
-            demand(getattr(self, field) >= 1, field, "must be 1 or more")
+            demand(getattr(self, field) >= 1, field, said("must be 1 or more"))
         for field in self.__struct_fields__:
             if field.endswith("_seconds") and field != "validity_seconds":
-                demand(getattr(self, field) > 0, field, "must be more than 0")
-        demand(bool(self.hosts) and all(self.hosts), "host", "must name a host")
-        demand(self.port <= 65535, "port", "must be 65535 or less")
-        demand(bool(self.system_id), "system_id", "must not be empty")
+                demand(getattr(self, field) > 0, field, said("must be more than 0"))
+        demand(bool(self.hosts) and all(self.hosts), "host", said("must name a host"))
+        demand(self.port <= 65535, "port", said("must be 65535 or less"))
+        demand(bool(self.system_id), "system_id", said("must not be empty"))
         demand_numbering(self.country, self.inbound_prepend)
         for field in ("priority", "urgent_priority"):
-            demand(0 <= getattr(self, field) <= 3, field, "must be 0 to 3")
-        demand(self.submits_per_second >= 0, "submits_per_second", "must not be negative")
-        demand(self.validity_seconds >= 0, "validity_seconds", "must not be negative")
+            demand(0 <= getattr(self, field) <= 3, field, said("must be 0 to 3"))
+        demand(self.submits_per_second >= 0, "submits_per_second", said("must not be negative"))
+        demand(self.validity_seconds >= 0, "validity_seconds", said("must not be negative"))
         for field in ("protocol_id", "esm_class", "registered_delivery", "data_coding_gsm7", "data_coding_ucs2"):
-            demand(0 <= getattr(self, field) <= 255, field, "must be 0 to 255")
+            demand(0 <= getattr(self, field) <= 255, field, said("must be 0 to 255"))
         for field in ("destination", "international", "alphanumeric", "short_code"):
-            demand(all(0 <= number <= 255 for number in getattr(self, field)), field, "must be two numbers, 0 to 255")
-        demand(self.tls or not (self.tls_ca_file or self.tls_certificate_file), "tls", "must be on for certificates")
-        demand(all(kind in CLASSES for kind in self.statuses.values()), "statuses", "has an unknown class")
-        demand(all(_HEX.match(key) for key in self.statuses), "statuses", "must name codes in hex")
-        demand(all(_HEX.match(key) for key in self.vendor_tlvs), "vendor_tlvs", "must name tags in hex")
+            demand(
+                all(0 <= number <= 255 for number in getattr(self, field)), field, said("must be two numbers, 0 to 255")
+            )
+        demand(
+            self.tls or not (self.tls_ca_file or self.tls_certificate_file), "tls", said("must be on for certificates")
+        )
+        demand(all(kind in CLASSES for kind in self.statuses.values()), "statuses", said("has an unknown class"))
+        demand(all(_HEX.match(key) for key in self.statuses), "statuses", said("must name codes in hex"))
+        demand(all(_HEX.match(key) for key in self.vendor_tlvs), "vendor_tlvs", said("must name tags in hex"))
         shifts = bool(self.single_shift or self.locking_shift)
-        demand(not shifts or self.default_alphabet == "gsm", "default_alphabet", "must be gsm for national tables")
+        demand(
+            not shifts or self.default_alphabet == "gsm", "default_alphabet", said("must be gsm for national tables")
+        )
         tables = [IDENTIFIERS[language] in LOCKING for language in self.locking_shift]
-        demand(all(tables), "locking_shift", "names a language that has no such table")
+        demand(all(tables), "locking_shift", said("names a language that has no such table"))
         try:
             encoded = self.tlvs
         except ValueError:
             encoded = {0x10000: b""}
-        demand(all(tag <= 0xFFFF for tag in encoded), "vendor_tlvs", "has a tag or a value that cannot be encoded")
+        demand(
+            all(tag <= 0xFFFF for tag in encoded), "vendor_tlvs", said("has a tag or a value that cannot be encoded")
+        )
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -7,15 +7,17 @@ is its length and its data_coding, and a password is never read.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
 from heliograph.base import phones
 from heliograph.base.database import clock
-from heliograph.suppliers.contract import LAST, Exchanged
+from heliograph.suppliers.contract import LAST, Exchanged, Wire
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.codec.pdu import Pdu, Tag
 from heliograph.suppliers.smpp.codec.statuses import name_of
+from heliograph.suppliers.smpp.session import Session
 
 #: The longest of the texts that are shown as they are: ids of messages, names of accounts and senders (SMPP 3.4 §5.2).
 MOST = 65
@@ -56,6 +58,40 @@ class Tap:
             )
             for at, pdu, is_sent in taken
         ]
+
+
+class Looks:
+    """When the last PDU of each connection was first seen: a session keeps no time for it, so that it costs nothing."""
+
+    def __init__(self) -> None:
+        self._known: dict[Session, tuple[bytes, datetime | None, bytes, datetime | None]] = {}
+
+    def look(self, sessions: Iterable[Iterable[Session]]) -> list[Wire]:
+        """The wires of these sessions; those of a pair, which has two connections, are one."""
+        now, known = clock.now(), self._known
+        self._known = {}
+        wires = []
+        for connections in sessions:
+            sent: list[tuple[datetime, str]] = []
+            received: list[tuple[datetime, str]] = []
+            for one in connections:
+                last = known.get(one, (b"", None, b"", None))
+                sent_at = last[1] if one.sent == last[0] else now
+                received_at = last[3] if one.received == last[2] else now
+                self._known[one] = (one.sent, sent_at, one.received, received_at)
+                if sent_at is not None:
+                    sent.append((sent_at, _command(one.sent)))
+                if received_at is not None:
+                    received.append((received_at, _command(one.received)))
+            out, back = max(sent, default=(None, "")), max(received, default=(None, ""))
+            waiting = sum(one.pending for one in connections)
+            wires.append(Wire(waiting, out[1], out[0], back[1], back[0]))
+        return wires
+
+
+def _command(header: bytes) -> str:
+    command = int.from_bytes(header[4:8], "big")
+    return _COMMANDS.get(command, f"0x{command:08X}")
 
 
 def masked(pdu: Pdu) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import structlog
 
 from heliograph.base.retry import META_SILENT
+from heliograph.base.sentences import said
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import CloudHealth, CloudOutcome, CloudSubmission, OnCloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
@@ -197,7 +198,9 @@ class CloudConnector:
                 self._begun += 1
                 self._flying[self._begun] = submission
                 answered = functools.partial(self._answered, self._begun)
-                if not self._client.send_now(self._number, self._credential, submission.body, answered):
+                if not self._client.send_now(
+                    self._number, self._credential, submission.body, submission.message_id, answered
+                ):
                     task = self._loop.create_task(self._connect_and_send(submission, answered))
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)
@@ -267,4 +270,4 @@ class CloudConnector:
 
 
 def _unreachable(reason: str) -> CloudOutcome:
-    return CloudOutcome(Verdict.UNREACHABLE, code=reason, detail="nothing was sent")
+    return CloudOutcome(Verdict.UNREACHABLE, code=reason, detail=said("nothing was sent"))

@@ -16,11 +16,13 @@ import time
 import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
+from uuid import UUID
 
 import msgspec
 import structlog
 
 from heliograph.base.network.addresses import parse_networks
+from heliograph.base.sentences import said
 from heliograph.http.answers import READ_BYTES, Answer, Failure
 from heliograph.http.client import ClientRules, HttpClient
 from heliograph.suppliers.contract import Verdict
@@ -123,13 +125,18 @@ class CloudClient:
         return self._outcome(await self._sends.post(self._messages(number_graph_id, credential), body, headers))
 
     def send_now(
-        self, number_graph_id: str, credential: Credential, body: bytes, done: Callable[[CloudOutcome], None]
+        self,
+        number_graph_id: str,
+        credential: Credential,
+        body: bytes,
+        message_id: UUID,
+        done: Callable[[CloudOutcome], None],
     ) -> bool:
         """As `send`, without a task, if a connection is open and free: `done` gets the outcome, later. False: nothing
-        was done; use `send`."""
+        was done; use `send`. `message_id` is for the log."""
         headers, lines = self._head(credential.token)
         url = self._messages(number_graph_id, credential)
-        return self._sends.post_now(url, body, lines, len(headers), functools.partial(self._answered, done))
+        return self._sends.post_now(url, body, lines, len(headers), functools.partial(self._answered, message_id, done))
 
     # -- reads ---------------------------------------------------------------------------------------------------------
 
@@ -181,11 +188,11 @@ class CloudClient:
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
-    def _answered(self, done: Callable[[CloudOutcome], None], found: Answer | Failure) -> None:
+    def _answered(self, message_id: UUID, done: Callable[[CloudOutcome], None], found: Answer | Failure) -> None:
         try:
             outcome = self._outcome(found)
         except Exception as error:  # the message may be on its way
-            log.exception("answer to a send not understood", error=type(error).__name__)
+            log.exception("answer to a send not understood", message_id=str(message_id), error=type(error).__name__)
             outcome = CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code=type(error).__name__)
         done(outcome)
 
@@ -194,8 +201,8 @@ class CloudClient:
             self._note_usage(found.headers)
             return outcome_of(found.status, found.body, found.retry_after)
         if not found.is_sent:
-            return CloudOutcome(Verdict.UNREACHABLE, code=found.kind, detail="nothing was sent")
-        return CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code=found.kind, detail="no answer")
+            return CloudOutcome(Verdict.UNREACHABLE, code=found.kind, detail=said("nothing was sent"))
+        return CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code=found.kind, detail=said("no answer"))
 
     def _messages(self, number_graph_id: str, credential: Credential) -> str:
         key = (number_graph_id, credential.proof)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from heliograph.base.sentences import said
-from heliograph.suppliers.whatsapp_cloud.callbacks.content import part, words
+from heliograph.suppliers.whatsapp_cloud.callbacks.content import capitals, part, words
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import Tier
 from heliograph.suppliers.whatsapp_cloud.callbacks.management import (
     digits_of,
@@ -142,7 +142,7 @@ def template(value: Mapping[str, Any]) -> CloudTemplate | None:
     """None for what has no id, name, language, status or category."""
     id = id_of(value.get("id"))
     name, language = words(value.get("name")), language_of(value.get("language"))
-    status, category = _capitals(value.get("status")), _capitals(value.get("category"))
+    status, category = capitals(value.get("status")), capitals(value.get("category"))
     if not (id and name and language and status and category):
         return None
     parts = value.get("components")
@@ -157,11 +157,11 @@ def template(value: Mapping[str, Any]) -> CloudTemplate | None:
         status=status,
         category=category,
         components=[one for one in parts if isinstance(one, dict)] if isinstance(parts, list) else [],
-        parameter_format=_capitals(value.get("parameter_format")),
-        quality=_capitals(quality) or _capitals(part(value, "quality_score").get("score")),
-        rejected_reason=_capitals(value.get("rejected_reason")),
-        previous_category=_capitals(value.get("previous_category")),
-        correct_category=_capitals(value.get("correct_category")),
+        parameter_format=capitals(value.get("parameter_format")),
+        quality=capitals(quality) or capitals(part(value, "quality_score").get("score")),
+        rejected_reason=capitals(value.get("rejected_reason")),
+        previous_category=capitals(value.get("previous_category")),
+        correct_category=capitals(value.get("correct_category")),
         ttl_seconds=_LONGEST_TTL if ttl == -1 else ttl,
     )
 
@@ -180,13 +180,13 @@ def number(value: Mapping[str, Any]) -> CloudNumber | None:
         display=display,
         digits=digits_of(display),
         verified_name=words(value.get("verified_name")),
-        status=_capitals(value.get("status")),
-        quality=_capitals(value.get("quality_rating")),
-        name_status=_capitals(value.get("name_status")),
-        verification=_capitals(value.get("code_verification_status")),
-        platform=_capitals(value.get("platform_type")),
-        mode=_capitals(value.get("account_mode")),
-        throughput=_capitals(part(value, "throughput").get("level")),
+        status=capitals(value.get("status")),
+        quality=capitals(value.get("quality_rating")),
+        name_status=capitals(value.get("name_status")),
+        verification=capitals(value.get("code_verification_status")),
+        platform=capitals(value.get("platform_type")),
+        mode=capitals(value.get("account_mode")),
+        throughput=capitals(part(value, "throughput").get("level")),
         on_business_app=value.get("is_on_biz_app") is True,
         tier=tier_of(tier),
         can_send=can_send,
@@ -207,9 +207,9 @@ def account(value: Mapping[str, Any]) -> CloudAccount | None:
     return CloudAccount(
         id=id,
         name=words(value.get("name")),
-        currency=_capitals(value.get("currency")),
+        currency=capitals(value.get("currency")),
         timezone_id=id_of(value.get("timezone_id")),
-        review=_capitals(value.get("account_review_status")),
+        review=capitals(value.get("account_review_status")),
         portfolio_id=owner,
         can_send=can_send,
         obstacles=obstacles,
@@ -272,7 +272,7 @@ def _health(value: Mapping[str, Any]) -> tuple[str | None, tuple[Obstacle, ...]]
     status = part(value, "health_status")
     obstacles = []
     for entity in _objects(status.get("entities")):
-        state = _capitals(entity.get("can_send_message"))
+        state = capitals(entity.get("can_send_message"))
         if state in (None, "AVAILABLE"):
             continue
         errors = _objects(entity.get("errors"))
@@ -281,18 +281,14 @@ def _health(value: Mapping[str, Any]) -> tuple[str | None, tuple[Obstacle, ...]]
         notes += [words(note) or "" for note in more] if isinstance(more, list) else []
         obstacles.append(
             Obstacle(
-                _capitals(entity.get("entity_type")) or "",
+                capitals(entity.get("entity_type")) or "",
                 state,
                 tuple(code for error in errors if isinstance(code := error.get("error_code"), int)),
                 "; ".join(filter(None, notes))[:300],
             )
         )
-    return _capitals(status.get("can_send_message")), tuple(obstacles)
+    return capitals(status.get("can_send_message")), tuple(obstacles)
 
 
 def _objects(value: object) -> list[Mapping[str, Any]]:
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
-
-
-def _capitals(value: object) -> str | None:
-    return value.upper() if isinstance(value, str) and value else None

@@ -12,6 +12,8 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.spans import Context, Span
 from heliograph.queue.leases import Lease
+from heliograph.webhooks.recording import texts
+from heliograph.webhooks.recording.texts import Stored
 
 #: The kind of test events. An example of another kind has that kind after a colon, so that no subscription, replay or
 #: filter mistakes it for a real event.
@@ -23,6 +25,8 @@ DELIVERED, REFUSED, GONE = "delivered", "refused", "gone"
 #: The result of an attempt that could not be signed.
 UNSIGNED = "secret"
 
+#: Pause before an event is looked at again whose text's key does not open, seconds.
+LOCKED_PAUSE = 60.0
 #: How much of an unsuccessful answer is kept, characters.
 DETAIL = 200
 
@@ -112,15 +116,23 @@ SELECT e.kind, e.request_id, e.data, e.created_at
 """
 
 
-async def load(conn: Connection, claimed: Sequence[Lease]) -> list[Delivery | None]:
-    """The deliveries of claimed rows, in order; None where retention deleted the event."""
+async def load(conn: Connection, claimed: Sequence[Lease]) -> list[Delivery | Ended]:
+    """The deliveries of claimed rows, in order. What cannot be delivered has ended: for good where retention deleted
+    the event, and for now where its text cannot be opened."""
     rows = await conn.fetch(LOAD, [lease.organization_id for lease in claimed], [lease.id for lease in claimed])
-    found: list[Delivery | None] = []
-    for lease, (kind, request_id, data, created_at) in zip(claimed, rows, strict=True):
+    stored = [
+        Stored(lease.organization_id, lease.id, row["kind"] or "", row["data"] or "")
+        for lease, row in zip(claimed, rows, strict=True)
+    ]
+    data, locked = await texts.read(conn, stored)
+    found: list[Delivery | Ended] = []
+    for lease, (kind, request_id, _, created_at), said in zip(claimed, rows, data, strict=True):
         if kind is None:
-            found.append(None)
-            continue
-        found.append(delivery(lease, kind, request_id, data, created_at))
+            found.append(Ended(lease, None, None))
+        elif lease.id in locked:
+            found.append(Ended(lease, LOCKED_PAUSE, None))
+        else:
+            found.append(delivery(lease, kind, request_id, said, created_at))
     return found
 
 

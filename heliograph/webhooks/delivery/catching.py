@@ -16,6 +16,8 @@ import msgspec
 from heliograph.base.database.batching import Batcher
 from heliograph.base.database.pool import Pool, is_down
 from heliograph.http.answers import Answer, Failure
+from heliograph.sealing.text_keys import Sealing
+from heliograph.webhooks.recording.kept import sealed_body
 
 #: Caught events that an organization keeps, both modes together.
 MOST = 200
@@ -65,6 +67,7 @@ class Catching:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        self._sealing = Sealing()
         self._batches: Batcher[Caught, None] = Batcher(self._store, limit=BATCH, indivisible=is_down)
 
     async def take(self, caught: Caught) -> Answer | Failure:
@@ -83,6 +86,7 @@ class Catching:
             by_organization[one.organization_id].append(one)
         kept = [one for id in sorted(by_organization) for one in by_organization[id][-MOST:]]
         async with self._pool.acquire() as conn, conn.transaction():
+            await self._sealing.refresh(conn)
             await conn.execute(
                 STORE,
                 [one.organization_id for one in kept],
@@ -90,7 +94,7 @@ class Catching:
                 [one.event_id for one in kept],
                 [one.at for one in kept],
                 [one.headers for one in kept],
-                [one.body for one in kept],
+                [sealed_body(self._sealing, one.organization_id, one.event_id, one.body) for one in kept],
             )
             await conn.execute(TRIM, sorted(by_organization), MOST)
         return [None] * len(items)

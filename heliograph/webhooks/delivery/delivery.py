@@ -246,12 +246,12 @@ class Deliverer:
         line = self._lines[line_id] = self._places.line(line_id)
         return line
 
-    async def _take(self, claimed: Sequence[Lease], loaded: Sequence[Delivery | None]) -> None:
+    async def _take(self, claimed: Sequence[Lease], loaded: Sequence[Delivery | Ended]) -> None:
         at = asyncio.get_running_loop().time()
         fresh: dict[tuple[UUID, UUID], EndpointQueue[Delivery]] = {}
         for lease, delivery in zip(claimed, loaded, strict=True):
-            if delivery is None:
-                self._record.put(Ended(lease, None, None))
+            if isinstance(delivery, Ended):
+                self._record.put(delivery)
                 continue
             self._hold(delivery, at)
             line = self._lines.get(lease.line) or self._know(lease.line)

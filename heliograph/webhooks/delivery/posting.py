@@ -153,7 +153,7 @@ class Poster:
                 delivery.trace = await traces.of_event(conn, delivery.lease.organization_id, delivery.body)
         except Exception as error:
             if not is_down(error):
-                log.exception("trace not looked up")
+                log.exception("trace not looked up", **_ids(delivery))
         if not self._start(line, delivery):
             self._ended(line)
 
@@ -236,7 +236,7 @@ class Poster:
 
     def _broke_off(self, delivery: Delivery) -> None:
         """A failure that can only be our own."""
-        log.exception("webhook attempt broke off")
+        log.exception("webhook attempt broke off", **_ids(delivery))
         self._end_span(delivery, None)
         self._record(Ended(delivery.lease, BROKEN, None, delivery.number))
 
@@ -342,7 +342,7 @@ class Poster:
                 for sealed in destination.sealed
             ]
         except Unsealable as error:
-            log.error("webhook secret cannot be decrypted", endpoint=str(lease.line))
+            log.error("webhook secret cannot be decrypted", endpoint=str(lease.line), event_id=str(lease.id))
             self._record(
                 Ended(lease, self._pause(lease), Attempt(at, 0.0, None, attempts.UNSIGNED, str(error)), number)
             )
@@ -352,3 +352,9 @@ class Poster:
         signer = signing.Signer(secrets)
         self._signers[lease.line] = (destination.sealed, signer)
         return signer
+
+
+def _ids(delivery: Delivery) -> dict[str, str]:
+    """What a log line says of a delivery, to be found beside the request and the trace that it comes from."""
+    ids = {"event_id": delivery.event_id, "request_id": delivery.request_id, "endpoint": str(delivery.lease.line)}
+    return ids if delivery.trace is None else ids | {"trace_id": f"{delivery.trace.trace:032x}"}

@@ -16,6 +16,8 @@ import msgspec
 
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.loading_cache import LoadingCache
+from heliograph.webhooks.recording import texts
+from heliograph.webhooks.recording.texts import Stored
 
 #: Kinds that an endpoint may subscribe to; the first two are the contract's.
 KINDS = (
@@ -93,10 +95,12 @@ class Leasing(Protocol):
 
 
 async def record(conn: Connection, events: Sequence[Event], *, handover: Leasing | None = None) -> int:
-    """Store events and queue one delivery for each active endpoint of their mode that subscribed; returns how many are
-    due for claiming, without those that `handover` took."""
+    """Store events, texts in them sealed where their organization wants that, and queue one delivery for each active
+    endpoint of their mode that subscribed; returns how many are due for claiming, without those that `handover` took.
+    """
     if not events:
         return 0
+    stored = await texts.sealed(conn, [Stored(one.organization_id, one.id, one.kind, one.data) for one in events])
     room = {} if handover is None else handover.room({event.organization_id for event in events})
     rows = await conn.fetch(
         RECORD,
@@ -104,7 +108,7 @@ async def record(conn: Connection, events: Sequence[Event], *, handover: Leasing
         [event.id for event in events],
         [event.kind for event in events],
         [event.request_id for event in events],
-        [event.data for event in events],
+        stored,
         [event.created_at for event in events],
         [event.message_id for event in events],
         [event.mode for event in events],

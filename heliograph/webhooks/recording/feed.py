@@ -18,7 +18,9 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7_floor
 from heliograph.webhooks.delivery.attempts import type_of
+from heliograph.webhooks.recording import texts
 from heliograph.webhooks.recording.events import KINDS
+from heliograph.webhooks.recording.texts import Stored
 
 #: An event is shown this long after it was recorded, seconds. This covers the time from creating an id to its
 #: transaction's first write, and the difference between the clocks of machines.
@@ -101,7 +103,8 @@ async def read(
     # One more than the page says whether there is more.
     rows = await conn.fetch(READ, actor.organization_id, position, end, kind, look, limit + 1, actor.modes)
     stopped: UUID | None = rows[0]["stopped"]
-    found = [Recorded(id, type_of(kind), *event) for _, id, kind, *event in rows if id is not None]
+    found = await opened(conn, actor, [Recorded(*event) for _, *event in rows if event[0] is not None])
+    found = [msgspec.structs.replace(one, kind=type_of(one.kind)) for one in found]
     if len(found) > limit:
         return Page(found[:limit], found[limit - 1].id, True)
     if stopped is not None:
@@ -117,4 +120,12 @@ SELECT id, kind, request_id, data, created_at FROM events
 
 async def get_many(conn: Connection, actor: Actor, *, ids: Sequence[UUID]) -> list[Recorded]:
     """These events, oldest first; those that are not the actor's are left out."""
-    return [Recorded(*row) for row in await conn.fetch(GET, actor.organization_id, list(ids), list(actor.modes))]
+    rows = await conn.fetch(GET, actor.organization_id, list(ids), list(actor.modes))
+    return await opened(conn, actor, [Recorded(*row) for row in rows])
+
+
+async def opened(conn: Connection, actor: Actor, events: Sequence[Recorded]) -> list[Recorded]:
+    """Events of the actor's organization as they were stored, with their texts opened."""
+    stored = [Stored(actor.organization_id, one.id, one.kind, one.data) for one in events]
+    data = await texts.opened(conn, stored)
+    return [msgspec.structs.replace(one, data=said) for one, said in zip(events, data, strict=True)]

@@ -25,10 +25,11 @@ from heliograph.base.process.crash import crash_point
 from heliograph.notices import Notice
 from heliograph.queue import leases
 from heliograph.queue.leases import Lease, Postponed
+from heliograph.sealing.text_keys import Sealing
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery import evidence
 from heliograph.webhooks.delivery.attempts import DELIVERED, GONE, Attempt, Ended
-from heliograph.webhooks.recording import stopping, successes, traffic
+from heliograph.webhooks.recording import kept, stopping, successes, traffic
 
 log = structlog.get_logger()
 
@@ -121,6 +122,7 @@ class Record:
         self._pool = pool
         self._disable_after = disable_after
         self._landed = landed
+        self._sealing = Sealing()
         self._waiting: list[Ended] = []
         self._runner: asyncio.Task[None] | None = None
         #: When a success was last written, for endpoints whose row says that they are healthy.
@@ -173,7 +175,7 @@ class Record:
                     return
                 else:
                     # Its lease is no longer renewed, so it ends, and the delivery is tried again.
-                    log.exception("webhook result not recorded")
+                    log.exception("webhook result not recorded", event_id=str(items[0].lease.id))
                     disabled = {}
                     break
         self._landed(items, disabled)
@@ -202,7 +204,12 @@ class Record:
     async def _write_each(
         self, conn: Connection, items: list[Ended], standings: dict[tuple[UUID, UUID], _Standing]
     ) -> dict[UUID, str]:
-        tried = [(item.lease, item.attempt) for item in items if item.attempt is not None]
+        await self._sealing.refresh(conn)
+        tried = [
+            (item.lease, kept.sealed_attempt(self._sealing, item.lease, item.attempt))
+            for item in items
+            if item.attempt is not None
+        ]
         tried.sort(key=_beginning)  # the numbers of one event's attempts are in this order
         done = [item.lease for item in items if item.pause is None]
         later = [

@@ -13,11 +13,9 @@ from datetime import datetime
 from uuid import UUID
 
 from heliograph.base.database.pool import Connection
-from heliograph.base.histogram import LENGTH, bucket_of
+from heliograph.base.histogram import LENGTH, as_text, bucket_of
 from heliograph.base.ids import uuid7
-
-#: Deltas of one step of folding, and steps of one round.
-STEP, STEPS = 5000, 20
+from heliograph.queue import folding
 
 #: Buckets of the durations that nearly all attempts have, milliseconds: looked up, they cost a tenth.
 SHORT = 1024
@@ -45,7 +43,7 @@ class Tally:
             counts[_BUCKETS[one] if one < SHORT else bucket_of(one)] += 1
 
     def columns(self) -> tuple[list[UUID], list[UUID], list[datetime], list[str], list[int], list[str]]:
-        """As `ROWS` takes them. Histograms go as text: arrays of arrays must not differ in length."""
+        """As `ROWS` takes them."""
         keys = self._counts
         return (
             [key[0] for key in keys],
@@ -53,7 +51,7 @@ class Tally:
             [key[2] for key in keys],
             [key[3] for key in keys],
             [sum(counts) for counts in keys.values()],
-            [f"{{{','.join(map(str, counts))}}}" for counts in keys.values()],
+            [as_text(counts) for counts in keys.values()],
         )
 
 
@@ -90,11 +88,5 @@ SELECT count(*) FROM gone
 
 
 async def fold(conn: Connection) -> int:
-    """Fold what has gathered, each step in a transaction of its own; returns how many deltas that were."""
-    folded = 0
-    for _ in range(STEPS):
-        done: int = await conn.fetchval(FOLD, STEP)
-        folded += done
-        if done < STEP:
-            break
-    return folded
+    """Fold what has gathered; returns how many deltas there were."""
+    return await folding.fold(conn, FOLD)

@@ -26,12 +26,15 @@ from heliograph.base.database.clock import iso, now
 from heliograph.base.database.pool import Kept, Pool, is_down
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
+from heliograph.base.loading_cache import Current
 from heliograph.base.money import decimal
 from heliograph.base.process.settings import Settings
 from heliograph.base.process.spans import Context
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.queue.leases import SINGLE
+from heliograph.sealing.text_keys import Sealing
 from heliograph.sending.intake import Intake, both, new_id, outcomes, senders_of, traced_of
+from heliograph.whatsapp.accepting.lifetimes import lifetime
 from heliograph.whatsapp.mirror.numbers import Number, NumberBook, unavailable
 from heliograph.whatsapp.mirror.templates import (
     Template,
@@ -43,16 +46,12 @@ from heliograph.whatsapp.mirror.templates import (
 from heliograph.whatsapp.money.rates import RateBook
 from heliograph.whatsapp.money.wallet import WalletInsufficientFunds
 
+#: Where contents are stored, to which sealed ones are bound.
+TABLE = "whatsapp_messages"
 #: The rate bucket of sends.
 BUCKET = "mutations"
 #: The billing category of a text reply.
 SERVICE = "service"
-#: How long Meta tries to deliver messages without their own time, by category; the others have LIFETIME.
-LIFETIMES = {"authentication": timedelta(minutes=10)}
-LIFETIME = timedelta(days=30)
-#: How much longer a status may take. After that, Meta has dropped the message, which it does silently.
-BUFFERS = {"authentication": timedelta(minutes=15)}
-BUFFER = timedelta(hours=24)
 
 
 class WindowClosed(Refusal):
@@ -113,6 +112,8 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
     country: str
     #: List price, millionths.
     price: int
+    #: What it says, as it is stored; empty if it is refused.
+    content: str
     #: A refusal found before the batch; the answer unless the idempotency key already has one.
     refusal: Refusal | None
 
@@ -148,6 +149,7 @@ class Acceptor:
         self._numbers = NumberBook(pool)
         self._templates = TemplateBook(pool)
         self._rates = RateBook(pool)
+        self._sealing = Current(pool, Sealing())
         self._intake: Intake[_Item] = Intake(self._store, name="whatsapp accept", limit=limit)
         #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
         self.stored = asyncio.Event()
@@ -171,6 +173,7 @@ class Acceptor:
     async def drain(self) -> None:
         """Wait until every batch is committed."""
         await self._intake.drain()
+        await self._sealing.close()
         await self._kept.close()
 
     async def prepare(self, send: Send) -> _Item:
@@ -180,9 +183,10 @@ class Acceptor:
         template: Template | None = None
         price = 0
         category = content.category if isinstance(content, TemplateSend) else SERVICE
+        id, kept = new_id(send), ""
         refusal = forbidden(send.actor, send.to)
         if refusal is not None:  # this is reported before anything is looked up
-            return _Item(send, new_id(send), None, None, category, country, 0, refusal)
+            return _Item(send, id, None, None, category, country, 0, kept, refusal)
         try:
             number = await self._numbers.find(send.actor, send.number_id)
             if number.reason == "removed":  # its account's templates may be gone, too
@@ -200,13 +204,16 @@ class Acceptor:
                 refusal = TemplateNotSendable(templateId=str(template.id), reason=template.layout.unsupported)
             if refusal is None and template is not None and template.status != "approved":
                 refusal = TemplateNotApproved(templateId=str(template.id), status=template.status)
+            if refusal is None:
+                sealing = await self._sealing.get()
+                kept = sealing.sealed(send.actor.organization_id, TABLE, id, content_of(content))
         except Refusal as refused:
             refusal = refused
         except Exception as error:
             if is_down(error):
                 raise Unavailable from error
             raise
-        return _Item(send, new_id(send), number, template, category, country, price, refusal)
+        return _Item(send, id, number, template, category, country, price, kept, refusal)
 
     async def _store_one(self, item: _Item) -> Answer | BaseException:
         send, template, unit = item.send, item.template, item.send.rate_unit
@@ -235,7 +242,7 @@ class Acceptor:
                 lifetime(item.category, template.ttl_seconds if template else None),
                 send.send_at,
                 send.lane,
-                content_of(send.content),
+                item.content,
                 item.number.currency if item.number else None,
                 item.price,
                 item.country,
@@ -286,7 +293,7 @@ class Acceptor:
                 [lifetime(item.category, item.template.ttl_seconds if item.template else None) for item in items],
                 [send.send_at for send in sends],
                 [send.lane for send in sends],
-                [content_of(send.content) for send in sends],
+                [item.content for item in items],
                 [item.number.currency if item.number else None for item in items],
                 [item.price for item in items],
                 [item.country for item in items],
@@ -323,14 +330,8 @@ def check(template: Template, content: TemplateSend) -> None:
         raise Invalid(*(_problem(one.index, one.text) for one in problems))
 
 
-def lifetime(category: str, ttl_seconds: int | None) -> timedelta:
-    """From when a message is due until it has expired without news from Meta. `ttl_seconds`: its template's own."""
-    own = LIFETIMES.get(category, LIFETIME) if ttl_seconds is None else timedelta(seconds=ttl_seconds)
-    return own + BUFFERS.get(category, BUFFER)
-
-
 def content_of(content: TemplateSend | TextReply) -> str:
-    """The content stored in the message's row: JSON."""
+    """The content that is stored in the message's row, sealed or not: JSON."""
     if isinstance(content, TextReply):
         kept = {"type": "text", "body": content.body, "previewUrl": content.preview_url}
     else:

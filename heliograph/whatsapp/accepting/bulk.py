@@ -18,7 +18,9 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.queue.leases import BULK
-from heliograph.whatsapp.accepting.accept import TemplateSend, content_of, lifetime
+from heliograph.sealing.text_keys import Sealing
+from heliograph.whatsapp.accepting.accept import TABLE, TemplateSend, content_of
+from heliograph.whatsapp.accepting.lifetimes import lifetime
 
 
 class Bulk(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,11 +57,12 @@ SELECT whatsapp_accept_bulk($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $
 """
 
 
-async def accept_bulk(conn: Connection, bulk: Bulk, *, at: datetime) -> int | None:
+async def accept_bulk(conn: Connection, bulk: Bulk, *, at: datetime, sealing: Sealing) -> int | None:
     """Store them; returns what is available in the wallet then, in millionths, or None if it does not cover all of
     them (nothing is stored then).
 
     `at`: when they are accepted, by the database's clock. A lock that somebody holds for over 2 s fails the call.
+    Raises Unavailable if they are to be sealed and cannot be.
     """
     name, language, category = bulk.template_name, bulk.template_language, bulk.category
     left: int | None = await conn.fetchval(
@@ -80,7 +83,10 @@ async def accept_bulk(conn: Connection, bulk: Bulk, *, at: datetime) -> int | No
         bulk.ids,
         bulk.recipients,
         [uuid7() for _ in bulk.ids],
-        [content_of(TemplateSend(name, language, category, values)) for values in bulk.parameters],
+        [
+            sealing.sealed(bulk.organization_id, TABLE, id, content_of(TemplateSend(name, language, category, values)))
+            for id, values in zip(bulk.ids, bulk.parameters, strict=True)
+        ],
         bulk.prices,
         bulk.countries,
         bulk.due,

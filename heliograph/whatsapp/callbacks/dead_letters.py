@@ -1,7 +1,8 @@
 """Dead letters: items of callbacks that could not be parsed or applied, kept encrypted for an operator to inspect and
 retry.
 
-The rule nobody may break: what users wrote stays sealed, and a reason never quotes it.
+Of an organization that seals its texts they are encrypted under its key first: they go with it. The rule nobody may
+break: what users wrote stays sealed, and a reason never quotes it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
+import asyncpg
 import msgspec
 import structlog
 
@@ -20,6 +22,8 @@ from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
+from heliograph.sealing import text_keys
+from heliograph.sealing.text_keys import Item, Sealing
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
     AccountItem,
     AlarmItem,
@@ -48,6 +52,8 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False):
     at: datetime
     reason: str
     raw: bytes
+    #: Whose it would be; None: nobody's, as far as is known.
+    organization_id: UUID | None = None
 
 
 class StoredDeadLetter(msgspec.Struct, frozen=True):
@@ -57,6 +63,7 @@ class StoredDeadLetter(msgspec.Struct, frozen=True):
     app: UUID
     received_at: datetime
     reason: str
+    #: Empty if it was its organization's, whose key was thrown away or does not open here.
     raw: bytes
 
     @property
@@ -67,6 +74,16 @@ class StoredDeadLetter(msgspec.Struct, frozen=True):
             return msgspec.json.decode(value, type=READABLE[name])
         except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, KeyError):
             return None
+
+
+class _Sealed(msgspec.Struct, tag="sealed", frozen=True):
+    """What stands in one instead of its bytes."""
+
+    organization_id: UUID
+    text: str
+
+
+_HEAD = b'{"type":"sealed",'
 
 
 def raw_of(item: Readable) -> bytes:
@@ -85,11 +102,13 @@ async def store(conn: Connection, key: Key, letters: Sequence[DeadLetter]) -> No
     if not letters:
         return
     ids = [uuid7() for _ in letters]
+    sealing = await Sealing.of(conn, {one.organization_id for one in letters if one.organization_id is not None})
+    bodies = [_wrapped(sealing, id, one) for id, one in zip(ids, letters, strict=True)]
     await conn.execute(
         STORE,
         ids,
         [one.app for one in letters],
-        [crypto.seal(key, one.raw, context(id)) for id, one in zip(ids, letters, strict=True)],
+        [crypto.seal(key, body, context(id)) for id, body in zip(ids, bodies, strict=True)],
         [one.reason for one in letters],
         [one.at for one in letters],
     )
@@ -101,12 +120,25 @@ LIST = "SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters ORD
 
 async def list_all(conn: Connection, key: Key, *, limit: int) -> list[StoredDeadLetter]:
     """Dead letters, newest first. Raises Unsealable."""
-    return [_opened(key, *row) for row in await conn.fetch(LIST, limit)]
+    return await _opened(conn, key, await conn.fetch(LIST, limit))
 
 
-TAKE = (
-    "SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED"
-)
+GET = "SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters WHERE id = $1"
+
+
+async def get(conn: Connection, key: Key, *, id: UUID) -> StoredDeadLetter:
+    """One of them. Raises NotFound, Unsealable."""
+    row = await conn.fetchrow(GET, id)
+    if row is None:
+        raise NotFound("There is no such item.", id=str(id))
+    (found,) = await _opened(conn, key, [row])
+    return found
+
+
+TAKE = """
+SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters
+ WHERE $2::uuid IS NULL OR id = $2 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
+"""
 DELETE = "DELETE FROM whatsapp_dead_letters WHERE id = ANY ($1)"
 DROP = "DELETE FROM whatsapp_dead_letters WHERE id = $1 RETURNING reason, received_at"
 
@@ -120,9 +152,9 @@ async def drop(conn: Connection, *, id: UUID, by: Who = SYSTEM) -> None:
         await audit.record(conn, by, "callback.dropped", object_id=id, before=dict(row))
 
 
-async def take(conn: Connection, key: Key, *, limit: int) -> list[StoredDeadLetter]:
-    """The oldest, locked until the end of the caller's transaction. Raises Unsealable."""
-    return [_opened(key, *row) for row in await conn.fetch(TAKE, limit)]
+async def take(conn: Connection, key: Key, *, limit: int, id: UUID | None = None) -> list[StoredDeadLetter]:
+    """The oldest, or the one of an id, locked until the end of the caller's transaction. Raises Unsealable."""
+    return await _opened(conn, key, await conn.fetch(TAKE, limit, id))
 
 
 async def delete(conn: Connection, ids: Sequence[UUID]) -> None:
@@ -141,5 +173,24 @@ def context(id: UUID) -> str:
     return f"whatsapp_dead_letters/{id}"
 
 
-def _opened(key: Key, id: UUID, app: UUID, received_at: datetime, reason: str, body: bytes) -> StoredDeadLetter:
-    return StoredDeadLetter(id, app, received_at, reason, crypto.unseal(key, body, context(id)))
+def _wrapped(sealing: Sealing, id: UUID, one: DeadLetter) -> bytes:
+    whose = one.organization_id
+    if whose is None or not sealing.seals(whose) or sealing.is_locked(whose):
+        return one.raw
+    text = sealing.sealed(whose, "whatsapp_dead_letters", id, one.raw.decode())
+    return msgspec.json.encode(_Sealed(whose, text))
+
+
+async def _opened(conn: Connection, key: Key, rows: Sequence[asyncpg.Record]) -> list[StoredDeadLetter]:
+    found: list[StoredDeadLetter] = []
+    places, items = [], []
+    for id, app, received_at, reason, body in rows:
+        raw = crypto.unseal(key, body, context(id))
+        if raw.startswith(_HEAD):
+            wrapped = msgspec.json.decode(raw, type=_Sealed)
+            places.append(len(found))
+            items.append(Item(wrapped.organization_id, id, wrapped.text))
+        found.append(StoredDeadLetter(id, app, received_at, reason, raw))
+    for place, text in zip(places, await text_keys.opened(conn, "whatsapp_dead_letters", items), strict=True):
+        found[place] = msgspec.structs.replace(found[place], raw=(text or "").encode())
+    return found

@@ -33,7 +33,9 @@ from heliograph.base import crypto
 from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.process.crash import crash_point
+from heliograph.base.sentences import said
 from heliograph.queue.backlog import Backlog
+from heliograph.sealing.text_keys import Sealing
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
     AccountItem,
     AlarmItem,
@@ -78,7 +80,9 @@ SAY_EVERY = MARK_EVERY = 60.0
 SENT_EVERY = 15.0
 #: A status that arrived later than this after it was written proves nothing about the present, seconds.
 NEWS = timedelta(seconds=60)
-UNKNOWN_NUMBER = "unknown number"
+UNKNOWN_NUMBER = said("unknown number")
+#: Why a message waits as a dead letter: it is to be stored sealed, or not at all.
+LOCKED = said("the key of its organization's texts does not open")
 #: Kinds of events that come with every message, for those who asked.
 ANNOUNCED = ("message.sent", "message.read")
 
@@ -99,6 +103,8 @@ class Work(msgspec.Struct, frozen=True, gc=False):
     number_id: UUID | None = None
     #: Messages of the account that probe after a hold: their outcome decides.
     trying: frozenset[UUID] = NOBODY_TRIES
+    #: Of messages: see `received.InboundMessage`.
+    is_bare: bool = False
 
 
 class Inbox:
@@ -122,6 +128,7 @@ class Inbox:
         self._pool = pool
         self._key = key
         self._rates = rates
+        self._sealing = Sealing()
         self._on_deliveries = on_deliveries
         self._on_standing = on_standing
         self._backlog = backlog or Backlog(cycle=0.0)
@@ -167,6 +174,7 @@ class Inbox:
                 await conn.execute(LATER, [row["id"] for row in taken if row["id"] not in known], app, LATER_SECONDS)
             # What takes time is done before wallets are locked, if possible.
             await conn.execute(DONE, [id for id, _, _ in opened], app)
+            await self._sealing.refresh(conn)
             works = await self._routed(conn, app, opened, rejected, dropped)
             handed: list[Handover] = []
             deliveries = await self._apply(conn, works, rejected, dropped, handed)
@@ -204,7 +212,8 @@ class Inbox:
         rejected: list[DeadLetter],
         dropped: Counter[str],
     ) -> list[Work]:
-        """The items that have an owner. Others are dropped, except for users' messages and unparsable items."""
+        """The items that have an owner, and can be stored. Others are dropped, except for users' messages and
+        unparsable items."""
         found: list[tuple[Readable, datetime]] = []
         for _, at, raw in opened:
             for item in parse(raw):
@@ -216,16 +225,33 @@ class Inbox:
                     found.append((item, at))
         routes = await accounts.routes(conn, list({item.waba_id for item, _ in found}))
         works: list[Work] = []
+        locked: list[Work] = []
         for item, at in found:
             work = route(item, app, at, routes)
             if isinstance(work, Work):
-                works.append(work)
+                is_locked = isinstance(item, MessageItem) and self._sealing.is_locked(work.organization_id)
+                (locked if is_locked else works).append(work)
             elif work == UNKNOWN_NUMBER and isinstance(item, MessageItem):
                 # Its number may be too new for the mirror to have it.
-                rejected.append(DeadLetter(app, at, work, raw_of(item)))
+                rejected.append(DeadLetter(app, at, work, raw_of(item), routes[item.waba_id].organization_id))
             else:
                 dropped[work] += 1
-        return works
+        return works + await self._bare(conn, locked, rejected)
+
+    async def _bare(self, conn: Connection, locked: Sequence[Work], rejected: list[DeadLetter]) -> list[Work]:
+        """Of messages that cannot be sealed now, those that count at once; the others wait for an operator."""
+        heard = [
+            InboundMessage(one.organization_id, one.number_id, one.item, one.at)
+            for one in locked
+            if isinstance(one.item, MessageItem) and one.number_id is not None
+        ]
+        stops = await received.stops(conn, heard) if heard else []
+        for one, is_stop in zip(locked, stops, strict=True):
+            if not is_stop:
+                rejected.append(DeadLetter(one.app, one.at, LOCKED, raw_of(one.item)))
+        return [
+            msgspec.structs.replace(one, is_bare=True) for one, is_stop in zip(locked, stops, strict=True) if is_stop
+        ]
 
     async def _apply(
         self,
@@ -242,7 +268,9 @@ class Inbox:
             async with conn.transaction():
                 counted: Counter[str] = Counter()
                 handover = self._handover()
-                deliveries = await apply(conn, works, rates=self._rates, dropped=counted, handover=handover)
+                deliveries = await apply(
+                    conn, works, rates=self._rates, sealing=self._sealing, dropped=counted, handover=handover
+                )
             dropped += counted
             if handover is not None:  # of what was rolled back, nothing is handed over
                 handed.append(handover)
@@ -258,7 +286,13 @@ class Inbox:
             # Never the error's text: a driver's message may quote what a user wrote.
             log.error("callback item failed", item=type(one.item).__name__, error=type(error).__name__)
             rejected.append(
-                DeadLetter(one.app, one.at, f"{type(one.item).__name__}: {type(error).__name__}", raw_of(one.item))
+                DeadLetter(
+                    one.app,
+                    one.at,
+                    f"{type(one.item).__name__}: {type(error).__name__}",
+                    raw_of(one.item),
+                    one.organization_id,
+                )
             )
             return 0
 
@@ -311,9 +345,9 @@ def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) 
     """The owner of an item in a callback of `app`; or a text that says why it has none."""
     found = routes.get(item.waba_id)
     if found is None:
-        return "unknown account"
+        return said("unknown account")
     if found.app != app:
-        return "account of another app"
+        return said("account of another app")
     if not isinstance(item, StatusItem | MessageItem):
         return Work(item, app, at, found.organization_id, found.account_id)
     number_id = found.numbers.get(item.phone_number_id)
@@ -322,24 +356,27 @@ def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) 
     return Work(item, app, at, found.organization_id, found.account_id, number_id, found.trying)
 
 
-async def retry(pool: Pool, key: Key, *, limit: int = 1000) -> tuple[int, int]:
-    """Retry dead letters, oldest first; returns how many were examined, and how many are settled.
+async def retry(pool: Pool, key: Key, *, id: UUID | None = None, limit: int = 1000) -> tuple[int, int]:
+    """Retry dead letters, oldest first, or the one of an id; returns how many were examined, and how many are settled.
 
     One that no longer has an owner, or fails again, stays. Raises Unsealable.
     """
-    rates = RateBook(pool)
+    rates, sealing = RateBook(pool), Sealing()
     async with pool.acquire() as conn, conn.transaction():
-        found = await dead_letters.take(conn, key, limit=limit)
+        await sealing.refresh(conn)
+        found = await dead_letters.take(conn, key, limit=limit, id=id)
         items = [(one, item) for one in found if (item := one.item) is not None]
         routes = await accounts.routes(conn, list({item.waba_id for _, item in items}))
         done = []
         for one, item in items:
             work = route(item, one.app, one.received_at, routes)
-            if not isinstance(work, Work):
+            if not isinstance(work, Work) or (
+                isinstance(item, MessageItem) and sealing.is_locked(work.organization_id)
+            ):
                 continue
             try:
                 async with conn.transaction():
-                    await apply(conn, [work], rates=rates, dropped=Counter())
+                    await apply(conn, [work], rates=rates, sealing=sealing, dropped=Counter())
             except Exception as error:
                 if is_down(error) or isinstance(error, (*_TRANSIENT, *_OURS)):
                     raise
@@ -355,6 +392,7 @@ async def apply(
     works: Sequence[Work],
     *,
     rates: RateBook,
+    sealing: Sealing,
     dropped: Counter[str],
     handover: Handover | None = None,
 ) -> int:
@@ -369,8 +407,8 @@ async def apply(
             if one.item.group:
                 dropped["message of a group"] += 1
             else:
-                heard.append(InboundMessage(one.organization_id, one.number_id, one.item, one.at))
-    deliveries += (await received.receive(conn, heard))[1]
+                heard.append(InboundMessage(one.organization_id, one.number_id, one.item, one.at, one.is_bare))
+    deliveries += (await received.receive(conn, heard, sealing=sealing))[1]
     changes = [one for one in works if not isinstance(one.item, StatusItem | MessageItem)]
     for one in sorted(changes, key=lambda one: (one.organization_id, one.account_id)):
         match one.item:

@@ -21,6 +21,7 @@ import msgspec
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of, uuid7_floor
+from heliograph.base.sentences import said
 from heliograph.consent.people import Link
 from heliograph.sending import attempts
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import StatusItem
@@ -152,7 +153,7 @@ async def bind(conn: Connection, bound: dict[tuple[UUID, str], tuple[UUID, UUID]
     if not bound:
         return
     ordered = sorted(bound.items(), key=lambda one: one[1][1].int)
-    await attempts.mark_taken(conn, KIND, [message for _, message in ordered], detail="known by a status")
+    await attempts.mark_taken(conn, KIND, [message for _, message in ordered], detail=said("known by a status"))
     await keep_ids(conn, dict(ordered))
 
 

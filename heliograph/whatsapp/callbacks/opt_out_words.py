@@ -15,6 +15,7 @@ import msgspec
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.consent import keywords, optouts
+from heliograph.consent.history import Statement
 from heliograph.consent.optouts import OptOut, Pair
 
 #: Types of messages whose text is what the user says.
@@ -117,7 +118,14 @@ async def obey(conn: Connection, said: Sequence[Said]) -> tuple[set[UUID], int]:
         [one.at for one in newest.values()],
     )
     counting = [newest[row["organization_id"], row["person"]] for row in rows]
-    await optouts.lift_earlier(conn, {one.person: one.at for one in counting if one.keyword == "start"})
+    await optouts.lift_earlier(
+        conn,
+        [
+            Statement(one.organization_id, one.recipient, one.at, optouts.KEYWORD, one.word, one.message_id)
+            for one in counting
+            if one.keyword == "start"
+        ],
+    )
     deliveries = await optouts.suppress(
         conn,
         [

@@ -22,8 +22,10 @@ from heliograph.consent import keywords
 from heliograph.consent.people import Link
 from heliograph.inbox import threads
 from heliograph.inbox.threads import Heard as Noted
+from heliograph.sealing.text_keys import Sealing
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import MessageItem
 from heliograph.webhooks.recording import events
+from heliograph.whatsapp.accepting.accept import TABLE
 from heliograph.whatsapp.callbacks import conversations, opt_out_words
 from heliograph.whatsapp.callbacks.conversations import Heard, User
 from heliograph.whatsapp.callbacks.matching import LIFE
@@ -43,6 +45,8 @@ class InboundMessage(msgspec.Struct, frozen=True, gc=False):
     item: MessageItem
     #: When its callback came.
     at: datetime
+    #: It is a word for STOP, which counts although its text cannot be sealed now, and is not kept.
+    is_bare: bool = False
 
 
 class _Message(msgspec.Struct, gc=False):
@@ -92,10 +96,11 @@ SELECT n.id, n.digits FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_
 """
 
 
-async def receive(conn: Connection, received: Sequence[InboundMessage]) -> tuple[int, int]:
+async def receive(conn: Connection, received: Sequence[InboundMessage], *, sealing: Sealing) -> tuple[int, int]:
     """Store new messages, with all their effects, in the caller's transaction.
 
-    Returns how many were new, and the webhook deliveries queued.
+    Returns how many were new, and the webhook deliveries queued. Raises Unavailable if one is to be sealed and cannot
+    be.
     """
     if not received:
         return 0, 0
@@ -123,7 +128,7 @@ async def receive(conn: Connection, received: Sequence[InboundMessage]) -> tuple
         _Message(id, one, user, min(one.item.at, one.at), place)
         for (id, one), user, place in zip(fresh, users, places, strict=True)
     ]
-    await _store(conn, messages)
+    await _store(conn, messages, sealing)
     await conversations.open_windows(
         conn,
         [
@@ -164,7 +169,7 @@ def _changed(user: User, item: MessageItem) -> list[Link]:
     return [(user.organization_id, user.recipient, name) for name in names if name and name != user.recipient]
 
 
-async def _store(conn: Connection, messages: Sequence[_Message]) -> None:
+async def _store(conn: Connection, messages: Sequence[_Message], sealing: Sealing) -> None:
     # Lists find times by ids, so a message's time of acceptance is that of its id, however long its callback waited.
     at = clock.now()
     quoted = await _quoted(conn, messages)
@@ -178,8 +183,33 @@ async def _store(conn: Connection, messages: Sequence[_Message]) -> None:
         [one.user.recipient for one in messages],
         [at] * len(messages),
         [one.at for one in messages],
-        [_content(one.received.item, quoted.get(one.id)) for one in messages],
+        [
+            None
+            if one.received.is_bare
+            else sealing.sealed(
+                one.received.organization_id, TABLE, one.id, _content(one.received.item, quoted.get(one.id))
+            )
+            for one in messages
+        ],
     )
+
+
+async def stops(conn: Connection, received: Sequence[InboundMessage]) -> list[bool]:
+    """Which of these are a word for STOP, whatever went before."""
+    own = await opt_out_words.additions(conn, {one.organization_id for one in received})
+    found = []
+    for one in received:
+        who = User(one.organization_id, one.number_id, one.item.sender, one.item.user_id).recipient
+        word = _word(one.item, who, own.get(one.organization_id, frozenset()))
+        found.append(word is not None and word[0] == "stop")
+    return found
+
+
+def _word(item: MessageItem, recipient: str, additions: frozenset[str]) -> tuple[keywords.Keyword, str] | None:
+    if item.type not in opt_out_words.SPOKEN or not item.text:
+        return None
+    country = phones.country(recipient) if phones.parse(recipient) else recipient[:2]
+    return keywords.find(item.text, additions=additions, countries=(country,))
 
 
 async def _note(conn: Connection, messages: Sequence[_Message]) -> None:
@@ -228,10 +258,8 @@ async def _obey(conn: Connection, messages: Sequence[_Message]) -> int:
     said: list[Said] = []
     spoken_words: list[_Message] = []
     for one in spoken:
-        organization_id = one.received.organization_id
-        country = phones.country(one.user.recipient) if phones.parse(one.user.recipient) else one.user.recipient[:2]
-        additions = own.get(organization_id, frozenset())
-        found = keywords.find(one.received.item.text or "", additions=additions, countries=(country,))
+        additions = own.get(one.received.organization_id, frozenset())
+        found = _word(one.received.item, one.user.recipient, additions)
         if found is None or found[0] == "help":
             continue
         one.keyword, one.word = found
@@ -252,7 +280,7 @@ async def _obey(conn: Connection, messages: Sequence[_Message]) -> int:
 
 
 def _content(item: MessageItem, quoted: UUID | None) -> str:
-    """What the row keeps, as `messages.read_content` reads it; it is erased as a whole."""
+    """What the row keeps, sealed or not, as `messages.read_content` reads it; it is erased as a whole."""
     kept: dict[str, Any] = {"type": item.type, **item.content}
     if quoted is not None or item.is_forwarded:
         kept["context"] = {"messageId": quoted, "forwarded": item.is_forwarded}

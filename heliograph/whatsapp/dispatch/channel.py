@@ -43,6 +43,8 @@ from heliograph.whatsapp.status import Move, move_many
 SUSPENDED_PAUSE = 60.0
 #: The same for one whose template is paused, under review, or missing; once that is over, it goes at once.
 TEMPLATE_PAUSE = 300.0
+#: The same for one that cannot be opened here, because the secret key is another one, or its organization's is damaged.
+LOCKED_PAUSE = 60.0
 #: The same for one of unknown outcome while callbacks are waiting, or none has come since.
 UNCERTAIN_PAUSE = 30.0
 #: How many graces until silence counts as an answer although no callback came at all: it is a quiet number.
@@ -280,6 +282,8 @@ class WhatsAppChannel:
         lease = due.lease
         if not due.is_unsent or due.attempt_state == "accepted":
             return End()
+        if due.is_locked:
+            return Postponed(lease, LOCKED_PAUSE, lease.line, counts=False)
         if due.content is None or due.at >= due.expires_at:
             return _failed(due, "expired")
         if lease.attempt >= MOST_ATTEMPTS:

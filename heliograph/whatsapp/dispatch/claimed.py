@@ -13,8 +13,10 @@ import msgspec
 
 from heliograph.base.database.pool import Connection
 from heliograph.queue.leases import Lease
+from heliograph.sealing import text_keys
 from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
-from heliograph.whatsapp.accepting.accept import BUFFER, BUFFERS
+from heliograph.whatsapp.accepting.accept import TABLE
+from heliograph.whatsapp.accepting.lifetimes import BUFFER, BUFFERS
 
 
 class Template(msgspec.Struct, frozen=True):
@@ -62,6 +64,8 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     attempt_state: str | None
     started_at: datetime | None
     unknowns: int
+    #: What it says is sealed, and its organization's key does not open here.
+    is_locked: bool = False
 
     @property
     def is_unsent(self) -> bool:
@@ -113,14 +117,26 @@ SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.con
 
 
 async def load(conn: Connection, claimed: Sequence[Lease]) -> list[ClaimedMessage]:
-    """The messages of these rows, in their order."""
+    """The messages of these rows, in their order, with their contents opened."""
     rows = await conn.fetch(
         DUE,
         [lease.organization_id for lease in claimed],
         [lease.id for lease in claimed],
         [lease.attempt > 0 for lease in claimed],
     )
-    return [ClaimedMessage(lease, *row.values()) for lease, row in zip(claimed, rows, strict=True)]
+    found = [ClaimedMessage(lease, *row.values()) for lease, row in zip(claimed, rows, strict=True)]
+    if not any(text_keys.is_marked(one.content) for one in found):
+        return found
+    items = [text_keys.Item(one.lease.organization_id, one.lease.id, one.content) for one in found]
+    opened = await text_keys.read(conn, TABLE, items)
+    return [
+        msgspec.structs.replace(
+            one,
+            content=content,
+            is_locked=content is None and one.content is not None and one.lease.organization_id in opened.locked,
+        )
+        for one, content in zip(found, opened.texts, strict=True)
+    ]
 
 
 TEMPLATES = """

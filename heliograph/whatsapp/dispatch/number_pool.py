@@ -21,6 +21,7 @@ import msgspec
 import structlog
 
 from heliograph.base.database.pool import Connection, Pool
+from heliograph.queue.workers import LIVING
 from heliograph.suppliers.whatsapp_cloud.connector import CloudConnector
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, NumberConnector, OnCloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
@@ -31,11 +32,6 @@ from heliograph.whatsapp.mirror import accounts
 from heliograph.whatsapp.mirror.accounts import SendingNumber
 
 log = structlog.get_logger()
-
-#: A worker that was not seen for this long has no share of a number's rate, seconds.
-WORKER_ALIVE = 15.0
-
-WORKERS = "SELECT count(*) FROM workers WHERE seen_at > now() - make_interval(secs => $1)"
 
 
 class PooledConnector(NumberConnector, Protocol):
@@ -211,7 +207,7 @@ class NumberPool:
 
 async def live_workers(conn: Connection) -> int:
     """How many workers share each number's rate; at least 1."""
-    return max(1, await conn.fetchval(WORKERS, WORKER_ALIVE))
+    return max(1, await conn.fetchval(LIVING))
 
 
 def _opens_anew(old: SendingNumber | None, new: SendingNumber) -> bool:

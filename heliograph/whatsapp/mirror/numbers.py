@@ -31,6 +31,7 @@ from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.events import Event
 from heliograph.whatsapp import reads
 from heliograph.whatsapp.mirror import qualities
+from heliograph.whatsapp.mirror.facets import merge, quality
 
 
 class PhoneNumberUnavailable(Refusal):
@@ -293,7 +294,7 @@ async def apply_item(
                 continue
             row = dict(found)
             for facet, values in facets.items():
-                _merge(row, facet, when, known[0], values, alone=True)
+                merge(row, facet, when, known[0], values, alone=True)
             await _write(conn, organization_id, found, row, at)
         return await announce(conn, organization_id, account_id, before, at=at)
 
@@ -397,34 +398,19 @@ def _read(found: asyncpg.Record, one: CloudNumber, at: datetime, now: datetime) 
         "last_checked_at": now,
         "missing_at": None,
     }
-    quality = one.quality.lower() if one.quality in ("GREEN", "YELLOW", "RED") else "unknown"
     connection = connection_of(one)
     if connection == "restricted" and one.can_send == "BLOCKED" and found["connection_status"] == "banned":
         # A number does not report that its account is banned, only that nothing can be sent; the event knew more.
         connection = "banned"
-    _merge(row, "connection", at, None, {"connection_status": connection}, alone=False)
-    _merge(row, "quality", at, None, {"quality_rating": quality}, alone=False)
-    _merge(row, "tier", at, None, tier_values(one.tier), alone=False)
+    merge(row, "connection", at, None, {"connection_status": connection}, alone=False)
+    merge(row, "quality", at, None, {"quality_rating": quality(one.quality)}, alone=False)
+    merge(row, "tier", at, None, tier_values(one.tier), alone=False)
     if one.throughput is not None or one.on_business_app:
         values = {"throughput_per_second": one.messages_per_second}
-        _merge(row, "throughput", at, None, values, alone=False)
+        merge(row, "throughput", at, None, values, alone=False)
     if one.verified_name is not None:
-        _merge(row, "name", at, None, {"verified_name": one.verified_name}, alone=False)
+        merge(row, "name", at, None, {"verified_name": one.verified_name}, alone=False)
     return row
-
-
-def _merge(
-    row: dict[str, Any], facet: str, at: datetime, read_at: datetime | None, values: Mapping[str, Any], *, alone: bool
-) -> None:
-    """Put `values` into the row unless something newer is known about this facet: from a full reading, whose time is
-    `read_at`, or from an individual one, whose time is kept here, as is this one's if it is `alone`."""
-    applied = msgspec.json.decode(row["applied"])
-    if at.timestamp() < max(applied.get(facet, 0.0), read_at.timestamp() if read_at else 0.0):
-        return
-    row.update(values)
-    if alone:
-        row["applied"] = msgspec.json.encode({**applied, facet: at.timestamp()}).decode()
-        row["applied_at"] = max(at, row["applied_at"] or at)
 
 
 _WRITTEN = (

@@ -34,6 +34,7 @@ from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.events import Event
 from heliograph.whatsapp import reads
 from heliograph.whatsapp.mirror import qualities
+from heliograph.whatsapp.mirror.facets import merge, quality
 from heliograph.whatsapp.mirror.numbers import AGAIN, wake_mirror
 
 
@@ -118,14 +119,14 @@ async def apply_item(
         row = dict(found)
         category = CATEGORIES.get(item.category or "")
         if item.kind == "status" and status is not None:
-            _merge(row, "status", when, read_at, _status(status, item.reason, _pause(item, when)), alone=True)
+            merge(row, "status", when, read_at, _status(status, item.reason, _pause(item, when)), alone=True)
         # In an advance notice the category in force stays as it is.
         if category is not None and item.future_category in (None, item.category):
             # Within the same second, an event about the category itself outweighs one that only mentions it.
             said_at = when if item.kind == "category" else when - timedelta(microseconds=1)
-            _merge(row, "category", said_at, read_at, {"category": category}, alone=True)
+            merge(row, "category", said_at, read_at, {"category": category}, alone=True)
         if item.kind == "quality":
-            _merge(row, "quality", when, read_at, {"quality": _quality(item.quality)}, alone=True)
+            merge(row, "quality", when, read_at, {"quality": quality(item.quality)}, alone=True)
         row["reread_at"] = at + timedelta(seconds=AGAIN)
         return await events.record(conn, await _write(conn, organization_id, [(found, row)], at))
 
@@ -149,7 +150,7 @@ async def hold(
         row = dict(found)
         at = clock.now()
         held_until = at + timedelta(seconds=seconds) if status == "paused" else None
-        _merge(row, "status", at, None, _status(status, None, held_until), alone=True)
+        merge(row, "status", at, None, _status(status, None, held_until), alone=True)
         row["reread_at"] = at + timedelta(seconds=AGAIN)
         return await events.record(conn, await _write(conn, organization_id, [(found, row)], at))
 
@@ -200,7 +201,7 @@ async def store_listing(
         if one := listed.get(key) or asked.get(row["id"]):
             _read(row, one, at, alone=False)
         elif row["id"] in asked or row["status"] == "removed":
-            _merge(row, "status", at, None, _status("removed", None, None), alone=False)
+            merge(row, "status", at, None, _status("removed", None, None), alone=False)
             row["missing_at"] = None
         else:
             row["missing_at"] = row["missing_at"] or now
@@ -318,10 +319,10 @@ def _read(row: dict[str, Any], one: CloudTemplate, at: datetime, *, alone: bool)
     for facet, values in (
         ("content", content),
         ("category", {"category": _category(one)}),
-        ("quality", {"quality": _quality(one.quality)}),
+        ("quality", {"quality": quality(one.quality)}),
         ("status", _status(status, one.rejected_reason, held_until)),
     ):
-        _merge(row, facet, at, None, values, alone=alone)
+        merge(row, facet, at, None, values, alone=alone)
 
 
 _FACETS = (
@@ -356,7 +357,7 @@ def _new(one: CloudTemplate, at: datetime) -> dict[str, Any]:
         "name": one.name,
         "language": one.language,
         "category": _category(one),
-        "quality": _quality(one.quality),
+        "quality": quality(one.quality),
         "updated_at": at,
         **_content(one),
         **_status(status, one.rejected_reason, at + timedelta(seconds=LOOK) if status == "paused" else None),
@@ -407,27 +408,6 @@ def _pause(item: TemplateItem, at: datetime) -> datetime | None:
 def _category(one: CloudTemplate) -> str:
     # An unknown category is not sent, like marketing.
     return CATEGORIES.get(one.category, "marketing")
-
-
-def _quality(word: str | None) -> str:
-    return word.lower() if word in ("GREEN", "YELLOW", "RED") else "unknown"
-
-
-def _merge(
-    row: dict[str, Any], facet: str, at: datetime, read_at: datetime | None, values: Mapping[str, Any], *, alone: bool
-) -> None:
-    """Put `values` into the row unless something newer is known about this facet.
-
-    `read_at`: time of the last full reading. `alone`: this report concerns only this row, so its time is kept here;
-    that of a full reading is kept with the account.
-    """
-    applied = msgspec.json.decode(row["applied"])
-    if at.timestamp() < max(applied.get(facet, 0.0), read_at.timestamp() if read_at else 0.0):
-        return
-    row.update(values)
-    if alone:
-        row["applied"] = msgspec.json.encode({**applied, facet: at.timestamp()}).decode()
-        row["applied_at"] = max(at, row["applied_at"] or at)
 
 
 def _counted(row: dict[str, Any]) -> dict[str, Any]:

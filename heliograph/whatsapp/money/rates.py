@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from datetime import UTC, date, datetime, time
+from datetime import datetime
 from time import monotonic
 
 import msgspec
@@ -19,6 +19,7 @@ from heliograph.audit import recording as audit
 from heliograph.base import phones
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database import clock
+from heliograph.base.database.clock import moment_in
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import Refusal
 from heliograph.base.loading_cache import LoadingCache
@@ -260,20 +261,10 @@ def _rate(cells: dict[str, str]) -> Rate | str:
         return f"category {cells['category']!r} is not one of {', '.join(CATEGORIES)}"
     if country != ELSEWHERE and country not in _REGIONS:
         return f"country {cells['country']!r} is neither a country with a calling code, such as MZ, nor *"
-    valid_from = _beginning(cells["valid_from"])
+    valid_from = moment_in(cells["valid_from"])
     if valid_from is None:
         return f"valid_from {cells['valid_from']!r} is neither a date nor a time with a time zone"
     price = micros(cells["price"])
     if price is None or price < 0:
         return f"price {cells['price']!r} is not a number with at most six decimal places"
     return Rate(currency, category, country, valid_from, price)
-
-
-def _beginning(text: str) -> datetime | None:
-    try:
-        if len(text) == len("2026-01-01"):
-            return datetime.combine(date.fromisoformat(text), time(), UTC)
-        at = datetime.fromisoformat(text)
-        return at.astimezone(UTC) if at.tzinfo is not None else None
-    except (ValueError, OverflowError):
-        return None

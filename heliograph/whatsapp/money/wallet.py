@@ -266,8 +266,11 @@ SELECT $1, coalesce($2, (SELECT currency FROM whatsapp_accounts WHERE organizati
     ON CONFLICT DO NOTHING
 """
 HELD = f"SELECT {COLUMNS} FROM wallets WHERE organization_id = $1 FOR UPDATE"
+# A top-up above the alert lets it tell again, however soon the money is gone.
 CHANGE = f"""
-UPDATE wallets SET available = available + $2, total = total + $2, currency = $3, updated_at = $4
+UPDATE wallets
+   SET available = available + $2, total = total + $2, currency = $3, updated_at = $4,
+       is_alerted = is_alerted AND coalesce(available + $2 < alert_below, false)
  WHERE organization_id = $1
 RETURNING {COLUMNS}
 """

@@ -25,6 +25,17 @@ class RequestQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
     status_class: Annotated[
         Literal["2xx", "3xx", "4xx", "5xx"] | None, Meta(description="Only requests answered with such a status.")
     ] = None
+    status: Annotated[
+        Annotated[int, Meta(ge=100, le=599)] | None, Meta(description="Only requests answered with this status.")
+    ] = None
+    method: Annotated[
+        Literal["GET", "POST", "PUT", "PATCH", "DELETE"] | None,
+        Meta(description="Only requests with this HTTP method."),
+    ] = None
+    path: Annotated[
+        Annotated[str, Meta(max_length=256)] | None,
+        Meta(description="Only requests to this path, as `path` has it, and those below it, such as `/contacts`."),
+    ] = None
     error_code: Annotated[
         Annotated[str, Meta(max_length=64)] | None, Meta(description="Only requests refused with this error code.")
     ] = None
@@ -104,6 +115,9 @@ async def list_requests(call: Call, query: RequestQuery) -> RequestList:
     """
     filters = Filters(
         status_class=query.status_class,
+        status=query.status,
+        method=query.method,
+        path=query.path,
         error_code=query.error_code,
         operation=query.operation,
         key_id=query.api_key_id,

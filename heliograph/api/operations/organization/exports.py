@@ -15,7 +15,7 @@ from heliograph.accounts.api_keys import ScopeRequired
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
 from heliograph.base.actor import Actor
-from heliograph.base.database.clock import iso
+from heliograph.base.database.clock import iso, iso_or_none
 from heliograph.base.errors import NotFound
 from heliograph.contacts import records, search
 from heliograph.contacts.records import MAX_TAG
@@ -179,6 +179,6 @@ def _shown(one: jobs.Export) -> Export:
         parts=one.chunks,
         is_cut=one.is_cut,
         created_at=iso(one.created_at),
-        finished_at=None if one.finished_at is None else iso(one.finished_at),
+        finished_at=iso_or_none(one.finished_at),
         expires_at=iso(one.ends_at),
     )

@@ -21,7 +21,7 @@ NOBODY = UUID(int=0)
 
 
 class Notice(msgspec.Struct, rename="camel"):
-    """Something that needs somebody's eye."""
+    """Something that needs somebody's attention."""
 
     id: Annotated[UUID, Meta(description="Id of the notice.")]
     kind: Annotated[str, Meta(description="What happened.", examples=list(KINDS))]
@@ -55,8 +55,8 @@ class NoticeQuery(paging.PageQuery, frozen=True, rename="camel", kw_only=True):
 async def list_notices(call: Call, query: NoticeQuery) -> NoticeList:
     """List notices.
 
-    What needed somebody's eye in the last 90 days, newest first: of the kinds whose subject the key's scopes can read.
-    The event `notice.created` tells of them as they come.
+    What needed somebody's attention in the last 90 days, newest first: of the kinds whose subject the key's scopes can
+    read. The event `notice.created` tells of them as they come.
     """
     found = await reading.list_page(
         call.conn,

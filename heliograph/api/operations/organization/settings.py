@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from heliograph.accounts import send_defaults
-from heliograph.accounts.send_defaults import TEXT_DAYS, VALIDITY, SendDefaults
+from heliograph.accounts.send_defaults import APPROVAL, TEXT_DAYS, VALIDITY, SendDefaults
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import Success
 from heliograph.base.errors import Invalid
@@ -43,6 +43,10 @@ class AccountSettings(msgspec.Struct, rename="camel"):
     text_days: Annotated[
         int | None, Meta(description="Days after which texts are erased; null: with those of the whole installation.")
     ]
+    campaign_approval_above: Annotated[
+        int | None,
+        Meta(description="Campaigns with more recipients need a second person's approval; null: none does."),
+    ]
     notices: Annotated[
         dict[str, list[str]],
         Meta(description=f"How people are told, by kind of notice: of {', '.join(WAYS)}. People may choose otherwise."),
@@ -65,6 +69,13 @@ class ChangeAccountSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
         Annotated[
             Annotated[float, Meta(ge=TEXT_DAYS[0], le=TEXT_DAYS[1], **WHOLE)] | None,
             Meta(description="Days after which texts are erased; null: with those of the whole installation."),
+        ]
+        | UnsetType
+    ) = UNSET
+    campaign_approval_above: (
+        Annotated[
+            Annotated[float, Meta(ge=APPROVAL[0], le=APPROVAL[1], **WHOLE)] | None,
+            Meta(description="Campaigns with more recipients need a second person's approval; null: none does."),
         ]
         | UnsetType
     ) = UNSET
@@ -102,6 +113,7 @@ async def change_account_settings(call: Call, body: ChangeAccountSettings) -> Ac
         "quiet_hours": None if body.quiet_hours is UNSET else body.quiet_hours,
         "validity_seconds": _whole(body.validity_seconds),
         "text_days": _whole(body.text_days),
+        "approval_above": _whole(body.campaign_approval_above),
     }
     try:
         defaults = await policy.change_defaults(call.conn, call.actor, **changes)
@@ -130,6 +142,7 @@ NAMES = {
     "quiet_hours": "quietHours",
     "validity_seconds": "validitySeconds",
     "text_days": "textDays",
+    "approval_above": "campaignApprovalAbove",
 }
 
 
@@ -147,5 +160,6 @@ def _shown(defaults: SendDefaults, chosen: choices.Chosen) -> AccountSettings:
         delivery_guarantee=defaults.guarantee,  # type: ignore[arg-type]
         validity_seconds=defaults.validity_seconds,
         text_days=defaults.text_days,
+        campaign_approval_above=defaults.approval_above,
         notices={kind: list(chosen.get(kind, known.ways)) for kind, known in KINDS.items()},
     )

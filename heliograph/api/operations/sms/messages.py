@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -14,7 +13,7 @@ from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import NUMBER, HasMore, Items, NextCursor, Success, Time, TrafficClass
 from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
 from heliograph.base import phones
-from heliograph.base.database.clock import iso
+from heliograph.base.database.clock import iso, iso_or_none
 from heliograph.base.errors import Invalid
 from heliograph.sms import conversions, messages
 from heliograph.sms.arrivals import FAILURES
@@ -271,13 +270,13 @@ def _shown(message: messages.Message) -> dict[str, Any]:
         "campaign_id": message.campaign_id,
         "delivery_guarantee": message.guarantee,
         "accepted_at": iso(message.accepted_at),
-        "send_at": _time(message.send_at),
+        "send_at": iso_or_none(message.send_at),
         "expires_at": iso(message.expires_at),
-        "quiet_until": _time(message.quiet_until),
-        "sent_at": _time(message.sent_at),
-        "delivered_at": _time(message.delivered_at),
-        "failed_at": _time(message.failed_at),
-        "canceled_at": _time(message.ended_at) if message.status == "canceled" else None,
+        "quiet_until": iso_or_none(message.quiet_until),
+        "sent_at": iso_or_none(message.sent_at),
+        "delivered_at": iso_or_none(message.delivered_at),
+        "failed_at": iso_or_none(message.failed_at),
+        "canceled_at": iso_or_none(message.ended_at) if message.status == "canceled" else None,
         "failure": _failure(message.failure_code),
     }
 
@@ -300,7 +299,3 @@ def _step(step: Step) -> SmsStep:
 
 def _failure(code: str | None) -> SmsFailure | None:
     return SmsFailure(code, FAILURES[code]) if code else None
-
-
-def _time(at: datetime | None) -> str | None:
-    return None if at is None else iso(at)

@@ -16,7 +16,7 @@ from heliograph.accounts.spending import SpendLimitReached
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import NUMBER, AcceptedMessage, Queued, Success, Time, TrafficClass
 from heliograph.base import phones
-from heliograph.base.database.clock import iso
+from heliograph.base.database.clock import iso, iso_or_none
 from heliograph.base.errors import Invalid
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.guard.book import ChallengeRequired, DestinationSuspicious
@@ -223,8 +223,8 @@ async def preview_sms(call: Call, body: SendSms) -> SmsPreviewed:
             units=found.units,
             segments=len(found.parts),
             parts=[PreviewedSegment(part.number, part.units, part.holds, part.text) for part in found.parts],
-            send_at=None if found.send_at is None else iso(found.send_at),
-            quiet_until=None if found.quiet_until is None else iso(found.quiet_until),
+            send_at=iso_or_none(found.send_at),
+            quiet_until=iso_or_none(found.quiet_until),
             expires_at=iso(found.expires_at),
             quota=PreviewedQuota(found.cost, found.remaining, found.remaining_after),
             warnings=[PreviewWarning(warning.code, warning.message) for warning in found.warnings],

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
-from heliograph.base.database.clock import iso
+from heliograph.base.database.clock import iso, iso_or_none
 from heliograph.base.errors import NotFound
 from heliograph.sms.accepting.accept import MAX_TEXT
 from heliograph.sms.by_hand import saved_texts
@@ -62,7 +62,7 @@ class SavedTextList(msgspec.Struct):
 
 
 class SavedTextRemoved(msgspec.Struct):
-    """The text is not kept any more."""
+    """The text is no longer kept."""
 
     success: Success
 
@@ -107,5 +107,5 @@ def _shown(one: saved_texts.SavedText) -> SavedText:
         body=one.body,
         created_at=iso(one.created_at),
         updated_at=iso(one.updated_at),
-        used_at=None if one.used_at is None else iso(one.used_at),
+        used_at=iso_or_none(one.used_at),
     )

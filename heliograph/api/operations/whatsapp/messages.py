@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal, get_args
 from uuid import UUID
 
@@ -16,7 +15,7 @@ from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import NUMBER, HasMore, Items, NextCursor, Success, TemplateName, Time, alias_of
 from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
 from heliograph.base import phones
-from heliograph.base.database.clock import iso
+from heliograph.base.database.clock import iso, iso_or_none
 from heliograph.base.errors import Invalid
 from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 from heliograph.whatsapp import messages, reads
@@ -334,10 +333,10 @@ def _message(message: messages.Message) -> WhatsAppMessage:
         billing_category=_billed(message.billing_category),
         conversation_id=message.conversation_id,
         accepted_at=iso(message.accepted_at),
-        sent_at=_time(message.sent_at),
-        delivered_at=_time(message.delivered_at),
-        read_at=_time(message.read_at),
-        failed_at=_time(message.failed_at),
+        sent_at=iso_or_none(message.sent_at),
+        delivered_at=iso_or_none(message.delivered_at),
+        read_at=iso_or_none(message.read_at),
+        failed_at=iso_or_none(message.failed_at),
         failure=_failure(message.failure_code),
         content=message.content,
         context=_context(message.context),
@@ -373,12 +372,8 @@ def _conversation(conversation: reads.Conversation) -> WhatsAppConversation:
         recipient=conversation.recipient,
         phone_number_id=conversation.number_id,
         status="open" if conversation.is_open else "closed",
-        service_window_opened_at=_time(conversation.opened_at),
-        service_window_expires_at=_time(conversation.expires_at),
-        last_inbound_at=_time(conversation.last_inbound_at),
-        last_outbound_at=_time(conversation.last_outbound_at),
+        service_window_opened_at=iso_or_none(conversation.opened_at),
+        service_window_expires_at=iso_or_none(conversation.expires_at),
+        last_inbound_at=iso_or_none(conversation.last_inbound_at),
+        last_outbound_at=iso_or_none(conversation.last_outbound_at),
     )
-
-
-def _time(at: datetime | None) -> str | None:
-    return None if at is None else iso(at)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -15,7 +14,7 @@ from heliograph.api.door.reading import one_of
 from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import HasMore, Items, NextCursor, Success, TemplateName, Time, alias_of
 from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
-from heliograph.base.database.clock import iso
+from heliograph.base.database.clock import iso, iso_or_none
 from heliograph.whatsapp import reads
 from heliograph.whatsapp.money import wallet
 from heliograph.whatsapp.reads import TemplateFilters
@@ -258,7 +257,7 @@ async def get_whatsapp_wallet_summary(call: Call) -> WhatsAppWalletSummary:
             reserved=amount(balance.reserved),
             consumed=amount(balance.consumed),
             total=amount(balance.total),
-            updated_at=_time(balance.updated_at),
+            updated_at=iso_or_none(balance.updated_at),
         ),
     )
 
@@ -296,9 +295,5 @@ def _phone_number(number: reads.PhoneNumber) -> WhatsAppPhoneNumber:
         messaging_limit=number.messaging_limit,
         throughput_per_second=number.throughput_per_second,
         credential_status=number.credential_status,  # type: ignore[arg-type]
-        last_checked_at=_time(number.last_checked_at),
+        last_checked_at=iso_or_none(number.last_checked_at),
     )
-
-
-def _time(at: datetime | None) -> str | None:
-    return None if at is None else iso(at)

@@ -21,8 +21,8 @@ import msgspec
 from heliograph.base.network.addresses import parse_networks
 from heliograph.http.answers import Answer, Failure
 from heliograph.http.client import ClientRules, HttpClient
+from heliograph.simulators.clock import VirtualClock
 from heliograph.simulators.graph.callbacks.webhooks import Item, encode, envelope, sign
-from heliograph.simulators.graph.clock import VirtualClock
 from heliograph.simulators.graph.objects import App, Counters
 from heliograph.simulators.graph.options import GraphOptions
 

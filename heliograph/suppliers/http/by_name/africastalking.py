@@ -38,7 +38,7 @@ RULINGS = {
     403: Ruling.REFUSED,
     404: Ruling.ELSEWHERE,  # a kind of number that it does not carry to
     405: Ruling.NO_CREDIT,
-    406: Ruling.BLOCKED,
+    406: Ruling.OPTED_OUT,
     407: Ruling.ELSEWHERE,  # no route
     409: Ruling.BLOCKED,
     500: Ruling.LATER,

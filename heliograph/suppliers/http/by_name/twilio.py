@@ -40,7 +40,7 @@ RULINGS = {
     21635: Ruling.REFUSED,
     21212: Ruling.BAD_SENDER,
     21606: Ruling.BAD_SENDER,
-    21610: Ruling.BLOCKED,
+    21610: Ruling.OPTED_OUT,
     21408: Ruling.CONFIG,  # the region is not switched on
     21608: Ruling.CONFIG,  # a trial account
     20003: Ruling.CONFIG,

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 from typing import Annotated, Literal
 
+from heliograph.base.sentences import said
 from heliograph.suppliers.contract import Outcome, ReceiptState
 from heliograph.suppliers.http.kind import (
     FORM,
@@ -101,7 +102,8 @@ def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
         return outcome(Ruling.ACCEPTED, id=text_of(at(parts[-1], "message-id")), code="0")
     words = text_of(at(parts[bad], "error-text"))
     if bad:
-        return outcome(Ruling.UNKNOWN, code=status[bad], detail=f"part {bad + 1} of {len(parts)}: {words}")
+        detail = said("part %(part)s of %(parts)s: %(why)s", part=bad + 1, parts=len(parts), why=words)
+        return outcome(Ruling.UNKNOWN, code=status[bad], detail=detail)
     return ruled(RULINGS, status[0], answer, detail=words)
 
 

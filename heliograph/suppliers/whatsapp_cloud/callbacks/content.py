@@ -60,6 +60,11 @@ def referral_of(message: Mapping[str, Any]) -> dict[str, Any] | None:
     return _picked(part(message, "referral"), **names)
 
 
+def capitals(value: object) -> str | None:
+    """One of Meta's names of states and kinds, an open set."""
+    return value.upper() if isinstance(value, str) and value else None
+
+
 def words(value: object) -> str | None:
     """A text as it is; None for anything else."""
     return value if isinstance(value, str) else None

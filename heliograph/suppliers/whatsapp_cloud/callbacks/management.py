@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from heliograph.suppliers.whatsapp_cloud.callbacks.content import part, words
+from heliograph.suppliers.whatsapp_cloud.callbacks.content import capitals, part, words
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
     AccountItem,
     CapabilityItem,
@@ -127,23 +127,23 @@ def _template(value: Mapping[str, Any], common: dict[str, Any]) -> TemplateItem:
         case "message_template_status_update":
             more = {
                 "kind": "status",
-                "event": _capitals(value.get("event")),
-                "category": _capitals(value.get("message_template_category")),
-                "reason": _capitals(value.get("reason")),
-                "pause": _capitals(part(value, "other_info").get("title")),
+                "event": capitals(value.get("event")),
+                "category": capitals(value.get("message_template_category")),
+                "reason": capitals(value.get("reason")),
+                "pause": capitals(part(value, "other_info").get("title")),
             }
         case "message_template_quality_update":
             more = {
                 "kind": "quality",
-                "quality": _capitals(value.get("new_quality_score")),
-                "previous_quality": _capitals(value.get("previous_quality_score")),
+                "quality": capitals(value.get("new_quality_score")),
+                "previous_quality": capitals(value.get("previous_quality_score")),
             }
         case "template_category_update":
-            future = _capitals(value.get("correct_category"))
+            future = capitals(value.get("correct_category"))
             more = {
                 "kind": "category",
-                "category": _capitals(value.get("new_category")),
-                "previous_category": _capitals(value.get("previous_category")),
+                "category": capitals(value.get("new_category")),
+                "previous_category": capitals(value.get("previous_category")),
                 "future_category": future,
             }
         case _:
@@ -164,7 +164,7 @@ def _number(value: Mapping[str, Any], common: dict[str, Any]) -> NumberItem:
     return NumberItem(
         **common,
         digits=digits,
-        event=_capitals(value.get("event")) or _capitals(value.get("decision")),
+        event=capitals(value.get("event")) or capitals(value.get("decision")),
         tier=_limit(value),
         verified_name=words(value.get("requested_verified_name")),
     )
@@ -185,7 +185,7 @@ def _account(value: Mapping[str, Any], common: dict[str, Any]) -> AccountItem:
     restrictions = value.get("restriction_info")
     return AccountItem(
         **common,
-        event=_capitals(
+        event=capitals(
             value.get("event")
             or value.get("decision")
             or value.get("alert_type")
@@ -195,13 +195,13 @@ def _account(value: Mapping[str, Any], common: dict[str, Any]) -> AccountItem:
         restrictions=tuple(
             Restriction(kind, time_or_none(one.get("expiration")))
             for one in (restrictions if isinstance(restrictions, list) else ())
-            if isinstance(one, Mapping) and (kind := _capitals(one.get("restriction_type")))
+            if isinstance(one, Mapping) and (kind := capitals(one.get("restriction_type")))
         ),
-        ban_state=_capitals(words(ban.get("waba_ban_state")) or _first(ban.get("waba_ban_state"))),
+        ban_state=capitals(words(ban.get("waba_ban_state")) or _first(ban.get("waba_ban_state"))),
         ban_date=words(ban.get("waba_ban_date")),
-        violation=_capitals(part(value, "violation_info").get("violation_type")),
-        severity=_capitals(value.get("alert_severity") or part(value, "alert_info").get("alert_severity")),
-        is_over=_capitals(value.get("alert_status") or part(value, "alert_info").get("alert_status")) in _ENDED,
+        violation=capitals(part(value, "violation_info").get("violation_type")),
+        severity=capitals(value.get("alert_severity") or part(value, "alert_info").get("alert_severity")),
+        is_over=capitals(value.get("alert_status") or part(value, "alert_info").get("alert_status")) in _ENDED,
         detail=words(value.get("alert_description") or part(value, "alert_info").get("alert_description"))
         or words(value.get("rejection_reason")),
     )
@@ -213,10 +213,6 @@ def _limit(value: Mapping[str, Any]) -> Tier | None:
         if value.get(name) is not None:
             return tier_of(value[name])
     return None
-
-
-def _capitals(value: object) -> str | None:
-    return value.upper() if isinstance(value, str) and value else None
 
 
 def _first(value: object) -> str | None:

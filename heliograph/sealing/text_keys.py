@@ -14,9 +14,10 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from time import monotonic
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -155,6 +156,7 @@ def _new(organization_id: UUID) -> bytes:
 
 
 USED = "SELECT organization_id, sealed FROM text_keys WHERE is_used"
+USED_BY = f"{USED} AND organization_id = ANY ($1)"
 
 
 class Sealing:
@@ -166,6 +168,13 @@ class Sealing:
         self._keys: dict[UUID, Key | None] = {}
         self._refreshed_at = float("-inf")
 
+    @classmethod
+    async def of(cls, conn: Connection, organizations: Collection[UUID]) -> Sealing:
+        """The keys that these organizations use now, for a transaction that stores texts of them."""
+        made = cls()
+        made._take(await conn.fetch(USED_BY, list(organizations)) if organizations else ())
+        return made
+
     @property
     def age(self) -> float:
         """Seconds since the last `refresh` began."""
@@ -176,9 +185,11 @@ class Sealing:
         if self.age < EVERY:
             return
         at = monotonic()
-        rows = await conn.fetch(USED)
-        self._keys = {row["organization_id"]: self._key(row["organization_id"], row["sealed"]) for row in rows}
+        self._take(await conn.fetch(USED))
         self._refreshed_at = at
+
+    def _take(self, rows: Iterable[Any]) -> None:
+        self._keys = {row["organization_id"]: self._key(row["organization_id"], row["sealed"]) for row in rows}
 
     def _key(self, organization_id: UUID, sealed: bytes | None) -> Key | None:
         try:
@@ -192,38 +203,81 @@ class Sealing:
         """The text as it is to be stored in this row. Raises Unavailable if its key cannot be opened here."""
         if organization_id not in self._keys:
             return kept_open(text)
+        return SEALED + base64.b64encode(self.sealed_octets(organization_id, table, id, text.encode())).decode()
+
+    def sealed_octets(self, organization_id: UUID, table: str, id: UUID, octets: bytes) -> bytes:
+        """The same of octets, whose row says that they are sealed; for an organization that seals its texts."""
         key = self._keys[organization_id]
         if key is None:
             raise Unavailable
-        return SEALED + base64.b64encode(seal(key, text.encode(), f"{table}/{id}")).decode()
+        return seal(key, octets, f"{table}/{id}")
 
     def seals(self, organization_id: UUID) -> bool:
         """Whether its texts are sealed."""
         return organization_id in self._keys
 
+    def is_locked(self, organization_id: UUID) -> bool:
+        """Whether its texts are to be sealed and cannot be: its key does not open here."""
+        return organization_id in self._keys and self._keys[organization_id] is None
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """What texts say, in order; None: erased, or its key was thrown away. Those of `locked` are None as well, and are
+    there: the key of these organizations does not open here, or its row is missing."""
+
+    texts: list[str | None]
+    locked: frozenset[UUID]
+
 
 KEYS = "SELECT organization_id, sealed FROM text_keys WHERE organization_id = ANY ($1)"
 
 
-async def opened(conn: Connection, table: str, items: Sequence[Item], *, demanded: bool = False) -> list[str | None]:
-    """What texts of a table say, in order; None: erased, or its key was thrown away. One query, if any is sealed.
-
-    Without the secret key they are None as well, and the log says so; if `demanded`, Locked is raised.
-    """
+async def read(conn: Connection, table: str, items: Sequence[Item]) -> Opened:
+    """Open texts of a table, for whoever must not take a text that does not open for an erased one. One query, if any
+    is sealed."""
     if not any(is_marked(item.text) for item in items):
-        return [item.text for item in items]
+        return Opened([item.text for item in items], frozenset())
     wanted = {item.organization_id for item in items if item.text is not None and item.text.startswith(SEALED)}
-    keys: dict[UUID, Key | None] = {}
-    for row in await conn.fetch(KEYS, list(wanted)) if wanted else ():
-        id, sealed = row["organization_id"], row["sealed"]
+    keys, locked = await _keys(conn, wanted)
+    return Opened([_opened(item, table, keys) for item in items], locked)
+
+
+async def read_octets(
+    conn: Connection, table: str, items: Sequence[tuple[UUID, UUID, bytes]]
+) -> tuple[list[bytes | None], frozenset[UUID]]:
+    """The same of what `Sealing.sealed_octets` made, as (organization, id, octets). Nothing stays nothing."""
+    keys, locked = await _keys(conn, {whose for whose, _, octets in items if octets})
+    found: list[bytes | None] = []
+    for whose, id, octets in items:
+        key = keys.get(whose)
         try:
-            keys[id] = None if sealed is None else _unsealed(id, sealed)
+            found.append(octets if not octets else None if key is None else unseal(key, octets, f"{table}/{id}"))
+        except Unsealable:
+            found.append(None)
+    return found, locked
+
+
+async def _keys(conn: Connection, wanted: set[UUID]) -> tuple[dict[UUID, Key], frozenset[UUID]]:
+    """The keys of these organizations, and those of them whose key does not open here or is missing."""
+    rows = await conn.fetch(KEYS, list(wanted)) if wanted else ()
+    stored: dict[UUID, bytes | None] = {row["organization_id"]: row["sealed"] for row in rows}
+    keys: dict[UUID, Key] = {}
+    locked = wanted - stored.keys()
+    for id, sealed in stored.items():
+        if sealed is None:
+            continue  # thrown away
+        try:
+            keys[id] = _unsealed(id, sealed)
         except Locked:
-            if demanded:
-                raise
-            log.error("the key of an organization's texts does not open", organization=str(id))
-            keys[id] = None
-    return [_opened(item, table, keys) for item in items]
+            locked.add(id)
+    for id in locked:
+        log.error("the key of an organization's texts does not open", organization=str(id))
+    return keys, frozenset(locked)
+
+
+async def opened(conn: Connection, table: str, items: Sequence[Item]) -> list[str | None]:
+    """What texts of a table say, in order, for whoever shows them: one that cannot be read is None."""
+    return (await read(conn, table, items)).texts
 
 
 async def opened_of(
@@ -232,6 +286,60 @@ async def opened_of(
     """The same for one organization, by the ids of the rows."""
     items = [Item(organization_id, id, text) for id, text in texts]
     return dict(zip((item.id for item in items), await opened(conn, table, items), strict=True))
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """How the keys are: how many organizations have one, and the names of those whose texts wait for theirs."""
+
+    keys: int
+    #: It does not open with this process's secret key.
+    locked: list[str]
+    #: Messages that were sealed are waiting, and it is not there.
+    missing: list[str]
+
+
+ALL = """
+SELECT k.organization_id, k.sealed, o.name FROM text_keys k JOIN organizations o ON o.id = k.organization_id
+ WHERE k.sealed IS NOT NULL ORDER BY lower(o.name)
+"""
+#: Where texts are that wait in the queue, by the kind of its rows.
+WAITING = {"sms": ("messages", "body"), "whatsapp": ("whatsapp_messages", "content")}
+# Skips through the queue from organization to organization; of one without a key it reads some of what waits.
+_MISSING = """
+WITH RECURSIVE found (line, lane, organization_id) AS (
+    (SELECT line, lane, organization_id FROM queue WHERE kind = '{kind}' ORDER BY line, lane, organization_id LIMIT 1)
+    UNION ALL
+    SELECT next.* FROM found CROSS JOIN LATERAL (
+        SELECT line, lane, organization_id FROM queue
+         WHERE kind = '{kind}' AND (line, lane, organization_id) > (found.line, found.lane, found.organization_id)
+         ORDER BY line, lane, organization_id LIMIT 1) next
+)
+SELECT DISTINCT o.name FROM found JOIN organizations o ON o.id = found.organization_id
+ WHERE NOT EXISTS (SELECT FROM text_keys k WHERE k.organization_id = found.organization_id)
+   AND EXISTS (SELECT FROM (SELECT id FROM queue
+                             WHERE kind = '{kind}' AND line = found.line AND lane = found.lane
+                               AND organization_id = found.organization_id LIMIT 1000) waiting
+                      CROSS JOIN LATERAL (SELECT {column} AS text FROM {table}
+                                           WHERE organization_id = found.organization_id AND id = waiting.id
+                                           LIMIT 1) m
+                WHERE m.text LIKE '{sealed}%')
+"""
+MISSING = [
+    _MISSING.format(kind=kind, table=table, column=column, sealed=SEALED) for kind, (table, column) in WAITING.items()
+]
+
+
+async def standing(conn: Connection) -> Standing:
+    """How the keys of all organizations are."""
+    rows = await conn.fetch(ALL)
+    locked = []
+    for row in rows:
+        try:
+            _unsealed(row["organization_id"], row["sealed"])
+        except Locked:
+            locked.append(row["name"])
+    missing = {row["name"] for sql in MISSING for row in await conn.fetch(sql)}
+    return Standing(len(rows), locked, sorted(missing))
 
 
 def kept_open(text: str) -> str:
@@ -244,7 +352,7 @@ def is_marked(text: str | None) -> bool:
     return text is not None and text.startswith(MARK)
 
 
-def _opened(item: Item, table: str, keys: dict[UUID, Key | None]) -> str | None:
+def _opened(item: Item, table: str, keys: dict[UUID, Key]) -> str | None:
     if item.text is None or not is_marked(item.text):
         return item.text
     if item.text.startswith(OPEN):

@@ -1,8 +1,9 @@
-"""The clock of the Graph API simulator: real time, faster, or stopped until it is moved.
+"""The clock of a simulator: real time, faster, or stopped until it is moved.
 
-Everything that is due at a time (statuses, retries of callbacks, limits, reviews) follows it, so that a test sees
-seven days pass at once. Answers and timeouts of sockets follow the real clock, because their other side does. The rule
-nobody may break: what falls due is done in the order of its time, and `now` never goes back.
+Everything that is to be done later (statuses, receipts, retries of callbacks, limits, reviews) follows it, with one
+timer for all, so that a delay costs no timer per message and a test sees seven days pass at once. Timeouts of sockets
+follow the real clock, because their other side does. The rule nobody may break: what falls due is done in the order of
+its time, and `now` never goes back.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _GATHER = 0.001
 
 
 class VirtualClock:
-    """Seconds since 1970. `speed` 1 is real time, 0 stands still."""
+    """Seconds since 1970. `speed` 1 is real time, 0 stands still. `after` is called behind what fell due together."""
 
-    def __init__(self, *, start: float | None = None, speed: float = 1.0) -> None:
-        self._base = time.time() if start is None else start
-        self._origin = time.monotonic()
-        self._speed = speed
+    def __init__(self, after: Callable[[], None] = lambda: None) -> None:
+        self._after = after
+        self._base, self._origin = time.time(), time.monotonic()
+        self._speed = 1.0
         self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._order = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -45,8 +46,7 @@ class VirtualClock:
     def reset(self, *, start: float | None = None, speed: float = 1.0) -> None:
         """Drop pending actions and start again: the only way in which `now` may go back."""
         self._heap.clear()
-        self._base = time.time() if start is None else start
-        self._origin = time.monotonic()
+        self._base, self._origin = time.time() if start is None else start, time.monotonic()
         self._speed = speed
         self._set()
 
@@ -75,6 +75,12 @@ class VirtualClock:
         if self._timer is None or due < self._due:
             self._set()
 
+    def hasten(self) -> None:
+        """Let all that is pending be due now."""
+        if self._heap:
+            self._jump(max(self._heap)[0])
+            self._set()
+
     async def advance(self, seconds: float, settled: Callable[[], Awaitable[None]] | None = None) -> None:
         """Let this time pass at once. Due actions run in order, each at its own time.
 
@@ -87,11 +93,8 @@ class VirtualClock:
             heap = self._heap
             if not heap or heap[0][0] > target:
                 break
-            due = heap[0][0]
-            self._jump(due)
-            while heap and heap[0][0] <= due:
-                _, _, act, arguments = heapq.heappop(heap)
-                act(*arguments)
+            self._jump(heap[0][0])
+            self._act(heap[0][0])
         self._jump(target)
         self._set()
 
@@ -113,9 +116,13 @@ class VirtualClock:
             self._timer = self._loop.call_later(0, self._run)
 
     def _run(self) -> None:
-        now, heap = self.now(), self._heap
-        while heap and heap[0][0] <= now:
-            _, _, act, arguments = heapq.heappop(heap)
-            act(*arguments)
+        self._act(self.now())
         self._timer = None
         self._set()
+
+    def _act(self, until: float) -> None:
+        heap = self._heap
+        while heap and heap[0][0] <= until:
+            _, _, act, arguments = heapq.heappop(heap)
+            act(*arguments)
+        self._after()

@@ -8,7 +8,7 @@ import msgspec
 
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces import own_account, passkeys
+from heliograph.pages.people import factor, own_account, passkeys
 from heliograph.pages.requests import Request
 from heliograph.pages.templates import device
 from heliograph.people.passkeys import ceremony, keeping
@@ -17,12 +17,16 @@ from heliograph.people.passkeys.ceremony import PasskeyRefused
 
 async def show_new(request: Request) -> Answer:
     """The form for a passkey, and what the browser is told."""
-    return Shown(template="account_passkey.html", values=await _values(request))
+    elsewhere = await factor.refused_here(request)
+    return elsewhere or Shown(template="account_passkey.html", values=await _values(request))
 
 
 async def add(request: Request) -> Answer:
     """Keep the passkey that the browser made."""
     form, where = request.form, passkeys.site_of(request)
+    elsewhere = await factor.refused_here(request)
+    if elsewhere is not None:
+        return elsewhere
     try:
         if where is None:
             raise PasskeyRefused
@@ -49,7 +53,7 @@ async def remove(request: Request) -> Answer:
     """Forget a passkey."""
     async with request.writing() as conn:
         await keeping.remove(conn, own_account.self_of(request), user_id=request.user_id, id=request.id())
-    return Elsewhere(location=own_account.here(request), notice=request.text("The passkey is not good here any more."))
+    return Elsewhere(location=own_account.here(request), notice=request.text("The passkey is no longer valid here."))
 
 
 async def _values(request: Request) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""Offering an authenticator app: the key as a QR code and as text, sealed in the form until its first code is right."""
+"""Offering an authenticator app: the key as a QR code and as text, sealed in the form until its first code is right.
+
+The rule nobody may break: an operator sets up factors in the console alone. The dashboard takes a password by itself
+from who has no app, and what it let them set up would open the console.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,12 @@ from typing import Any
 import segno
 
 from heliograph.base.crypto import Unsealable, seal, unseal
+from heliograph.pages.answers import Answer, Elsewhere
+from heliograph.pages.people import own_account
+from heliograph.pages.realms import CONSOLE
 from heliograph.pages.requests import Request
 from heliograph.people import factors
+from heliograph.people.operators import accounts
 
 
 def offer(request: Request, secret: str) -> dict[str, Any]:
@@ -32,3 +40,14 @@ def offered(request: Request) -> str | None:
         return unseal(request.services.factor_key, sealed, f"offer/{request.session.user_id}").decode()
     except (ValueError, Unsealable):
         return None
+
+
+async def refused_here(request: Request) -> Answer | None:
+    """Back to the account, for an operator outside of the console; None for everybody else."""
+    if request.realm is CONSOLE:
+        return None
+    async with request.writing() as conn:  # a standby may not know yet who became one
+        if not await accounts.is_one(conn, user_id=request.user_id):
+            return None
+    said = request.text("You are an operator: set up authenticator apps and passkeys in the console.")
+    return Elsewhere(location=own_account.here(request), notice=said)

@@ -1,4 +1,4 @@
-"""What the doors of both realms share: sessions only by https, words for what was refused, and the keys that sign."""
+"""What the doors of both realms share: sessions, words for what was refused, and the keys that sign."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from uuid import UUID
 
 from heliograph.base.crypto import Key, derive_key
 from heliograph.base.errors import Refusal
-from heliograph.pages import cookies, forgery
+from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 from heliograph.people import signing_in
@@ -41,12 +41,6 @@ async def signed_out(request: Request) -> Answer:
 async def tell_session(request: Request) -> Answer:
     """Whether somebody is signed in, and what their forms carry: a page asks before it sends one."""
     return Shown(template="session.html", values={}, status=200 if request.session is not None else 401)
-
-
-def demand_https(request: Request) -> None:
-    """A browser keeps no session of ours that came over plain http, unless it is on this machine."""
-    if request.is_secure and request.headers.get(b"origin", b"").startswith(b"http://"):
-        raise forgery.PlainHttp
 
 
 def said(request: Request, refusal: Refusal) -> str:

@@ -1,0 +1,62 @@
+"""Archived WAL, for restoring any point in time: each cluster archives to a directory of its own.
+
+    <archive>/18-7561234567890123456/            of a cluster: its major version and its system identifier
+    <archive>/18-7561234567890123456-3f9a01c2/   of one that was restored from a copy of it
+
+The rule nobody may break: a directory continues the copies of one cluster only. Segments are named by their position,
+so those of a cluster that was upgraded or restored have the names of others that are there already.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import struct
+from pathlib import Path
+
+from heliograph.base.embedded import files
+from heliograph.base.embedded.install import PostgresError, SystemUser
+
+#: The longest a transaction waits to be archived, seconds.
+ARCHIVE_EVERY = 60
+#: In the data directory of a cluster that was restored, and so in every copy of it; an upgrade leaves it behind.
+MARK = "heliograph_restored"
+
+
+def name_of(data: Path) -> str:
+    """What the cluster in `data` is called among archives."""
+    with (data / "global" / "pg_control").open("rb") as file:
+        # The first field in every version: PostgreSQL's own programs find out by it whose file it is.
+        (system,) = struct.unpack("=Q", file.read(8))
+    mark = data / MARK
+    own = f"-{mark.read_text()}" if mark.exists() else ""
+    return f"{files.major_of(data)}-{system}{own}"
+
+
+def begin_anew(data: Path, account: SystemUser) -> None:
+    """Give a cluster that was restored from a copy a name of its own."""
+    files.write(data / MARK, secrets.token_hex(4), mode=0o600, account=account)
+
+
+def prepare(archive: Path, name: str, account: SystemUser) -> Path:
+    """Create a cluster's directory for the account that PostgreSQL runs as. Raises PostgresError."""
+    place = archive / name
+    try:
+        for directory in (archive, place):
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if directory.stat().st_uid != account.uid:
+                account.own(directory)
+    except OSError as error:
+        raise PostgresError(f"cannot archive WAL to {place}: {error.strerror}") from None
+    return place
+
+
+def settings(directory: Path) -> dict[str, str]:
+    """Server settings that archive each WAL segment into `directory`, which PostgreSQL's account must be able to write.
+
+    A segment that is there already and the same counts as archived: the server may have been killed before it noted it.
+    """
+    target = f"{shlex.quote(str(directory))}/%f"
+    part = f"{shlex.quote(str(directory))}/.%f.part"
+    command = f"cmp -s %p {target} || {{ test ! -e {target} && cp %p {part} && sync {part} && mv {part} {target}; }}"
+    return {"archive_mode": "on", "archive_command": command, "archive_timeout": str(ARCHIVE_EVERY)}

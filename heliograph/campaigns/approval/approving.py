@@ -1,0 +1,82 @@
+"""Giving the approval: somebody who may make campaigns, and who did not make this one.
+
+The rule nobody may break: a key approves nothing, since whoever holds it is unknown.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Refusal
+from heliograph.campaigns import plan, record
+from heliograph.campaigns.approval import rule
+from heliograph.campaigns.record import Campaign
+
+
+class CampaignApprovalByAnother(Refusal):
+    """Whoever made a campaign cannot approve it: somebody else who may make campaigns has to."""
+
+    code, status = "campaign_approval_by_another", 409
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """How a campaign and its approval stand."""
+
+    #: Recipients up to which it would need none, if it lacks one, or may lack one once its audience is known.
+    above: int | None
+    #: The actor made it.
+    is_own: bool
+    approved_at: datetime | None
+    approver: str | None
+
+
+GET = """
+SELECT coalesce(author_id = $3, false) AS is_own, approved_at, approver FROM campaigns
+ WHERE organization_id = $1 AND id = $2
+"""
+
+
+async def standing(conn: Connection, actor: Actor, *, campaign: Campaign) -> Standing:
+    """What a page says of a campaign's approval."""
+    place = (actor.organization_id, campaign.id)
+    above = None
+    if campaign.status in ("scheduled", "staging"):
+        above = await rule.expected(conn, *place)
+    elif campaign.status == "paused":
+        above = await rule.missing(conn, *place)
+    row = await conn.fetchrow(GET, *place, actor.who.id)
+    assert row is not None
+    return Standing(above, **row)
+
+
+LOCK = "SELECT author_id FROM campaigns WHERE organization_id = $1 AND id = $2 FOR UPDATE"
+APPROVE = """
+UPDATE campaigns SET approved_at = now(), approved_by = $3, approver = $4 WHERE organization_id = $1 AND id = $2
+"""
+
+
+async def approve(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
+    """Let a campaign begin, or begin once its time has come; a second time changes nothing. Runs in the caller's
+    transaction. Raises NotFound, CampaignApprovalByAnother, and CampaignNotPausable for one that is sent or has ended.
+    """
+    author = await conn.fetchval(LOCK, actor.organization_id, id)
+    before = await record.get(conn, actor, id=id, channel=channel)
+    if before.approved_at is not None:
+        return before
+    if actor.user_id is None or actor.user_id == author:
+        raise CampaignApprovalByAnother
+    waits = before.status == "paused" and before.status_reason in (rule.REASON, plan.BY_REQUEST)
+    if not waits and before.status not in ("scheduled", "staging"):
+        raise plan.CampaignNotPausable(id=str(id), status=before.status)
+    await conn.execute(APPROVE, actor.organization_id, id, actor.user_id, actor.who.name)
+    told = {"recipients": before.counts.total or None}
+    await audit.record(conn, actor, "campaign.approved", object_id=id, name=before.name, after=told)
+    if before.status_reason == rule.REASON:
+        await plan.move(conn, actor.organization_id, id, "running", was="paused", by=actor.who)
+    return await record.get(conn, actor, id=id, channel=channel)

@@ -1,0 +1,1 @@
+"""The guard: what it found suspicious and holds, and what each organization decided about that."""

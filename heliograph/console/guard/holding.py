@@ -1,0 +1,105 @@
+"""What the guard found: ranges that are held, with their reasons and what waits for them; let go, or taken out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.base.database import clock
+from heliograph.base.errors import Invalid
+from heliograph.base.sentences import Sentence, joined, kept
+from heliograph.guard import holds, rules
+from heliograph.guard.holds import Hold
+from heliograph.guard.windows import LISTED, RULES
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.pieces import confirming
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import CARRIAGE_CHANGE, ORGANIZATIONS_CHANGE
+from heliograph.sms.dispatch import held
+
+HERE = "/console/guard"
+#: Ranges that are shown, the newest, and organizations with rules of their own.
+SHOWN, ORGANIZATIONS = 200, 200
+
+
+async def show(request: Request) -> Answer:
+    """What is held and what was found of late, what organizations decided, and by what it is judged."""
+    async with request.reading() as conn:
+        found = await holds.list_all(conn, limit=SHOWN)
+        settled = await rules.list_all(conn, limit=ORGANIZATIONS)
+    today = clock.midnight(clock.now())
+    begun = [one for one in found if one.begun_at >= today]
+    named = {name: request.text(said) for name, said, _ in words.GUARD_POLICIES}
+    values: dict[str, Any] = {
+        "lines": [(one, range_of(request, one), because(one)) for one in found],
+        "standing": sum(1 for one in found if stands(one)),
+        "begun": len(begun),
+        "met": sum(one.met for one in begun),
+        "waiting": sum(one.waiting for one in found),
+        "is_all": len(found) < SHOWN,
+        "settled": [(one, organization, _limits(request, one.limits)) for one, organization in settled],
+        "policies": named,
+        "rules": [kept(said) for said in RULES.values()],
+        "listed": sorted(request.speech.country(one) for one in LISTED),
+        "stands": stands,
+        "may_change": request.may(permission=CARRIAGE_CHANGE),
+        "may_settle": request.may(permission=ORGANIZATIONS_CHANGE),
+    }
+    return Shown(template="guard/guard_live.html" if request.is_fragment else "guard/guard.html", values=values)
+
+
+async def release(request: Request) -> Answer:
+    """Send what waits for it, and leave its range alone for a day."""
+    async with request.writing() as conn:
+        _, queued = await holds.release(conn, request.id(), by=request.who)
+    said = request.speech.count("%(num)s message goes out now.", "%(num)s messages go out now.", queued)
+    return Elsewhere(location=HERE, notice=said)
+
+
+async def show_withdraw(request: Request) -> Answer:
+    """What that would cancel, before it does."""
+    return Shown(template="guard/withdraw.html", values=await _one(request))
+
+
+async def withdraw(request: Request) -> Answer:
+    """Cancel what waits for it, and refund it; the range stays held until its time is over."""
+    values = await _one(request)
+    try:
+        confirming.check(request, request.text("withdraw"))
+    except Invalid as refusal:
+        return refused("guard/withdraw.html", refusal, values)
+    async with request.writing() as conn:
+        canceled = await held.withdraw(conn, request.id(), at=clock.now(), by=request.who)
+    said = request.speech.count(
+        "%(num)s message is canceled and refunded.", "%(num)s messages are canceled and refunded.", canceled
+    )
+    return Elsewhere(location=HERE, notice=said)
+
+
+def stands(one: Hold) -> bool:
+    """Messages to it are held now."""
+    return one.released_at is None and one.until > clock.now()
+
+
+def range_of(request: Request, one: Hold) -> str:
+    """The numbers that it is about, a single one without most of its digits."""
+    if one.kind == "class":
+        return request.text(words.GUARD_CLASSES[one.range])
+    if one.kind == "country":
+        return request.speech.country(one.range)
+    return f"+{one.range}…" if one.kind == "block" else f"…{one.range[-4:]}"
+
+
+def because(one: Hold) -> Sentence:
+    """The rules that added up."""
+    return joined([kept(RULES[rule]) for rule in one.rules], "; ")
+
+
+def _limits(request: Request, limits: dict[str, int]) -> list[tuple[str, int]]:
+    return [(request.text(words.GUARD_CLASSES[name]), limits[name]) for name in words.GUARD_CLASSES if name in limits]
+
+
+async def _one(request: Request) -> dict[str, Any]:
+    async with request.reading() as conn:
+        one = await holds.get(conn, request.id())
+    return {"one": one, "range": range_of(request, one), "because": because(one)}

@@ -1,0 +1,16 @@
+"""Addresses of the guard."""
+
+from __future__ import annotations
+
+from heliograph.console.guard import holding, settling
+from heliograph.pages.routes import Route, get, post
+from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE, ORGANIZATIONS_CHANGE
+
+ROUTES: tuple[Route, ...] = (
+    get("/console/guard", holding.show, permission=CARRIAGE),
+    post("/console/guard/holds/{id}/release", holding.release, permission=CARRIAGE_CHANGE),
+    get("/console/guard/holds/{id}/withdraw", holding.show_withdraw, permission=CARRIAGE_CHANGE),
+    post("/console/guard/holds/{id}/withdraw", holding.withdraw, permission=CARRIAGE_CHANGE),
+    get("/console/guard/rules/{organization}", settling.show, permission=CARRIAGE),
+    post("/console/guard/rules/{organization}", settling.save, permission=ORGANIZATIONS_CHANGE),
+)

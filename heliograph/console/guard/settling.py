@@ -1,0 +1,88 @@
+"""An organization's rules for the guard: what is done with what it finds, what is never held, an announced event, and
+how many messages of a class are not suspicious; with the countries that it may send to beside them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from heliograph.base.database import clock
+from heliograph.base.errors import Invalid
+from heliograph.classes import kinds
+from heliograph.console import typed
+from heliograph.console.acting import organization
+from heliograph.guard import rules
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
+
+TEMPLATE = "guard/rules.html"
+#: Days that an announced event may last, as they are offered; "": none, "same": as it was.
+EVENTS = ("1", "3", "7", str(rules.EVENT.days))
+
+
+async def show(request: Request) -> Answer:
+    """What it decided, or what holds by default."""
+    return Shown(template=TEMPLATE, values=await _values(request))
+
+
+async def save(request: Request) -> Answer:
+    """All of it at once."""
+    form = request.form
+    listed = [one.strip() for one in form.get("safe", "").replace(",", "\n").splitlines() if one.strip()]
+    event = form.get("event", "same")
+    try:
+        limits = {name: typed.amount(form.get(f"limit_{name}", ""), f"limit_{name}") for name in kinds.NAMES}
+        if event not in ("", "same", *EVENTS):
+            raise Invalid(("event", "enum", "Choose one of those that are offered."))
+        async with request.writing() as conn, conn.transaction():
+            one = await organization(conn, request)
+            known = await rules.rules_of(conn, one.id)
+            until = known.event_until if event == "same" else None
+            await rules.configure(
+                conn,
+                one.id,
+                policy=form.get("policy") or None,
+                safe=listed,
+                event_until=clock.now() + timedelta(days=int(event)) if event in EVENTS else until,
+                limits=limits,
+                by=request.who,
+            )
+    except Invalid as refusal:
+        return refused(TEMPLATE, _in_words(refusal), await _values(request))
+    return Elsewhere(location=f"/console/guard/rules/{one.id}", notice=request.text("Saved."))
+
+
+def _in_words(refusal: Invalid) -> Invalid:
+    """The rules' refusals, as the form says them."""
+    return Invalid(
+        *(
+            (field, one["issue"], words.LIMITS_FORM.get((field, one["issue"]), one["message"]))
+            for one in refusal.details["fields"]
+            for field in [one["field"].replace("limits.", "limit_")]
+        )
+    )
+
+
+async def _values(request: Request) -> dict[str, Any]:
+    form, text = request.form, request.text
+    async with request.reading() as conn:
+        one = await organization(conn, request)
+        known = await rules.rules_of(conn, one.id)
+    days = [(day, request.speech.count("for %(num)s day", "for %(num)s days", int(day))) for day in EVENTS]
+    stays = [("same", text("as announced"))] if known.event_until else []
+    return {
+        "one": one,
+        "known": known,
+        "policies": [(name, text(called), text(more)) for name, called, more in words.GUARD_POLICIES],
+        "policy": form.get("policy", "" if known.by_default else known.policy),
+        "safe": form.get("safe", "\n".join(known.safe)),
+        "events": [*stays, ("", text("none")), *days],
+        "event": form.get("event", "same" if known.event_until else ""),
+        "limits": [
+            (f"limit_{name}", text(words.GUARD_CLASSES[name]), form.get(f"limit_{name}", known.limits.get(name, "")))
+            for name in kinds.NAMES
+        ],
+        "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
+    }

@@ -1,0 +1,141 @@
+"""O3: who belongs to an organization: invited, given another role, helped in again and removed by an operator.
+
+The rule nobody may break: a sign-in link opens whatever its person belongs to, past password and factor, so it is for
+those who may change operators' factors too; everybody else invites.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.accounts.organizations import Organization
+from heliograph.base.actor import Actor
+from heliograph.base.errors import Invalid
+from heliograph.console.acting import acting_for, organization
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.people import team
+from heliograph.pages.requests import Request
+from heliograph.people import invitations, links, memberships, roles
+from heliograph.people.memberships import LastOwner
+from heliograph.people.operators.roles import OPERATORS, ORGANIZATIONS_CHANGE
+
+
+async def show(request: Request) -> Answer:
+    """Who belongs to it, with which role and second factor, and who is invited."""
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+        actor = acting_for(request, one)
+        members = await memberships.list_all(conn, actor)
+        invited = await invitations.list_all(conn, actor)
+    values = {
+        "one": one,
+        "members": members,
+        "without_factor": sum(not (each.has_totp or each.has_passkey) for each in members),
+        "invitations": invited,
+        "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
+    }
+    return Shown(template="organizations/members.html", values=values)
+
+
+async def show_invite(request: Request) -> Answer:
+    """The form for an invitation."""
+    return Shown(template="organizations/member_invite.html", values=await _typed(request))
+
+
+async def invite(request: Request) -> Answer:
+    """Make an invitation and show its link, once."""
+    one, actor = await _acting(request)
+    try:
+        made = await team.invite(request, actor)
+    except Invalid as refusal:
+        return refused("organizations/member_invite.html", refusal, await _typed(request))
+    return Shown(template="organizations/member_invited.html", values={"one": one} | made)
+
+
+async def renew(request: Request) -> Answer:
+    """Another link for three days more."""
+    one, actor = await _acting(request)
+    made = await team.renew(request, actor, id=request.id("invitation"))
+    return Shown(template="organizations/member_invited.html", values={"one": one} | made)
+
+
+async def withdraw(request: Request) -> Answer:
+    """End an invitation."""
+    one, actor = await _acting(request)
+    async with request.writing() as conn:
+        await invitations.withdraw(conn, actor, id=request.id("invitation"))
+    return _back(one, request.text("The invitation is withdrawn."))
+
+
+async def show_one(request: Request) -> Answer:
+    """One member: another role, a sign-in link, or the end of the membership."""
+    one, actor = await _acting(request)
+    return Shown(template="organizations/member.html", values=await _of(request, one, actor))
+
+
+async def change_role(request: Request) -> Answer:
+    """Give a member another role."""
+    one, actor = await _acting(request)
+    values = await _of(request, one, actor)
+    try:
+        async with request.writing() as conn:
+            await memberships.change_role(
+                conn, actor, user_id=values["member"].user_id, role=request.form.get("role", "")
+            )
+    except (LastOwner, Invalid) as refusal:
+        return refused("organizations/member.html", _at_role(refusal), values)
+    return _back(one, request.text("The role is changed."))
+
+
+async def make_link(request: Request) -> Answer:
+    """A sign-in link, for who lost password or factor; shown once."""
+    one, actor = await _acting(request)
+    member = await team.member(request, actor, id=request.id("member"))
+    async with request.writing() as conn:
+        token = await links.make(conn, actor, user_id=member.user_id)
+    values = {"one": one, "email": member.email, "link": links.address(team.base(request), token)}
+    return Shown(template="organizations/member_link.html", values=values)
+
+
+async def remove(request: Request) -> Answer:
+    """End a membership."""
+    one, actor = await _acting(request)
+    values = await _of(request, one, actor)
+    try:
+        said = await team.remove(request, actor, values["member"])
+    except LastOwner as refusal:
+        return refused("organizations/member.html", _at_role(refusal), values)
+    return _back(one, said)
+
+
+async def _acting(request: Request) -> tuple[Organization, Actor]:
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+    return one, acting_for(request, one)
+
+
+async def _of(request: Request, one: Organization, actor: Actor) -> dict[str, Any]:
+    member = await team.member(request, actor, id=request.id("member"))
+    async with request.reading() as conn:
+        keys = await memberships.keys_of(conn, actor, user_id=member.user_id)
+    return {
+        "one": one,
+        "member": member,
+        "keys": keys,
+        "roles": team.offered(request, roles.ROLES),
+        "chosen": request.form.get("role", member.role),
+        "may_link": request.may(permission=OPERATORS),
+    }
+
+
+async def _typed(request: Request) -> dict[str, Any]:
+    one, _ = await _acting(request)
+    return {"one": one} | team.typed(request, roles.ROLES, chosen="owner")
+
+
+def _at_role(refusal: LastOwner | Invalid) -> Invalid:
+    return refusal if isinstance(refusal, Invalid) else Invalid(("role", refusal.code, refusal.message))
+
+
+def _back(one: Organization, said: str) -> Answer:
+    return Elsewhere(location=f"/console/organizations/{one.id}/members", notice=said)

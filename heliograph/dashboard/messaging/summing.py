@@ -1,0 +1,119 @@
+"""The head of the list of messages: four figures of its filters, and why messages failed.
+
+The rule nobody may break: nothing is counted here. Both come from the roll-ups, which know time, channel, country and
+sender; of a list with any other filter nothing is told, so that a figure never belongs to other messages than the list.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from heliograph.base.database.clock import iso
+from heliograph.base.database.pool import Connection
+from heliograph.dashboard.messaging.finding import Wanted
+from heliograph.overview import figures
+from heliograph.overview.figures import ARRIVED, Told
+from heliograph.pages.pieces.ranges import LENGTHS
+from heliograph.pages.requests import Request
+from heliograph.traffic import LOST
+from heliograph.why.words import Kind
+
+#: The time that is told of if the list has none, and reasons that are listed.
+USUAL, REASONS = "24h", 20
+#: What the roll-ups of messages know, and those of reasons; what leaves both as they are.
+KNOWN = {"channel", "country", "sender"}
+KNOWN_OF_REASONS = {"channel", "country", "reason", "status"}
+NEUTRAL = {"direction"}
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Messages that failed for the same reason, and where they are listed."""
+
+    code: str
+    kind: Kind
+    channel: str
+    count: int
+    #: In percent of those that failed.
+    share: float
+    link: str
+
+
+class Head(msgspec.Struct, frozen=True):
+    """[since, until), in whole hours or days. `cards`: (title, figure, where these messages are listed), none where the
+    roll-ups do not know them; `reasons`: the commonest first, None where they do not know those."""
+
+    since: datetime
+    until: datetime
+    #: The list has no time of its own.
+    is_usual: bool
+    cards: list[tuple[str, str, str]]
+    reasons: list[Reason] | None
+
+
+async def head(conn: Connection, request: Request, wanted: Wanted) -> Head | None:
+    """What stands above the list; None: nothing is known of its filters."""
+    asked = {name for name, value in wanted.typed.items() if value}
+    if wanted.problems or wanted.range.problems or wanted.filters.direction == "inbound":
+        return None
+    if wanted.range.since is None and wanted.range.name:
+        return None
+    has_figures = asked <= KNOWN | NEUTRAL
+    # Reasons are not known by status, so all that mean a failure have to be asked for, or any.
+    fails = not wanted.statuses or set(wanted.statuses) >= set(LOST)
+    has_reasons = asked <= KNOWN_OF_REASONS | NEUTRAL and fails
+    if not has_figures and not has_reasons:
+        return None
+    filters, until = wanted.filters, wanted.range.until
+    told = await figures.told(
+        conn,
+        request.actor,
+        since=wanted.range.since,
+        until=until,
+        usual=LENGTHS[USUAL],
+        channel=filters.channel,
+        country=filters.country,
+        sender=filters.sender,
+        has_figures=has_figures,
+        has_reasons=has_reasons,
+    )
+    # The very messages: whole hours, and what else was asked for.
+    stretch = {"from": iso(told.since), "to": iso(told.until)}
+    kept = {name: wanted.typed[name] for name in asked if name != "status"} | stretch
+    cards = _cards(request, told, kept)
+    return Head(told.since, told.until, not wanted.range.name, cards, _reasons(request, told, kept, wanted))
+
+
+def _cards(request: Request, told: Told, kept: dict[str, str]) -> list[tuple[str, str, str]]:
+    now = told.figures
+    if now is None:
+        return []
+    text, speech = request.text, request.speech
+    arrived = request.to("/messages", **kept | {"status": ",".join(ARRIVED)})
+    lost = request.to("/messages", **kept | {"status": ",".join(LOST)})
+    within = " · ".join("–" if one is None else speech.lasted(one) for one in (now.p50, now.p95))
+    return [
+        (text("Accepted"), speech.number(now.accepted), request.to("/messages", **kept)),
+        (text("Delivered"), "–" if now.rate is None else f"{speech.number(now.rate, 1)} %", arrived),
+        (text("Half within · 95 % within"), within, arrived),
+        (text("Failed"), speech.number(now.failed), lost if now.failed else ""),
+    ]
+
+
+def _reasons(request: Request, told: Told, kept: dict[str, str], wanted: Wanted) -> list[Reason] | None:
+    if told.reasons is None:
+        return None
+    found = [one for one in told.reasons if wanted.filters.failure_code in (None, one.reason)]
+    total = sum(one.count for one in found)
+    return [
+        Reason(
+            one.reason,
+            "sms_failure" if one.channel == "sms" else "whatsapp_failure",
+            one.channel,
+            one.count,
+            100 * one.count / total,
+            request.to("/messages", **kept | {"channel": one.channel, "reason": one.reason}),
+        )
+        for one in found[:REASONS]
+    ]

@@ -1,0 +1,37 @@
+"""What the forms for a WhatsApp template and for a WhatsApp reply share: whom they go to, and how they are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Refusal
+from heliograph.dashboard.sending import sms_form
+from heliograph.dashboard.sending.sms_form import Recipient
+from heliograph.pages.requests import Request
+from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
+from heliograph.whatsapp.accepting.accept import Send
+
+
+async def recipient(request: Request, conn: Connection, to: str) -> Recipient:
+    """Whom a field that is not empty means: a user id, or else whom the form for an SMS would mean."""
+    if is_user_id(to.strip()):
+        return Recipient(to.strip())
+    return await sms_form.recipient(request, conn, to)
+
+
+async def accept(request: Request, read: Callable[[Connection], Awaitable[Send]]) -> str | Refusal:
+    """Send what `read` makes of the form: the message's id, or what the form is refused for. Raises refusals that are
+    not about the form."""
+    try:
+        async with request.reading() as conn:
+            wanted = await read(conn)
+        answer = await request.services.whatsapp.accept(wanted)
+    except Refusal as refusal:
+        if refusal.status not in (400, 403, 409):
+            raise
+        return refusal
+    id: str = msgspec.json.decode(answer.body)["message"]["id"]
+    return id

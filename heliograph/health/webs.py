@@ -1,0 +1,97 @@
+"""Who answers: the row that each web process writes of itself every few seconds, as workers do, with how long accepting
+took in it.
+
+The rule nobody may break: a message pays nothing for it; what is written was counted by the batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import structlog
+
+from heliograph import __version__
+from heliograph.base.database.pool import Connection, Pool, is_down
+from heliograph.base.histogram import percentile
+from heliograph.base.ids import uuid7
+from heliograph.base.process import heartbeat, measures, memory
+from heliograph.base.process.heartbeat import Process
+
+log = structlog.get_logger()
+
+#: How long accepting took is that of so many seconds.
+SPAN = 60.0
+#: Processes that are listed.
+MOST = 100
+
+
+class Web(Process, frozen=True):
+    """A web process that was seen within a minute."""
+
+    #: Where Prometheus finds its metrics; "": nowhere.
+    metrics: str
+    #: How many messages it accepted or refused within SPAN, by how long that took at most.
+    accepting: list[int]
+
+
+BEATS = """
+INSERT INTO web_processes (id, name, started_at, seen_at, version, memory, metrics, accepting)
+VALUES ($1, $2, now(), now(), $3, $4, $5, $6)
+ON CONFLICT (id) DO UPDATE SET seen_at = now(), memory = excluded.memory, accepting = excluded.accepting
+"""
+LIST = f"""
+SELECT {heartbeat.COLUMNS}, metrics, accepting
+  FROM web_processes WHERE {heartbeat.IS_LISTED} ORDER BY name, started_at LIMIT $1
+"""
+
+
+async def listed(conn: Connection) -> list[Web]:
+    """Those seen within a minute."""
+    return [Web(**row) for row in await conn.fetch(LIST, MOST)]
+
+
+def accepted_within(webs: Sequence[Web], share: float) -> float | None:
+    """Seconds within which `share` (0 to 1) of the messages of the last minute were accepted; None: there were none."""
+    counts = [sum(column) for column in zip(*(one.accepting for one in webs if one.accepting), strict=True)]
+    return percentile(counts, share) if counts else None
+
+
+class Recent:
+    """What of counts that only grow was added within the last SPAN seconds."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, list[int]]] = deque()
+
+    def added(self, counts: Sequence[int], at: float) -> list[int]:
+        """Since the last look that is SPAN old, or else since the first."""
+        self._seen.append((at, list(counts)))
+        while len(self._seen) > 1 and at - self._seen[1][0] >= SPAN:
+            self._seen.popleft()
+        return [now - before for now, before in zip(counts, self._seen[0][1], strict=True)]
+
+
+async def attend(pool: Pool, *, metrics: str) -> None:
+    """Say every few seconds that this process lives, until cancelled. `metrics`: where its metrics are."""
+    id, name, recent = uuid7(), heartbeat.name(), Recent()
+    try:
+        while True:
+            accepting = recent.added(measures.ACCEPTING, time.monotonic())
+            try:
+                await pool.execute(BEATS, id, name, __version__, memory.resident(), metrics, accepting)
+            except Exception as error:
+                if not is_down(error):
+                    raise
+                log.debug("web process not seen", error=type(error).__name__)
+            await asyncio.sleep(heartbeat.BEAT)
+    finally:
+        try:
+            async with asyncio.timeout(1):
+                await pool.execute("DELETE FROM web_processes WHERE id = $1", id)
+        except Exception as error:
+            log.debug("web process not signed off", error=type(error).__name__)
+
+
+FORGET = "DELETE FROM web_processes WHERE id IN (SELECT id FROM web_processes WHERE seen_at < $1 LIMIT $2)"

@@ -1,0 +1,120 @@
+"""Who works: the row that each worker writes of itself, and what an operator tells it there.
+
+A worker that is told to drain takes nothing more, lets what it holds finish as on SIGTERM, and then ends, so that its
+supervisor starts it anew, or stays without work until it is told to go on. It reads that with each beat. The rule
+nobody may break: a worker that was told to drain is not counted among those who work, or sessions would wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Literal
+from uuid import UUID
+
+import structlog
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.database.pool import Connection, Pool, is_down
+from heliograph.base.errors import NotFound
+from heliograph.base.process import memory
+from heliograph.base.process.heartbeat import IS_ALIVE, IS_LISTED
+
+log = structlog.get_logger()
+
+Drain = Literal["end", "stay"]
+#: Seconds between two beats of a worker that stays without work.
+STAYING = 1.0
+#: An SQL condition: this row of `workers` is of one that takes work, if it was seen lately.
+WORKS = "drain IS NULL"
+#: How many take work.
+LIVING = f"SELECT count(*) FROM workers WHERE {IS_ALIVE} AND {WORKS}"
+
+BEATS = """
+INSERT INTO workers (id, name, started_at, seen_at, clock_ahead, version, memory)
+VALUES ($1, $2, now(), now(), $3, $4, $5)
+ON CONFLICT (id) DO UPDATE SET seen_at = now(), clock_ahead = excluded.clock_ahead, memory = excluded.memory
+RETURNING drain
+"""
+
+
+async def beat(pool: Pool, id: UUID, *, name: str, clock_ahead: float, version: str) -> Drain | None:
+    """Say that it lives; returns what it is told."""
+    told: Drain | None = await pool.fetchval(BEATS, id, name, clock_ahead, version, memory.resident())
+    return told
+
+
+async def gone(pool: Pool, id: UUID) -> None:
+    """It ends."""
+    await pool.execute("DELETE FROM workers WHERE id = $1", id)
+
+
+# Nothing of it is left with the worker: what it held was given back or has its answer.
+DRAINED = """
+UPDATE workers SET drained_at = coalesce(drained_at, now()), seen_at = now(), memory = $2 WHERE id = $1 RETURNING drain
+"""
+
+
+async def stay(pool: Pool, id: UUID, *, stop: asyncio.Event) -> bool:
+    """Stay without work; True once it is told to go on, False if it is to end, or `stop` is set."""
+    told: Drain | None = "stay"
+    while told == "stay" and not stop.is_set():
+        try:
+            told = await pool.fetchval(DRAINED, id, memory.resident())
+        except Exception as error:
+            if not is_down(error):
+                raise
+            log.warning("database unavailable", step="stay drained", error=type(error).__name__)
+        if told == "stay":
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STAYING):
+                    await stop.wait()
+    try:
+        await gone(pool, id)
+    except Exception as error:
+        if not is_down(error):
+            raise
+        log.warning("ended without the database", error=type(error).__name__)
+    return told is None and not stop.is_set()
+
+
+FIND = f"""
+SELECT id, name, drain FROM workers
+ WHERE id = (SELECT id FROM workers WHERE (id::text = $1 OR name = $1) AND {IS_LISTED}
+              ORDER BY seen_at DESC LIMIT 1)
+   FOR UPDATE
+"""
+TELL = "UPDATE workers SET drain = $2 WHERE id = $1"
+
+
+async def drain(conn: Connection, worker: str, *, then: Drain, by: Who = SYSTEM) -> str:
+    """Tell a worker, by its name or id, to finish what it holds and take nothing more. Returns its name. Raises
+    NotFound."""
+    return await _tell(conn, worker, then, "worker.drained", by)
+
+
+async def resume(conn: Connection, worker: str, *, by: Who = SYSTEM) -> str:
+    """Tell a worker that stays without work to go on. Returns its name. Raises NotFound."""
+    return await _tell(conn, worker, None, "worker.resumed", by)
+
+
+async def _tell(conn: Connection, worker: str, told: Drain | None, action: str, by: Who) -> str:
+    async with conn.transaction():
+        row = await conn.fetchrow(FIND, worker)
+        # One that was told to end is on its way.
+        if row is None or (told is None and row["drain"] == "end"):
+            raise NotFound("There is no such worker, or it has ended; `heliograph workers list` names those that live.")
+        if row["drain"] != told:
+            await conn.execute(TELL, row["id"], told)
+            await audit.record(
+                conn,
+                by,
+                action,
+                object_id=row["id"],
+                name=row["name"],
+                before={"drain": row["drain"]},
+                after={"drain": told},
+            )
+    name: str = row["name"]
+    return name

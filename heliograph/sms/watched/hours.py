@@ -1,0 +1,89 @@
+"""How full a supplier's window was, and how long its answers took, by the hour, for charts.
+
+Each worker adds up in memory what it sees in its look of every second, and adds that to the row of the hour once a
+minute. The rule nobody may break: a message pays nothing for it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.histogram import LENGTH, as_text, percentile
+from heliograph.suppliers.contract import Connector, Health, Wired
+
+KEEP = """
+INSERT INTO supplier_hours AS known (supplier_id, hour, in_flight, room, answers)
+SELECT id, date_trunc('hour', now(), 'UTC'), in_flight, room, answers::bigint[]
+  FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[]) AS item (id, in_flight, room, answers)
+ WHERE EXISTS (SELECT FROM suppliers WHERE suppliers.id = item.id) ORDER BY id
+ON CONFLICT (supplier_id, hour) DO UPDATE
+   SET in_flight = known.in_flight + excluded.in_flight, room = known.room + excluded.room,
+       answers = histogram_add(known.answers, excluded.answers)
+"""
+READ = """
+SELECT hour, in_flight, room, answers FROM supplier_hours WHERE supplier_id = $1 AND hour >= $2 AND hour < $3
+ ORDER BY hour
+"""
+DELETE = """
+DELETE FROM supplier_hours WHERE (supplier_id, hour) IN (
+    SELECT supplier_id, hour FROM supplier_hours WHERE hour < $1 LIMIT $2)
+"""
+
+
+class Hour(msgspec.Struct, frozen=True):
+    """What was seen in an hour: sums over all looks."""
+
+    hour: datetime
+    in_flight: int
+    room: int
+    answers: list[int]
+
+    @property
+    def used(self) -> float | None:
+        """The share of the window that was in use, on average; None: there was none."""
+        return self.in_flight / self.room if self.room else None
+
+    def seconds(self, share: float) -> float | None:
+        """Within which `share` (0 to 1) of the answers came; None: none did."""
+        return percentile(self.answers, share)
+
+
+class Hours:
+    """What a worker has seen and not stored yet."""
+
+    def __init__(self) -> None:
+        self._sums: dict[UUID, tuple[int, int, list[int]]] = {}
+
+    def look(self, supplier_id: UUID, connector: Connector, health: Health) -> None:
+        """Add what a connector says now."""
+        took = connector.answers() if isinstance(connector, Wired) else []
+        if health.window or any(took):
+            self._add(supplier_id, health.in_flight, health.window, took)
+
+    async def store(self, conn: Connection) -> None:
+        """Add what was seen since the last time to the hour."""
+        sums, self._sums = self._sums, {}
+        if not sums:
+            return
+        columns = zip(*sums.values(), strict=True)
+        in_flight, room, took = (list(column) for column in columns)
+        try:
+            await conn.execute(KEEP, list(sums), in_flight, room, [as_text(one) for one in took])
+        except Exception:
+            for id, one in sums.items():
+                self._add(id, *one)
+            raise
+
+    def _add(self, supplier_id: UUID, in_flight: int, room: int, took: list[int]) -> None:
+        before = self._sums.get(supplier_id, (0, 0, [0] * LENGTH))
+        answers = [a + b for a, b in zip(before[2], took or [0] * LENGTH, strict=True)]
+        self._sums[supplier_id] = (before[0] + in_flight, before[1] + room, answers)
+
+
+async def read(conn: Connection, supplier_id: UUID, *, since: datetime, until: datetime) -> list[Hour]:
+    """The hours of a supplier of which something was seen, oldest first."""
+    return [Hour(**row) for row in await conn.fetch(READ, supplier_id, since, until)]

@@ -1,0 +1,40 @@
+"""A connector of an account that cannot be reached at all, since its settings or its secret cannot be read."""
+
+from __future__ import annotations
+
+from heliograph.base.sentences import quoted
+from heliograph.suppliers.contract import Health, Submission
+
+
+class Absent:
+    """Stands in for a connector that cannot be created, or not yet: what only this supplier carries waits."""
+
+    def __init__(self, error: str) -> None:
+        self.error = quoted(error)
+
+    async def start(self) -> None:
+        """There is nothing to start."""
+
+    def ready(self) -> bool:
+        return False
+
+    def capacity(self) -> int:
+        return 0
+
+    def parts(self, submission: Submission) -> int:
+        raise AssertionError("it has no capacity")
+
+    def submit(self, submission: Submission) -> None:
+        raise AssertionError("it has no capacity")
+
+    def set_sessions(self, count: int) -> None:
+        """It has none."""
+
+    def slow(self, pause: float) -> None:
+        """There is nothing to slow down."""
+
+    def health(self) -> Health:
+        return Health(sessions=0, in_flight=0, last_error=self.error)
+
+    async def stop(self, *, grace: float) -> None:
+        """There is nothing to stop."""

@@ -1,0 +1,34 @@
+"""What is known of one facet of a number or template (its name, its quality …), and since when.
+
+Meta reports it in full readings and in events, in any order. The rule nobody may break: what was known later stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+
+def quality(word: str | None) -> str:
+    """Meta's rating, as it is stored."""
+    return word.lower() if word in ("GREEN", "YELLOW", "RED") else "unknown"
+
+
+def merge(
+    row: dict[str, Any], facet: str, at: datetime, read_at: datetime | None, values: Mapping[str, Any], *, alone: bool
+) -> None:
+    """Put `values` into the row unless something newer is known about this facet.
+
+    `read_at`: time of the last full reading. `alone`: this report concerns only this row, so its time is kept here;
+    that of a full reading is kept with the account.
+    """
+    applied = msgspec.json.decode(row["applied"])
+    if at.timestamp() < max(applied.get(facet, 0.0), read_at.timestamp() if read_at else 0.0):
+        return
+    row.update(values)
+    if alone:
+        row["applied"] = msgspec.json.encode({**applied, facet: at.timestamp()}).decode()
+        row["applied_at"] = max(at, row["applied_at"] or at)

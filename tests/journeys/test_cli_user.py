@@ -1,0 +1,64 @@
+"""`heliograph user`: people of an organization are invited, given another role and removed at a shell."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from typer.testing import CliRunner
+
+from heliograph.base.actor import SYSTEM
+from heliograph.base.database.pool import Pool
+from heliograph.cli import app
+from heliograph.people import invitations, memberships, users
+from tests.rules.factories import organization
+
+
+async def run(environment: dict[str, str], *words: str, status: int = 0) -> Any:
+    """What it printed, as JSON; None: it was refused."""
+    done = await asyncio.to_thread(CliRunner().invoke, app, ["user", *words, "--json"], env=environment)
+    assert done.exit_code == status, done.output
+    return msgspec.json.decode(done.stdout) if status == 0 else None
+
+
+async def test_people_are_invited_and_uninvited(database_url: str, pool: Pool) -> None:
+    environment = {"HELIOGRAPH_DATABASE_URL": database_url}
+    actor = await organization(pool)
+    org = ("--org", str(actor.organization_id))
+    made = await run(environment, "invite", "Ana@example.com", "--role", "admin", *org)
+    assert made["is_mailed"] is False
+    async with pool.acquire() as conn:
+        offered = await invitations.offer(conn, token=made["link"].partition("#")[2])
+    assert (offered.organization_id, offered.email, offered.role) == (actor.organization_id, "ana@example.com", "admin")
+    (listed,) = await run(environment, "invitations", *org)
+    assert (listed["email"], listed["role"]) == ("ana@example.com", "admin")
+    await run(environment, "withdraw", "ana@example.com", *org)
+    assert await run(environment, "invitations", *org) == []
+    await run(environment, "withdraw", "ana@example.com", *org, status=1)
+    done = await pool.fetch(
+        "SELECT action, who FROM audit_log WHERE organization_id = $1 AND action ~ '^invitation' ORDER BY id",
+        actor.organization_id,
+    )
+    assert [tuple(row) for row in done] == [("invitation.made", "cli"), ("invitation.withdrawn", "cli")]
+
+
+async def test_a_member_is_admitted_and_gets_another_role(database_url: str, pool: Pool) -> None:
+    environment = {"HELIOGRAPH_DATABASE_URL": database_url}
+    actor = await organization(pool)
+    org = ("--org", str(actor.organization_id))
+    made = await run(environment, "create", "ana@example.com", *org)
+    assert made["role"] == "owner"
+    assert "/enter#" in made["link"]
+    # She has an account now, and needs no link.
+    assert (await run(environment, "create", "ana@example.com", "--role", "viewer", *org))["link"] is None
+    await run(environment, "role", "ana@example.com", "viewer", *org, status=1)
+    await run(environment, "create", "eva@example.com", *org)
+    await run(environment, "role", "ana@example.com", "developer", *org)
+    async with pool.acquire() as conn:
+        ana, _ = await users.ensure(conn, SYSTEM, email="ana@example.com")
+        assert await memberships.role_of(conn, actor, user_id=ana.id) == "developer"
+    await run(environment, "remove", "ana@example.com", "--revoke-keys", status=2)
+    await run(environment, "remove", "ana@example.com", "--revoke-keys", *org)
+    async with pool.acquire() as conn:
+        assert await memberships.role_of(conn, actor, user_id=ana.id) is None

@@ -1,0 +1,18 @@
+"""What tests of several rules stand on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from heliograph.simulators.receiver import Receiver
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    """A receiver of webhooks that takes everything."""
+    made = Receiver()
+    await made.start()
+    yield made
+    await made.stop()

@@ -1,0 +1,173 @@
+"""What is kept of how the installation does: findings, sizes with their forecast, web processes."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import date, timedelta
+
+import pytest
+
+from heliograph import doctor
+from heliograph.base.database import clock
+from heliograph.base.database.batching import Batcher
+from heliograph.base.database.pool import Pool
+from heliograph.base.histogram import LENGTH
+from heliograph.base.process.settings import Settings
+from heliograph.base.sentences import Check, quoted, said
+from heliograph.health import findings, sizes, webs
+from heliograph.health.sizes import Part, Sample
+from heliograph.queue import timers
+from heliograph.worker import Worker
+from tests.processes import until_true
+
+DAY = timedelta(days=1)
+GB = 10**9
+
+
+async def test_a_finding_has_a_beginning_and_an_end(pool: Pool) -> None:
+    broken = Check(said("supplier %(name)s", name="main"), "failed", said("no session bound"), quoted("Look."))
+    warned = Check(said("backups"), "warning", said("none has ever been taken"))
+    fine = Check(said("clocks"), "ok", said("none pending"))
+
+    async def look(*checks: Check) -> list[tuple[str, str, bool]]:
+        async with pool.acquire() as conn:
+            await findings.keep(conn, checks)
+            return [(str(one.check), one.state, one.over_at is None) for one in await findings.history(conn)]
+
+    assert await look(fine) == []
+    assert sorted(await look(broken, warned, fine)) == [("backups", "warning", True), ("supplier main", "failed", True)]
+    async with pool.acquire() as conn:
+        first = await findings.since(conn)
+    # As long as it is found it is one, told as it is now; a name that comes twice in a look is one as well.
+    again = Check(broken.check, "failed", said("no session bound: %(error)s", error="refused"))
+    assert len(await look(again, again, warned)) == 2
+    async with pool.acquire() as conn:
+        assert await findings.since(conn) == first
+        (told,) = [one for one in await findings.history(conn) if one.state == "failed"]
+    assert (told.check.english, told.detail.values) == ("supplier %(name)s", {"error": "refused"})
+    assert await look(warned) == [("backups", "warning", True), ("supplier main", "failed", False)]
+    # What comes back is another one, and what became worse too.
+    worse = Check(warned.check, "failed", warned.detail)
+    assert len(await look(broken, worse)) == 4
+    assert await look() == [(name, state, False) for name, state, _ in await look()]
+    await pool.execute("UPDATE findings SET over_at = over_at - interval '31 days' WHERE name = 'backups'")
+    assert {name for name, _, _ in await look()} == {"supplier main"}
+
+
+async def test_a_worker_looks_and_a_web_process_does_while_none_lives(pool: Pool, database_url: str) -> None:
+    settings = Settings(secret_key="s" * 40, database_url=database_url)
+    worker = Worker(settings, pool, channels={})
+    async with pool.acquire() as conn:
+        await timers.ensure(conn, findings.TIMER)
+        assert not await findings.is_overdue(conn)
+        await conn.execute("UPDATE timers SET next_at = now() - interval '31 seconds' WHERE name = 'findings'")
+        assert await findings.is_overdue(conn)
+        await worker._look(conn)
+        names = {name for name, _ in await findings.since(conn)}
+        wrong = {str(one.check) for one in await doctor.examine(conn, settings, far=False) if one.state != "ok"}
+    assert names == wrong
+    assert "workers" in names
+
+
+async def test_a_sample_a_day_stays(pool: Pool) -> None:
+    worker = Worker(Settings(database_url="postgresql://far.example/x"), pool, channels={})
+    async with pool.acquire() as conn:
+        await worker._sample(conn)
+        await sizes.sample(conn, free=5)
+        (one,) = await sizes.latest(conn)
+        assert one.free == 5
+        assert one.bytes == pytest.approx(await conn.fetchval("SELECT pg_database_size(current_database())"), rel=0.1)
+        await conn.execute(
+            "INSERT INTO database_sizes SELECT day - n, n, NULL FROM database_sizes, generate_series(1, 40) n"
+        )
+        listed = await sizes.latest(conn)
+    assert len(listed) == sizes.LOOKED
+    assert [one.day for one in listed] == sorted(one.day for one in listed)
+
+
+def samples(days: int, per_day: int) -> list[Sample]:
+    today = date(2027, 1, 31)
+    return [Sample(today - n * DAY, 100 * GB - n * per_day, None) for n in reversed(range(days))]
+
+
+def test_when_the_disk_is_full() -> None:
+    now = clock.now().replace(year=2027, month=1, day=31, hour=12)
+    # Measured: 1 GB a day, nothing of it ever dropped.
+    found = sizes.forecast(samples(11, GB), [], free=60 * GB, now=now)
+    assert found is not None
+    assert (found.per_day, found.measured, found.levels_off) == (GB, 10, False)
+    assert found.full_on == (now + 60 * DAY).date()
+    # Partitions that grow by as much, kept for 90 days: 50 GB more, and then as much goes as comes.
+    parts = [Part(40 * GB, now - 40 * DAY, 90 * DAY)]
+    found = sizes.forecast(samples(11, GB), parts, free=60 * GB, now=now)
+    assert found is not None
+    assert (found.full_on, found.levels_off, found.until_level) == (None, True, 50 * GB)
+    found = sizes.forecast(samples(11, GB), parts, free=45 * GB, now=now)
+    assert found is not None
+    assert (found.full_on, found.levels_off) == ((now + 45 * DAY).date(), False)
+    # What else grows is not dropped.
+    found = sizes.forecast(samples(11, 4 * GB), parts, free=60 * GB, now=now)
+    assert found is not None
+    assert (found.full_on, found.levels_off) == ((now + 15 * DAY).date(), False)
+    # Two samples of one day apart say little, and partitions of today nothing.
+    found = sizes.forecast(samples(2, GB), parts, free=None, now=now)
+    assert found is not None
+    assert (found.per_day, found.measured, found.full_on) == (GB, None, None)
+    assert sizes.forecast([], [Part(GB, now - timedelta(hours=3), DAY)], free=GB, now=now) is None
+    # It shrinks, or it lasts.
+    for per_day, free in ((-GB, GB), (1000, 60 * GB)):
+        found = sizes.forecast(samples(5, per_day), [], free=free, now=now)
+        assert found is not None
+        assert (found.full_on, found.levels_off) == (None, False)
+
+
+def test_what_was_added_within_a_minute() -> None:
+    recent = webs.Recent()
+    assert recent.added([5, 1], 0.0) == [0, 0]
+    assert recent.added([7, 1], 30.0) == [2, 0]
+    assert recent.added([8, 2], 60.0) == [3, 1]
+    assert recent.added([8, 2], 90.0) == [1, 1], "since half a minute after the beginning"
+    assert recent.added([8, 2], 155.0) == [0, 0]
+
+
+async def test_how_long_accepting_takes_is_counted_by_the_batch() -> None:
+    took: list[tuple[float, int]] = []
+    going = asyncio.Event()
+
+    async def work(items: list[int]) -> list[int]:
+        await going.wait()
+        return items
+
+    batcher: Batcher[int, int] = Batcher(work, took=lambda seconds, items: took.append((seconds, items)))
+    first = batcher.put(1)
+    await asyncio.sleep(0)
+    others = [batcher.put(n) for n in range(3)]
+    waited = asyncio.get_running_loop().time()
+    await asyncio.sleep(0.03)
+    waited = asyncio.get_running_loop().time() - waited
+    going.set()
+    await asyncio.gather(first, *others)
+    await batcher.drain()
+    assert [items for _, items in took] == [1, 3]
+    assert all(seconds >= waited * 0.9 for seconds, _ in took), "who came meanwhile waited for the first batch too"
+
+
+async def test_web_processes_say_that_they_live(pool: Pool) -> None:
+    task = asyncio.create_task(webs.attend(pool, metrics="http://127.0.0.1:9464/metrics"))
+    async with pool.acquire() as conn:
+        await until_true(lambda: webs.listed(conn))
+        (one,) = listed = await webs.listed(conn)
+        assert (one.is_gone, one.metrics, len(one.accepting)) == (False, "http://127.0.0.1:9464/metrics", LENGTH)
+        assert webs.accepted_within(listed, 0.95) is None
+        # Of two processes together: 90 within 16 ms, 10 within a second.
+        for counts in ([0, 0, 0, 90], [0] * 9 + [10]):
+            await conn.execute(
+                "INSERT INTO web_processes VALUES (gen_random_uuid(), 'x', now(), now(), '', NULL, '', $1)",
+                counts + [0] * (LENGTH - len(counts)),
+            )
+        found = webs.accepted_within(await webs.listed(conn), 0.95)
+        assert found is not None
+        assert 0.5 < found < 1.1
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert one.id not in {each.id for each in await webs.listed(conn)}, "whoever ends signs off"

@@ -1,0 +1,21 @@
+"""Texts that are sealed where they lie: the key that tests open them with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from heliograph.base.process.settings import Settings
+from heliograph.sealing import text_keys
+
+SETTINGS = Settings(secret_key="a secret key for texts that lie at rest")
+
+
+@pytest.fixture
+def armed() -> Iterator[None]:
+    """This process opens what is sealed, until the test has ended."""
+    before = list(text_keys._armed)
+    text_keys.arm(SETTINGS)
+    yield
+    text_keys._armed[:] = before
