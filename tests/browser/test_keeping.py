@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from uuid import UUID
 
 import aiohttp
 import pytest
+from playwright.async_api import Route
 
 from heliograph.why.words import entries, why
 from tests.processes import until_true
@@ -177,6 +179,29 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
         await page.locator(inside).wait_for()
         await page.keyboard.press("Escape")
         await page.locator("#panel").wait_for(state="hidden")
+
+    # Whoever is so quick that the page has no script yet finds open what the address says.
+    asked, may_come = asyncio.Event(), asyncio.Event()
+
+    async def held(route: Route) -> None:
+        asked.set()
+        await may_come.wait()
+        await route.continue_()
+
+    await page.locator("[data-rows] a.row-link").first.click()
+    await page.wait_for_url(re.compile(r"[?&]open="))
+    opened = page.url
+    await page.route("**/panel.js*", held)
+    await page.go_back(wait_until="commit")
+    await asked.wait()
+    await page.evaluate("history.forward()")
+    await page.wait_for_url(opened, wait_until="commit")
+    assert await page.locator("#panel").is_hidden()
+    may_come.set()
+    await page.locator("#panel #known").wait_for()
+    await page.unroute("**/panel.js*", held)
+    await page.keyboard.press("Escape")
+    await page.locator("#panel").wait_for(state="hidden")
 
     # Two tabs: what one of them deletes is said to be gone in the other, which does not break.
     async with site.pool.acquire() as conn:

@@ -6,6 +6,17 @@ const inside = panel?.querySelector("[data-inside]");
 const WIDE = matchMedia("(min-width: 1280px)");
 const FIRST = 3000, MOST = 15000, GROWS = 1.5;
 let opener = null, timer = 0, tag = "", pause = FIRST;
+// What an address names as open, and what is: at first what this page was asked for.
+const named = (address) => new URL(address).searchParams.get("open") || "";
+let opened = named(performance.getEntriesByType("navigation")[0].name), isLeaving = false;
+
+// Back and Forward change the address alone. Where it names something else than what is open, the page is asked for
+// anew; so it is when they were pressed while that was under way. A jump within the page changes nothing.
+function follow() {
+  if (!isLeaving && named(location.href) === opened) return;
+  isLeaving = true;
+  location.reload();
+}
 
 async function show(where) {
   clearTimeout(timer);
@@ -46,13 +57,15 @@ async function open(link, push) {
   opener = link.id || link.closest("tr")?.id;
   if (push) {
     const here = new URL(location.href);
-    here.searchParams.set("open", where.pathname.split("/").pop());
+    opened = where.pathname.split("/").pop();
+    here.searchParams.set("open", opened);
     history.pushState(null, "", here);
   }
   panel.focus({ preventScroll: true });
 }
 
 function close() {
+  opened = "";
   panel.hidden = true;
   panel.parentElement.classList.remove("is-open");
   const here = new URL(location.href);
@@ -77,5 +90,7 @@ if (panel) {
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && !panel.hidden && !document.querySelector("dialog[open]")) close();
   });
-  addEventListener("popstate", () => location.reload());
+  addEventListener("popstate", follow);
+  // Whoever is quick pressed them before this script was there.
+  follow();
 }
