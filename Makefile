@@ -1,5 +1,7 @@
 # Two commands do all the set-up: `make run` and `make test`. `make help` lists the rest.
-PYTHON ?= python3
+# Of what is at hand, a Python that was built with profile-guided optimization: it runs a tenth faster (decision 218).
+# Distributions build theirs so and do not record it.
+PYTHON ?= $(shell for one in python3 /usr/bin/python3; do "$$one" -c 'import ensurepip, sys, sysconfig; sys.exit(sys.version_info < (3, 11) or sys.base_prefix != "/usr" and "--enable-optimizations" not in (sysconfig.get_config_var("CONFIG_ARGS") or ""))' 2> /dev/null && { echo "$$one"; exit; }; done; echo python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet

@@ -128,7 +128,8 @@ def programs(place: Path) -> tuple[Path, Path]:
         pytest.skip(f"the commit before a migration cannot be read here: {error}")
     before, after = place / "before", place / "after"
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        files.extractall(before, filter="data")
+        # Of our own repository; Python 3.11.2 knows no filter.
+        files.extractall(before)  # noqa: S202
     shutil.copytree(HERE / "heliograph", after / "heliograph", ignore=shutil.ignore_patterns("__pycache__"))
     first = Path("heliograph/migrations/0001_schema.sql")
     older, newer = ((tree / first).read_text().split(";\n") for tree in (before, after))
