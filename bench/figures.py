@@ -38,6 +38,7 @@ BUDGETS = {
     "way_processor": Budget(260, 200, at_most=True),
     "overhead": Budget(2, 1, at_most=True),
     "way_wal": Budget(4_500, 3_500, at_most=True),
+    "way_accept_p99": Budget(20, 12, at_most=True),
     "idle_commits": Budget(8, 4, at_most=True),
     "backlog_plain": Budget(12_000, 17_000),
     "backlog_webhooks": Budget(7_500, 10_000),
@@ -51,13 +52,14 @@ BUDGETS = {
     "pages_failed": Budget(0, 0, at_most=True),
     "pages_accept": Budget(0.98, 1.0),
     "pages_memory": Budget(130, 100, at_most=True),
-    "contacts_import": Budget(20_000, 30_000),
-    "campaign_staging": Budget(20_000, 50_000),
-    "whatsapp_statuses": Budget(1_000, 3_000),
+    "contacts_import": Budget(30_000, 60_000),
+    "campaign_staging": Budget(30_000, 60_000),
+    "whatsapp_way": Budget(3_200, 4_500),
+    "whatsapp_statuses": Budget(8_000, 15_000),
     "whatsapp_answer_p99": Budget(250, 100, at_most=True),
-    "memory_api": Budget(150, 100, at_most=True),
-    "memory_worker": Budget(150, 100, at_most=True),
-    "start_delivered": Budget(20, 10, at_most=True),
+    "memory_api": Budget(100, 72, at_most=True),
+    "memory_worker": Budget(130, 110, at_most=True),
+    "start_delivered": Budget(10, 4, at_most=True),
 }
 
 

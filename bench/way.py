@@ -45,7 +45,7 @@ STEP_LABELS = {
 async def way(stage: Stage, report: Report, lengths: Lengths) -> None:
     """Messages a second that are accepted, sent, delivered and reported, and the time that this takes."""
     await limits(stage, report, lengths)
-    rates, busy, processor, full_p50, half_p50, half_p95 = [], [], [], [], [], []
+    rates, busy, processor, accepted, full_p50, half_p50, half_p95 = [], [], [], [], [], [], []
     await stage.empty()
     smsc = await stage.start_smsc()
     receiver = await stage.start_receiver()
@@ -58,6 +58,7 @@ async def way(stage: Stage, report: Report, lengths: Lengths) -> None:
         result = await stage.load(connections=64, warm_up=WARM_UP, seconds=lengths.way, in_flight=IN_FLIGHT)
         rates.append(result.received / result.seconds)
         busy.append(result.busy * 100)
+        accepted.append(result.p99)
         processor.append(sum(cost for name, cost in result.costs(result.received).items() if name not in STAND_INS))
         await settle(stage)
         work = (await database.mark(stage)).since(before, messages=result.statuses["202"])
@@ -83,6 +84,7 @@ async def way(stage: Stage, report: Report, lengths: Lengths) -> None:
     report.add("way_busy", "  of the machine busy meanwhile", busy, "%")
     report.add("way_processor", "  processor time a message, without stand-ins", processor, "µs")
     report.add("way_wal", "  WAL a message", [work.wal], "B")
+    report.add("way_accept_p99", "  p99 of accept meanwhile", accepted, "ms")
     report.work["whole way"] = msgspec.structs.asdict(work)
     report.add("way_p50", f"  accept to webhook with {IN_FLIGHT} on their way, p50", full_p50, "ms")
     report.add("way_half_p50", "  accept to webhook at half the rate, p50", half_p50, "ms")
