@@ -50,7 +50,7 @@ from heliograph.queue.backlog import Backlog
 from heliograph.queue.runner import every, listen, loop, once
 from heliograph.queue.watch import Watch
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
-from heliograph.retention import forgetting, shorter
+from heliograph.retention import forgetting, removing, shorter
 from heliograph.sealing import text_keys
 from heliograph.sms.received import inbox
 from heliograph.sms.reports import daily
@@ -251,6 +251,10 @@ class Worker:
             forgetting.Step("recipients of campaigns", _forget_recipients),
             forgetting.Step("exports", jobs.forget),
             forgetting.Step("texts that are kept for a shorter time", shorter.forget),
+            # After the texts: a message goes once what repeats its text is gone.
+            forgetting.Step(
+                "messages that are kept for a shorter time", partial(removing.forget, settings=self._settings)
+            ),
         ]
         if not await forgetting.forget(conn, self._settings, also=steps):
             await timers.hasten(conn, "forget")

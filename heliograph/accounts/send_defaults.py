@@ -1,5 +1,5 @@
 """What an organization's sends mean where they do not say it, when its marketing waits, which campaigns need a second
-person's approval, and how long it keeps texts.
+person's approval, and how long it keeps texts and messages.
 
 The rule nobody may break: a default is looked up when a message is accepted, and stands in its row from then on; what
 was accepted before keeps what it was accepted with.
@@ -18,8 +18,9 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.classes import quiet
 
 GUARANTEES = ("at_least_once", "at_most_once")
-#: Seconds for which a message may be worth delivering, and days for which texts may be kept.
-VALIDITY, TEXT_DAYS = (60, 259_200), (1, 3_650)
+#: Seconds for which a message may be worth delivering, and days for which texts may be kept, and messages: events are
+#: replayed for 30 days, and until then receipts and what webhooks were answered refer to their message.
+VALIDITY, TEXT_DAYS, MESSAGE_DAYS = (60, 259_200), (1, 3_650), (30, 3_650)
 #: Recipients above which a campaign may need an approval; 0: all campaigns.
 APPROVAL = (0, 1_000_000)
 
@@ -33,6 +34,9 @@ class SendDefaults(msgspec.Struct, frozen=True):
     validity_seconds: int | None
     #: Texts are erased after so many days; None, and what is longer than the installation's time: with that.
     text_days: int | None
+    #: Messages are removed, with their numbers, after so many days; None, and what is longer than the installation's
+    #: time: with that.
+    message_days: int | None
     #: When marketing waits: "country" (as the recipient's has it), "off", or hours in its time, such as "20:00-08:00".
     quiet_hours: str
     #: Campaigns with more recipients need a second person's approval; None: none does.
@@ -40,7 +44,8 @@ class SendDefaults(msgspec.Struct, frozen=True):
 
 
 GET = """
-SELECT guarantee, validity_seconds, text_days, quiet_hours, approval_above FROM organizations WHERE id = $1
+SELECT guarantee, validity_seconds, text_days, message_days, quiet_hours, approval_above
+  FROM organizations WHERE id = $1
 """
 
 
@@ -53,11 +58,12 @@ async def get(conn: Connection, *, organization_id: UUID) -> SendDefaults:
 
 
 LOCK = """
-SELECT name, guarantee, validity_seconds, text_days, quiet_hours, approval_above
+SELECT name, guarantee, validity_seconds, text_days, message_days, quiet_hours, approval_above
   FROM organizations WHERE id = $1 FOR NO KEY UPDATE
 """
 CHANGE = """
-UPDATE organizations SET guarantee = $2, validity_seconds = $3, text_days = $4, quiet_hours = $5, approval_above = $6
+UPDATE organizations
+   SET guarantee = $2, validity_seconds = $3, text_days = $4, message_days = $5, quiet_hours = $6, approval_above = $7
  WHERE id = $1
 """
 
@@ -69,6 +75,7 @@ async def change(
     guarantee: str | None = None,
     validity_seconds: int | msgspec.UnsetType | None = msgspec.UNSET,
     text_days: int | msgspec.UnsetType | None = msgspec.UNSET,
+    message_days: int | msgspec.UnsetType | None = msgspec.UNSET,
     quiet_hours: str | None = None,
     approval_above: int | msgspec.UnsetType | None = msgspec.UNSET,
     by: Who = SYSTEM,
@@ -82,6 +89,7 @@ async def change(
     for name, value, (least, most) in (
         ("validity_seconds", validity_seconds, VALIDITY),
         ("text_days", text_days, TEXT_DAYS),
+        ("message_days", message_days, MESSAGE_DAYS),
         ("approval_above", approval_above, APPROVAL),
     ):
         if isinstance(value, int) and not least <= value <= most:
@@ -96,6 +104,7 @@ async def change(
             guarantee or before.guarantee,
             before.validity_seconds if validity_seconds is msgspec.UNSET else validity_seconds,
             before.text_days if text_days is msgspec.UNSET else text_days,
+            before.message_days if message_days is msgspec.UNSET else message_days,
             quiet_hours or before.quiet_hours,
             before.approval_above if approval_above is msgspec.UNSET else approval_above,
         )

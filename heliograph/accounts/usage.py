@@ -147,13 +147,15 @@ def stray(deletion: str) -> str:
 WITH gone AS (
     {deletion} RETURNING organization_id, mode, segments, balance_after, accepted_at
 ), summed AS (
-    INSERT INTO usage_months AS known (organization_id, month, source, messages, segments, balance_after)
+    INSERT INTO usage_months AS known (organization_id, month, source, messages, segments, balance_after, last_at)
     SELECT organization_id, date_trunc('month', accepted_at AT TIME ZONE 'UTC')::date, 'stray', count(*), sum(segments),
-           (array_agg(balance_after ORDER BY accepted_at DESC))[1]
+           (array_agg(balance_after ORDER BY accepted_at DESC))[1], max(accepted_at)
       FROM gone WHERE mode = 'live' GROUP BY 1, 2
     ON CONFLICT (organization_id, month, source) DO UPDATE
        SET messages = known.messages + excluded.messages, segments = known.segments + excluded.segments,
-           balance_after = excluded.balance_after
+           balance_after = CASE WHEN excluded.last_at >= known.last_at THEN excluded.balance_after
+                                ELSE known.balance_after END,
+           last_at = greatest(known.last_at, excluded.last_at)
 )
 SELECT FROM gone
 """

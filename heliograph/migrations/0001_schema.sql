@@ -40,6 +40,7 @@ CREATE TABLE organizations (
     guarantee         text NOT NULL DEFAULT 'at_least_once' CHECK (guarantee IN ('at_least_once', 'at_most_once')),
     validity_seconds  integer CHECK (validity_seconds BETWEEN 60 AND 259200),
     text_days         integer CHECK (text_days BETWEEN 1 AND 3650),
+    message_days      integer CHECK (message_days BETWEEN 30 AND 3650),
     notice_ways       text NOT NULL DEFAULT '{}',
     quiet_hours       text NOT NULL DEFAULT 'country'
         CHECK (quiet_hours IN ('country', 'off') OR quiet_hours ~ '^[0-2][0-9]:[0-5][0-9]-[0-2][0-9]:[0-5][0-9]$'),
@@ -67,6 +68,7 @@ COMMENT ON COLUMN organizations.guarantee IS 'of sends that name none. The same 
 COMMENT ON COLUMN organizations.quiet_hours IS 'when marketing waits, by the recipient''s time zone: as its country has it, never (off), or HH:MM-HH:MM. See classes/quiet.py';
 COMMENT ON COLUMN organizations.notice_ways IS 'how its people are told, as JSON: kind of notice -> ways, of those that are not told as heliograph/notices/kinds.py has it';
 COMMENT ON COLUMN organizations.text_days IS 'texts are erased after so many days, if that is before the installation erases them; NULL: with those of all';
+COMMENT ON COLUMN organizations.message_days IS 'messages are removed with their numbers after so many days, and their texts by then; NULL: with those of all';
 COMMENT ON COLUMN organizations.reveals IS 'members who see no texts and full numbers may reveal those of one message at a time, which is recorded';
 COMMENT ON COLUMN organizations.allowance IS 'quota granted each period; NULL: the plan does not change the quota';
 COMMENT ON COLUMN organizations.period_anchor IS 'the n-th period begins n × period_months after it, so that one that began on the 31st comes back to the 31st after a shorter month';
@@ -462,11 +464,13 @@ CREATE TABLE usage_months (
     messages        bigint NOT NULL,
     segments        bigint NOT NULL,
     balance_after   bigint NOT NULL,
+    last_at         timestamptz,
     PRIMARY KEY (organization_id, month, source)
 );
 COMMENT ON TABLE usage_months IS 'tenant: an organization''s usage in a month, in place of messages that were dropped';
 COMMENT ON COLUMN usage_months.source IS 'the partition of messages that is counted, whose sums are valid once it is in usage_closed; or `stray`: rows that were deleted one by one, valid at once';
 COMMENT ON COLUMN usage_months.balance_after IS 'balance after the last of them';
+COMMENT ON COLUMN usage_months.last_at IS 'when the last of them was accepted, of rows that were deleted one by one: others of the month may be there still';
 
 CREATE TABLE usage_days (
     organization_id uuid NOT NULL,
@@ -1454,17 +1458,21 @@ COMMENT ON COLUMN messages.receipt IS 'fingerprint of the first receipt that cha
 
 CREATE VIEW usage_sums AS
 SELECT organization_id,
-       -- The last UUIDv7 of the month: where the sum stands among the entries.
-       (lpad(to_hex((extract(epoch FROM (month + interval '1 month') AT TIME ZONE 'UTC') * 1000)::bigint - 1), 12, '0')
-           || '7fffbfffffffffffffff')::uuid AS id,
-       'usage' AS type, 'sms' AS channel, -sum(messages)::bigint AS quantity, min(balance_after) AS balance_after,
-       sum(segments)::bigint AS segments, NULL::uuid AS message_id, NULL::uuid AS campaign_id,
-       'sum of ' || to_char(month, 'YYYY-MM') AS reason,
-       (month + interval '1 month') AT TIME ZONE 'UTC' - interval '1 millisecond' AS created_at
-  FROM usage_months
- WHERE source = 'stray' OR EXISTS (SELECT FROM usage_closed WHERE usage_closed.source = usage_months.source)
- GROUP BY organization_id, month;
-COMMENT ON VIEW usage_sums IS 'one entry of the usage list for each month whose messages were dropped';
+       -- The last UUIDv7 of that millisecond: where the sum stands among the entries.
+       (lpad(to_hex(floor(extract(epoch FROM at) * 1000)::bigint), 12, '0') || '7fffbfffffffffffffff')::uuid AS id,
+       'usage' AS type, 'sms' AS channel, -messages AS quantity, balance_after, segments, NULL::uuid AS message_id,
+       NULL::uuid AS campaign_id, 'sum of ' || to_char(month, 'YYYY-MM') AS reason, at AS created_at
+  FROM (SELECT organization_id, month, sum(messages)::bigint AS messages, sum(segments)::bigint AS segments,
+               (array_agg(balance_after ORDER BY last_at DESC NULLS FIRST))[1] AS balance_after,
+               -- Of a whole month its end; while some of its messages are there still, where the last one stood that
+               -- is not.
+               CASE WHEN bool_or(last_at IS NULL)
+                    THEN (month + interval '1 month') AT TIME ZONE 'UTC' - interval '1 millisecond'
+                    ELSE max(last_at) END AS at
+          FROM usage_months
+         WHERE source = 'stray' OR EXISTS (SELECT FROM usage_closed WHERE usage_closed.source = usage_months.source)
+         GROUP BY organization_id, month) months;
+COMMENT ON VIEW usage_sums IS 'one entry of the usage list for each month whose messages were dropped, all or some';
 
 -- The organization's usage list: messages, other changes of the quota, and the sums of months whose messages are
 -- gone. `quantity` adds up to total - used of quotas at every commit.

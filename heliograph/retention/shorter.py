@@ -1,41 +1,33 @@
 """Texts of organizations that keep them for a shorter time than the installation does, and what repeats them.
 
-Partitions are dropped for everybody, so the texts of one organization are erased row by row: along its own ids, which
-are in order of time, from where the last round ended. What repeats a text goes before it does, so that a round that
-ends in between is done again. The rule nobody may break: the text of a message that may still be sent stays, and a
-round reads and writes a bounded number of rows.
+What repeats a text goes before it does, so that a round that ends in between is done again. The rule nobody may break:
+the text of a message that may still be sent stays.
 """
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from uuid import UUID
 
-import msgspec
+import asyncpg
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.ids import time_of, uuid7_floor
+from heliograph.base.ids import uuid7_floor
+from heliograph.retention import turns
+from heliograph.retention.turns import Budget, Swept
 from heliograph.sms.timeline import NEAR
 
-#: Rows that one statement erases; rows, statements and seconds of a round.
-STEP, ROWS, STATEMENTS, SECONDS = 2_000, 50_000, 500, 20.0
-#: Longest and shortest stretch of time that one statement looks at.
-LONGEST, SHORTEST = timedelta(days=1), timedelta(seconds=1)
-#: A round begins so long before where the last one ended: ids are made before their rows are committed.
-OVERLAP = timedelta(minutes=10)
 #: Parts of a message come so long before the last of them at most.
 PARTS = timedelta(days=2)
-#: After this time all is looked through again, for what was waiting for its time to be sent.
-AGAIN = timedelta(days=7)
 
-ORGANIZATIONS = "SELECT id, text_days FROM organizations WHERE text_days IS NOT NULL AND id > $1 ORDER BY id"
-# The last organization that a round came to the end of, and whether one before it has more.
-TURN = """
-SELECT (mark ->> 'last')::uuid AS last, (mark ->> 'more')::boolean AS more FROM retention_places WHERE name = $1
+# Who removes messages after a time has erased their texts by then: a text is in more places than its message.
+ORGANIZATIONS = """
+SELECT id, least(text_days, message_days) AS days FROM organizations
+ WHERE (text_days IS NOT NULL OR message_days IS NOT NULL) AND id > $1 ORDER BY id
 """
-NAME, NIL = "texts of organizations", UUID(int=0)
+NAME = "texts of organizations"
 # $1: organization; $2, $3: ids between which it looks; $4: at most so many rows; $5: since when parts may have come.
 ERASE = {
     "messages": """
@@ -111,98 +103,39 @@ DELETE FROM automatic_replies WHERE (organization_id, recipient, kind) IN (
 """,
 )
 FIRST = {table: f"SELECT id FROM {table} WHERE organization_id = $1 ORDER BY id LIMIT 1" for table in ERASE}
-PLACE = """
-SELECT done_until, (mark ->> 'whole')::timestamptz AS whole FROM retention_places WHERE name = $1
-"""
-MOVE = """
-INSERT INTO retention_places (name, done_until, mark) VALUES ($1, $2, $3)
-ON CONFLICT (name) DO UPDATE SET done_until = excluded.done_until, mark = excluded.mark
-"""
 
 
 async def forget(conn: Connection) -> bool:
     """Erase what is past in organizations that chose a time of their own; False: there is more. Each statement is a
-    commit.
-
-    A round goes on with the organization that the last one did not come to the end of, and then the next ones, so that
-    each has its turn however many there are, and however much one of them has.
-    """
+    commit."""
     if clock.differs():
         return True
-    budget = _Budget()
-    place = await conn.fetchrow(TURN, NAME)
-    last, more = (place["last"], place["more"]) if place is not None else (NIL, False)
-    for number, (id, text_days) in enumerate(await conn.fetch(ORGANIZATIONS, last)):
-        if not await _forget_one(conn, id, timedelta(days=text_days), budget):
-            if number == 0:  # it had the whole round, and has its next one after the others
-                last, more = id, True
-            await _pass_on(conn, last, more=more)
-            return False
-        last = id
-    if place is not None:
-        await _pass_on(conn, NIL, more=False)
-    return not more
+    return await turns.in_turn(conn, NAME, ORGANIZATIONS, partial(_forget_one, conn))
 
 
-async def _pass_on(conn: Connection, last: UUID, *, more: bool) -> None:
-    mark = msgspec.json.encode({"last": last, "more": more}).decode()
-    await conn.execute(MOVE, NAME, await conn.fetchval("SELECT now()"), mark)
-
-
-class _Budget:
-    """What a round may take."""
-
-    def __init__(self) -> None:
-        self._ends = time.monotonic() + SECONDS
-        self._rows, self._statements = ROWS, STATEMENTS
-
-    def spend(self, rows: int) -> None:
-        self._rows -= rows
-        self._statements -= 1
-
-    @property
-    def is_spent(self) -> bool:
-        return self._rows <= 0 or self._statements <= 0 or time.monotonic() >= self._ends
-
-
-async def _forget_one(conn: Connection, organization_id: UUID, kept: timedelta, budget: _Budget) -> bool:
+async def _forget_one(conn: Connection, row: asyncpg.Record, budget: Budget) -> bool:
     """False: the round is over before it is done."""
+    organization_id: UUID = row["id"]
+    until = await conn.fetchval("SELECT now()") - timedelta(days=row["days"])
     for table in ERASE:
-        if not await _sweep(conn, organization_id, table, kept, budget):
+        swept = Swept(organization_id, f"texts of {organization_id} in {table}", FIRST[table], until)
+        if not await turns.sweep(conn, swept, partial(_erase, conn, organization_id, table, budget), budget):
             return False
     for sql in ALSO:
-        if not await _delete(conn, sql, organization_id, kept, budget):
+        if not await turns.delete(conn, sql, (organization_id, until), budget):
             return False
     return True
 
 
-async def _sweep(conn: Connection, organization_id: UUID, table: str, kept: timedelta, budget: _Budget) -> bool:
-    name = f"texts of {organization_id} in {table}"
-    now: datetime = await conn.fetchval("SELECT now()")
-    until = now - kept
-    place = await conn.fetchrow(PLACE, name)
-    if place is not None and place["whole"] is not None and place["whole"] > now - AGAIN:
-        start, whole = place["done_until"] - OVERLAP, place["whole"]
-    else:
-        first = await conn.fetchval(FIRST[table], organization_id)
-        start, whole = (until if first is None else time_of(first)), now
-    mark = msgspec.json.encode({"whole": whole}).decode()
-    stretch = timedelta(hours=1)
-    while start < until and not budget.is_spent:
-        end = min(start + stretch, until)
-        bounds: list[object] = [organization_id, uuid7_floor(start), uuid7_floor(end), STEP]
-        if table == "received_messages":
-            bounds.append(uuid7_floor(start - PARTS))
-        elif table == "messages":
-            budget.spend(await _erase_quoted(conn, [*bounds, start.astimezone(UTC).date()]))
-        done = int((await conn.execute(ERASE[table], *bounds)).rpartition(" ")[2])
-        budget.spend(done)
-        if done < STEP:
-            start, stretch = end, min(stretch * 2, LONGEST)
-            await conn.execute(MOVE, name, start, mark)
-        else:
-            stretch = max(stretch / 2, SHORTEST)
-    return start >= until
+async def _erase(
+    conn: Connection, organization_id: UUID, table: str, budget: Budget, start: datetime, end: datetime
+) -> int:
+    bounds: list[object] = [organization_id, uuid7_floor(start), uuid7_floor(end), turns.STEP]
+    if table == "received_messages":
+        bounds.append(uuid7_floor(start - PARTS))
+    elif table == "messages":
+        budget.spend(await _erase_quoted(conn, [*bounds, start.astimezone(UTC).date()]))
+    return int((await conn.execute(ERASE[table], *bounds)).rpartition(" ")[2])
 
 
 async def _erase_quoted(conn: Connection, bounds: list[object]) -> int:
@@ -218,13 +151,3 @@ async def _erase_quoted(conn: Connection, bounds: list[object]) -> int:
         [uuid7_floor(at + NEAR) for _, at in came],
     )
     return int(done.rpartition(" ")[2])
-
-
-async def _delete(conn: Connection, sql: str, organization_id: UUID, kept: timedelta, budget: _Budget) -> bool:
-    until = await conn.fetchval("SELECT now()") - kept
-    while not budget.is_spent:
-        done = int((await conn.execute(sql, organization_id, until, STEP)).rpartition(" ")[2])
-        budget.spend(done)
-        if done < STEP:
-            return True
-    return False

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7_floor
+from heliograph.base.process.settings import Settings
 from heliograph.campaigns.staging import Stager
 from heliograph.overview.exports.work import ExportWork
+from heliograph.retention import removing, shorter
 
 from .conftest import Api, Tenant
 from .test_replays import another_key
@@ -50,6 +55,39 @@ async def test_a_file_is_asked_for_written_and_read(api: Api, tenant: Tenant, po
     _, body = await ask("DELETE", f"/exports/{body['export']['id']}")
     assert body["export"]["status"] == "stopped"
     assert (await ask("GET", f"/exports/{body['export']['id']}/content"))[0] == 404
+
+
+async def test_a_message_is_gone_after_the_time_of_its_organization(api: Api, tenant: Tenant, pool: Pool) -> None:
+    body = {"to": "+258841234567", "message": "Olá"}
+    headers = tenant.headers | {"Idempotency-Key": "one"}
+    status, _, sent = await api.ask("POST", "/sms/send", json=body, headers=headers)
+    place = f"/sms/messages/{sent['message']['id']}"
+    assert (status, (await api.ask("GET", place, headers=tenant.headers))[0]) == (202, 200)
+    for days, answer in ((29, 400), (30, 200)):
+        status, _, body = await api.ask(
+            "PATCH", "/account/settings", json={"messageDays": days}, headers=tenant.headers
+        )
+        assert status == answer
+    assert body["settings"]["messageDays"] == 30
+    # As if it had been accepted and delivered 31 days ago.
+    old = UUID(int=uuid7_floor(datetime.now(UTC) - timedelta(days=31)).int + 1)
+    await pool.execute(
+        "UPDATE messages SET id = $1, status = 'delivered', accepted_at = now() - interval '31 days'", old
+    )
+    place = f"/sms/messages/{old}"
+    assert (await api.ask("GET", place, headers=tenant.headers))[0] == 200
+    _, _, before = await api.ask("GET", "/usage", headers=tenant.headers)
+    async with pool.acquire() as conn:
+        assert await shorter.forget(conn)
+        assert await removing.forget(conn, Settings(secret_key="a secret key for tests, long enough"))
+    status, _, body = await api.ask("GET", place, headers=tenant.headers)
+    assert (status, body["error"]["code"]) == (404, "not_found")
+    _, _, body = await api.ask("GET", "/sms/messages", headers=tenant.headers)
+    assert body["items"] == []
+    _, _, after = await api.ask("GET", "/usage", headers=tenant.headers)
+    told = [[(one["type"], one["quantity"], one["balanceAfter"]) for one in body["items"]] for body in (before, after)]
+    assert told[0] == told[1], "its sum stands for it"
+    assert [one["messageId"] for one in after["items"] if one["type"] == "usage"] == [None]
 
 
 async def test_settings_are_changed_by_a_live_key(api: Api, tenant: Tenant, pool: Pool) -> None:

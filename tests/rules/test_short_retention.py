@@ -11,7 +11,7 @@ from heliograph.accounts import send_defaults
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7_floor
-from heliograph.retention import shorter
+from heliograph.retention import shorter, turns
 from tests.rules.factories import organization
 
 NOW = datetime.now(UTC)
@@ -104,9 +104,9 @@ async def test_a_round_is_bounded_and_the_next_one_goes_on(pool: Pool, monkeypat
     for days in range(5, 25):
         await store(pool, own, days)
     await keep_for(pool, own, 1)
-    monkeypatch.setattr(shorter, "STEP", 2)
+    monkeypatch.setattr(turns, "STEP", 2)
     # Some ten of them are what a look costs that finds nothing.
-    monkeypatch.setattr(shorter, "STATEMENTS", 15)
+    monkeypatch.setattr(turns, "STATEMENTS", 15)
     rounds = 0
     while not await forget(pool):
         rounds += 1
@@ -124,9 +124,9 @@ async def test_each_organization_has_its_turn(pool: Pool, monkeypatch: pytest.Mo
         await store(pool, actor, 5)
     for actor in some:
         await keep_for(pool, actor, 1)
-    monkeypatch.setattr(shorter, "STEP", 2)
+    monkeypatch.setattr(turns, "STEP", 2)
     # What one of the others needs is more than half of it, and what the first needs is several times that.
-    monkeypatch.setattr(shorter, "STATEMENTS", 60)
+    monkeypatch.setattr(turns, "STATEMENTS", 60)
     for _ in range(5):
         assert not await forget(pool)
     assert not any([any((await left(pool, actor)).values()) for actor in some[1:]])

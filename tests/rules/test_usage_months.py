@@ -22,6 +22,7 @@ from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.ids import uuid7
 from heliograph.overview import usage
+from heliograph.retention import removing
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.bulk import Bulk, accept_bulk
 from tests.rules.factories import send, sender
@@ -76,7 +77,7 @@ class Counted(Machine):
 
     tables = (
         "traffic", "traffic_deltas", "usage_days", "usage_counts", "send_keys", "queue", "events", "messages",
-        "usage_ledger", "sender_ids", "quotas", "organizations",
+        "usage_ledger", "usage_months", "sender_ids", "quotas", "organizations",
     )  # fmt: skip
 
     @initialize()
@@ -120,6 +121,18 @@ class Counted(Machine):
             asked = [tuple(row) for row in rows][::share]
             if asked:
                 await self._with(quota.refund_many, asked, "canceled")
+
+        self.run(work())
+
+    @rule(who=st.integers(0, 1), share=st.integers(1, 3))
+    def remove(self, who: int, share: int) -> None:
+        """As retention does for an organization that keeps its messages for a shorter time."""
+
+        async def work() -> None:
+            owner = self.actors[who].organization_id
+            rows = await self.pool.fetch("SELECT id FROM messages WHERE organization_id = $1 ORDER BY id", owner)
+            if ids := [row["id"] for row in rows][::share]:
+                await self.pool.execute(removing.REMOVE_SMS, owner, ids, ids[0], ids[-1])
 
         self.run(work())
 

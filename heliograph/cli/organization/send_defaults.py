@@ -1,4 +1,4 @@
-"""`heliograph org defaults`: what an organization's sends mean that do not say it, and how long it keeps texts."""
+"""`heliograph org defaults`: what an organization's sends mean that do not say it, and how long it keeps them."""
 
 from __future__ import annotations
 
@@ -42,6 +42,17 @@ def defaults(
             help="Erase texts after this many days, if sooner than HELIOGRAPH_TEXT_RETENTION_DAYS; 0: with that.",
         ),
     ] = None,
+    message_days: Annotated[
+        int | None,
+        typer.Option(
+            metavar="DAYS",
+            show_default=False,
+            help=(
+                "Remove messages with their numbers after this many days, at least 30, if sooner than"
+                " HELIOGRAPH_METADATA_RETENTION_MONTHS; 0: with that."
+            ),
+        ),
+    ] = None,
     quiet_hours: Annotated[
         str | None,
         typer.Option(
@@ -62,13 +73,13 @@ def defaults(
     data_dir: DataDir = None,
 ) -> None:
     """Show, or change, what an organization's sends mean that do not say it, when its marketing waits, which campaigns
-    need an approval, and how long it keeps texts.
+    need an approval, and how long it keeps texts and messages.
 
     \b
     Examples:
       heliograph org defaults "Acme Lda"
       heliograph org defaults "Acme Lda" --guarantee at_most_once --validity 3600
-      heliograph org defaults "Acme Lda" --text-days 7
+      heliograph org defaults "Acme Lda" --text-days 7 --message-days 60
       heliograph org defaults "Acme Lda" --quiet-hours 20:00-08:00
       heliograph org defaults "Acme Lda" --approval-above 1000
     """
@@ -81,6 +92,7 @@ def defaults(
             guarantee=guarantee,
             validity_seconds=msgspec.UNSET if validity is None else validity or None,
             text_days=msgspec.UNSET if text_days is None else text_days or None,
+            message_days=msgspec.UNSET if message_days is None else message_days or None,
             quiet_hours=quiet_hours,
             approval_above=(
                 msgspec.UNSET if approval_above is None else None if approval_above < 0 else approval_above

@@ -20,9 +20,10 @@ from heliograph.people.policy import MANY
 
 #: Hours without use after which a session may end, as they are offered; none: the usual rule.
 SESSION_HOURS = (1, 4, 8, 24, 72, 168, 720)
-#: Seconds for which messages may be worth delivering, and days for which texts may be kept, as they are offered.
+#: Seconds for which messages may be worth delivering, and days for which texts and messages may be kept, as they are
+#: offered.
 VALIDITIES = (300, 3_600, 21_600, 86_400, 172_800, 259_200)
-TEXT_DAYS = (1, 3, 7, 14, 30, 60, 90)
+TEXT_DAYS, MESSAGE_DAYS = (1, 3, 7, 14, 30, 60, 90), (30, 60, 90, 180, 365)
 #: What stands for all countries. An empty field is a slip, which must not open the world.
 EVERYWHERE = "any"
 #: What stands for quiet hours that the organization writes itself, and those that the form begins with.
@@ -70,7 +71,7 @@ async def change_messages(request: Request) -> Answer:
 
 
 async def change_defaults(request: Request) -> Answer:
-    """What sends mean that do not say it, and how long texts are kept."""
+    """What sends mean that do not say it, and how long texts and messages are kept."""
     form = request.form
 
     async def work(conn: Connection, actor: Actor) -> None:
@@ -80,6 +81,7 @@ async def change_defaults(request: Request) -> Answer:
             guarantee=form.get("guarantee") or None,
             validity_seconds=_chosen("validity", form.get("validity", "")),
             text_days=_chosen("text_days", form.get("text_days", "")),
+            message_days=_chosen("message_days", form.get("message_days", "")),
             quiet_hours=_quiet(form),
         )
 
@@ -172,6 +174,9 @@ async def _values(request: Request) -> dict[str, Any]:
     first, _, last = defaults.quiet_hours.partition("-") if "-" in defaults.quiet_hours else (None, "", None)
     kept = request.services.settings.text_retention_days
     days = {one for one in TEXT_DAYS if one < kept} | ({defaults.text_days} if defaults.text_days else set())
+    months = request.services.settings.metadata_retention_months
+    message_days = {one for one in MESSAGE_DAYS if one < 31 * months}
+    message_days |= {defaults.message_days} if defaults.message_days else set()
     regions = sorted(set(phones.REGIONS.values()) - {"001"}, key=speech.country)
     encoding = "accents" if known.replace_accents else "smart" if known.smart_encoding else "off"
     return {
@@ -196,12 +201,15 @@ async def _values(request: Request) -> dict[str, Any]:
         "validity": form.get("validity", str(defaults.validity_seconds or "")),
         "validities": [(str(one), speech.lasted(one)) for one in VALIDITIES],
         "text_days": form.get("text_days", str(defaults.text_days or "")),
+        "message_days": form.get("message_days", str(defaults.message_days or "")),
         "quiet": form.get("quiet_hours", defaults.quiet_hours if first is None else OWN_HOURS),
         "quiets": [(name, request.text(said), request.text(more)) for name, said, more in words.QUIET_HOURS],
         "quiet_from": form.get("quiet_from", first or USUAL_HOURS[0]),
         "quiet_to": form.get("quiet_to", last or USUAL_HOURS[1]),
         "kept_days": kept,
         "days": [(str(one), speech.lasted(86_400 * one)) for one in sorted(days)],
+        "kept_months": months,
+        "days_of_messages": [(str(one), speech.lasted(86_400 * one)) for one in sorted(message_days)],
         "hours": form.get("session_hours", str(known.session_hours or "")),
         "session_hours": [(str(one), speech.lasted(3600 * one)) for one in SESSION_HOURS],
     }

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from heliograph.accounts import send_defaults
-from heliograph.accounts.send_defaults import APPROVAL, TEXT_DAYS, VALIDITY, SendDefaults
+from heliograph.accounts.send_defaults import APPROVAL, MESSAGE_DAYS, TEXT_DAYS, VALIDITY, SendDefaults
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import Success
 from heliograph.base.errors import Invalid
@@ -43,6 +43,14 @@ class AccountSettings(msgspec.Struct, rename="camel"):
     text_days: Annotated[
         int | None, Meta(description="Days after which texts are erased; null: with those of the whole installation.")
     ]
+    message_days: Annotated[
+        int | None,
+        Meta(
+            description=(
+                "Days after which messages are removed with their numbers; null: with those of the whole installation."
+            )
+        ),
+    ]
     campaign_approval_above: Annotated[
         int | None,
         Meta(description="Campaigns with more recipients need a second person's approval; null: none does."),
@@ -69,6 +77,18 @@ class ChangeAccountSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
         Annotated[
             Annotated[float, Meta(ge=TEXT_DAYS[0], le=TEXT_DAYS[1], **WHOLE)] | None,
             Meta(description="Days after which texts are erased; null: with those of the whole installation."),
+        ]
+        | UnsetType
+    ) = UNSET
+    message_days: (
+        Annotated[
+            Annotated[float, Meta(ge=MESSAGE_DAYS[0], le=MESSAGE_DAYS[1], **WHOLE)] | None,
+            Meta(
+                description=(
+                    "Days after which messages are removed with their numbers; null: with those of the whole "
+                    "installation. What was removed does not come back."
+                )
+            ),
         ]
         | UnsetType
     ) = UNSET
@@ -113,6 +133,7 @@ async def change_account_settings(call: Call, body: ChangeAccountSettings) -> Ac
         "quiet_hours": None if body.quiet_hours is UNSET else body.quiet_hours,
         "validity_seconds": _whole(body.validity_seconds),
         "text_days": _whole(body.text_days),
+        "message_days": _whole(body.message_days),
         "approval_above": _whole(body.campaign_approval_above),
     }
     try:
@@ -142,6 +163,7 @@ NAMES = {
     "quiet_hours": "quietHours",
     "validity_seconds": "validitySeconds",
     "text_days": "textDays",
+    "message_days": "messageDays",
     "approval_above": "campaignApprovalAbove",
 }
 
@@ -160,6 +182,7 @@ def _shown(defaults: SendDefaults, chosen: choices.Chosen) -> AccountSettings:
         delivery_guarantee=defaults.guarantee,  # type: ignore[arg-type]
         validity_seconds=defaults.validity_seconds,
         text_days=defaults.text_days,
+        message_days=defaults.message_days,
         campaign_approval_above=defaults.approval_above,
         notices={kind: list(chosen.get(kind, known.ways)) for kind, known in KINDS.items()},
     )

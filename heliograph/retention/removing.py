@@ -1,0 +1,194 @@
+"""Messages of organizations that keep them for a shorter time than the installation does: their rows, and all that
+names their numbers.
+
+The rule nobody may break: what adds up still does at every commit. A message's row is its entry of the usage list, so
+the sum of its month takes its place in the commit that removes it. One that may still be sent, or still cost money,
+stays; and so does what money was moved by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from uuid import UUID
+
+import asyncpg
+
+from heliograph.accounts import usage
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection, despite_deadlocks
+from heliograph.base.ids import uuid7_floor
+from heliograph.base.process.settings import Settings
+from heliograph.retention import turns
+from heliograph.retention.forgetting import bounds
+from heliograph.retention.shorter import PARTS
+from heliograph.retention.turns import Budget, Swept
+
+NAME = "messages of organizations"
+#: So long after its deadline Meta may still report a message as delivered, and charge for it.
+CHARGED = timedelta(days=30)
+
+ORGANIZATIONS = """
+SELECT id, message_days AS days FROM organizations WHERE message_days IS NOT NULL AND id > $1 ORDER BY id
+"""
+# The end of the last month whose messages are being added up, because it is about to be dropped for all: a message that
+# was counted already must not be counted again. `messages` has months alone.
+SUMMED = """
+SELECT max(done_until) + interval '1 month' FROM retention_places
+ WHERE name LIKE 'sums of messages\\_%' AND to_regclass(substr(name, length('sums of ') + 1)) IS NOT NULL
+"""
+FIRST = {
+    table: f"SELECT id FROM {table} WHERE organization_id = $1 ORDER BY id LIMIT 1"
+    for table in ("messages", "whatsapp_messages", "received_messages", "events")
+}
+
+# $1: organization; $2, $3: ids between which it looks; $4: at most so many; $5: what happened since then is not past.
+# A row that somebody else has locked is passed over, and found when all is looked through again. Without its text,
+# because what repeats that was erased before it.
+PAST_SMS = """
+SELECT id FROM messages
+ WHERE organization_id = $1 AND id >= $2 AND id < $3 AND status <> 'accepted' AND body IS NULL
+   AND greatest(accepted_at, send_at, sent_at, delivered_at, failed_at, ended_at) < $5
+ ORDER BY id LIMIT $4 FOR UPDATE SKIP LOCKED
+"""
+# $6: a deadline from which on Meta may still report.
+PAST_WHATSAPP = """
+SELECT id FROM whatsapp_messages
+ WHERE organization_id = $1 AND id >= $2 AND id < $3 AND status <> 'accepted' AND charge <> 'reserved'
+   AND greatest(accepted_at, sent_at, delivered_at, read_at, failed_at) < $5
+   AND (direction = 'inbound' OR coalesce(deadline_at, accepted_at) < $6)
+ ORDER BY id LIMIT $4 FOR UPDATE SKIP LOCKED
+"""
+# $1: organization; $2: ids; $3, $4: the first and the last of them, by which partitions are chosen.
+_THESE = "organization_id = $1 AND {id} = ANY ($2::uuid[]) AND {id} >= $3 AND {id} <= $4"
+REMOVE_SMS = usage.stray(f"DELETE FROM messages WHERE {_THESE.format(id='id')}")
+REMOVE_WHATSAPP = f"DELETE FROM whatsapp_messages WHERE {_THESE.format(id='id')}"
+REMOVE_ATTEMPTS = f"DELETE FROM attempts WHERE {_THESE.format(id='message_id')}"
+# $3: the day of the first of them.
+REMOVE_RECEIPTS = """
+DELETE FROM receipts WHERE organization_id = $1 AND message_id = ANY ($2::uuid[]) AND received_on >= $3
+"""
+REMOVE_SUPPLIERS_IDS = """
+DELETE FROM sms_parts WHERE organization_id = $1 AND message_id = ANY ($2::uuid[]) AND answered_on >= $3
+"""
+# With the parts as the supplier delivered them, and their repetitions. $5: since when they may have come.
+REMOVE_RECEIVED = """
+WITH past AS MATERIALIZED (
+    SELECT id FROM received_messages WHERE organization_id = $1 AND id >= $2 AND id < $3 AND received_at < $6 LIMIT $4
+), parts AS (
+    DELETE FROM inbound_messages
+     WHERE id >= $5 AND id < $3 AND message_id = ANY (ARRAY(SELECT id FROM past))
+)
+DELETE FROM received_messages WHERE organization_id = $1 AND id = ANY (ARRAY(SELECT id FROM past))
+"""
+REMOVE_EVENTS = """
+DELETE FROM events WHERE organization_id = $1 AND id = ANY (ARRAY(
+    SELECT id FROM events WHERE organization_id = $1 AND id >= $2 AND id < $3 AND created_at < $5 LIMIT $4))
+"""
+# What goes with the last of the messages. $1: organization; $2: what is older is past; $3: at most so many.
+ALSO = (
+    """
+DELETE FROM inbox_threads WHERE (organization_id, id) IN (
+    SELECT organization_id, id FROM inbox_threads WHERE organization_id = $1 AND heard_at < $2 LIMIT $3)
+""",
+    """
+WITH silent AS MATERIALIZED (
+    SELECT organization_id, id, number_id FROM whatsapp_conversations c
+     WHERE organization_id = $1 AND greatest(created_at, last_inbound_at, last_outbound_at) < $2
+       AND NOT EXISTS (SELECT FROM whatsapp_messages m
+                        WHERE m.organization_id = c.organization_id AND m.recipient = c.recipient
+                          AND m.conversation_id = c.id)
+     LIMIT $3 FOR UPDATE SKIP LOCKED
+), names AS (
+    DELETE FROM whatsapp_aliases a USING silent
+     WHERE a.organization_id = silent.organization_id AND a.number_id = silent.number_id
+       AND a.conversation_id = silent.id
+)
+DELETE FROM whatsapp_conversations c USING silent
+ WHERE c.organization_id = silent.organization_id AND c.id = silent.id
+""",
+    """
+DELETE FROM guard_challenges WHERE (organization_id, message_id) IN (
+    SELECT organization_id, message_id FROM guard_challenges WHERE organization_id = $1 AND passed_at < $2 LIMIT $3)
+""",
+)
+
+#: Removes up to STEP rows of an organization between two times, of those that were past at a third.
+Remove = Callable[[Connection, UUID, datetime, datetime, datetime], Awaitable[int]]
+
+
+async def forget(conn: Connection, settings: Settings) -> bool:
+    """Remove what is past in organizations that chose a time of their own; False: there is more. Commits as it goes."""
+    if clock.differs():
+        return True
+    present: datetime = await conn.fetchval("SELECT now()")
+    whole, summed = bounds(settings, present).metadata, await conn.fetchval(SUMMED)
+    # What is past for everybody goes by whole months.
+    since = whole if summed is None else max(whole, summed)
+    return await turns.in_turn(conn, NAME, ORGANIZATIONS, partial(_forget_one, conn, present, since))
+
+
+async def _forget_one(
+    conn: Connection, present: datetime, since: datetime, row: asyncpg.Record, budget: Budget
+) -> bool:
+    organization_id: UUID = row["id"]
+    until = present - timedelta(days=row["days"])
+    for table, remove in REMOVES.items():
+        swept = Swept(organization_id, f"rows of {organization_id} in {table}", FIRST[table], until, since)
+
+        async def change(start: datetime, end: datetime, remove: Remove = remove) -> int:
+            return await despite_deadlocks(partial(remove, conn, organization_id, start, end, until))
+
+        if not await turns.sweep(conn, swept, change, budget):
+            return False
+    for sql in ALSO:
+        if not await turns.delete(conn, sql, (organization_id, until), budget):
+            return False
+    return True
+
+
+async def _sms(conn: Connection, organization_id: UUID, start: datetime, end: datetime, until: datetime) -> int:
+    async with conn.transaction():
+        rows = await conn.fetch(PAST_SMS, organization_id, uuid7_floor(start), uuid7_floor(end), turns.STEP, until)
+        if ids := [row["id"] for row in rows]:
+            these = (organization_id, ids, ids[0], ids[-1])
+            await conn.execute(REMOVE_ATTEMPTS, *these)
+            for sql in (REMOVE_RECEIPTS, REMOVE_SUPPLIERS_IDS):
+                await conn.execute(sql, organization_id, ids, start.astimezone(UTC).date())
+            await conn.execute(REMOVE_SMS, *these)
+    return len(ids)
+
+
+async def _whatsapp(conn: Connection, organization_id: UUID, start: datetime, end: datetime, until: datetime) -> int:
+    async with conn.transaction():
+        reported = await conn.fetchval("SELECT now()") - CHARGED
+        rows = await conn.fetch(
+            PAST_WHATSAPP, organization_id, uuid7_floor(start), uuid7_floor(end), turns.STEP, until, reported
+        )
+        if ids := [row["id"] for row in rows]:
+            these = (organization_id, ids, ids[0], ids[-1])
+            await conn.execute(REMOVE_ATTEMPTS, *these)
+            await conn.execute(REMOVE_WHATSAPP, *these)
+    return len(ids)
+
+
+async def _received(conn: Connection, organization_id: UUID, start: datetime, end: datetime, until: datetime) -> int:
+    first = uuid7_floor(start - PARTS)
+    between = (uuid7_floor(start), uuid7_floor(end))
+    done = await conn.execute(REMOVE_RECEIVED, organization_id, *between, turns.STEP, first, until)
+    return int(done.rpartition(" ")[2])
+
+
+async def _events(conn: Connection, organization_id: UUID, start: datetime, end: datetime, until: datetime) -> int:
+    between = (uuid7_floor(start), uuid7_floor(end))
+    done = await conn.execute(REMOVE_EVENTS, organization_id, *between, turns.STEP, until)
+    return int(done.rpartition(" ")[2])
+
+
+REMOVES: dict[str, Remove] = {
+    "messages": _sms,
+    "whatsapp_messages": _whatsapp,
+    "received_messages": _received,
+    "events": _events,
+}

@@ -1,0 +1,147 @@
+"""Taking turns: what one round may spend on the organizations that chose a time of their own.
+
+Partitions are dropped for everybody, so what one organization forgets sooner is worked off row by row, along its own
+ids, which are in order of time, from where the last round ended. The rule nobody may break: a round reads and writes a
+bounded number of rows, and every organization has its turn, however many there are and however much one of them has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.ids import time_of
+
+#: Rows that one statement changes; rows, statements and seconds of a round.
+STEP, ROWS, STATEMENTS, SECONDS = 2_000, 50_000, 500, 20.0
+#: Longest and shortest stretch of time that one statement looks at.
+LONGEST, SHORTEST = timedelta(days=1), timedelta(seconds=1)
+#: A round begins so long before where the last one ended: ids are made before their rows are committed.
+OVERLAP = timedelta(minutes=10)
+#: After this time all is looked through again, for what was waiting for its time.
+AGAIN = timedelta(days=7)
+NIL = UUID(int=0)
+
+
+class Budget:
+    """What a round may take."""
+
+    def __init__(self) -> None:
+        self._ends = time.monotonic() + SECONDS
+        self._rows, self._statements = ROWS, STATEMENTS
+
+    def spend(self, rows: int) -> None:
+        """One statement, and the rows that it changed."""
+        self._rows -= rows
+        self._statements -= 1
+
+    @property
+    def is_spent(self) -> bool:
+        """The round is over."""
+        return self._rows <= 0 or self._statements <= 0 or time.monotonic() >= self._ends
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """One organization's rows of one kind."""
+
+    organization_id: UUID
+    #: Under which the place is kept that the last round came to.
+    name: str
+    #: Its first id, in the table $1 of which is the organization.
+    first: str
+    #: Rows younger than this stay.
+    until: datetime
+    #: Nothing before this is looked at; None: from the beginning.
+    since: datetime | None = None
+
+
+#: Changes up to STEP rows between two times; returns how many of them were those that it looked for.
+Change = Callable[[datetime, datetime], Awaitable[int]]
+
+# The last organization that a round came to the end of, and whether one before it has more.
+TURN = """
+SELECT (mark ->> 'last')::uuid AS last, (mark ->> 'more')::boolean AS more FROM retention_places WHERE name = $1
+"""
+PLACE = """
+SELECT done_until, (mark ->> 'whole')::timestamptz AS whole FROM retention_places WHERE name = $1
+"""
+MOVE = """
+INSERT INTO retention_places (name, done_until, mark) VALUES ($1, $2, $3)
+ON CONFLICT (name) DO UPDATE SET done_until = excluded.done_until, mark = excluded.mark
+"""
+
+
+async def in_turn(
+    conn: Connection,
+    name: str,
+    organizations: str,
+    work: Callable[[asyncpg.Record, Budget], Awaitable[bool]],
+) -> bool:
+    """One round over the organizations that a statement names behind the id $1, in order of their ids. `work` returns
+    False if the round ended before it was done; so does this, if there is more to do.
+
+    A round goes on with the organization that the last one did not come to the end of, and then the next ones.
+    """
+    budget = Budget()
+    place = await conn.fetchrow(TURN, name)
+    last, more = (place["last"], place["more"]) if place is not None else (NIL, False)
+    for number, row in enumerate(await conn.fetch(organizations, last)):
+        if not await work(row, budget):
+            if number == 0:  # it had the whole round, and has its next one after the others
+                last, more = row["id"], True
+            await _pass_on(conn, name, last, more=more)
+            return False
+        last = row["id"]
+    if place is not None:
+        await _pass_on(conn, name, NIL, more=False)
+    return not more
+
+
+async def _pass_on(conn: Connection, name: str, last: UUID, *, more: bool) -> None:
+    mark = msgspec.json.encode({"last": last, "more": more}).decode()
+    await conn.execute(MOVE, name, await conn.fetchval("SELECT now()"), mark)
+
+
+async def sweep(conn: Connection, swept: Swept, change: Change, budget: Budget) -> bool:
+    """Go along an organization's ids from where the last round ended; False: the round is over before that is done.
+
+    The stretch of time that `change` looks at grows while it finds little, and halves when it finds too much.
+    """
+    now: datetime = await conn.fetchval("SELECT now()")
+    place = await conn.fetchrow(PLACE, swept.name)
+    if place is not None and place["whole"] is not None and place["whole"] > now - AGAIN:
+        start, whole = place["done_until"] - OVERLAP, place["whole"]
+    else:
+        first = await conn.fetchval(swept.first, swept.organization_id)
+        start, whole = (swept.until if first is None else time_of(first)), now
+    if swept.since is not None:
+        start = max(start, swept.since)
+    mark = msgspec.json.encode({"whole": whole}).decode()
+    stretch = timedelta(hours=1)
+    while start < swept.until and not budget.is_spent:
+        end = min(start + stretch, swept.until)
+        done = await change(start, end)
+        budget.spend(done)
+        if done < STEP:
+            start, stretch = end, min(stretch * 2, LONGEST)
+            await conn.execute(MOVE, swept.name, start, mark)
+        else:
+            stretch = max(stretch / 2, SHORTEST)
+    return start >= swept.until
+
+
+async def delete(conn: Connection, sql: str, arguments: Sequence[object], budget: Budget) -> bool:
+    """Repeat a statement that deletes up to as many rows as its last parameter says; False: the round is over before
+    they are gone."""
+    while not budget.is_spent:
+        done = int((await conn.execute(sql, *arguments, STEP)).rpartition(" ")[2])
+        budget.spend(done)
+        if done < STEP:
+            return True
+    return False
