@@ -77,6 +77,13 @@ def processor_seconds(pid: int) -> float:
     return sum(_times(one) for one in _family(pid))
 
 
+def clock_seconds(pid: int) -> float:
+    """Processor time of one process and all of its threads, without children, to the nanosecond: `processor_seconds`
+    counts in ticks of 10 ms, of which a window of two seconds has too few."""
+    # CPUCLOCK_SCHED of a process, as glibc's clock_getcpuclockid(3) makes it.
+    return time.clock_gettime((~pid << 3) | 2)
+
+
 def busy_seconds() -> float:
     """Processor time that the whole machine has spent on anything, all cores, since its start."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]

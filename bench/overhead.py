@@ -1,9 +1,10 @@
 """What metrics and logs cost on the whole way: processor time of API and worker for a message, with them and without.
 
-Processor time differs by more from one minute to the next than what is measured here, above all on a machine that
-others use. So two installations do the same beside each other, one with and one without, exchange their parts, and what
-is judged is the median of the quotients, unless these differ by too much. Counting cannot be turned off: it is a few
-additions a batch, and is in both.
+Processor time differs by more from one minute to the next than what is measured here. So two installations stand beside
+each other, one with and one without, and take turns in short windows, A B B A: what drifts slowly hits both, and no
+window runs beside another. Then they exchange their parts, so that what differs between the installations themselves
+cancels out: a pair is two windows before and two after the exchange, and what is judged is the median of all pairs,
+unless these differ by too much. Counting cannot be turned off: it is a few additions a batch, and is in both.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import contextlib
 import math
 import statistics
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from bench import machine
 from bench.accept import Lengths
@@ -21,17 +22,70 @@ from bench.load import Options
 from bench.stage import BenchError, Stage, free_port, stage
 from bench.way import settle
 
-#: Pairs in a round.
-PAIRS = 4
-#: On their way at once, in each of the two; seconds before it counts.
-IN_FLIGHT, WARM_UP = 500, 2.0
+#: Pairs of windows between two exchanges, and exchanges, of which one must do for a single round: three minutes in all.
+PAIRS, EXCHANGES = 6, 2
+#: Seconds of a window, and those before the first one after an exchange. A window begins with nothing on its way, and
+#: ends once nothing is.
+WINDOW, WARM_UP = 2.0, 2.0
+#: On their way at once.
+IN_FLIGHT = 500
 #: Ports that are asked beyond one for each process: somebody else may have taken one.
 SPARE = 4
-#: Seconds between two scrapes, as `deploy/prometheus` has them.
-EVERY = 15.0
 #: From this standard error on, in per cent, the machine is too busy for a judgement: the budget is not much more.
 STEADY = 1.0
+#: Standard error of a median, in those of a mean (of what is normally distributed).
+OF_MEDIAN = math.sqrt(math.pi / 2)
 WITHOUT = {"HELIOGRAPH_METRICS_LISTEN": "", "HELIOGRAPH_LOG_LEVEL": "error"}
+
+
+class Side:
+    """One of the two installations, in one of the two parts."""
+
+    def __init__(self, made: Stage) -> None:
+        self.made = made
+        self._metrics: int | None = None
+        self._processes = 0
+        #: Microseconds of processor time a message, window by window, by process.
+        self.costs: list[dict[str, float]] = []
+
+    async def start(self, lengths: Lengths, *, talks: bool) -> None:
+        """Its processes, with metrics and logs or without, and warm."""
+        self._metrics = free_port() if talks else None
+        self._processes = lengths.api_processes + 1
+        self.made.settings = {**WITHOUT, **(_with(self._metrics) if self._metrics is not None else {})}
+        await self.made.start_api(lengths.api_processes)
+        await self.made.start_worker()
+        self.made.settings = {}
+        await self._messages(WARM_UP)
+
+    async def stop(self) -> None:
+        """End its processes."""
+        for name in [one for one in self.made.parts if _is_ours(one)]:
+            await self.made.stop(name)
+
+    async def window(self) -> float:
+        """Microseconds of processor time of API and worker a message. Metrics are read once: more often than
+        `deploy/prometheus` has it, with a window of two seconds."""
+        before = self._used()
+        sending = asyncio.create_task(self._messages(WINDOW))
+        if self._metrics is not None:
+            await _scrape(self._metrics, self._processes)
+        count = await sending
+        after = self._used()
+        self.costs.append({name: (after[name] - before[name]) / count * 1e6 for name in after})
+        return sum(self.costs[-1].values())
+
+    async def _messages(self, seconds: float) -> int:
+        """Send for so long, and return how many once the last webhook was recorded: all work on them is done."""
+        options = Options(
+            port=self.made.api_port, key=self.made.key, connections=16, seconds=seconds, in_flight=IN_FLIGHT
+        )
+        result = await self.made.generate(options)
+        await settle(self.made)
+        return result.statuses["202"]
+
+    def _used(self) -> dict[str, float]:
+        return {name: machine.clock_seconds(part.pid) for name, part in self.made.parts.items() if _is_ours(name)}
 
 
 async def overhead(first: Stage, report: Report, lengths: Lengths) -> None:
@@ -39,32 +93,53 @@ async def overhead(first: Stage, report: Report, lengths: Lengths) -> None:
     for name in [one for one in first.parts if _is_ours(one)]:
         await first.stop(name)
     await first.empty()
+    more: list[float] = []
     costs: dict[bool, list[dict[str, float]]] = {True: [], False: []}
-    more = []
     async with stage(first.say, directory=first.place.parent) as second, _surrounded(first), _surrounded(second):
-        for number in range(PAIRS * lengths.rounds):
-            talking, silent = (first, second) if number % 2 else (second, first)
-            pair = await asyncio.gather(_window(talking, lengths, talks=True), _window(silent, lengths, talks=False))
-            costs[True].append(pair[0])
-            costs[False].append(pair[1])
-            with_both, without = map(_ours, pair)
-            more.append((with_both / without - 1) * 100)
-            first.say(
-                f"  pair {number + 1}: {without:.0f} µs a message without, {with_both:.0f} with: {more[-1]:+.1f} %"
-            )
+        for number in range(min(EXCHANGES, lengths.rounds)):
+            before = await _quotients(first, second, lengths, costs)
+            after = await _quotients(second, first, lengths, costs)
+            pairs = [(math.sqrt(one * other) - 1) * 100 for one, other in zip(before, after, strict=True)]
+            more += pairs
+            said = ", ".join(f"{one:+.1f}" for one in pairs)
+            first.say(f"  exchange {number + 1}: {said} %; standard error so far {standard_error(more):.2f} %")
     judge(report, more)
     for talks, part in ((False, "whole way, no metrics, no logs"), (True, "whole way, metrics and logs")):
         report.costs[part] = {name: statistics.median(one[name] for one in costs[talks]) for name in costs[talks][0]}
 
 
+async def _quotients(
+    talking: Stage, silent: Stage, lengths: Lengths, costs: dict[bool, list[dict[str, float]]]
+) -> list[float]:
+    """What a message costs with both, by what it costs without, pair by pair: A B, B A, A B and so on."""
+    sides = {True: Side(talking), False: Side(silent)}
+    found = []
+    try:
+        for talks, side in sides.items():
+            await side.start(lengths, talks=talks)
+        for number in range(PAIRS):
+            order = (True, False) if number % 2 else (False, True)
+            pair = {talks: await sides[talks].window() for talks in order}
+            found.append(pair[True] / pair[False])
+    finally:
+        for talks, side in sides.items():
+            costs[talks] += side.costs
+            await side.stop()
+    return found
+
+
 def judge(report: Report, more: Sequence[float]) -> None:
     """Add the per cents of all pairs, with a budget only if they agree."""
     label = "metrics, scraped, and logs at info: more processor time of API and worker a message"
-    # The mean's; the median's is a quarter more.
-    error = statistics.stdev(more) / math.sqrt(len(more))
+    error = standard_error(more)
     steady = error <= STEADY
     report.add("overhead" if steady else "overhead_unsteady", label if steady else f"{label} (not judged)", more, "%")
     report.add("overhead_error", "  standard error of it", [error], "%")
+
+
+def standard_error(more: Sequence[float]) -> float:
+    """That of the median of so many pairs."""
+    return OF_MEDIAN * statistics.stdev(more) / math.sqrt(len(more))
 
 
 @contextlib.asynccontextmanager
@@ -80,49 +155,8 @@ async def _surrounded(made: Stage) -> AsyncIterator[None]:
         await made.stop("smsc")
 
 
-async def _window(made: Stage, lengths: Lengths, *, talks: bool) -> dict[str, float]:
-    """Microseconds of processor time a message, by process."""
-    port = free_port()
-    made.settings = {**WITHOUT, **(_with(port) if talks else {})}
-    await made.start_api(lengths.api_processes)
-    await made.start_worker()
-    await _messages(made, WARM_UP)
-    before = _used(made)
-    sending = asyncio.create_task(_messages(made, lengths.way))
-    while not sending.done():
-        if talks:
-            await _scrape(port, lengths.api_processes + 1)
-        await asyncio.wait([sending], timeout=EVERY)
-    count = await sending
-    after = _used(made)
-    for name in [one for one in made.parts if _is_ours(one)]:
-        await made.stop(name)
-    made.settings = {}
-    return {name: (after[name] - before[name]) / count * 1e6 for name in after}
-
-
-async def _messages(made: Stage, seconds: float) -> int:
-    """Send for so long, and return how many once the last webhook was recorded: all work on them is done."""
-    options = Options(port=made.api_port, key=made.key, connections=16, seconds=seconds, in_flight=IN_FLIGHT)
-    result = await made.generate(options)
-    await settle(made)
-    return result.statuses["202"]
-
-
-def _used(made: Stage) -> dict[str, float]:
-    """Seconds of processor time that each process has used."""
-    pids = {name: part.pid for name, part in made.parts.items()}
-    if made.server.pid is not None:
-        pids["postgres"] = made.server.pid
-    return {name: machine.processor_seconds(pid) for name, pid in pids.items()}
-
-
 def _with(port: int) -> dict[str, str]:
     return {"HELIOGRAPH_METRICS_LISTEN": f"127.0.0.1:{port}", "HELIOGRAPH_LOG_LEVEL": "info"}
-
-
-def _ours(costs: Mapping[str, float]) -> float:
-    return sum(cost for name, cost in costs.items() if _is_ours(name))
 
 
 def _is_ours(name: str) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import urllib.parse
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import asyncpg
@@ -24,6 +24,8 @@ from tests.processes import until, until_true
 from tests.rules.factories import blocked, organization, send
 from tests.wire import wire
 
+#: Of a URL: longer than LONG, which who waits for a silent host's own time exceeds.
+HANGS = "connect_timeout=600"
 #: Longer than anything here takes, and shorter than what waits for a statement's end.
 LONG = 20.0
 
@@ -152,10 +154,11 @@ def several(url: str, *ports: int, query: str = "") -> str:
     return parts._replace(netloc=f"{credentials}@{hosts}", query=query).geturl()
 
 
-async def test_a_first_host_that_hangs_costs_its_own_time_and_no_more(database_url: str) -> None:
+async def test_a_first_host_that_hangs_costs_a_moment(database_url: str) -> None:
+    """The next one is tried beside it, long before its own time is over."""
     async with wire(database_url) as (hung, _), wire(database_url) as (good, _):
         hung.freeze()
-        connector = Connector(several(database_url, hung.port, good.port))
+        connector = Connector(several(database_url, hung.port, good.port, query=HANGS))
         async with asyncio.timeout(LONG):
             first = await connector.connect()
             second = await connector.connect()
@@ -166,12 +169,53 @@ async def test_a_first_host_that_hangs_costs_its_own_time_and_no_more(database_u
         await second.close()
 
 
+async def test_a_host_that_hangs_delays_nobody_who_looks_for_its_successor(
+    pool: Pool, database_url: str, as_owner: Callable[[str], Awaitable[None]]
+) -> None:
+    """A standby that is asked again and again until it is the primary, while the old one is silent."""
+    name = await pool.fetchval("SELECT current_database()")
+    async with wire(database_url) as (hung, _), wire(database_url) as (standby, _):
+        hung.freeze()
+        connector = Connector(several(database_url, hung.port, standby.port, query=HANGS))
+        await as_owner(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        reached = asyncio.create_task(connector.reach(pause=0.05))
+        await until(lambda: standby.made >= 3 or reached.done())
+        assert not reached.done()
+        await as_owner(f'BEGIN READ WRITE; ALTER DATABASE "{name}" RESET default_transaction_read_only; COMMIT')
+        async with asyncio.timeout(LONG):
+            found = await reached
+        assert await found.fetchval("SELECT 1") == 1
+        await found.close()
+        assert hung.made == 1
+        # From now on it is the first to be asked.
+        made = standby.made
+        await (await connector.connect()).close()
+        assert (hung.made, standby.made) == (1, made + 1)
+
+
+async def test_a_search_for_a_primary_ends_and_leaves_nothing_behind(pool: Pool, database_url: str) -> None:
+    read_only = "options=-c%20default_transaction_read_only%3Don&connect_timeout=1"
+    async with wire(database_url) as (hung, _), wire(database_url) as (standby, _):
+        hung.freeze()
+        connector = Connector(several(database_url, hung.port, standby.port, query=read_only))
+        with pytest.raises((TimeoutError, asyncpg.InternalClientError)) as refused:
+            await connector.reach(pause=0.05)
+        assert is_down(refused.value)
+        # One that is given up ends what it has begun.
+        searching = asyncio.create_task(connector.reach(pause=0.05))
+        made = standby.made
+        await until(lambda: standby.made > made)
+        searching.cancel()
+        await asyncio.gather(searching, return_exceptions=True)
+        assert [task for task in asyncio.all_tasks() if "again" in repr(task.get_coro())] == []
+
+
 async def test_a_pool_moves_to_the_host_that_answers(pool: Pool, database_url: str) -> None:
     actor = await organization(pool)
     async with (
         wire(database_url) as (first, _),
         wire(database_url) as (second, _),
-        watched(several(database_url, first.port, second.port, query="connect_timeout=1")) as moved,
+        watched(several(database_url, first.port, second.port, query=HANGS)) as moved,
     ):
         acceptor = Acceptor(moved)
         await acceptor.accept(send(actor, key_name="before"))

@@ -55,7 +55,13 @@ async def watch(pool: Pool) -> None:
     while True:
         connection: Raw | None = None
         try:
-            connection = await pool.connector.connect(server_settings={"application_name": "heliograph pulse"})
+            named = {"application_name": "heliograph pulse"}
+            # Which host has taken the place of the one that is away is found out by asking all of them.
+            connection = await (
+                pool.connector.reach(pause=AGAIN, server_settings=named)
+                if is_away
+                else pool.connector.connect(server_settings=named)
+            )
             while True:
                 now_filled = await _beat(connection)
                 if now_filled - filled:

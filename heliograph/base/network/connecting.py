@@ -1,4 +1,4 @@
-"""Connecting to PostgreSQL: the hosts of the URL in turn, each with a time limit of its own.
+"""Connecting to PostgreSQL: the hosts of the URL in turn, or all at once, each with a time limit of its own.
 
 The rule nobody may break: every connection of the product is made here, so that each one notices when its other end is
 gone, and none waits for a hanging host while another one answers.
@@ -6,11 +6,12 @@ gone, and none waits for a hanging host while another one answers.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -40,6 +41,10 @@ NEXT = (
 )
 
 
+#: Seconds after which the next host is tried beside one that has not answered yet, while that one may still do so.
+BESIDE = 0.25
+
+
 class DatabaseAway(ConnectionError):
     """The database does not answer, or can begin no session; requests fail at once."""
 
@@ -58,11 +63,6 @@ class Connector:
         self._target = _usable(url)
         self._last: Host | None = None
 
-    @property
-    def longest(self) -> float:
-        """Seconds after which every host has been tried."""
-        return self._target.timeout * len(self._target.hosts)
-
     async def connect(self, **options: Any) -> Raw:
         """A connection to the first host that answers and is of the wanted kind; `options`: of asyncpg.connect.
 
@@ -70,17 +70,42 @@ class Connector:
         statement where there is one, and here of the server.
         """
         self._follow()
-        options = self._options | options
-        target = self._target
-        if target.system_roots:
-            options["ssl"] = ssl.create_default_context()
-        kind = "standby" if target.attributes == "prefer-standby" else target.attributes
+        options = self._complete(options)
+        attributes = self._target.attributes
         try:
-            return await self._first(kind, options)
+            return await self._first("standby" if attributes == "prefer-standby" else attributes, options)
         except NEXT:
-            if target.attributes != "prefer-standby":
+            if attributes != "prefer-standby":
                 raise
         return await self._first("any", options)
+
+    async def reach(self, *, pause: float, **options: Any) -> Raw:
+        """A connection as soon as there is a host for it: all are tried at once, and each again after `pause` seconds,
+        whatever the others do. So one that hangs delays nobody who looks for the one that took its place.
+
+        Raises what `connect` does, once as long has passed as that may take.
+        """
+        if len(self._target.hosts) == 1 or self._target.attributes == "prefer-standby":
+            return await self.connect(**options)
+        self._follow()
+        target, options = self._target, self._complete(options)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + target.timeout
+
+        async def again(host: Host) -> Raw:
+            while True:
+                try:
+                    return await self._open(target, host, target.attributes, options)
+                except NEXT:
+                    if loop.time() + pause >= until:
+                        raise
+                await asyncio.sleep(pause)
+
+        return await self._race(self._order(), again, beside=0.0)
+
+    def _complete(self, options: dict[str, Any]) -> dict[str, Any]:
+        secured = {"ssl": ssl.create_default_context()} if self._target.system_roots else {}
+        return self._options | options | secured
 
     def _follow(self) -> None:
         url = self._url if self._current is None else self._current()
@@ -95,27 +120,56 @@ class Connector:
             log.info("database URL changed", database=shown(url))
 
     async def _first(self, kind: str, options: dict[str, Any]) -> Raw:
+        """The first host that answers, beginning with the one that did so last. The next one is tried once one has
+        failed, or has been silent for a moment."""
+        target, hosts = self._target, self._order()
+
+        async def once(host: Host) -> Raw:
+            return await self._open(target, host, kind, options)
+
+        return await self._race(hosts, once, beside=BESIDE)
+
+    async def _race(
+        self, hosts: Sequence[Host], attempt: Callable[[Host], Coroutine[Any, Any, Raw]], *, beside: float
+    ) -> Raw:
+        waiting = list(hosts)
+        trying: dict[asyncio.Task[Raw], Host] = {}
         failed: BaseException | None = None
-        for host in self._order():
-            try:
-                connection: Raw = await asyncpg.connect(
-                    self._target.url,
-                    host=host.name or None,
-                    port=host.port,
-                    timeout=self._target.timeout,
-                    target_session_attrs=SessionAttribute(kind),
-                    **options,
+        try:
+            while waiting or trying:
+                if waiting:
+                    host = waiting.pop(0)
+                    trying[asyncio.create_task(attempt(host))] = host
+                done, _ = await asyncio.wait(
+                    trying, timeout=beside if waiting else None, return_when=asyncio.FIRST_COMPLETED
                 )
-            except NEXT as error:
-                failed = error
-                continue
-            self._last = host
-            _watch_over(connection, self._target.keep_alive)
-            return connection
+                for task in done:
+                    try:
+                        connection = task.result()
+                    except NEXT as error:
+                        failed = error
+                        del trying[task]
+                        continue
+                    self._last = trying.pop(task)
+                    return connection
+        finally:
+            await _abandon(trying)
         assert failed is not None
         if isinstance(failed, asyncpg.InternalServerError):
             raise DatabaseAway(f"the database can begin no session: {failed}") from failed
         raise failed
+
+    async def _open(self, target: Target, host: Host, kind: str, options: dict[str, Any]) -> Raw:
+        connection: Raw = await asyncpg.connect(
+            target.url,
+            host=host.name or None,
+            port=host.port,
+            timeout=target.timeout,
+            target_session_attrs=SessionAttribute(kind),
+            **options,
+        )
+        _watch_over(connection, target.keep_alive)
+        return connection
 
     def _order(self) -> list[Host]:
         hosts = list(self._target.hosts)
@@ -137,6 +191,15 @@ def _usable(url: str) -> Target:
 async def connect(url: str, **options: Any) -> Raw:
     """One connection to what `url` names; `options`: of asyncpg.connect. Raises UrlError and what asyncpg raises."""
     return await Connector(url).connect(**options)
+
+
+async def _abandon(attempts: Collection[asyncio.Task[Raw]]) -> None:
+    """End attempts that nobody waits for any more, and what they have opened."""
+    for task in attempts:
+        task.cancel()
+    for ended in await asyncio.gather(*attempts, return_exceptions=True):
+        if isinstance(ended, asyncpg.Connection):
+            ended.terminate()
 
 
 def _watch_over(connection: Any, wanted: KeepAlive) -> None:
