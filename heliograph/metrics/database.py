@@ -38,11 +38,17 @@ SELECT (SELECT count(*) FROM (SELECT FROM queue WHERE begun_at < now() - interva
                         WHERE a.organization_id = back.organization_id AND a.message_id = back.id
                           AND a.attempt = back.attempt AND a.state = 'unknown'))
 """
-HELD = "SELECT kind, count(*) FROM queue_holds GROUP BY kind"
-CAMPAIGNS = """
-SELECT status, count(*) FROM campaigns
- WHERE status IN ('scheduled', 'staging', 'running', 'paused') GROUP BY status
+# Where there is none there is a zero: a series that ends looks like an exporter that failed.
+HELD = """
+SELECT kind, (SELECT count(*) FROM queue_holds h WHERE h.kind = asked.kind) FROM unnest($1::text[]) AS asked (kind)
 """
+CAMPAIGNS = """
+SELECT asked.status, count(found.status)
+  FROM unnest($1::text[]) AS asked (status)
+       LEFT JOIN (SELECT status FROM campaigns WHERE status = ANY ($1)) found ON found.status = asked.status
+ GROUP BY asked.status ORDER BY asked.status
+"""
+OPEN = ("scheduled", "staging", "running", "paused")
 REST = f"""
 SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {MOST}) waiting) AS whatsapp_callbacks,
        (SELECT count(*) FROM (SELECT FROM supplier_callbacks LIMIT {MOST}) waiting) AS supplier_callbacks,
@@ -80,9 +86,9 @@ async def _read(conn: Connection) -> list[Gauge]:
             Gauge("heliograph_supplier_queue_rows", "SMS waiting in a supplier's line", count, {"supplier": name}),
             Gauge("heliograph_supplier_queue_oldest_seconds", overdue, late.get(id, 0), {"supplier": name}),
         )
-    for kind, count in await conn.fetch(HELD):
+    for kind, count in await conn.fetch(HELD, holds.OUTGOING):
         found.append(Gauge("heliograph_holds", "Holds of operators", count, {"kind": kind}))
-    for status, count in await conn.fetch(CAMPAIGNS):
+    for status, count in await conn.fetch(CAMPAIGNS, OPEN):
         found.append(Gauge("heliograph_campaigns", "Campaigns that have not ended", count, {"status": status}))
     row = await conn.fetchrow(REST)
     assert row is not None
