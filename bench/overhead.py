@@ -27,8 +27,9 @@ PAIRS, EXCHANGES = 6, 2
 #: Seconds of a window, and those before the first one after an exchange. A window begins with nothing on its way, and
 #: ends once nothing is.
 WINDOW, WARM_UP = 2.0, 2.0
-#: On their way at once.
-IN_FLIGHT = 500
+#: Sent in a second, and on their way at once at most. Half of what goes through, so that batches are as large in every
+#: window: as fast as answers come, whatever else the machine does makes batches larger and a message cheaper.
+RATE, IN_FLIGHT = 1_000.0, 500
 #: Ports that are asked beyond one for each process: somebody else may have taken one.
 SPARE = 4
 #: From this standard error on, in per cent, the machine is too busy for a judgement: the budget is not much more.
@@ -78,7 +79,7 @@ class Side:
     async def _messages(self, seconds: float) -> int:
         """Send for so long, and return how many once the last webhook was recorded: all work on them is done."""
         options = Options(
-            port=self.made.api_port, key=self.made.key, connections=16, seconds=seconds, in_flight=IN_FLIGHT
+            port=self.made.api_port, key=self.made.key, connections=16, seconds=seconds, in_flight=IN_FLIGHT, rate=RATE
         )
         result = await self.made.generate(options)
         await settle(self.made)

@@ -1,6 +1,5 @@
 """Patroni with three nodes and a synchronous standby: the primary is lost again and again, killed, hung or asked to
-hand over, and nothing that was answered is. After a promotion the service is back within two seconds, in the median of
-the five.
+hand over, and nothing that was answered is. After each promotion the service is back within two seconds.
 
 Long form only. Needs the program `patroni` with its Raft store, which PostgreSQL's account must be able to run:
 Debian's packages `patroni` and `python3-pysyncobj`, or `patroni[raft,psycopg3]` and `psycopg-binary` from the package
@@ -13,7 +12,6 @@ import asyncio
 import contextlib
 import shutil
 import signal
-import statistics
 import subprocess
 import time
 from collections.abc import AsyncIterator
@@ -38,9 +36,9 @@ from tests.processes import LONG, WINDOW, below, installation, until, until_true
 
 #: How the primary is lost, in turn.
 WAYS = ("kill", "hang", "switchover", "kill", "hang")
-#: From the moment at which there is a primary again to the first message accepted, seconds: in the median, and at most
-#: on a machine that has other work to do.
-BACK, LATE = 2.0, 10.0
+#: From the moment at which there is a primary again to the first message accepted, seconds. It takes a tenth to half a
+#: second, on a machine with three times as much to do as it can.
+BACK = 2.0
 #: The longest time without an accepted message, seconds. Patroni's own: it waits 20 s for a primary that is silent.
 GAP = 60.0
 PASSWORD = "geheim"
@@ -270,8 +268,7 @@ async def test_fail_overs_under_load(public_place: Path, tmp_path: Path) -> None
                 others.judge("fail-overs")
             assert [api.status, worker.status] == [None, None], "they live through it"
             assert max(gaps) < GAP
-            assert statistics.median(backs) <= BACK, backs
-            assert max(backs) <= LATE, backs
+            assert max(backs) <= BACK, backs
             await settled(own, within=120)
             verdict = await judge(made, load.ledger, in_flight=2 * len(WAYS) * WINDOW * SESSIONS)
             assert not made.complaints
