@@ -73,8 +73,8 @@ format: $(VENV)/dev.stamp ## Format the code and mend what lint can mend
 bench: $(VENV)/dev.stamp ## Measure against the budgets (about a quarter of an hour)
 	$(BIN)/python -m bench $(ARGS)
 
-faults: chromium $(VENV)/dev.stamp .peers/npm/stamp ## The fault tests and the journeys of a browser in their long form
-	HELIOGRAPH_FAULTS=long $(BIN)/python -m pytest tests/faults tests/browser tests/api/test_schemathesis.py --timeout 7200 $(ARGS)
+faults: chromium $(VENV)/dev.stamp .peers/npm/stamp ## The fault tests, the journeys of a browser and the image in their long form
+	HELIOGRAPH_FAULTS=long $(BIN)/python -m pytest tests/faults tests/browser tests/api/test_schemathesis.py tests/journeys/test_release.py --timeout 7200 $(ARGS)
 
 release: $(VENV)/dev.stamp ## Build wheel, source distribution, bill of materials and checksums in dist/
 	rm -rf dist
