@@ -83,6 +83,15 @@ OF_OBJECT = bounded_scan.statement(
 )
 
 
+LAST = "SELECT max(at) FROM audit_log WHERE object_id = $1 AND action = $2"
+
+
+async def last(conn: Connection, *, object_id: UUID, action: str) -> datetime | None:
+    """When this was last done to an object; None: never, as far as the log goes back."""
+    found: datetime | None = await conn.fetchval(LAST, str(object_id), action)
+    return found
+
+
 async def list_page(
     conn: Connection,
     wanted: Filter,

@@ -1060,10 +1060,12 @@ CREATE TABLE sender_owners (
 COMMENT ON TABLE sender_owners IS 'reference: numbers of ours (digits) and the suppliers by which messages to them came in within 90 days';
 
 CREATE TABLE sender_book (
-    is_only boolean PRIMARY KEY CHECK (is_only),
-    version bigint NOT NULL
+    is_only    boolean PRIMARY KEY CHECK (is_only),
+    version    bigint NOT NULL,
+    numbers_at timestamptz
 );
 COMMENT ON TABLE sender_book IS 'control: one row, moved by each change of sender_rules, number_rules, sender_registrations and sender_owners';
+COMMENT ON COLUMN sender_book.numbers_at IS 'last change of number_rules, removals included; NULL: none yet';
 
 CREATE TABLE routes (
     id              uuid PRIMARY KEY,

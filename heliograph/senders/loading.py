@@ -5,6 +5,7 @@ The rule nobody may break: every change moves the version, in its own commit.
 
 from __future__ import annotations
 
+from datetime import datetime
 from uuid import UUID
 
 from heliograph.base.database.pool import Connection, Pool
@@ -26,3 +27,12 @@ async def load(conn: Connection) -> Book:
     for sender, supplier_id in await owners.recent(conn):
         known[sender] = (*known.get(sender, ()), supplier_id)
     return Book(await rules.load(conn), await registrations.load(conn), await numbers.load(conn), known)
+
+
+NUMBERS = "SELECT numbers_at FROM sender_book"
+
+
+async def numbers_changed_at(conn: Connection) -> datetime | None:
+    """When a rule for numbers was last set or removed; None: never."""
+    found: datetime | None = await conn.fetchval(NUMBERS)
+    return found

@@ -49,7 +49,7 @@ async def put(conn: Connection, rule: NumberRule, *, by: Who = SYSTEM) -> UUID:
     """Set a rule; its id is made here unless there is one for the same prefix. Raises Invalid."""
     check(rule)
     async with conn.transaction():
-        await versions.move(conn)
+        await versions.move(conn, numbers=True)
         before = await conn.fetchrow(BEFORE, rule.supplier_id, rule.prefix)
         id: UUID = await conn.fetchval(
             PUT,
@@ -73,7 +73,7 @@ REMOVE = f"DELETE FROM number_rules WHERE id = $1 RETURNING {_COLUMNS}"
 async def remove(conn: Connection, id: UUID, *, by: Who = SYSTEM) -> None:
     """Remove a rule. Raises NotFound."""
     async with conn.transaction():
-        await versions.move(conn)
+        await versions.move(conn, numbers=True)
         row = await conn.fetchrow(REMOVE, id)
         if row is None:
             raise NotFound("There is no such number rule.", resource="number_rule", id=str(id))

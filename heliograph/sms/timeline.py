@@ -1,4 +1,5 @@
-"""The SMS part of the operators' timeline (`sending/timeline.py`): parts, receipts, and names of suppliers."""
+"""The SMS part of the operators' timeline (`sending/timeline.py`): parts, receipts, what was submitted, and names of
+suppliers."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from heliograph.sealing import text_keys
 from heliograph.sending import attempts, timeline
 from heliograph.sending.timeline import Source, Timeline
 from heliograph.sms.dispatch import test_mode
+from heliograph.sms.submitting import rebuilding
 from heliograph.webhooks.timeline import Entry, known
 
 #: Receipts of a message that are shown as they came, and octets of one.
@@ -86,15 +88,18 @@ SELECT q.kind, q.due_at, q.tries, q.attempt, q.lane, q.lease_until, s.name AS su
 async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by: Who = SYSTEM) -> Timeline:
     """The timeline of a message. Raises NotFound.
 
-    `with_text`: also with its receipts as they came, which may quote it.
+    `with_text`: also with its receipts as they came, which may quote it, and with what suppliers were given octet by
+    octet.
     """
     found = await timeline.of_message(conn, SOURCE, id=id, with_text=with_text, by=by)
     whose = found.message["organization_id"]
     text = (await text_keys.opened_of(conn, whose, "messages", [(id, found.text)]))[id]
+    came = await rebuilding.of_message(conn, whose, id, whole=with_text)
     if with_text:
-        came = await _written(conn, whose, id, found.message["accepted_at"] - timedelta(days=1))
-        found = msgspec.structs.replace(found, entries=sorted([*found.entries, *came], key=lambda entry: entry.at))
-    return msgspec.structs.replace(found, text=text)
+        came += await _written(conn, whose, id, found.message["accepted_at"] - timedelta(days=1))
+    return msgspec.structs.replace(
+        found, text=text, entries=sorted([*found.entries, *came], key=lambda entry: entry.at)
+    )
 
 
 async def _written(conn: Connection, organization_id: UUID, id: UUID, since: datetime) -> list[Entry]:

@@ -226,6 +226,18 @@ class Exchanged(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
 
 
+class Rebuilt(msgspec.Struct, frozen=True):
+    """What a supplier was given for one segment, written again from what is stored, in the protocol's words."""
+
+    number: int
+    total: int
+    #: Without phone numbers and text, and with them.
+    masked: dict[str, Any]
+    whole: dict[str, Any]
+    #: In hex; those that are kept nowhere are "??".
+    octets: str
+
+
 class Wire(msgspec.Struct, frozen=True):
     """A session that is bound, or all requests of a process: the last that went over it in each direction, and what
     waits for an answer."""

@@ -13,17 +13,29 @@ from typing import Any
 
 import msgspec
 
-from heliograph.suppliers.contract import Account, Connector, ConnectorFactory, OnInbound, OnOutcome, OnReceipts
+from heliograph.suppliers.contract import (
+    Account,
+    Connector,
+    ConnectorFactory,
+    OnInbound,
+    OnOutcome,
+    OnReceipts,
+    Rebuilt,
+    Submission,
+)
 from heliograph.suppliers.http import by_name, generic
 from heliograph.suppliers.http import connector as http
 from heliograph.suppliers.http.kind import HttpKind
 from heliograph.suppliers.settings import checked
 from heliograph.suppliers.smpp import connector as smpp
+from heliograph.suppliers.smpp import rebuilding
 from heliograph.suppliers.smpp.codec import texts
 from heliograph.suppliers.smpp.settings import SmppSettings
 
 SMPP = "smpp"
 GENERIC = generic.KIND.name
+#: Kinds whose requests can be written again, octet by octet.
+REBUILT = (SMPP,)
 
 
 def _found() -> dict[str, HttpKind]:
@@ -63,6 +75,12 @@ def read(kind: str, settings: Mapping[str, Any], body: bytes, form: str) -> str 
     if not form:
         return body.decode("utf-8", "replace").replace("\0", "\ufffd")
     return texts.read(body, form, texts.alphabet_of(settings)) if kind == SMPP else None
+
+
+def rebuilt(kind: str, settings: Mapping[str, Any], submission: Submission) -> list[Rebuilt]:
+    """What a supplier of this kind was given of one attempt, written again; empty: nothing, or not known for its kind.
+    `settings`: as stored with it. Raises SettingsError."""
+    return rebuilding.submits(settings_from(kind, settings), submission) if kind in REBUILT else []
 
 
 def _http(

@@ -80,6 +80,36 @@ async def test_receipts_stand_as_they_came_behind_a_reason(pool: Pool, tenant: T
     assert "of another message" not in page.words
 
 
+async def test_submits_stand_with_their_fields_and_behind_a_reason_with_their_octets(
+    pool: Pool, api: Api, tenant: Tenant, root: Browser
+) -> None:
+    id, supplier = await sent(api, tenant), uuid7()
+    await pool.execute(
+        "INSERT INTO suppliers (id, name, kind, settings, secret, created_at, changed_at)"
+        """ VALUES ($1, 'main', 'smpp', '{"host": "h", "port": 1, "system_id": "s"}', '', now(), now())""",
+        supplier,
+    )
+    await pool.execute(
+        "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at, reference)"
+        " VALUES ($1, $2, 1, $3, 'accepted', now(), now(), 4711)",
+        tenant.id,
+        UUID(id),
+        supplier,
+    )
+    page = await root.get(f"/console/messages/{id}")
+    assert "submit, written again" in page.words
+    for said in ("data_coding=0x00", "registered_delivery=0x01", "destination_addr=…4567", "short_message=(29)"):
+        assert said in page.words, said
+    octets = TEXT.encode().hex(" ")
+    for hidden in (octets, TEXT.encode().hex(), "841234567", "??"):
+        assert hidden not in page.text.partition("What happened</h2>")[2].replace("“??”", ""), hidden
+    page = await root.submit(page, f"/console/messages/{id}/reveal", reason="ticket 817")
+    assert f"?? ?? ?? ?? 00 05 00 {b'HELIOGRAPH'.hex(' ')}" in page.words, page.words
+    assert octets in page.words
+    assert "destination_addr=258841234567" in page.words
+    assert "submissão, escrita de novo" in (await root.get(f"/console/messages/{id}", accept_language="pt")).words
+
+
 async def test_a_message_is_found(pool: Pool, api: Api, tenant: Tenant, root: Browser) -> None:
     id = await sent(api, tenant)
     assert (await root.get(f"/console/messages?id={id}")).path == f"/console/messages/{id}"

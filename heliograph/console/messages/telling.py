@@ -18,6 +18,7 @@ from heliograph.pages.requests import Request
 STEPS: Mapping[str, str] = {
     "accepted": "accepted",
     "attempt": "attempt",
+    "submit": "submit, written again",
     "answer": "answer",
     "status": "status",
     "event": "event",
@@ -44,6 +45,7 @@ DETAILS: Mapping[str, str] = {
     "consumed": "consumed",
     "cost": "cost",
     "detail": "detail",
+    "doubt": "may have been otherwise",
     "due_at": "due",
     "endpoint": "endpoint",
     "err": "error",

@@ -27,7 +27,6 @@ from heliograph.routes.lookup import Candidates, Route, Table
 from heliograph.senders.book import Book
 from heliograph.sending.attempts import Attempt
 from heliograph.sending.channel import End, Step
-from heliograph.sms.accepting import encoding
 from heliograph.sms.charges import Charges
 from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.adapting import Facts
@@ -35,8 +34,8 @@ from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.dispatch.routing import Supplier, holds_back, overlap, serving
 from heliograph.sms.dispatch.supplier_pool import PooledSupplier
 from heliograph.sms.status import Move
+from heliograph.sms.submitting import written
 from heliograph.suppliers.alphabets.segments import References
-from heliograph.suppliers.contract import Submission
 
 log = structlog.get_logger()
 
@@ -348,29 +347,25 @@ class Selection:
     ) -> Attempt[ClaimedMessage]:
         attempt = due.lease.attempt + 1
         continues = self._begun_at(due, {account.supplier.id: account.supplier}) is not None
-        validity = None
-        if due.expires_at is not None:
-            validity = max(1, int((due.expires_at - due.at).total_seconds()))
         sender, address = due.sender, None
         if due.mode == "live":
             if self._rules.judges:
                 network = self._charges.directory.place(due.recipient).network
                 sender = self._spoken(due, account.supplier.id, network) or sender
             address = self._rules.address(account.supplier.id, due.recipient)
-        submission = Submission(
-            message_id=due.lease.id,
-            attempt=attempt,
-            to=due.recipient[1:],
+        submission = written.submission(
+            due.lease.id,
+            attempt,
+            recipient=due.recipient,
             sender=sender,
-            address=address.written(due.recipient[1:]) if address is not None else "",
-            numbering=None if address is None else address.numbering,
-            sender_numbering=None if address is None else address.sender_numbering,
-            priority=CLASSES[due.traffic_class].priority,
-            text=encoding.repeated(due.body or "", due.encoding),
-            encoding=due.encoding,
+            address=address,
+            body=due.body or "",
+            coding=due.encoding,
+            traffic_class=due.traffic_class,
             reference=due.reference or 0 if continues else due.lease.id.int & 0xFFFF,
-            validity_seconds=validity,
-            held=tuple(due.taken or ()) if continues else (),
+            expires_at=due.expires_at,
+            at=due.at,
+            held=(due.taken or ()) if continues else (),
         )
         parts = account.connector.parts(submission)
         if parts > 1 and not continues:

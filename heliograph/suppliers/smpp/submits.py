@@ -12,7 +12,8 @@ from heliograph.suppliers.contract import Submission
 from heliograph.suppliers.smpp.codec.pdu import NO_TLVS, PduError, SubmitSm, Tag
 from heliograph.suppliers.smpp.settings import SmppSettings
 
-_UDHI = 0x40
+#: The bit of esm_class that says that user data begins with a header (SMPP 3.4 §5.2.12).
+UDHI = 0x40
 #: The longest period in the relative form without carrying into months.
 _MAX_VALIDITY = 30 * 86_400
 
@@ -45,7 +46,7 @@ class Builder:
             tlvs = {Tag.USER_MESSAGE_REFERENCE: reference.to_bytes(2, "big"), **tlvs}
         if total == 1 and elements:
             data = bytes((len(elements),)) + elements + segments[0]
-            return [self._one(submission, data, coding, settings.esm_class | _UDHI, tlvs)]
+            return [self._one(submission, data, coding, settings.esm_class | UDHI, tlvs)]
         if total == 1:
             return [self._one(submission, segments[0], coding, settings.esm_class, tlvs)]
         if settings.long_messages == "payload":
@@ -68,7 +69,7 @@ class Builder:
             else:
                 place = bytes((8, 4, reference >> 8, reference & 0xFF, total, number))
             header = bytes((len(place) + len(elements),)) + place + elements
-            pdus.append(self._one(submission, header + segment, coding, settings.esm_class | _UDHI, tlvs))
+            pdus.append(self._one(submission, header + segment, coding, settings.esm_class | UDHI, tlvs))
         return pdus
 
     def _one(

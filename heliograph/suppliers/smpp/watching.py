@@ -98,13 +98,13 @@ def masked(pdu: Pdu) -> dict[str, Any]:
     """The fields of a PDU that may be shown, in their order; those that are empty are left out."""
     found: dict[str, Any] = {}
     if isinstance(pdu, p.Bind | p.BindResponse):
-        found["system_id"] = _plain(pdu.system_id or "")
+        found["system_id"] = plain(pdu.system_id or "")
     elif isinstance(pdu, p.MessageResponse):
-        found["message_id"] = _plain(pdu.message_id or "")
+        found["message_id"] = plain(pdu.message_id or "")
     elif isinstance(pdu, p.SubmitSm | p.DeliverSm | p.DataSm):
         found |= {
-            "source_addr": _address(pdu.source_addr),
-            "destination_addr": _address(pdu.destination_addr),
+            "source_addr": address(pdu.source_addr),
+            "destination_addr": address(pdu.destination_addr),
             "esm_class": f"0x{pdu.esm_class:02X}",
             "registered_delivery": f"0x{pdu.registered_delivery:02X}",
             "data_coding": f"0x{pdu.data_coding:02X}",
@@ -116,19 +116,20 @@ def masked(pdu: Pdu) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value != ""}
 
 
-def _address(text: str) -> str:
+def address(text: str) -> str:
     """A number as its last four digits; a short code or a name as it is."""
     digits = "".join(one for one in text if one.isdigit())
-    return phones.masked(digits) if len(digits) >= NUMBER else _plain(text)
+    return phones.masked(digits) if len(digits) >= NUMBER else plain(text)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """A text of theirs, no longer than one may be."""
     return "".join(one if one.isprintable() else "·" for one in text[:MOST])
 
 
 def _value(tag: int, value: bytes) -> str:
     if tag == Tag.RECEIPTED_MESSAGE_ID:
-        return _plain(value.rstrip(b"\0").decode("latin-1"))
+        return plain(value.rstrip(b"\0").decode("latin-1"))
     # A number of at most four octets (§5.3.2); what is longer is none, and not shown.
     return f"0x{value.hex().upper()}" if len(value) <= 4 else f"({len(value)})"
 
