@@ -25,6 +25,7 @@ from heliograph.base.sentences import unpacked
 from heliograph.sending import attempts
 from heliograph.webhooks import timeline as webhooks
 from heliograph.webhooks.timeline import Entry, known
+from heliograph.why.words import Kind, Why, why
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -37,6 +38,8 @@ class Timeline(msgspec.Struct, frozen=True):
     entries: list[Entry]
     #: Its rows in the queue, and those of its webhook deliveries.
     queued: list[dict[str, Any]]
+    #: Why it stands where it stands: its failure, or its status where it has none.
+    why: Why | None = None
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -56,6 +59,8 @@ class Source(msgspec.Struct, frozen=True):
     queue: str
     #: What only the channel knows. It gets the message's row and its attempts.
     evidence: Callable[[Connection, asyncpg.Record, Sequence[asyncpg.Record]], Awaitable[Iterable[Entry]]]
+    #: The kind of its failures in the words of why.
+    failures: Kind
     #: Attempts, with the name of their target as `supplier` where there is one to tell.
     attempts: str = attempts.OF_MESSAGE
 
@@ -103,7 +108,12 @@ async def of_message(conn: Connection, source: Source, *, id: UUID, with_text: b
         text=row[source.text] if with_text else None,
         entries=sorted(entries, key=lambda entry: entry.at),
         queued=[known(dict(one.items())) for one in queued],
+        why=_why(source.failures, row["failure_code"]) or why("status", row["status"]),
     )
+
+
+def _why(kind: Kind, code: str | None) -> Why | None:
+    return None if code is None else why(kind, code)
 
 
 # Events have no index by message: but for the one that the message's row names, they are looked for around the times of

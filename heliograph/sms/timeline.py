@@ -198,5 +198,6 @@ SOURCE = Source(
     around=(timedelta(milliseconds=100), timedelta(seconds=2)),
     queue=QUEUE,
     evidence=_evidence,
+    failures="sms_failure",
     attempts=ATTEMPTS,
 )

@@ -15,6 +15,7 @@ from heliograph.base.money import decimal
 from heliograph.sealing import text_keys
 from heliograph.sending import timeline
 from heliograph.sending.timeline import Source, Timeline
+from heliograph.suppliers.whatsapp_cloud import errors
 from heliograph.webhooks.timeline import Entry, known
 from heliograph.whatsapp.accepting.accept import TABLE
 from heliograph.whatsapp.callbacks.matching import born_on
@@ -47,7 +48,18 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by:
     whose = found.message["organization_id"]
     text = (await text_keys.opened_of(conn, whose, TABLE, [(id, found.text)]))[id]
     amounts = {name: decimal(found.message[name]) for name in ("reserved", "consumed")}
-    return msgspec.structs.replace(found, text=text, message=found.message | amounts)
+    entries = [_explained(one) if one.what == "answer" else one for one in found.entries]
+    return msgspec.structs.replace(found, text=text, message=found.message | amounts, entries=entries)
+
+
+def _explained(answer: Entry) -> Entry:
+    """With what Meta's code means, and with Meta's own words called so."""
+    detail = answer.detail
+    if (means := errors.told(detail.get("code", ""))) is None:
+        return answer
+    told = {name: value for name, value in detail.items() if name != "detail"} | {"means": means}
+    words = detail.get("detail")
+    return Entry(answer.at, answer.what, known(told | {"words": None if words == means else words}))
 
 
 async def _evidence(conn: Connection, row: asyncpg.Record, tried: Sequence[asyncpg.Record]) -> Iterable[Entry]:
@@ -87,4 +99,5 @@ SOURCE = Source(
     around=(timedelta(seconds=2), timedelta(minutes=2)),
     queue=QUEUE,
     evidence=_evidence,
+    failures="whatsapp_failure",
 )

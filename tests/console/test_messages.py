@@ -13,6 +13,7 @@ from heliograph.base.ids import uuid7
 from heliograph.sms.reports import receipts
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import ReceiptState
+from heliograph.why.words import why
 from tests.api.conftest import Api, Tenant, make_tenant
 from tests.rules import factories, whatsapp_factories
 
@@ -310,6 +311,49 @@ async def test_a_whatsapp_message_that_waits_is_given_up(pool: Pool, root: Brows
     assert "It is given up" in page.words
     assert await pool.fetchval("SELECT status FROM whatsapp_messages") == "canceled"
     await whatsapp_factories.check_wallets(pool, [who.organization_id])
+
+
+async def test_what_meta_answered_is_told_with_its_meaning_and_in_metas_words(pool: Pool, root: Browser) -> None:
+    who = await whatsapp_factories.made(pool)
+    id = await whatsapp_factories.message(pool, who)
+    here = f"/console/messages/{id}"
+    answers = ((1, "131026", "Message undeliverable."), (2, "139999", "Something new"), (3, "http 500", ""))
+    for attempt, code, detail in answers:
+        await pool.execute(
+            "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at, code,"
+            " detail) VALUES ($1, $2, $3, $4, 'refused', now(), now(), $5, $6)",
+            who.organization_id,
+            id,
+            attempt,
+            uuid7(),
+            code,
+            detail,
+        )
+    page = await root.get(here)
+    assert "code 131026 · means undeliverable · in Meta's words Message undeliverable." in page.words
+    assert "means Meta's error 139999, of which nothing more is known here" in page.words
+    assert "in Meta's words Something new" in page.words
+    assert "code http 500 · means" not in page.words
+    page = await root.get(here, accept_language="pt")
+    assert "significa não pode ser entregue · nas palavras da Meta Message undeliverable." in page.words
+    assert "significa o erro 139999 da Meta" in page.words
+
+
+async def test_the_words_of_why_stand_above_in_the_language_of_whoever_reads(
+    pool: Pool, api: Api, tenant: Tenant, root: Browser
+) -> None:
+    id = await sent(api, tenant)
+    await pool.execute("UPDATE messages SET status = 'rejected', failure_code = 'opted_out'")
+    known = why("sms_failure", "opted_out")
+    assert known is not None
+    for language in ("en", "pt"):
+        page, said = await root.get(f"/console/messages/{id}", accept_language=language), known.words(language)
+        for one in (said.operator, said.cause, said.remedy):
+            assert one in page.words, (language, one)
+    await pool.execute("UPDATE messages SET status = 'delivered', failure_code = NULL")
+    known = why("status", "delivered")
+    assert known is not None
+    assert known.en.operator in (await root.get(f"/console/messages/{id}", accept_language="en")).words
 
 
 async def test_whatsapp_messages_of_test_mode_are_listed_with_those_of_live_mode(pool: Pool, root: Browser) -> None:

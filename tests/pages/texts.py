@@ -28,7 +28,6 @@ from heliograph.sms.management import changing, forms
 from heliograph.suppliers import kinds
 from heliograph.suppliers.lookups import kinds as lookups
 from heliograph.suppliers.whatsapp_cloud import errors
-from heliograph.suppliers.whatsapp_cloud.errors import Scope
 from heliograph.webhooks.samples import SUMMARIES
 from tests.house.project import ROOT
 
@@ -109,7 +108,7 @@ def sentences() -> set[str]:
         source = path.read_text()
         if "base.sentences import" in source:
             found |= set(_said(ast.parse(source)))
-    found |= {one.title for one in _faults() if one.scope in (Scope.NUMBER, Scope.ACCOUNT, Scope.CREDENTIAL)}
+    found |= {one.title for one in _faults()}
     found |= {*smtp.REASONS.values(), *SUSPICIONS.values(), *STATES}
     return found | {"credential", "paused", "draining", "removed"}
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pywa import errors as pywa
 
-from heliograph.suppliers.whatsapp_cloud.errors import FAILURES, FAULTS, UNCOUNTED, Kind, Scope, classify
+from heliograph.pages import languages
+from heliograph.suppliers.whatsapp_cloud.errors import FAILURES, FAULTS, UNCOUNTED, Kind, Scope, classify, told
 
 AUTH, ACCOUNT, RATE, RETRY = Kind.AUTH, Kind.ACCOUNT, Kind.RATE, Kind.RETRY
 REQUEST, RECIPIENT, TEMPLATE = Kind.REQUEST, Kind.RECIPIENT, Kind.TEMPLATE
@@ -215,3 +216,20 @@ def test_whatever_comes_is_judged(
     pause = fault.wait(tries)
     assert (pause is None) == (fault.tries is not UNCOUNTED and tries > fault.tries)
     assert pause is None or 0 < pause <= 72 * 3600
+
+
+@pytest.mark.parametrize("code", FAULTS)
+def test_each_code_is_told_in_both_languages(code: int) -> None:
+    sentence = told(str(code))
+    assert sentence == FAULTS[code].title
+    assert languages.speech("pt").told(sentence) != sentence
+
+
+def test_a_code_that_nobody_knows_is_told_with_its_number() -> None:
+    assert told("100/33") == "the object is missing, or not visible to this token"
+    sentence = told("139999")
+    assert sentence == "Meta's error 139999, of which nothing more is known here"
+    assert "139999" in languages.speech("pt").told(sentence)
+    assert "nada mais" in languages.speech("pt").told(sentence)
+    for ours in ("", "http 500", "pair", "0x00000058", "١٢"):
+        assert told(ours) is None

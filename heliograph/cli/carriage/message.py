@@ -22,7 +22,7 @@ from heliograph.sms import messages, timeline
 from heliograph.sms.intervening import passing_over
 from heliograph.whatsapp import messages as whatsapp_messages
 from heliograph.whatsapp import timeline as whatsapp_timeline
-from heliograph.why import words
+from heliograph.why.words import Why
 
 app = group("List an organization's messages, show the history of one, and decide about one that is stuck.")
 
@@ -157,8 +157,8 @@ def show_(
         except NotFound:
             return await whatsapp_timeline.of_message(conn, id=id, with_text=text, by=shell())
 
-    found = as_plain(on_database(work, settings_of(data_dir)))
-    found["why"] = _why(found["message"])
+    looked = on_database(work, settings_of(data_dir))
+    found = as_plain(looked) | {"why": _told(looked.why)}
     found["message"] = _in_units(found["message"])
     if not text:
         del found["text"]
@@ -258,10 +258,6 @@ def _in_units(message: dict[str, Any]) -> dict[str, Any]:
     return message | amounts | {"margin": decimal(price - cost) if in_one else None}
 
 
-def _why(message: dict[str, Any]) -> dict[str, str]:
-    """Explain the message's failure, or otherwise its status, and what to do about it."""
-    code = message.get("failure_code")
-    channel: words.Kind = "whatsapp_failure" if "billing_category" in message else "sms_failure"
-    one = words.why(channel, code) if code else None
-    one = one or words.why("status", message["status"])
-    return {} if one is None else {"why": one.en.operator, "cause": one.en.cause, "remedy": one.en.remedy}
+def _told(why: Why | None) -> dict[str, str]:
+    """Why it stands where it stands, and what to do about it."""
+    return {} if why is None else {"why": why.en.operator, "cause": why.en.cause, "remedy": why.en.remedy}

@@ -80,6 +80,7 @@ def values_of(request: Request, found: Timeline, *, whole: bool) -> dict[str, An
             for one in found.entries
         ],
         "queued": [telling.details(request, shown(one)) for one in found.queued],
+        "why": found.why and found.why.words(request.speech.language),
         "is_rebuilt": any(one.what == "submit" for one in found.entries),
         "is_whole": whole,
         "text": found.text,

@@ -59,6 +59,7 @@ DETAILS: Mapping[str, str] = {
     "kind": "kind",
     "lane": "lane",
     "lease_until": "leased until",
+    "means": "means",
     "milliseconds": "milliseconds",
     "movement": "movement",
     "number": "number",
@@ -79,6 +80,7 @@ DETAILS: Mapping[str, str] = {
     "url": "address",
     "wamid": "id at Meta",
     "wamids": "ids at Meta",
+    "words": "in Meta's words",
     "written": "written",
 }
 #: States of attempts, parts and receipts, and statuses of messages.

@@ -17,6 +17,7 @@ import msgspec
 
 from heliograph.base import retry
 from heliograph.base.retry import Backoff
+from heliograph.base.sentences import Sentence, kept, said
 
 
 class Kind(enum.StrEnum):
@@ -144,6 +145,17 @@ def classify(
     if fault.code != code or fault.subcode != subcode:
         fault = msgspec.structs.replace(fault, code=code, subcode=subcode)
     return fault
+
+
+def told(code: str) -> Sentence | None:
+    """What the code of an answer means, "131026" or "100/33"; None: it is not one of Meta's."""
+    number, _, subcode = code.partition("/")
+    if not (number.isascii() and number.isdigit()):
+        return None
+    fault = classify(int(number), int(subcode) if subcode.isascii() and subcode.isdigit() else None)
+    if fault.title == _UNLISTED.title:
+        return said("Meta's error %(code)s, of which nothing more is known here", code=code)
+    return kept(fault.title)
 
 
 def _from(first: float, backoff: Backoff = _STEADY) -> Backoff:
