@@ -248,8 +248,8 @@ def disk(room: Room | Unseen | None, settings: Settings) -> Check:
     )
     if room.percent < settings.disk_free_percent:
         remedy = said(
-            "Make room before it fills up, which stops everything: a larger disk, fewer other files, or a shorter "
-            "HELIOGRAPH_TEXT_RETENTION_DAYS."
+            "Make room before it fills up, which stops everything: a larger disk, fewer other files, or a smaller "
+            "HELIOGRAPH_METADATA_RETENTION_MONTHS: workers that were started with it drop older months within an hour."
         )
         state: State = "failed" if room.percent < settings.disk_free_percent / 10 else "warning"
         return Check(said("disk"), state, detail, remedy)

@@ -240,4 +240,4 @@ async def full(request: pytest.FixtureRequest, database_url: str, pool: Pool, tm
 async def test_a_disk_that_is_nearly_full_is_named_on_the_wall(full: Site) -> None:
     await set_up(full)
     await full.page.goto(full.base + "/console/now")
-    await wall(full, said("disk"), FREE, "HELIOGRAPH_TEXT_RETENTION_DAYS")
+    await wall(full, said("disk"), FREE, "HELIOGRAPH_METADATA_RETENTION_MONTHS")

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import UUID
 
 import msgspec
 
 from heliograph import doctor
 from heliograph.base.crypto import derive_key
+from heliograph.base.database import clock
+from heliograph.base.database.migrate import make_partitions
 from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.ids import uuid7_floor
 from heliograph.base.network import certificates
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check
 from heliograph.health import database
+from heliograph.health.database import Room
+from heliograph.retention import forgetting
 from heliograph.sms.dispatch import suppliers
 from tests.certificates import Authority
 from tests.processes import until_true
+from tests.rules.factories import organization
 
 KEY = derive_key("a secret key of a test installation", "suppliers")
 
@@ -76,13 +84,47 @@ async def test_a_disk_that_is_nearly_full_is_told(pool: Pool, tmp_path: Path) ->
         found = await disk_of(conn, msgspec.structs.replace(settings, disk_free_percent=100))
         assert found.state in ("warning", "failed"), "by how much of it is free"
         assert "are free" in found.detail
-        assert "HELIOGRAPH_TEXT_RETENTION_DAYS" in found.remedy
+        assert "HELIOGRAPH_METADATA_RETENTION_MONTHS" in found.remedy
         gone = msgspec.structs.replace(settings, database_url=f"postgresql://x@/x?host={tmp_path / 'gone'}")
         found = await disk_of(conn, gone)
         # A role that may ask where the data is needs no socket for it.
         assert ("cannot be checked" in found.detail) == (await conn.fetchval(database.PLACE) is None)
         far = msgspec.structs.replace(settings, database_url="postgresql://x@db.example.com/x")
         assert "not visible from here" in (await disk_of(conn, far)).detail
+
+
+FILL = """
+INSERT INTO messages (organization_id, id, status, mode, recipient, sender, sender_id, encoding, segments, guarantee,
+                      country, body, request_id, balance_after, accepted_at)
+SELECT $1, id, 'delivered', 'live', '+258841234567', 'ACME', $1, 'gsm7', 1, 'at_least_once', 'MZ', repeat('x', 1000),
+       '', 0, $3 FROM unnest($2::uuid[]) AS item (id)
+"""
+
+
+async def test_what_the_remedy_of_a_full_disk_says_makes_room(pool: Pool) -> None:
+    """The disk is as large as the test says, and holds the database and nothing else."""
+    settings, old = Settings(secret_key="k" * 40), clock.now() - timedelta(days=150)
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        await make_partitions(conn, old.date(), ahead=0)
+    ids = [UUID(int=uuid7_floor(old).int + number) for number in range(1, 20_001)]
+    await pool.execute(FILL, actor.organization_id, ids, old)
+    used = await pool.fetchval("SELECT pg_database_size(current_database())")
+    total = round(used / 0.95)
+
+    async def check() -> Check:
+        used = await pool.fetchval("SELECT pg_database_size(current_database())")
+        return doctor.disk(Room("/disk", total - used, total), settings)
+
+    assert (await check()).state == "warning"
+    (name,) = re.findall(r"HELIOGRAPH_(\w+)", (await check()).remedy)
+    shorter = msgspec.structs.replace(settings, **{name.lower(): 1})
+    async with pool.acquire() as conn:
+        # With the usual one, nothing goes.
+        await forgetting.forget(conn, settings)
+        assert (await check()).state == "warning"
+        await forgetting.forget(conn, shorter)
+    assert (await check()).state == "ok"
 
 
 async def test_certificates_that_end_are_told_until_they_are_replaced(
