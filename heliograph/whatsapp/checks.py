@@ -81,7 +81,8 @@ def _account(one: dict[str, Any], key: Key | None) -> Check:
             "callbacks come that are not signed with the app's secret, the last at %(at)s", at=one["unsigned_at"]
         )
         remedy = said(
-            "If they are Meta's, the secret was changed there: run `%(command)s --app-secret-file FILE`.",
+            "If they are Meta's, the secret was changed there: enter the new one, on the account's page or by "
+            "`%(command)s --app-secret-file FILE`.",
             command=update,
         )
         return Check(name, "warning", detail, remedy)

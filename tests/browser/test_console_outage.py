@@ -10,6 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import aiohttp
+import asyncpg
 import msgspec
 import pytest
 from playwright.async_api import Request, Route
@@ -105,12 +106,22 @@ async def wall(site: Site, *words: str, gone: bool = False, because: str = "") -
     assert site.says("What to do") in await trouble.first.inner_text()
 
 
-async def press(site: Site, path: str, button: str) -> None:
+async def told_to_run(site: Site, check: str) -> str:
+    """The command, or the statement, in what the wall says is to be done about a check."""
+    trouble = site.page.locator("article.trouble").filter(has_text=told(site, check))
+    found = re.search("`([^`]+)`", await trouble.inner_text())
+    assert found, check
+    return found[1]
+
+
+async def press(site: Site, path: str, button: str, **typed: str) -> None:
     """A button on another page, in a tab of its own: the wall stays as it is."""
     page = await site.context.new_page()
     site.watch(page)
     try:
         await page.goto(site.base + path)
+        for name, value in typed.items():
+            await page.locator(f"[name={name}]").fill(value)
         await page.get_by_role("button", name=site.says(button)).first.click()
         await page.locator(".notice").wait_for()
     finally:
@@ -149,14 +160,19 @@ async def test_each_outage_is_named_on_the_wall_and_mended(site: Site, tmp_path:
     async with made.working():
         await wall(site, said("queue"), "%(kind)s is %(seconds)s s overdue", gone=True)
         await wall(site, said("workers"), gone=True)
-        # Statements wait for somebody's transaction.
-        async with pool.acquire() as one, pool.acquire() as other:
-            await one.execute("SELECT pg_advisory_lock(4711)")
+        # Statements wait for somebody's transaction, which the query that the wall tells names.
+        blocking = await asyncpg.connect(made.settings.database_url)
+        async with pool.acquire() as other:
+            await blocking.execute("SELECT pg_advisory_lock(4711)")
             waiting = asyncio.create_task(other.execute("SELECT pg_advisory_lock(4711)", timeout=300))
             await wall(site, said("speed of the database"), because=BLOCKED)
-            await one.execute("SELECT pg_advisory_unlock(4711)")
+            rows = await pool.fetch(await told_to_run(site, said("speed of the database")))
+            (culprit,) = {pid for row in rows if "(4711)" in row["query"] for pid in row["pg_blocking_pids"]}
+            assert culprit == blocking.get_server_pid()
+            await pool.execute("SELECT pg_terminate_backend($1)", culprit)
             await waiting
             await other.execute("SELECT pg_advisory_unlock(4711)")
+        blocking.terminate()
         await wall(site, said("speed of the database"), gone=True)
         # A certificate ends tomorrow, until it is replaced.
         file = Path(Authority(tmp_path).issue("client"))
@@ -184,16 +200,20 @@ async def test_each_outage_is_named_on_the_wall_and_mended(site: Site, tmp_path:
                 base_url="http://127.0.0.1:1",
                 api_version="v24.0",
             )
-        envelope = {"object": "whatsapp_business_account", "entry": [{"id": "900", "changes": []}]}
-        for secret, status in (("another", 403), (SECRET, 200)):
-            body_bytes, signed = sign(msgspec.json.encode(envelope), secret)
+
+        async def call_back(secret: str) -> int:
+            envelope = {"object": "whatsapp_business_account", "entry": [{"id": "900", "changes": []}]}
+            body, signed = sign(msgspec.json.encode(envelope), secret)
             url = f"{made.base_url}/in/whatsapp/{account.app}"
-            async with (
-                aiohttp.ClientSession() as client,
-                client.post(url, data=body_bytes, headers=signed) as answer,
-            ):
-                assert answer.status == status, await answer.text()
-            await wall(site, said("whatsapp %(id)s", id="900"), UNSIGNED, gone=status == 200)
+            async with aiohttp.ClientSession() as client, client.post(url, data=body, headers=signed) as answer:
+                return answer.status
+
+        assert await call_back("changed at Meta") == 403
+        await wall(site, said("whatsapp %(id)s", id="900"), UNSIGNED)
+        there = f"/console/whatsapp/accounts/{made.actor.organization_id}/{account.id}/app"
+        await press(site, there, "Keep it", app_secret="changed at Meta")
+        assert await call_back("changed at Meta") == 200
+        await wall(site, said("whatsapp %(id)s", id="900"), UNSIGNED, gone=True)
         # What is held is released where the wall leads to.
         await press(site, f"/console/suppliers/{before.id}/pause", "Pause")
         await wall(site, said("supplier %(name)s", name="main"))

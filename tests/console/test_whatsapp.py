@@ -175,6 +175,34 @@ async def test_an_account_is_paused_held_released_and_read_anew(
     assert f'action="{here}' not in seen.text
 
 
+async def test_the_secret_of_an_app_is_changed_after_it_was_changed_at_meta(
+    pool: Pool, tenant: Tenant, root: Browser, other_browser: Browser, graph: GraphSimulator
+) -> None:
+    await connected(root, graph)
+    of, one = await pool.fetchrow("SELECT organization_id, id FROM whatsapp_accounts")
+    here = f"/console/whatsapp/accounts/{of}/{one}"
+    page = await root.get(f"{here}/app")
+    assert graph.options.app_secret not in page.text
+    for typed_, said in (
+        ({}, "Give the app's new secret"),
+        ({"app_secret": "x" * 201}, "1 to 200 printable characters"),
+        ({"verify_token": "a\x07b"}, "1 to 200 printable characters"),
+    ):
+        wrong = await root.submit(page, f"{here}/app", **typed_)
+        assert (wrong.status, said in wrong.words) == (422, True), wrong.words
+    done = await root.submit(page, f"{here}/app", app_secret="changed at Meta")
+    assert (done.path, "It is kept" in done.words) == (here, True)
+    async with pool.acquire() as conn:
+        app = await apps.get_app(conn, KEY, await conn.fetchval("SELECT id FROM whatsapp_apps"))
+    assert app.secrets == (b"changed at Meta", graph.options.app_secret.encode())
+    told = await pool.fetchrow("SELECT who, after FROM audit_log WHERE action = 'whatsapp_app.changed'")
+    assert told["who"] == "operator"
+    assert "changed at Meta" not in told["after"]
+    await signed_in(pool, other_browser, "auditor", "rui@example.com")
+    assert (await other_browser.get(f"{here}/app")).status == 403
+    assert f"{here}/app" not in (await other_browser.get(here)).text
+
+
 async def test_an_account_is_removed_once_its_id_was_typed(
     pool: Pool, tenant: Tenant, root: Browser, graph: GraphSimulator
 ) -> None:

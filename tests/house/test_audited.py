@@ -479,6 +479,7 @@ SUBMITTED = {
     "/console/whatsapp/accounts/{organization}/{id}/sync": WORK,
     "/console/whatsapp/accounts/{organization}/{id}/subscribe": "whatsapp_account.changed",
     "/console/whatsapp/accounts/{organization}/{id}/token": "whatsapp_account.changed",
+    "/console/whatsapp/accounts/{organization}/{id}/app": "whatsapp_app.changed",
     "/console/whatsapp/numbers/{organization}/{id}/release": "whatsapp_number.released",
     "/console/whatsapp/templates/{organization}/{id}": "whatsapp_template.changed",
     "/console/guard/holds/{id}/release": "guard.released",

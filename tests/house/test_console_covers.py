@@ -49,8 +49,9 @@ BY_PERSON = {
     "user.passkey_added",
     "user.passkey_removed",
 }
-#: What a command records beside what COMMANDS says of it: the same commands with `--operator`.
+#: What a command records beside what COMMANDS says of it: with `--operator`, or with `--app-secret-file`.
 BESIDES = {
+    "whatsapp_app.changed": "whatsapp account update",
     "operator.added": "user create",
     "operator.removed": "user remove",
     "member.role_changed": "user role",

@@ -111,6 +111,10 @@ UPDATE whatsapp_apps
 """
 
 
+#: Characters of a secret, or of a verify token.
+LONGEST = 200
+
+
 async def change_app(
     conn: Connection,
     key: Key,
@@ -122,7 +126,12 @@ async def change_app(
     by: Who = SYSTEM,
 ) -> None:
     """Change an app's secret or verify token. Callbacks signed with the old secret are accepted for another `keep_old`
-    seconds, since Meta repeats failed ones for days. Raises NotFound."""
+    seconds, since Meta repeats failed ones for days. Raises Invalid, NotFound."""
+    if app_secret is None and verify_token is None:
+        raise Invalid(("app_secret", "required", "Give the app's new secret, or its new verify token."))
+    for name, value in (("app_secret", app_secret), ("verify_token", verify_token)):
+        if value is not None and not (0 < len(value) <= LONGEST and value.isprintable()):
+            raise Invalid((name, "length", "It has 1 to 200 printable characters."))
     async with conn.transaction():
         row = await conn.fetchrow(FIND_APP, app_id)
         if row is None:

@@ -1,0 +1,42 @@
+"""O9: the secret of an account's app, and its verify token, changed here after they were changed at Meta."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.base.errors import Invalid
+from heliograph.console.acting import organization
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.whatsapp.mirror import apps, onboarding
+
+TEMPLATE = "whatsapp/app.html"
+
+
+async def show(request: Request) -> Answer:
+    """The form. What is stored is not shown."""
+    return Shown(template=TEMPLATE, values=await _values(request))
+
+
+async def change(request: Request) -> Answer:
+    """Keep what was given; callbacks signed with the former secret are accepted for seven days more."""
+    values = await _values(request)
+    secret, verify_token = (request.form.get(name, "").strip() or None for name in ("app_secret", "verify_token"))
+    key = apps.seal_key(request.services.settings)
+    try:
+        async with request.writing() as conn:
+            await apps.change_app(
+                conn, key, app_id=values["app_id"], app_secret=secret, verify_token=verify_token, by=request.who
+            )
+    except Invalid as refusal:
+        return refused(TEMPLATE, refusal, values)
+    return Elsewhere(location=values["here"], notice=request.text("It is kept, and counts within a second."))
+
+
+async def _values(request: Request) -> dict[str, Any]:
+    async with request.reading() as conn:
+        of = await organization(conn, request)
+        one = await onboarding.find_account(conn, of.id, str(request.id()))
+        app = await apps.get_app(conn, apps.seal_key(request.services.settings), one.app)
+    here = f"/console/whatsapp/accounts/{of.id}/{one.id}"
+    return {"of": of, "one": one, "app_id": app.app_id, "here": here}
