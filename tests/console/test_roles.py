@@ -10,14 +10,24 @@ import pytest
 from heliograph.console.table import ROUTES
 from heliograph.dashboard.table import ROUTES as DASHBOARD
 from heliograph.pages.routes import Route
-from heliograph.people.operators.roles import PERMISSIONS, ROLES
+from heliograph.people.operators.roles import MONEY_CHANGE, PERMISSIONS, ROLES
 from heliograph.people.roles import ROLES as MEMBERS
-from tests.api.conftest import Tenant
+from tests.api.conftest import Api, Tenant
 from tests.pages.conftest import make_person
+from tests.processes import until_true
 
-from .conftest import Browser, Pool, signed_in
+from .conftest import PASSWORD, Browser, Pool, signed_in
+from .test_messages import TEXT, sent
 
 ENDS = ("/console/logout",)
+#: What asks for the password again, beside all that changes money: what shows texts and numbers, makes or ends keys,
+#: people and organizations, takes secrets, or acts as somebody.
+PROVED = re.compile(
+    r"/(reveal|password|key|app|token|connection|view|erase|close|prove|link|role)$|/console/settings$"
+    r"|/console/(whatsapp|lookups)/new$|/organizations$|/organizations/\{id\}/(keys|members/invite)$"
+    r"|/(keys|members|operators)/\{\w+\}/(revoke|remove)$|/invitations/\{invitation\}/renew$"
+    r"|/console/operators$|/account/passkeys(/\{id\}/remove)?$"
+)
 
 
 def path_of(route: Route) -> str:
@@ -35,6 +45,43 @@ def test_the_table_names_permissions_that_exist_and_stays_under_its_prefix() -> 
     for role in ROLES.values():
         assert role.permissions <= PERMISSIONS
     assert not {route.path for route in ROUTES} & {route.path for route in DASHBOARD}
+
+
+def test_dangerous_acts_ask_for_the_password_again() -> None:
+    forms = {route.path: route for route in ROUTES if route.method == "POST" and not route.is_public}
+    # A file cannot be kept while the password is asked for: rates come by a dry run instead.
+    money = {path for path, one in forms.items() if one.permission == MONEY_CHANGE and not one.takes_file}
+    wanted = money | {path for path in forms if PROVED.search(path)}
+    assert {path for path, one in forms.items() if one.is_proved} == wanted
+
+
+FORGET = "UPDATE operator_sessions SET proved_at = now() - interval '11 minutes'"
+
+
+async def test_a_session_that_was_left_open_reveals_and_pays_nothing(
+    pool: Pool, api: Api, tenant: Tenant, root: Browser
+) -> None:
+    id = await sent(api, tenant)
+    form = (await root.get(f"/console/messages/{id}")).form(f"/console/messages/{id}/reveal")
+    quota = f"/console/organizations/{tenant.id}/quota"
+    before = await pool.fetchval("SELECT total FROM quotas WHERE organization_id = $1", tenant.id)
+    await pool.execute(FORGET)
+
+    async def is_asked() -> bool:
+        # What a process remembers of a session is a second old at most.
+        return (await root.get("/console/organizations/new")).status == 403
+
+    await until_true(is_asked)
+    page = await root.post(f"/console/messages/{id}/reveal", form | {"reason": "ticket 1"})
+    assert (page.status, TEXT in page.text, "ticket 1" in page.text) == (403, False, True), page.words
+    assert (await root.post(quota, form | {"messages": "5", "do": "grant", "reason": "x"})).status == 403
+    assert await pool.fetchval("SELECT total FROM quotas WHERE organization_id = $1", tenant.id) == before
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'message.revealed'") == 0
+    wrong = await root.submit(page, f"/console/messages/{id}/reveal", _password="not it, and long enough")
+    assert (wrong.status, TEXT in wrong.text) == (422, False)
+    # What was typed is still there, so it is shown once the password is right.
+    page = await root.submit(wrong, f"/console/messages/{id}/reveal", _password=PASSWORD)
+    assert TEXT in page.words
 
 
 @pytest.mark.parametrize("role", ROLES)

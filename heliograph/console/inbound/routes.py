@@ -8,7 +8,7 @@ from heliograph.people.operators.roles import APPROVE, CARRIAGE, CARRIAGE_CHANGE
 
 ROUTES: tuple[Route, ...] = (
     get("/console/inbound", listing.show, permission=CARRIAGE),
-    post("/console/inbound/reveal", listing.reveal, permission=LOOK),
+    post("/console/inbound/reveal", listing.reveal, permission=LOOK, is_proved=True),
     post("/console/inbound/assign", listing.assign, permission=APPROVE),
     post("/console/inbound/retry", listing.retry, permission=CARRIAGE_CHANGE),
 )

@@ -12,5 +12,5 @@ ROUTES: tuple[Route, ...] = (
     post("/console/messages/{id}/give-up", acting.give_up, permission=APPROVE),
     post("/console/messages/{id}/elsewhere", acting.elsewhere, permission=APPROVE),
     post("/console/messages/{id}/decide", acting.decide, permission=APPROVE),
-    post("/console/messages/{id}/reveal", looking.reveal, permission=LOOK),
+    post("/console/messages/{id}/reveal", looking.reveal, permission=LOOK, is_proved=True),
 )

@@ -9,7 +9,7 @@ from heliograph.people.operators.roles import MONEY, MONEY_CHANGE
 ROUTES: tuple[Route, ...] = (
     get("/console/plans", overview.show_plans, permission=MONEY),
     get("/console/refunds", refunds.show, permission=MONEY),
-    post("/console/refunds", refunds.change, permission=MONEY_CHANGE),
+    post("/console/refunds", refunds.change, permission=MONEY_CHANGE, is_proved=True),
     get("/console/rates", overview.show_rates, permission=MONEY),
     get("/console/rates/import", tariffs.show_import, permission=MONEY_CHANGE),
     Route(
@@ -17,13 +17,13 @@ ROUTES: tuple[Route, ...] = (
     ),
     get("/console/rates/cards/{id}", tariffs.show, permission=MONEY),
     get("/console/rates/cards/{id}/draft", tariffs.draft, permission=MONEY),
-    post("/console/rates/cards/{id}/assign", tariffs.assign, permission=MONEY_CHANGE),
+    post("/console/rates/cards/{id}/assign", tariffs.assign, permission=MONEY_CHANGE, is_proved=True),
     get("/console/margins", margins.show, permission=MONEY),
     get("/console/wallets", wallets.show, permission=MONEY),
     get("/console/wallets/{id}", wallets.show_one, permission=MONEY),
-    post("/console/wallets/{id}", wallets.change, permission=MONEY_CHANGE),
+    post("/console/wallets/{id}", wallets.change, permission=MONEY_CHANGE, is_proved=True),
     get("/console/billing", billing.show, permission=MONEY),
     get("/console/billing/{month}", billing.show_one, permission=MONEY),
-    post("/console/billing/{month}/lock", billing.lock, permission=MONEY_CHANGE),
+    post("/console/billing/{month}/lock", billing.lock, permission=MONEY_CHANGE, is_proved=True),
     get("/console/billing/{month}/file", billing.fetch, permission=MONEY),
 )
