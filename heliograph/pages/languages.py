@@ -36,6 +36,12 @@ def catalogue(language: str) -> dict[str, str | tuple[str, ...]]:
     return {text: twin for path in files(language) for text, twin in read(path, language).items()}
 
 
+@cache
+def known() -> frozenset[str]:
+    """Every text of ours, in English."""
+    return frozenset(text for language in LANGUAGES for text in catalogue(language))
+
+
 def files(language: str) -> list[Path]:
     """The files of a catalogue: one a room, and the kit's, which has what several rooms say."""
     return sorted((FOLDER / language).glob("*.po"))

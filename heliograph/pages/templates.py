@@ -17,12 +17,12 @@ import jinja2
 from jinja2 import BytecodeCache, ChoiceLoader, Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.bccache import Bucket
 from jinja2.runtime import Context
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from heliograph.audit.actions import ACTIONS
 from heliograph.base import phones
 from heliograph.base.database.clock import iso
-from heliograph.pages import words
+from heliograph.pages import languages, words
 from heliograph.pages.assets import Assets
 from heliograph.why.words import Kind, why
 
@@ -198,6 +198,10 @@ def _named(known: Mapping[str, str]) -> Callable[[Context, str], str]:
 
 @pass_context
 def _gettext(context: Context, text: str) -> str:
+    """A text of a template. What comes back is taken for markup, into which values are filled, so what is none of our
+    texts is escaped, and has no place for a value."""
+    if text not in languages.known():
+        return escape(text).replace("%", "%%")
     found: str = context["speech"].text(text)
     return found
 

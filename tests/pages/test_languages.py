@@ -8,7 +8,9 @@ from datetime import timedelta
 import pytest
 
 from heliograph.base.database import clock
+from heliograph.pages.assets import Assets
 from heliograph.pages.languages import DEFAULT, LANGUAGES, accepted, catalogue, files, read, speech
+from heliograph.pages.templates import environment
 
 from .texts import texts
 
@@ -35,6 +37,17 @@ def test_a_twin_fills_in_the_same_values(language: str) -> None:
         wanted = set(re.findall(r"%\((\w+)\)s", english)) | ({"num"} if isinstance(twin, tuple) else set())
         for form in (twin,) if isinstance(twin, str) else twin[1:]:
             assert set(re.findall(r"%\((\w+)\)s", form)) == wanted, english
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_what_is_no_text_of_ours_is_never_taken_for_markup(language: str) -> None:
+    """A template may look up a word that came from elsewhere: it is shown as it is."""
+    made = environment([], Assets([]))
+    made.globals["speech"] = speech(language)
+    shown = made.from_string("{{ _(word) }}").render(word="<script>evil()</script> 100 % of %(these)s %s")
+    assert shown == "&lt;script&gt;evil()&lt;/script&gt; 100 % of %(these)s %s"
+    filled = made.from_string('{{ _("%(name)s is removed.", name=word) }}').render(word="<b>")
+    assert filled == speech(language).text("%(name)s is removed.", name="&lt;b&gt;")
 
 
 @pytest.mark.parametrize(("english", "never"), [(r"\b(remove|delete)", r"\bretir"), (r"\brefund", r"\breembols")])
