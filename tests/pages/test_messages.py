@@ -18,13 +18,15 @@ from heliograph.base.database import bounded_scan, clock
 from heliograph.base.database.pool import Pool
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
-from heliograph.overview.messages import Message
+from heliograph.overview import explaining
+from heliograph.overview.messages import Filters, Message
 from heliograph.queue.leases import GUARDED
 from heliograph.sending.listing import Found
+from heliograph.sms.arrivals import FAILURES
 from heliograph.sms.status import Move, move_many
 from tests.rules import whatsapp_factories as making
 
-from .conftest import Api, Browser, Page, Tenant, make_person
+from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
 from .exported import fetch
 
 NUMBER = "+258841234567"
@@ -305,10 +307,60 @@ async def test_the_head_of_a_list_tells_what_the_roll_ups_know(
         ("from=yesterday", False, False),
     ):
         page = await owner.get(f"/messages?{query}")
-        assert (figures in page.words, "Explain these" in page.words) == (has_figures, has_reasons), query
+        found = (figures in page.words, '<details class="card" id="explained">' in page.text)
+        assert found == (has_figures, has_reasons), query
     assert "Accepted 0 Delivered –" in (await owner.get("/messages?channel=whatsapp")).words
     assert "Accepted 0 Delivered –" in (await owner.get("/messages?mode=test")).words
     assert "Explicar estas" in (await owner.get("/messages", Accept_Language="pt")).words
+
+
+async def test_filters_that_roll_ups_do_not_know_are_explained_by_the_latest(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    ids = [await send(api, tenant, clientReference="spring") for _ in range(6)]
+    elsewhere = await send(api, tenant, clientReference="autumn")
+    organization, now = tenant.actor.organization_id, clock.now()
+    codes = ["undelivered", "destination_unreachable", "undelivered", "undelivered", "destination_unreachable"]
+    failed = zip([*ids[:4], elsewhere], codes, strict=True)
+    moves = [Move(organization, UUID(id), "undelivered", now, code) for id, code in failed]
+    moves.append(Move(organization, UUID(ids[4]), "delivered", now))
+    async with pool.acquire() as conn:
+        await move_many(conn, moves)
+        # A look that is full goes on where it ended; one that is not, after the last message it scanned.
+        wanted = Filters(client_reference="spring")
+        first = await explaining.explain(conn, tenant.actor, filters=wanted, most=2)
+        assert ([(one.reason, one.count) for one in first.reasons], first.seen) == ([("undelivered", 2)], UUID(ids[2]))
+        second = await explaining.explain(conn, tenant.actor, filters=wanted, after=first.seen, most=2)
+        assert ([one.count for one in second.reasons], second.seen, second.back_to) == ([1, 1], None, None)
+        short = await explaining.explain(conn, tenant.actor, filters=wanted, look=5)
+        assert ([one.count for one in short.reasons], short.seen) == ([2], UUID(ids[2]))
+        other = await make_tenant(pool)
+        assert (await explaining.explain(conn, other.actor, filters=wanted)).reasons == []
+    # It is told for whoever asks, and not with every list.
+    page = await owner.get("/messages?q=spring")
+    assert "that match failed" not in page.words
+    (link,) = re.findall(r'<a class="small" href="([^"]+explain=yes[^"]*)"', page.text)
+    page = await owner.get(html.unescape(link))
+    assert shown(page) == ids[::-1]
+    assert "Why messages failed 4 that match failed." in page.words
+    told = page.text.partition('id="explained"')[2].partition("</section>")[0]
+    assert re.findall(r'class="end">([^<]+)</td>', told) == ["3", "75.0 %", "1", "25.0 %"]
+    assert FAILURES["destination_unreachable"] in told
+    links = [html.unescape(one) for one in re.findall(r'href="([^"]+)"', told)]
+    assert [shown(await owner.get(one)) for one in links] == [[ids[3], ids[2], ids[0]], [ids[1]]]
+    # Older ones are told by themselves.
+    page = await owner.get(f"/messages?q=spring&explain={UUID(ids[2]).hex}")
+    assert "Of those up to" in page.words
+    assert "2 that match failed." in page.words
+    assert "None that matches failed." in (await owner.get("/messages?q=summer&explain=yes")).words
+    # Nothing that was received, or delivered, has failed; nothing is told twice, and no region has it.
+    for query in ("direction=inbound", "status=delivered,read", "q=%2B1", ""):
+        page = await owner.get(f"/messages?explain=yes&{query}")
+        assert "explained-title" not in page.text, query
+    region = await owner.get("/messages?q=spring&explain=yes", HX_Request="true")
+    assert "explained-title" not in region.text
+    page = await owner.get("/messages?q=spring&explain=yes", Accept_Language="pt")
+    assert "Falharam 4 das que correspondem." in page.words
 
 
 async def test_what_a_list_shows_is_taken_away_as_a_file(

@@ -49,7 +49,11 @@ async def show_list(request: Request) -> Answer:
         is_priced = any(one.name == "price" for one in columns.chosen)
         prices = await messages.prices(conn, request.actor, listed=rows) if is_priced else {}
         # What renews itself has none, and further back it is known already.
-        head = None if request.is_fragment or after is not None else await summing.head(conn, request, wanted)
+        head, latest = None, None
+        if not request.is_fragment and after is None:
+            head = await summing.head(conn, request, wanted)
+            if head is None or head.reasons is None:
+                latest = await summing.latest(conn, request, wanted)
     last = rows[-1].id if len(found.messages) > size else found.seen
     values: dict[str, Any] = {
         "wanted": wanted,
@@ -63,6 +67,7 @@ async def show_list(request: Request) -> Answer:
         "readable": readable,
         "rows": rows,
         "head": head,
+        "latest": latest,
         "texts": texts,
         "keys": [(str(one.id), one.name) for one in keys],
         "key_names": {one.id: one.name for one in keys},

@@ -1,23 +1,26 @@
 """The head of the list of messages: four figures of its filters, and why messages failed.
 
-The rule nobody may break: nothing is counted here. Both come from the roll-ups, which know time, channel, country and
-sender; of a list with any other filter nothing is told, so that a figure never belongs to other messages than the list.
+The rule nobody may break: nothing is counted here, and a figure never belongs to other messages than the list. Figures
+come from the roll-ups, which know time, channel, country and sender, and so do reasons where they can; those of any
+other filter are told of the latest failures (`overview.explaining`) for whoever asks, with how far back that went.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
 
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
+from heliograph.base.ids import time_of, uuid_in
 from heliograph.dashboard.messaging.finding import Wanted
-from heliograph.overview import figures
+from heliograph.overview import explaining, figures
 from heliograph.overview.figures import ARRIVED, Told
 from heliograph.pages.pieces.ranges import LENGTHS
 from heliograph.pages.requests import Request
-from heliograph.traffic import LOST
+from heliograph.traffic import LOST, Failed
 from heliograph.why.words import Kind
 
 #: The time that is told of if the list has none, and reasons that are listed.
@@ -26,6 +29,8 @@ USUAL, REASONS = "24h", 20
 KNOWN = {"channel", "country", "sender"}
 KNOWN_OF_REASONS = {"channel", "country", "reason", "status"}
 NEUTRAL = {"direction"}
+#: What asks for the reasons in an address: EXPLAIN=BEGUN, or the id of the message after which they go on.
+EXPLAIN, BEGUN = "explain", "yes"
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -50,6 +55,22 @@ class Head(msgspec.Struct, frozen=True):
     is_usual: bool
     cards: list[tuple[str, str, str]]
     reasons: list[Reason] | None
+
+
+class Latest(msgspec.Struct, frozen=True):
+    """Why the latest messages failed that fit filters which the roll-ups do not know. `ask`: where it is told, and that
+    is all until it was asked for."""
+
+    ask: str
+    is_asked: bool = False
+    #: From when they are, and back to when; None: from the newest on, and all of them.
+    since: datetime | None = None
+    back_to: datetime | None = None
+    reasons: list[Reason] = []
+    #: How many failed.
+    total: int = 0
+    #: Where older ones are told; "": there are none.
+    older: str = ""
 
 
 async def head(conn: Connection, request: Request, wanted: Wanted) -> Head | None:
@@ -105,6 +126,32 @@ def _reasons(request: Request, told: Told, kept: dict[str, str], wanted: Wanted)
     if told.reasons is None:
         return None
     found = [one for one in told.reasons if wanted.filters.failure_code in (None, one.reason)]
+    return _shares(request, found, kept)
+
+
+async def latest(conn: Connection, request: Request, wanted: Wanted) -> Latest | None:
+    """Reasons where `head` has none; None: nothing that failed can be in the list."""
+    if wanted.problems or wanted.range.problems or not explaining.may_fail(wanted.filters):
+        return None
+    asked = request.query.get(EXPLAIN, "")
+    after = uuid_in(asked)
+    ask = request.again(**{EXPLAIN: BEGUN, "after": "", "open": ""})
+    if after is None and asked != BEGUN:
+        return Latest(ask)
+    found = await explaining.explain(conn, request.actor, filters=wanted.filters, after=after)
+    kept = {name: value for name, value in wanted.typed.items() if value and name != "status"} | wanted.range.query
+    return Latest(
+        ask,
+        True,
+        None if after is None else time_of(after),
+        found.back_to,
+        _shares(request, found.reasons, kept),
+        sum(one.count for one in found.reasons),
+        "" if found.seen is None else request.again(**{EXPLAIN: found.seen.hex, "after": "", "open": ""}),
+    )
+
+
+def _shares(request: Request, found: Sequence[Failed], kept: dict[str, str]) -> list[Reason]:
     total = sum(one.count for one in found)
     return [
         Reason(

@@ -1,0 +1,62 @@
+"""Why the messages of a list failed, where the roll-ups do not know its filters: told from the latest that did.
+
+The rule nobody may break: what is read is bounded, at most MOST messages found among LOOK of each channel, and how far
+back it went is part of the answer. The database counts nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.actor import Actor
+from heliograph.base.database.bounded_scan import LOOK
+from heliograph.base.database.pool import Connection
+from heliograph.base.ids import time_of
+from heliograph.overview import messages
+from heliograph.overview.messages import Filters
+from heliograph.traffic import LOST, Failed
+
+#: Failed messages that one look reads.
+MOST = 1_000
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """Why messages failed, the commonest reason first, whatever their country ("")."""
+
+    reasons: list[Failed]
+    #: The id after which an older look begins, and when that was; None: everything that fits was looked at.
+    seen: UUID | None
+    back_to: datetime | None
+
+
+def may_fail(filters: Filters) -> bool:
+    """Whether messages that failed can be among those that fit."""
+    return filters.direction != "inbound" and _wanted(filters) != []
+
+
+async def explain(
+    conn: Connection,
+    actor: Actor,
+    *,
+    filters: Filters,
+    after: UUID | None = None,
+    most: int = MOST,
+    look: int = LOOK,
+) -> Explained:
+    """The reasons of the latest failures among those that fit, older than `after`."""
+    lost = msgspec.structs.replace(filters, statuses=_wanted(filters), direction="outbound")
+    page = await messages.list_page(conn, actor, filters=lost, after=after, limit=most, look=look)
+    listed = page.messages[:most]
+    seen = listed[-1].id if len(page.messages) > most else page.seen
+    # One that has no code is told by its status.
+    found = Counter((one.channel, one.failure_code or one.status) for one in listed)
+    reasons = [Failed(channel, "", reason, count) for (channel, reason), count in found.most_common()]
+    return Explained(reasons, seen, None if seen is None else time_of(seen))
+
+
+def _wanted(filters: Filters) -> list[str]:
+    return [one for one in LOST if filters.statuses is None or one in filters.statuses]
