@@ -16,6 +16,8 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7, uuid7_floor
+from heliograph.campaigns.channels import sms as campaigns
+from heliograph.campaigns.channels.sms import Wish
 from heliograph.consent import optouts
 from heliograph.consent.history import Statement
 from heliograph.consent.optouts import OptOut
@@ -155,7 +157,14 @@ async def test_tags_are_renamed_merged_and_removed(pool: Pool, tenant: Tenant, o
     await add(pool, tenant, *people(2, "vip", "old"), Entry("+351912345678", "Rui", tags=("gold",)))
     page = await owner.get("/contacts/tags")
     assert re.findall(r'row-link" href="[^"]*">([^<]+)<', page.text) == ["gold", "old", "vip"]
-    assert page.words.count("by none of the last campaigns") == 3
+    assert page.words.count("no campaign") == 3
+    assert "whose audience had this tag, among the latest 1,000." in page.words
+    async with pool.acquire() as conn:
+        wish = Wish(name="Sale", message_template="Hello", audience_tags=["old"])
+        campaign = await campaigns.create(conn, tenant.actor, wish=wish, request_id="one")
+    page = await owner.get("/contacts/tags")
+    assert page.words.count("no campaign") == 2
+    assert f'href="/campaigns/{campaign.id}"' in page.text
     edit = await owner.get("/contacts/tags/edit?tag=vip")
     assert "2 people" in edit.words
     wrong = await owner.submit(edit, "/contacts/tags/rename", becomes="VIP")

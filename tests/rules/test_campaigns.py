@@ -155,16 +155,17 @@ async def test_tags_say_when_a_campaign_to_them_last_began(pool: Pool) -> None:
     await create(pool, actor, audience_tags=["staff"], scheduled_at=datetime.now(UTC) + timedelta(hours=1))
     await create(pool, other, audience_tags=["never"])
 
-    async def used(whose: Actor = actor, look: int = tag_uses.LOOK) -> dict[str, datetime | None]:
+    async def last(whose: Actor = actor, look: int = tag_uses.LOOK) -> dict[str, tuple[datetime | None, UUID | None]]:
         async with pool.acquire() as conn:
             listed = await tag_uses.list_page(conn, whose, limit=10, look=look)
-        return {one.name: one.last_used_at for one in listed}
+        return {one.name: (one.last_campaign_at, one.campaign_id) for one in listed}
 
     began = {row["id"]: row["started_at"] for row in await pool.fetch("SELECT id, started_at FROM campaigns")}
-    assert await used() == {"beira": began[first.id], "never": None, "staff": None, "vip": began[second.id]}
-    assert await used(msgspec.structs.replace(actor, mode="test")) == {}
+    one, two, none = (began[first.id], first.id), (began[second.id], second.id), (None, None)
+    assert await last() == {"beira": one, "never": none, "staff": none, "vip": two}
+    assert await last(msgspec.structs.replace(actor, mode="test")) == {}
     # A look is bounded: of the scheduled one and the second alone.
-    assert await used(look=2) == {"beira": None, "never": None, "staff": None, "vip": began[second.id]}
+    assert await last(look=2) == {"beira": none, "never": none, "staff": none, "vip": two}
 
 
 async def test_contacts_with_an_excluded_tag_are_left_out(pool: Pool) -> None:

@@ -1,4 +1,4 @@
-"""Tags of contacts with when each was last used: as the audience of a campaign that began.
+"""Tags of contacts with the last campaign to each: the last one that began whose audience it was.
 
 The rule nobody may break: no more of an organization's campaigns are looked at than LOOK, however many it has.
 """
@@ -6,6 +6,7 @@ The rule nobody may break: no more of an organization's campaigns are looked at 
 from __future__ import annotations
 
 from datetime import datetime
+from uuid import UUID
 
 import msgspec
 
@@ -18,24 +19,25 @@ LOOK = 1_000
 
 
 class TagUse(msgspec.Struct, frozen=True):
-    """A tag, and when it was last used."""
+    """A tag, and the last campaign to it, of those that were looked at."""
 
     name: str
     #: How many contacts have it; more than were counted if `is_more`.
     contacts: int
     is_more: bool
-    #: When the last campaign to it began; None: none of those that were looked at was to this tag.
-    last_used_at: datetime | None
+    #: When that began; None: none of them was to this tag.
+    last_campaign_at: datetime | None
+    campaign_id: UUID | None
 
 
 # The limit stands before the filter: where few are of this mode, no more are read.
-LAST_USED = """
-SELECT tag, max(started_at) AS at
-  FROM (SELECT mode, audience_tags, started_at FROM campaigns
+LAST = """
+SELECT DISTINCT ON (tag) tag, id, started_at
+  FROM (SELECT mode, id, audience_tags, started_at FROM campaigns
          WHERE organization_id = $1 ORDER BY id DESC LIMIT $4) latest
        CROSS JOIN LATERAL unnest(latest.audience_tags) AS tag
  WHERE latest.mode = $2 AND started_at IS NOT NULL AND tag = ANY ($3)
- GROUP BY tag
+ ORDER BY tag, started_at DESC
 """
 
 
@@ -45,6 +47,6 @@ async def list_page(
     """Up to `limit` tags in the order of the alphabet, after `after`."""
     listed = await tags.list_page(conn, actor, after=after, limit=limit, counted=counted)
     names = [one.name for one in listed]
-    rows = await conn.fetch(LAST_USED, actor.organization_id, actor.mode, names, look) if names else []
-    used = {row["tag"]: row["at"] for row in rows}
-    return [TagUse(one.name, one.contacts, one.is_more, used.get(one.name)) for one in listed]
+    rows = await conn.fetch(LAST, actor.organization_id, actor.mode, names, look) if names else []
+    last = {row["tag"]: (row["started_at"], row["id"]) for row in rows}
+    return [TagUse(one.name, one.contacts, one.is_more, *last.get(one.name, (None, None))) for one in listed]

@@ -16,7 +16,7 @@ from heliograph.contacts.tags import TagChange
 
 app = group("List, rename, merge and remove tags of contacts.")
 
-COLUMNS = ("name", "contacts", "last_used_at")
+COLUMNS = ("name", "contacts", "last_campaign_at", "campaign_id")
 Name = Annotated[str, typer.Argument(metavar="TAG", help="The tag.")]
 
 

@@ -1,4 +1,4 @@
-"""D6b Tags: how many have each, when it was last used; renamed, merged, removed, with the number of people before."""
+"""D6b Tags: how many have each, the last campaign to it; renamed, merged, removed, with the number of people before."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ async def show_list(request: Request) -> Answer:
         "first": request.to("/contacts/tags"),
         "is_first": not after,
         "size": size,
+        "looked": tag_uses.LOOK,
     }
     template = "audience/tags_rows.html" if request.is_fragment else "audience/tags.html"
     return Shown(template=template, values=values)
