@@ -14,8 +14,35 @@ from . import places
 from .conftest import LONG, Site
 
 VENDOR = Path(__file__).with_name("vendor")
-RUN = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations.map(
+RUN = """async () => (await axe.run(document, {
+    resultTypes: ['violations'], rules: {'target-size': {enabled: true}}})).violations.map(
     one => one.id + ': ' + one.nodes.map(node => node.target.join(' ')).join(', '))"""
+#: Where the focus may go, forwards and back again: whether everything that can be used is on its way, is seen to have
+#: it (2 px), and is not wholly below a bar that stays (WCAG 2.4.11). Beside it, axe looks at the size of targets.
+FOCUS = """() => {
+  const found = [], name = (one) => one.outerHTML.slice(0, 120);
+  const all = [...document.querySelectorAll('a[href], button, input, select, textarea, summary')].filter(
+    (one) => !one.disabled && one.type !== 'hidden' && !one.closest('[aria-hidden="true"]')
+      && one.checkVisibility({ visibilityProperty: true }));
+  const seen = (one) => {
+    const { left, top, width, height } = one.getBoundingClientRect();
+    for (const x of [0.1, 0.5, 0.9]) for (const y of [0.1, 0.5, 0.9]) {
+      const there = document.elementFromPoint(left + x * width, top + y * height);
+      if (there && (one.contains(there) || there.contains(one) || one.labels?.[0]?.contains(there))) return true;
+    }
+    return false;
+  };
+  for (const one of [...all, ...all.toReversed()]) {
+    if (one.tabIndex < 0) { found.push(`${name(one)} is skipped`); continue; }
+    if (one.type === 'radio' && !one.checked && document.querySelector(`[name="${one.name}"]:checked`)) continue;
+    one.focus();
+    if (document.activeElement !== one) { found.push(`${name(one)} takes no focus`); continue; }
+    const style = getComputedStyle(one);
+    if (style.outlineStyle === 'none' || parseFloat(style.outlineWidth) < 2) found.push(`${name(one)} shows no focus`);
+    if (!seen(one)) found.push(`${name(one)} is hidden with the focus`);
+  }
+  return [...new Set(found)];
+}"""
 
 
 def test_axe_is_as_it_was_published() -> None:
@@ -54,6 +81,8 @@ async def test_every_page(site: Site, language: str, theme: str) -> None:
                 found.append(f"{path} is {wide} px wide at {width}")
             if width in asked:
                 found.extend(f"{path} at {width}: {one}" for one in await page.evaluate(RUN))
+                await page.keyboard.press("Tab")  # who uses keys sees where they are
+                found.extend(f"{path} at {width}: {one}" for one in await page.evaluate(FOCUS))
 
     for path in places.DOOR:
         await look(path)

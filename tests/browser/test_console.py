@@ -19,7 +19,7 @@ from tests.rules.factories import message
 
 from . import places
 from .conftest import DAY, LONG, NIGHT, PASSWORD, Look, Site, browsing, looks
-from .test_accessible import RUN, VENDOR
+from .test_accessible import FOCUS, RUN, VENDOR
 from .test_passkeys import device
 
 
@@ -275,9 +275,11 @@ async def test_every_page_of_the_console(site: Site) -> None:
             wide = await page.evaluate("document.documentElement.scrollWidth")
             if wide > width:
                 found.append(f"{path} is {wide} px wide at {width}")
-            # axe is asked at both widths by `make faults`; otherwise pages take turns.
+            # Both widths are asked by `make faults`; otherwise pages take turns.
             if LONG or width == (1280, 320)[len(looked) % 2]:
                 found.extend(f"{path} at {width}: {one}" for one in await page.evaluate(RUN))
+                await page.keyboard.press("Tab")
+                found.extend(f"{path} at {width}: {one}" for one in await page.evaluate(FOCUS))
         looked.append(path)
         await page.set_viewport_size({"width": 1280, "height": 800})
 

@@ -338,11 +338,11 @@ async def test_filters_that_roll_ups_do_not_know_are_explained_by_the_latest(
         assert (await explaining.explain(conn, other.actor, filters=wanted)).reasons == []
     # It is told for whoever asks, and not with every list.
     page = await owner.get("/messages?q=spring")
-    assert "that match failed" not in page.words
+    assert "matching messages failed" not in page.words
     (link,) = re.findall(r'<a class="small" href="([^"]+explain=yes[^"]*)"', page.text)
     page = await owner.get(html.unescape(link))
     assert shown(page) == ids[::-1]
-    assert "Why messages failed 4 that match failed." in page.words
+    assert "Why messages failed 4 matching messages failed." in page.words
     told = page.text.partition('id="explained"')[2].partition("</section>")[0]
     assert re.findall(r'class="end">([^<]+)</td>', told) == ["3", "75.0 %", "1", "25.0 %"]
     assert FAILURES["destination_unreachable"] in told
@@ -351,8 +351,8 @@ async def test_filters_that_roll_ups_do_not_know_are_explained_by_the_latest(
     # Older ones are told by themselves.
     page = await owner.get(f"/messages?q=spring&explain={UUID(ids[2]).hex}")
     assert "Of those up to" in page.words
-    assert "2 that match failed." in page.words
-    assert "None that matches failed." in (await owner.get("/messages?q=summer&explain=yes")).words
+    assert "2 matching messages failed." in page.words
+    assert "No matching message failed." in (await owner.get("/messages?q=summer&explain=yes")).words
     # Nothing that was received, or delivered, has failed; nothing is told twice, and no region has it.
     for query in ("direction=inbound", "status=delivered,read", "q=%2B1", ""):
         page = await owner.get(f"/messages?explain=yes&{query}")
@@ -360,7 +360,7 @@ async def test_filters_that_roll_ups_do_not_know_are_explained_by_the_latest(
     region = await owner.get("/messages?q=spring&explain=yes", HX_Request="true")
     assert "explained-title" not in region.text
     page = await owner.get("/messages?q=spring&explain=yes", Accept_Language="pt")
-    assert "Falharam 4 das que correspondem." in page.words
+    assert "Falharam 4 mensagens correspondentes." in page.words
 
 
 async def test_what_a_list_shows_is_taken_away_as_a_file(

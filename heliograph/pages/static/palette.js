@@ -89,38 +89,37 @@ if (source) {
     form.requestSubmit();
   }
 
-  // What has to be asked for comes in below.
+  // What has to be asked for comes in below: acts once, whatever is typed meanwhile, and what was found by what is typed.
   async function ask(typed) {
-    asked = typed;
     const answer = await fetch(`${more}?q=${encodeURIComponent(typed)}${mode.replace("?", "&")}`, { headers: { Accept: "application/json" } }).catch(() => null);
-    if (!answer?.ok || asked !== typed) return;
+    if (!answer?.ok) return;
     const found = await answer.json();
-    if (asked !== typed) return;
-    if (typed) things = found;
-    else acts = found;
+    if (!typed) acts = found;
+    else if (asked === typed) things = found;
+    else return;
     draw();
   }
 
-  function open() {
-    if (dialog.open) return;
-    input.value = "";
-    at = 0;
-    things = [];
-    draw();
-    dialog.showModal();
-    input.focus();
-    if (more) ask("");
-  }
-
-  input.addEventListener("input", () => {
+  function look() {
     at = 0;
     things = [];
     draw();
     clearTimeout(timer);
     const typed = input.value.trim();
+    asked = typed;
     if (more && typed.replace(/\D/g, "").length > 5) timer = setTimeout(() => ask(typed), 200);
-    else if (typed) asked = typed;
-  });
+  }
+
+  function open(typed = "") {
+    if (dialog.open) return;
+    input.value = typed;
+    look();
+    dialog.showModal();
+    input.focus();
+    if (more) ask("");
+  }
+
+  input.addEventListener("input", look);
   input.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
@@ -144,9 +143,16 @@ if (source) {
       }
     }
   });
-  for (const field of document.querySelectorAll("[data-palette]")) {
-    field.addEventListener("focus", () => {
-      field.blur();
+  // Who comes past the field by keyboard goes on: it opens for who clicks it, or begins to type or paste there.
+  for (const field of document.querySelectorAll("input[data-palette]")) {
+    field.addEventListener("click", () => open());
+    field.addEventListener("input", () => {
+      open(field.value);
+      field.value = "";
+    });
+    field.addEventListener("keydown", (event) => {
+      if (event.key !== "ArrowDown" && event.key !== "Enter") return;
+      event.preventDefault();
       open();
     });
   }
