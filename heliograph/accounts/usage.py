@@ -103,6 +103,29 @@ async def list_page(
     return Found(entries[: limit + 1], seen)
 
 
+class Paid(msgspec.Struct, frozen=True):
+    """What a message did to the quota: it took one."""
+
+    balance_after: int
+    #: When it was given back; None: it was not.
+    refunded_at: datetime | None
+
+
+OF_MESSAGE = """
+SELECT paid.balance_after, refund.created_at AS refunded_at
+  FROM (SELECT balance_after FROM messages WHERE organization_id = $1 AND id = $2 AND mode = 'live' LIMIT 1) paid
+       LEFT JOIN LATERAL (
+       SELECT created_at FROM usage_ledger WHERE organization_id = $1 AND message_id = $2 AND type = 'refund'
+        LIMIT 1) refund ON true
+"""
+
+
+async def of_message(conn: Connection, actor: Actor, *, id: UUID) -> Paid | None:
+    """What an SMS cost; None: nothing, such as a test message, or there is none."""
+    row = await conn.fetchrow(OF_MESSAGE, actor.organization_id, id)
+    return None if row is None else Paid(*row)
+
+
 # One more look at a partition that is about to go, by its key. It takes no new messages: its month is long over.
 COUNT = """
 WITH looked_at AS MATERIALIZED (

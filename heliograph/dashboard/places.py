@@ -75,6 +75,7 @@ ACTIONS = (
 KEYS = (
     ("s", "Send a message"),
     ("m", "Live or test mode"),
+    ("w", "To why, on a message's page"),
     ("o", "You, and your organizations"),
 )
 

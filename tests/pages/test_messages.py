@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from heliograph import traffic
+from heliograph.accounts import api_keys
 from heliograph.base.database import bounded_scan, clock
 from heliograph.base.database.pool import Pool
 from heliograph.contacts import records
@@ -103,7 +104,7 @@ async def test_a_message_says_what_happened_and_why(api: Api, pool: Pool, tenant
     assert fragment.headers["etag"] != etag
     page = await owner.submit(page, f"/messages/{id}/cancel")
     assert "The message is canceled" in page.words
-    assert "Canceled before it was sent" in page.words
+    assert "It was refunded on " in page.words
     assert f'action="/messages/{id}/cancel"' not in page.text
     gone = await owner.get(f"/messages/{id}", HX_Request="true", If_None_Match=fragment.headers["etag"])
     assert (gone.status, "data-final" in gone.text) == (200, True)
@@ -495,6 +496,45 @@ async def test_a_failure_says_how_often_and_a_delay_what_for(
         UUID(ids[3]),
     )
     assert "of it waiting: others were before it" in (await owner.get(f"/messages/{ids[3]}")).words
+
+
+async def test_what_a_message_cost_is_said_and_whether_it_came_back(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    first, second, canceled = [await send(api, tenant) for _ in range(3)]
+    left = await pool.fetchval("SELECT balance_after FROM messages WHERE id = $1", UUID(second))
+    said = f"however many segments it has: the quota went from {left + 1:,} to {left:,}."
+    page = await owner.get(f"/messages/{second}")
+    assert said in page.words
+    assert "refunded" not in page.words
+    # Nobody took it, so it came back, whatever its status says.
+    async with pool.acquire() as conn:
+        await move_many(conn, [Move(tenant.id, UUID(second), "expired", clock.now(), "expired", unsent=True)])
+        await move_many(conn, [Move(tenant.id, UUID(first), "sent", clock.now())])
+        await move_many(conn, [Move(tenant.id, UUID(first), "undelivered", clock.now(), "undelivered")])
+    assert f"{said} It was refunded on " in (await owner.get(f"/messages/{second}")).words
+    assert "refunded" not in (await owner.get(f"/messages/{first}")).words
+    page = await owner.submit(await owner.get(f"/messages/{canceled}"), f"/messages/{canceled}/cancel")
+    assert "It was refunded on " in page.words
+    # Balances are for those who see usage.
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    await other_browser.sign_in("vera@example.com")
+    page = await other_browser.get(f"/messages/{second}")
+    assert "It cost one message of the quota, however many segments it has. It was refunded on " in page.words
+    assert "the quota went from" not in page.words
+
+
+async def test_a_test_message_says_which_digits_chose_its_outcome(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    async with pool.acquire() as conn:
+        _, secret = await api_keys.issue(conn, tenant.actor, name="tests", profile="sms_only", mode="test")
+    tests = msgspec.structs.replace(tenant, secret=secret)
+    expired, other = await send(api, tests, to="+258841230003"), await send(api, tests, to="+258841231234")
+    page = await owner.get(f"/messages/{expired}?mode=test")
+    assert "cost nothing. The last four digits of its number, 0003, chose: Expired." in page.words
+    page = await owner.get(f"/messages/{other}?mode=test")
+    assert "cost nothing. The last four digits of its number choose nothing else, so it is delivered." in page.words
 
 
 async def test_the_recipient_is_kept_or_left_alone_from_a_message(

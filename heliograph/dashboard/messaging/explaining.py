@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from heliograph.accounts import usage
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.campaigns import record
 from heliograph.overview import figures
 from heliograph.overview.messages import Message
+from heliograph.pages import words
 from heliograph.pages.requests import Request
+from heliograph.people.roles import USAGE
 
 #: Seconds of waiting that are worth a sentence.
 LONG = 60
 #: The end of a message of which the network said nothing.
 SILENT = "unknown"
+#: Of a number, as many choose the outcome of a test message.
+DIGITS = 4
 
 
 async def often(conn: Connection, request: Request, message: Message, near: Sequence[Message]) -> list[str]:
@@ -74,6 +79,41 @@ async def delayed(conn: Connection, request: Request, message: Message) -> str:
             )
         return text("%(time)s of it waiting: messages of campaigns let single ones go first.", time=waited)
     return text("%(time)s of it waiting: others were before it, or the network did not take it at once.", time=waited)
+
+
+async def charged(conn: Connection, request: Request, message: Message) -> str:
+    """What an SMS cost: a unit of the quota, from which number to which for whoever sees those, unless it came back."""
+    text, number = request.text, request.speech.number
+    if request.mode == "test":
+        return _chosen(request, message)
+    paid = await usage.of_message(conn, request.actor, id=message.id)
+    if paid is None:
+        return ""
+    if not request.may(permission=USAGE):
+        said = text("It cost one message of the quota, however many segments it has.")
+    else:
+        before, after = number(paid.balance_after + 1), number(paid.balance_after)
+        said = text(
+            "It cost one message, however many segments it has: the quota went from %(before)s to %(after)s.",
+            before=before,
+            after=after,
+        )
+    if paid.refunded_at is None:
+        return said
+    return f"{said} {text('It was refunded on %(time)s.', time=request.speech.moment(paid.refunded_at))}"
+
+
+def _chosen(request: Request, message: Message) -> str:
+    """What a test message cost, and by which digits its outcome was chosen."""
+    said = request.text("A test message: it reached nobody and cost nothing.")
+    digits = message.recipient[-DIGITS:]
+    if digits not in words.OUTCOMES:
+        return f"{said} {request.text('The last four digits of its number choose nothing else, so it is delivered.')}"
+    outcome = request.text(words.OUTCOMES[digits])
+    chose = request.text(
+        "The last four digits of its number, %(digits)s, chose: %(outcome)s.", digits=digits, outcome=outcome
+    )
+    return f"{said} {chose}"
 
 
 async def _pace(conn: Connection, request: Request, message: Message) -> int | None:

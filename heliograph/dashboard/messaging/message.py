@@ -104,6 +104,7 @@ async def _values(
     return {
         "often": await explaining.often(conn, request, message, near.messages[: NEIGHBOURS + 1]),
         "delay": await explaining.delayed(conn, request, message),
+        "charge": await explaining.charged(conn, request, message) if is_sms else "",
         "known": await _known(conn, request, message) if may_write else None,
         "may_write": may_write,
         "may_resend": request.may("webhooks:write"),

@@ -53,6 +53,7 @@ const ACTS = {
   r: () => (location.reload(), true),
   y: () => (navigator.clipboard?.writeText(location.href), true),
   c: () => { const id = $("main [data-copy]"); if (id) navigator.clipboard?.writeText(id.dataset.copy); return Boolean(id); },
+  w: () => { const why = $("#why"); why?.focus(); why?.scrollIntoView({ block: "start" }); return Boolean(why); },
   m: () => follow($(".modes a:not([aria-current])")),
   o: () => { const menu = $("details.who.organizations") || $("details.who.person"); if (menu) { menu.open = true; menu.querySelector("[data-filter], summary").focus(); } return Boolean(menu); },
   "[": () => follow($('a[rel="prev"]')),
