@@ -1,14 +1,16 @@
-"""Whose numbers and texts a reader sees whole, and what the people behind messages are called.
+"""Whose numbers and texts a reader sees whole, and what the people and campaigns behind messages are called.
 
 A role sees all of them, or those of what its person sent, or none (`people.roles`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 from uuid import UUID
 
 from heliograph.base.database.pool import Connection
+from heliograph.campaigns import record
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
 from heliograph.people.roles import CONTENT, CONVERSE, TEAM
@@ -40,3 +42,14 @@ async def name(conn: Connection, request: Request, person_id: UUID | None) -> st
     if person_id is None:
         return None
     return (dict(await people(conn, request)) | {request.person.user_id: request.person.name}).get(person_id)
+
+
+async def campaigns(
+    conn: Connection, request: Request, ids: Iterable[UUID | None], *, mode: Literal["live"] | None = None
+) -> dict[UUID, str]:
+    """What these campaigns are called, of those that are there and for who may know them. `mode`: of a page that knows
+    one mode alone."""
+    asked = list({id for id in ids if id is not None})
+    if not asked or not request.may("campaigns:read", mode=mode):
+        return {}
+    return await record.names(conn, request.actor if mode is None else request.acting(mode), ids=asked)

@@ -17,6 +17,8 @@ from heliograph import traffic
 from heliograph.accounts import api_keys
 from heliograph.base.database import bounded_scan, clock
 from heliograph.base.database.pool import Pool
+from heliograph.campaigns.channels import sms as campaigns
+from heliograph.campaigns.channels.sms import Wish
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.overview import explaining
@@ -522,6 +524,27 @@ async def test_what_a_message_cost_is_said_and_whether_it_came_back(
     page = await other_browser.get(f"/messages/{second}")
     assert "It cost one message of the quota, however many segments it has. It was refunded on " in page.words
     assert "the quota went from" not in page.words
+
+
+async def test_a_message_of_a_campaign_says_what_it_is_called(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    id = await send(api, tenant)
+    async with pool.acquire() as conn:
+        wish = Wish(name="Spring <sale>", message_template="Hello", recipients=["+258841234599"])
+        campaign = await campaigns.create(conn, tenant.actor, wish=wish, request_id="one")
+        other = await campaigns.create(conn, (await make_tenant(pool)).actor, wish=wish, request_id="one")
+    await pool.execute("UPDATE messages SET campaign_id = $2 WHERE id = $1", UUID(id), campaign.id)
+    link = f'<a href="/campaigns/{campaign.id}"><bdi>Spring &lt;sale&gt;</bdi></a>'
+    assert link in (await owner.get(f"/messages/{id}")).text
+    assert "Spring <sale>" in html.unescape((await owner.get("/usage/ledger")).text)
+    await owner.submit(await owner.get("/messages"), "/columns/messages", column="campaign", do="add")
+    for query in ("", f"?open={id}"):
+        assert link in (await owner.get(f"/messages{query}")).text
+    # Not to who sees no campaigns, and not of another organization.
+    await pool.execute("UPDATE messages SET campaign_id = $2 WHERE id = $1", UUID(id), other.id)
+    page = await owner.get(f"/messages/{id}")
+    assert ("Spring" in page.words, str(other.id)[:8] in page.words) == (False, True)
 
 
 async def test_a_test_message_says_which_digits_chose_its_outcome(

@@ -120,6 +120,7 @@ async def _values(
         "may_send": is_sms and request.may("sms:send"),
         "may_develop": may_develop,
         "may_see_endpoints": request.may("webhooks:read"),
+        "campaigns": await seeing.campaigns(conn, request, [message.campaign_id]),
         "key_name": await _key_name(conn, request, message),
         "person_name": await seeing.name(conn, request, message.person_id),
         "waits": None if waits is None else _waits(request, message, waits),

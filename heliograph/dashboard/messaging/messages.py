@@ -45,6 +45,7 @@ async def show_list(request: Request) -> Answer:
         texts = await _texts(conn, request, [one for one in rows if one.id in readable])
         keys = await api_keys.list_all(conn, request.actor) if request.may("api_keys:read") else []
         people = await seeing.people(conn, request)
+        campaign_names = await seeing.campaigns(conn, request, [one.campaign_id for one in rows])
         columns = listing.columns(request, "messages")
         is_priced = any(one.name == "price" for one in columns.chosen)
         prices = await messages.prices(conn, request.actor, listed=rows) if is_priced else {}
@@ -73,6 +74,7 @@ async def show_list(request: Request) -> Answer:
         "key_names": {one.id: one.name for one in keys},
         "people": people,
         "person_names": dict(people) | {request.person.user_id: request.person.name},
+        "campaign_names": campaign_names,
         "newer": newer,
         "columns": columns,
         "prices": prices,

@@ -11,7 +11,7 @@ from heliograph.accounts import usage as ledger
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
-from heliograph.dashboard import exporting
+from heliograph.dashboard import exporting, seeing
 from heliograph.dashboard.money import days
 from heliograph.dashboard.money.days import Days
 from heliograph.overview import usage
@@ -85,10 +85,12 @@ async def show_ledger(request: Request) -> Answer:
     size, actor = leafing.size(request), request.acting("live")
     async with request.reading() as conn:
         found = await ledger.list_page(conn, actor, after=leafing.after(request), limit=size)
-    entries = found.entries[:size]
+        entries = found.entries[:size]
+        campaigns = await seeing.campaigns(conn, request, [one.campaign_id for one in entries], mode="live")
     last = entries[-1].id if len(found.entries) > size else found.seen
     values = {
         "entries": entries,
+        "campaigns": campaigns,
         "types": words.USAGE_ENTRIES,
         "sees_messages": request.may("sms:read", mode="live"),
         "sees_campaigns": request.may("campaigns:read", mode="live"),
