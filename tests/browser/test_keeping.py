@@ -180,6 +180,23 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
         await page.keyboard.press("Escape")
         await page.locator("#panel").wait_for(state="hidden")
 
+    # From a row's page the next one of its list is a key away, and so is the reason.
+    await page.goto(site.base + "/messages")
+    rows = page.locator("[data-rows] a.row-link")
+    first, second = [site.base + str(await rows.nth(n).get_attribute("href")) for n in (0, 1)]
+    await rows.first.click()
+    await page.get_by_role("link", name="Open as a page").click()
+    await page.wait_for_url(first)
+    await page.wait_for_load_state("load")
+    await page.keyboard.press("]")
+    await page.wait_for_url(second)
+    await page.wait_for_load_state("load")
+    await page.keyboard.press("w")
+    assert await page.evaluate("document.activeElement.id") == "why"
+    await page.keyboard.press("[")
+    await page.wait_for_url(first)
+    await page.goto(site.base + "/contacts")
+
     # Whoever is so quick that the page has no script yet finds open what the address says.
     asked, may_come = asyncio.Event(), asyncio.Event()
 

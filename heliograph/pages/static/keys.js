@@ -27,6 +27,32 @@ function mark() {
   return Boolean(box);
 }
 
+// From the page of a row, its neighbours are one key away: this tab keeps where the rows of its last list lead.
+const LISTED = "listed";
+document.addEventListener("click", (event) => {
+  const list = event.target.closest("a.row-link")?.closest("[data-rows]");
+  if (!list) return;
+  try {
+    const kept = [...list.querySelectorAll("a.row-link")].map((link) => link.pathname + link.search);
+    sessionStorage.setItem(LISTED, JSON.stringify(kept));
+  } catch {
+    // Without storage a row has no neighbours.
+  }
+}, true);
+
+function beside(by) {
+  let kept = [];
+  try {
+    kept = JSON.parse(sessionStorage.getItem(LISTED)) || [];
+  } catch {
+    return false;
+  }
+  const at = kept.findIndex((one) => one.split("?")[0] === location.pathname), to = kept[at + by];
+  if (at < 0 || !to) return false;
+  location.assign(to);
+  return true;
+}
+
 // Things that wait for a decision, one below the other: `j` and `k` go through them, `a` and `x` decide.
 const cards = () => [...document.querySelectorAll("[data-decided]")];
 const card = () => cards().find((one) => one.contains(document.activeElement)) || cards()[0];
@@ -56,8 +82,8 @@ const ACTS = {
   w: () => { const why = $("#why"); why?.focus(); why?.scrollIntoView({ block: "start" }); return Boolean(why); },
   m: () => follow($(".modes a:not([aria-current])")),
   o: () => { const menu = $("details.who.organizations") || $("details.who.person"); if (menu) { menu.open = true; menu.querySelector("[data-filter], summary").focus(); } return Boolean(menu); },
-  "[": () => follow($('a[rel="prev"]')),
-  "]": () => follow($('a[rel="next"]')),
+  "[": () => follow($('a[rel="prev"]')) || beside(-1),
+  "]": () => follow($('a[rel="next"]')) || beside(1),
   ".": () => follow($("[data-newer]")),
 };
 
