@@ -215,6 +215,7 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         "chart": _chart(request, course),
         "pace": campaign.messages_per_minute or "",
         "line": _line(campaign),
+        "missing": _missing(request, campaign, course),
         "campaign": campaign,
         "is_final": campaign.status not in UNDER_WAY and not counts.queued and not counts.sent,
         "is_ours": campaign.status_reason == plan.BY_REQUEST
@@ -234,6 +235,26 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         and counts.failed > 0
         and campaign.status in ("completed", "canceled", "failed"),
     }
+
+
+def _missing(request: Request, campaign: Campaign, course: Progress) -> str:
+    """How many reports are missing once all is handed over, and by when they count as missing for good; "": more is to
+    go out, or none is missing."""
+    counts, count = campaign.counts, request.speech.count
+    if not counts.sent or counts.queued or counts.pending or campaign.status in ("scheduled", "staging"):
+        return ""
+    said = count(
+        "All are handed over; %(num)s report is missing.",
+        "All are handed over; %(num)s reports are missing.",
+        counts.sent,
+    )
+    last = max((at for at, sent, _ in course.intervals if sent), default=None)
+    if campaign.channel != "sms" or last is None:
+        return said
+    hours = request.services.settings.receipt_deadline_hours
+    until = last + timedelta(minutes=course.step, hours=hours)
+    later = request.text("What is not reported by %(time)s counts as unknown.", time=request.speech.moment(until))
+    return f"{said} {later}"
 
 
 def _chart(request: Request, course: Progress) -> Chart:
