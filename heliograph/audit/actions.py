@@ -159,3 +159,9 @@ OF_INSTALLATION = frozenset(
         "worker",
     }
 )
+
+#: By object, what its organization reads of a change where the rest is Meta's or the operator's; of any other object it
+#: reads everything, so that is written for it.
+TOLD_CUSTOMERS = {
+    "whatsapp_account": frozenset({"name", "currency", "state", "numbers", "token"}),
+}

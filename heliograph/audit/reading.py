@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.audit.actions import ACTIONS
+from heliograph.audit.actions import ACTIONS, TOLD_CUSTOMERS
 from heliograph.base.database import bounded_scan
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
@@ -103,7 +103,8 @@ async def list_page(
 ) -> Looked:
     """Up to `limit` entries, newest first, older than `after`. Raises Invalid (who, action).
 
-    `is_for_customers`: which operator acted is hidden, and cannot be searched for.
+    `is_for_customers`: which operator acted is hidden, and cannot be searched for; so is what of a change is Meta's or
+    the operator's.
     """
     who, kinds = wanted.who, None
     if who in KINDS:
@@ -186,9 +187,19 @@ def shown(one: Recorded) -> dict[str, Any]:
 
 
 def _hidden(one: Recorded) -> Recorded:
+    told = TOLD_CUSTOMERS.get(one.action.partition(".")[0])
+    if told is not None:
+        one = msgspec.structs.replace(one, before=_only(one.before, told), after=_only(one.after, told))
     if one.who not in OPERATORS:
         return one
     return msgspec.structs.replace(one, who="operator", who_id=None, who_name="", address="", device="")
+
+
+def _only(stored: str | None, names: frozenset[str]) -> str | None:
+    if stored is None:
+        return None
+    kept = {name: value for name, value in msgspec.json.decode(stored).items() if name in names}
+    return msgspec.json.encode(kept).decode() if kept else None
 
 
 def _within(at: datetime, wanted: Filter) -> bool:

@@ -12,8 +12,11 @@ import msgspec
 import pytest
 
 from heliograph.accounts import organizations, quota
+from heliograph.audit import reading
+from heliograph.audit import recording as audit
 from heliograph.base.actor import Who
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from heliograph.overview.exports import kinds
 from heliograph.pages.pieces import leafing
 from tests.hooks import endpoint, until
@@ -45,6 +48,32 @@ async def test_what_was_changed_is_read_before_and_after(pool: Pool, tenant: Ten
     assert (actions(page), "Nothing matches" in page.words) == ([], True)
     assert actions(await owner.get("/audit?who=operator")) == actions(await owner.get("/audit?who=cli"))
     assert "Organization renamed" in actions(await owner.get("/audit?who=operator"))
+
+
+async def test_what_is_metas_or_the_operators_is_not_told(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """Of an account: its id at Meta, where Meta is reached, what Meta warned of."""
+    about, id = {"organization_id": tenant.id, "name": "our account"}, uuid7()
+    inside = {"waba_id": "900100", "base_url": "http://10.0.0.7:27857", "api_version": "v26.0", "portfolio": "900200"}
+    async with pool.acquire() as conn:
+        for action, before, after in (
+            ("whatsapp_account.added", None, inside | {"name": "our account", "currency": "EUR"}),
+            ("whatsapp_account.changed", inside, inside | {"base_url": "http://10.0.0.8:27857", "token": "secret"}),
+            ("whatsapp_account.acknowledged", {"warnings": ["policy Meta says so"]}, None),
+            ("whatsapp_account.state_changed", None, {"state": "paused"}),
+        ):
+            await audit.record(conn, SHELL, action, object_id=id, before=before, after=after, **about)
+    page = await owner.get(f"/audit?object={id}")
+    assert len(actions(page)) == 4
+    assert "currency EUR" in page.words
+    assert "state paused" in page.words
+    file = await fetch(pool, owner, page, f"/audit/export?object={id}", format="csv")
+    assert "our account" in file.text
+    for shown in (page.text, file.text):
+        assert not re.search("900[12]00|10[.]0[.]0|v26|Meta says", shown)
+    # Who runs the installation reads all of it.
+    async with pool.acquire() as conn:
+        whole = await reading.list_page(conn, reading.Filter(object=str(id)), limit=10)
+    assert "10.0.0.8" in "".join(f"{one.before} {one.after}" for one in whole.entries)
 
 
 async def test_filters_find(pool: Pool, tenant: Tenant, owner: Browser) -> None:
