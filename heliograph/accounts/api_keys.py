@@ -12,7 +12,7 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -449,6 +449,15 @@ async def list_all(conn: Connection, actor: Actor) -> list[ApiKey]:
     days."""
     rows = await conn.fetch(LIST, actor.organization_id, actor.modes, LISTED, MOST_LISTED)
     return [ApiKey(**row) for row in rows]
+
+
+NAMES = "SELECT id, name FROM api_keys WHERE organization_id = $1 AND id = ANY ($2)"
+
+
+async def names(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict[UUID, str]:
+    """What the organization's keys of these are called, of either mode and however long ago they ended."""
+    rows = await conn.fetch(NAMES, actor.organization_id, list(ids)) if ids else []
+    return {row["id"]: row["name"] for row in rows}
 
 
 AUTHENTICATE = """

@@ -76,6 +76,19 @@ async def test_what_is_metas_or_the_operators_is_not_told(pool: Pool, tenant: Te
     assert "10.0.0.8" in "".join(f"{one.before} {one.after}" for one in whole.entries)
 
 
+async def test_a_key_is_called_by_its_name(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    status, _, _ = await api.ask(
+        "POST", "/contacts", json={"name": "Ana", "phone": "+258841234567"}, headers=tenant.headers
+    )
+    assert status == 200
+    await pool.execute("UPDATE api_keys SET name = 'the <shop>' WHERE id = $1", tenant.key_id)
+    page = await owner.get("/audit?action=contact.created")
+    link = rf'<a [^>]*href="/audit[?]who={tenant.key_id}"[^>]*>the &lt;shop&gt;</a>'
+    assert re.search(link, page.text), page.text[page.text.index("<tbody>") :][:900]
+    assert "the <shop> an API key" in page.words
+    assert actions(await owner.get(f"/audit?who={tenant.key_id}")) == ["Contact created"]
+
+
 async def test_filters_find(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     await owner.submit(await owner.get("/senders/new"), "/senders", value="BAKERY")
     for query, wanted in (

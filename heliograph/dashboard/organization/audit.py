@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Literal
+from uuid import UUID
 
 import msgspec
 
+from heliograph.accounts import api_keys
 from heliograph.audit import reading
 from heliograph.audit.actions import ACTIONS, OF_INSTALLATION
 from heliograph.audit.reading import Filter, Recorded
@@ -46,6 +48,8 @@ async def show(request: Request) -> Answer:
     size = leafing.size(request)
     async with request.reading() as conn:
         found = await reading.list_page(conn, wanted, after=leafing.after(request), limit=size, is_for_customers=True)
+        keys = {one.who_id for one in found.entries if one.who == "key" and one.who_id is not None}
+        names = await api_keys.names(conn, request.acting("live"), ids=keys)
     values = {
         "kept": kept,
         "range": range,
@@ -59,7 +63,7 @@ async def show(request: Request) -> Answer:
             ),
             key=lambda one: one[1].casefold(),
         ),
-        "lines": [_line(request, one) for one in found.entries],
+        "lines": [_line(request, one, names) for one in found.entries],
         "zone": request.speech.zone,
         # The look ended before the page was full: say how far it got.
         "looked_until": time_of(found.seen) if found.seen is not None and len(found.entries) < size else None,
@@ -100,21 +104,23 @@ def _filter(request: Request, kept: Mapping[str, str], range: Range) -> tuple[Fi
     return wanted, problems
 
 
-def _line(request: Request, one: Recorded) -> AuditLine:
+def _line(request: Request, one: Recorded, names: Mapping[UUID, str]) -> AuditLine:
+    """`names`: of keys, which an entry has by their ids alone."""
     kind = request.text(words.AUTHORS[one.who])
+    name = one.who_name or (names.get(one.who_id, "") if one.who_id is not None else "")
     return AuditLine(
         entry=one,
         action=request.text(ACTIONS.get(one.action, one.action)),
-        who=one.who_name or kind,
+        who=name or kind,
         who_sought=str(one.who_id) if one.who_id is not None else one.who_name or one.who,
-        kind=_kind(one, kind),
+        kind=_kind(one, kind, name),
         object=one.object_name or (short(one.object_id) if uuid_in(one.object_id) is not None else one.object_id),
         changes=changes(request, one),
     )
 
 
-def _kind(one: Recorded, kind: str) -> str:
+def _kind(one: Recorded, kind: str, name: str) -> str:
     """What stands below who it was: of a key without a name its id, of whoever has one what they are."""
-    if not one.who_name:
+    if not name:
         return "" if one.who_id is None else short(one.who_id)
     return "" if one.who == "person" else kind
