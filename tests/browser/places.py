@@ -36,7 +36,7 @@ from heliograph.whatsapp.callbacks import dead_letters
 from heliograph.whatsapp.callbacks.dead_letters import DeadLetter
 from heliograph.whatsapp.mirror import apps
 from tests.rules import whatsapp_factories
-from tests.rules.factories import SUM_DAYS
+from tests.rules.factories import SUM_DAYS, message
 
 from .conftest import Site
 
@@ -55,6 +55,13 @@ INSERT INTO traffic (organization_id, hour, channel, mode, country, sender, supp
                      to_sent, to_delivered)
 VALUES ($1, date_trunc('hour', now(), 'UTC') - interval '2 hours', 'sms', 'live', 'MZ', 'HELIOGRAPH', $2, 'delivered',
         100, 100, '{}', '{}')
+"""
+
+
+#: An attempt that its supplier accepted.
+ATTEMPT = """
+INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)
+VALUES ($1, $2, 1, $3, 'accepted', now(), now())
 """
 
 
@@ -155,7 +162,9 @@ async def console(site: Site) -> list[str]:
         "guard": str(suspicious),
         "receipts": str(place["fingerprint"]),
     }
-    paths = []
+    sent = await message(site.pool, site.made.actor, to="+258841234567", text="Olá", queued=False)
+    await site.pool.execute(ATTEMPT, site.made.actor.organization_id, sent, supplier.id)
+    paths = [f"/console/messages/{sent}"]
     for route in console_table.ROUTES:
         if (
             route.method == "GET"

@@ -72,7 +72,7 @@ def values_of(request: Request, found: Timeline, *, whole: bool) -> dict[str, An
     shown = (lambda values: values) if whole else _masked
     return {
         "id": found.message["id"],
-        "organization": found.message.get("organization", ""),
+        "organization": found.message["organization_name"],
         "organization_id": found.message["organization_id"],
         "message": [(name, value) for name, value in shown(found.message).items() if value is not None],
         "entries": [
