@@ -556,6 +556,10 @@ async def test_a_message_all_the_way(cli: Cli, pool: Pool, tmp_path: Path, make_
         by_kind = {one["what"]: one["detail"] for one in whole.data["entries"]}
         assert by_kind["attempt"]["supplier"] == "main"
         assert by_kind["receipt"]["state"] == "delivered"
+        octets = b"A word in confidence".hex(" ")
+        assert octets in by_kind["submit"]["octets"]
+        assert "data_coding=0x00" in plain.out
+        assert octets not in plain.out
         assert {one["kind"] for one in attempts.data} == {"message.delivered", "message.failed"}
         assert [one["id"] for one in hooks.data] == [endpoint_id]
         found = {one["check"]: one["state"] for one in msgspec.json.decode(doctor.out)}

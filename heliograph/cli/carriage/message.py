@@ -142,8 +142,9 @@ def show_(
     """Show everything that happened to a message in chronological order: attempts, receipts, events and webhook
     attempts.
 
-    For operators: shows the full phone number and the suppliers' responses; for a WhatsApp message also Meta's id and
-    the cost.
+    For operators: shows the full phone number and the suppliers' responses; for an SMS over SMPP also what was
+    submitted, written again from what is stored; for a WhatsApp message also Meta's id and the cost. --text adds the
+    octets of submits and receipts.
 
     \b
     Examples:

@@ -20,7 +20,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import SettingsError
 from heliograph.base.sentences import Sentence, joined, said
 from heliograph.sealing import text_keys
-from heliograph.senders import loading
+from heliograph.senders import loading, numbers
 from heliograph.senders.book import Book
 from heliograph.sending.attempts import LOST
 from heliograph.sms.intervening import deciding
@@ -69,7 +69,8 @@ async def of_message(conn: Connection, organization_id: UUID, id: UUID, *, whole
     text = (await text_keys.opened_of(conn, organization_id, "messages", [(id, message["body"])]))[id]
     continued = any(one["continues"] is not None for one in tried)
     taken = await conn.fetch(TAKEN, id, organization_id) if continued else []
-    book, numbers_at = await loading.load(conn), await loading.numbers_changed_at(conn)
+    # As whom it was sent is kept, so of the book only the rules for numbers matter, which are few.
+    book, numbers_at = Book(numbers=await numbers.load(conn)), await loading.numbers_changed_at(conn)
     changed_at = {
         supplier: await audit.last(conn, object_id=supplier, action="supplier.changed")
         for supplier in {one["target_id"] for one in tried}
