@@ -11,6 +11,8 @@ from pathlib import Path
 
 #: No more than a machine lets root have that is itself a container. The engines' own defaults are a million.
 LIMITS = ("--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096")
+#: Where the image to build upon looks for what is installed: see `without_network`.
+WHEELS = "/wheels"
 #: What the base lacks of an official image: `python`, and a pip that can be removed.
 FINISH = """
 rm -f /usr/lib/python3*/EXTERNALLY-MANAGED
@@ -28,7 +30,7 @@ def _run(*command: str | Path) -> str:
 
 
 def make_base(place: Path, tag: str) -> None:
-    """A small Debian with Python as an image of podman's, by `debootstrap`; as root."""
+    """A small Debian with Python as an image of podman's, by `debootstrap`, whose pip asks no index; as root."""
     root, wheels = place / "root", place / "pip"
     _run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", wheels, "pip")
     _run("debootstrap", "--variant=minbase", "--include=python3,libpython3-stdlib", "bookworm", root)
@@ -37,7 +39,8 @@ def make_base(place: Path, tag: str) -> None:
     _run("chroot", root, "sh", "-ec", FINISH)
     packed = place / "base.tar"
     _run("tar", "-C", root, "-cf", packed, ".")
-    _run("podman", "import", "-q", packed, tag)
+    alone = ("--change", "ENV PIP_NO_INDEX=1", "--change", f"ENV PIP_FIND_LINKS={WHEELS}")
+    _run("podman", "import", "-q", *alone, packed, tag)
 
 
 def without_network(dist: Path, place: Path) -> list[str]:
@@ -49,8 +52,9 @@ def without_network(dist: Path, place: Path) -> list[str]:
         *("-d", place),
         *pinned,
     )
-    offline = ["--env", "PIP_NO_INDEX=1", "--env", "PIP_FIND_LINKS=/wheels"]
-    return ["--isolation", "chroot", "--network", "host", "--volume", f"{place}:/wheels:ro", *offline]
+    # Without layers nothing of the first stage is left behind.
+    apart = ["--layers=false", "--isolation", "chroot", "--network", "host"]
+    return [*apart, "--volume", f"{place}:{WHEELS}:ro"]
 
 
 def engine(options: Sequence[str], tag: str) -> list[str] | str:
