@@ -114,6 +114,16 @@ def test_what_compose_starts_is_there() -> None:
     assert sorted(commands) == ["api", "migrate", "up", "worker"]
 
 
+@pytest.mark.skipif(shutil.which("podman-compose") is None, reason="podman-compose is not here")
+@pytest.mark.parametrize("path", COMPOSED, ids=lambda path: path.stem)
+def test_a_composer_understands_them(path: Path) -> None:
+    done = subprocess.run(["podman-compose", "-f", path, "config"], capture_output=True, text=True)
+    if "invalid choice: 'config'" in done.stderr:
+        pytest.skip("podman-compose knows `config` from 1.0.4 on")
+    assert done.returncode == 0, done.stderr
+    assert set(yaml.safe_load(done.stdout)["services"]) == set(services(path))
+
+
 def test_containers_have_time_to_end() -> None:
     api = DEFAULTS.not_ready_seconds + DEFAULTS.drain_seconds
     worker = 2 * DEFAULTS.drain_seconds
