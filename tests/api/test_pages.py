@@ -134,6 +134,18 @@ async def test_the_guide_is_served_and_its_links_lead_somewhere(api: Api) -> Non
                 assert (answer.status, answer.content_type) == (200, "image/png"), f"{path}: {picture}"
 
 
+async def test_a_slash_behind_the_front_of_documents_does_no_harm(api: Api) -> None:
+    for front in ("/docs", guide.PATH):
+        assert await page_at(api, f"{front}/") == await page_at(api, front)
+
+
+async def page_at(api: Api, path: str) -> str:
+    """A page, which may have a script of its own."""
+    async with api.session.get(api.base_url + path, headers={"Accept": BROWSER}) as answer:
+        assert (answer.status, answer.content_type) == (200, "text/html"), path
+        return await answer.text()
+
+
 async def test_the_guide_is_searched(api: Api) -> None:
     async def answers(question: str) -> list[tuple[str, str]]:
         page = await fetched(api, f"{guide.SEARCH}?{urlencode({'q': question})}")

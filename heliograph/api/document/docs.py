@@ -31,6 +31,8 @@ POLICY = (
     "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 )
 PATH = "/docs"
+#: The front of the guide, as it is often typed.
+_GUIDE = f"{guide.PATH}/"
 FRONT = "/"
 _DOCUMENT = "/v1/openapi.json"
 
@@ -80,7 +82,7 @@ class Docs:
             self._pages[_DOCUMENT] = document
         for address, path in self._guide.pictures.items():
             self._pages[address] = Page(path.read_bytes(), "image/png", "no-cache", _ALWAYS)
-        self.paths = frozenset(self._pages) | frozenset(self._guide.entries) | {guide.SEARCH}
+        self.paths = frozenset(self._pages) | frozenset(self._guide.entries) | {guide.SEARCH, _GUIDE}
 
     def _html(self, text: str, vary: str = "accept-encoding") -> Page:
         for place, address in self._styled.items():
@@ -91,6 +93,8 @@ class Docs:
         if path == guide.SEARCH:
             asked = urllib.parse.parse_qs(query.decode("latin-1"), errors="replace").get("q", [""])[0]
             return self._html(await asyncio.to_thread(self._guide.found, asked))
+        if path == _GUIDE:
+            path = guide.PATH
         page = self._pages.get(path)
         if page is None:  # of the guide, which is made when it is first asked for
             text = await asyncio.to_thread(self._guide.page, path)
