@@ -28,7 +28,8 @@ class Refusal(Exception):
 
     def __init__(self, message: str | None = None, **details: Any) -> None:
         """`message` replaces the docstring's text; `details` become `error.details`."""
-        self.message = message or inspect.cleandoc(type(self).__doc__ or "").split("\n\n")[0]
+        # Where its line ends in the source is nothing to the reader of an answer.
+        self.message = message or " ".join(inspect.cleandoc(type(self).__doc__ or "").split("\n\n")[0].split())
         self.details = details
         #: Extra response headers, such as Retry-After; names in lower case.
         self.headers: dict[str, str] = {}

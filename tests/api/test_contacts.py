@@ -96,6 +96,22 @@ async def test_wrong_fields(api: Api, tenant: Tenant) -> None:
     assert (await listed(api, tenant))["items"] == []
 
 
+async def test_a_name_in_two_fields_is_judged_by_both(api: Api, tenant: Tenant) -> None:
+    _, answer = await create(api, tenant, phone="+258841234567")
+    assert answer["error"]["message"] == "`name` is required, or `firstName` or `lastName`"
+    # Either is enough.
+    for number, field in enumerate(("firstName", "lastName")):
+        status, answer = await create(api, tenant, phone=f"+25884123450{number}", **{field: "Ana"})
+        assert (status, answer["contact"]["name"]) == (200, "Ana")
+    id, text = answer["contact"]["id"], "`firstName` and `lastName` must have at most 200 characters together"
+    names = {"firstName": "x" * 150, "lastName": "y" * 50}
+    _, refused = await create(api, tenant, phone="+258841234569", **names)
+    _, _, changed = await api.ask("PATCH", f"/contacts/{id}", json=names, headers=tenant.headers)
+    for answer in (refused, changed):
+        assert [one["field"] for one in answer["error"]["details"]["fields"]] == ["firstName", "lastName"]
+        assert answer["error"]["message"] == text
+
+
 async def test_a_number_has_one_contact(api: Api, tenant: Tenant, pool: Pool) -> None:
     answers = await asyncio.gather(*(create(api, tenant, **ANA | {"name": f"Ana {one}"}) for one in range(8)))
     assert sorted(status for status, _ in answers) == [200] + [409] * 7

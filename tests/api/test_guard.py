@@ -242,6 +242,37 @@ async def test_what_takes_a_few_words_says_which(api: Api, tenant: Tenant) -> No
     assert body["error"]["message"] == "`status` must be one of `closed`, `open`"
 
 
+async def test_what_is_wrong_is_said_in_words_of_json(api: Api, tenant: Tenant) -> None:
+    """Not in those of the library that reads it: its floats, its patterns, and the standards it knows by number."""
+    headers = tenant.headers | {"Idempotency-Key": "k"}
+    a_time = "must be a time with its zone, such as `2026-03-01T12:00:00Z`"
+    said = {
+        "validitySeconds": {59: "Expected `number` >= 60", 259_201: "Expected `number` <= 259200"}
+        | {60.5: "Expected `integer`"},
+        "sendAt": {"2027-01-01": a_time, "2027-01-01T00:00:00": a_time},
+        "senderId": {"x": "must be a UUID"},
+    }
+    for field, values in said.items():
+        for value, text in values.items():
+            _, _, body = await api.ask("POST", "/sms/send", json=SEND | {field: value}, headers=headers)
+            assert body["error"]["message"] in (f"`{field}`: {text}", f"`{field}` {text}"), value
+    for path, field in (("/contacts?id=x", "id"), ("/contacts?id=", "id"), ("/api-keys/x", "apiKeyId")):
+        _, _, body = await api.ask("DELETE", path, headers=headers)
+        assert body["error"]["details"]["fields"] == [
+            {"field": field, "issue": "format", "message": f"`{field}` must be a UUID"}
+        ]
+    for value in ("2027-01-01", "1798761600", "x"):
+        _, _, body = await api.ask("GET", f"/sms/messages?dateFrom={value}", headers=headers)
+        assert body["error"]["message"] == f"`dateFrom` {a_time}"
+
+
+async def test_what_a_refusal_says_is_one_line(api: Api, tenant: Tenant) -> None:
+    headers = tenant.headers | {"Idempotency-Key": "k", "Content-Type": "application/json"}
+    _, _, body = await api.ask("POST", "/sms/send", data=b"{", headers=headers)
+    assert body["error"]["message"].startswith("The body is not valid JSON")
+    assert "\n" not in body["error"]["message"]
+
+
 async def test_a_name_that_stands_twice_is_no_json_whatever_else_is_wrong(api: Api, tenant: Tenant) -> None:
     headers = tenant.headers | {"Idempotency-Key": "k", "Content-Type": "application/json"}
     status, _, body = await api.ask("POST", "/whatsapp/messages", data=b'{"type":1,"type":"text"}', headers=headers)

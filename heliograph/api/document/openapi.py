@@ -19,6 +19,7 @@ from heliograph.accounts.organizations import OrganizationSuspended
 from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgress
 from heliograph.api.document import event_bodies, schemas
 from heliograph.api.door.operation import NONE, REQUIRED, Operation
+from heliograph.api.door.reading import UUID_FORM
 from heliograph.api.shapes.envelope import ERRORS, Envelope, InternalError
 from heliograph.api.shapes.refusals import (
     BadRequest,
@@ -44,8 +45,6 @@ class Example(msgspec.Struct, frozen=True):
 #: One of each operation, by its id; most are those of docs/api.md.
 EXAMPLES = msgspec.json.decode(Path(__file__).with_name("examples.json").read_bytes(), type=dict[str, Example])
 
-#: In its usual form; a format alone is a hint.
-_UUID = "^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$"
 _DATE_TIME = {"type": "string", "format": "date-time"}
 
 _HEADERS: dict[str, dict[str, Any]] = {
@@ -245,7 +244,7 @@ def _parameters(each: Operation) -> list[dict[str, Any]]:
             "in": "path",
             "required": True,
             "description": _IDS[name],
-            "schema": {"type": "string", "format": "uuid", "pattern": _UUID},
+            "schema": {"type": "string", "format": "uuid", "pattern": UUID_FORM},
         }
         for name in re.findall(r"\{(\w+)\}", each.path)
     ]

@@ -105,7 +105,7 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
             if value is None:
                 raise Invalid((name, "type", f"`{name}` cannot be null: leave it out"))
             if isinstance(value, datetime) and not _is_dated(text):
-                raise Invalid((name, "format", f"`{name}`: Invalid RFC3339 encoded date-time"))
+                raise Invalid((name, "format", _a_time(name)))
         return _in_utc(query, times)
 
     return read
@@ -205,6 +205,15 @@ _ISSUES = (
 #: msgspec speaks of Python's types; the client knows JSON's.
 _JSON = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "datetime": "date-time"}
 _PYTHON = re.compile(r"\b(?:str|int|float|bool|datetime)\b")
+#: How a UUID is written in its usual form; a format alone is a hint.
+UUID_FORM = "^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$"
+#: What msgspec says of a text that is none.
+_NO_UUID = ("Invalid UUID", f"matching regex {UUID_FORM!r}")
+#: What it says of one that is no time, or has no zone.
+_NO_TIME = ("Invalid RFC3339", "Expected `datetime` with a timezone")
+#: Whole numbers are read as floats, since in JSON 60.0 is the same number as 60: that is no matter of the client's.
+_WHOLE = re.compile(r"(?<=[0-9])\.0\b")
+_MULTIPLE = "`number` that's a multiple of 1"
 _NAMED = re.compile(r"(?P<missing>missing required|unknown) field `(?P<name>.*)`", re.DOTALL)
 
 
@@ -223,9 +232,17 @@ def _field(text: str, choices: Choices) -> tuple[str, str, str]:
     words = choices.get(_INDEX.sub("[]", path))
     if words and what.startswith(("Invalid enum", "Invalid value")):
         return field, "enum", f"`{field}` must be {'one of ' if len(words) > 1 else ''}{_listed(words)}"
+    if what.endswith(_NO_UUID):
+        return field, "format", f"`{field}` must be a UUID"
+    if what.startswith(_NO_TIME):
+        return field, "format", _a_time(field)
     issue = next((issue for word, issue in _ISSUES if word in what), "type")
-    what = _PYTHON.sub(lambda name: _JSON[name[0]], what)
+    what = _WHOLE.sub("", _PYTHON.sub(lambda name: _JSON[name[0]], what)).replace(_MULTIPLE, "`integer`")
     return field, issue, f"`{field}`: {_printable(what)}"
+
+
+def _a_time(field: str) -> str:
+    return f"`{field}` must be a time with its zone, such as `2026-03-01T12:00:00Z`"
 
 
 def _listed(words: tuple[str, ...]) -> str:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from heliograph.api.door.operation import Call, operation
+from heliograph.api.door.reading import UUID_FORM
 from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import CreatedAt, HasMore, Items, NextCursor, Success, Time, alias_of, needed
 from heliograph.api.shapes.paging import PageQuery
@@ -149,7 +150,7 @@ class WhichContact(msgspec.Struct, frozen=True):
     id: Annotated[
         str,
         Meta(
-            pattern="^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$",
+            pattern=UUID_FORM,
             description="Id of the contact.",
             extra_json_schema={"format": "uuid"},
         ),
@@ -179,6 +180,14 @@ async def list_contacts(call: Call, query: ContactQuery) -> ContactList:
     return ContactList(True, *items)
 
 
+def _joined(name: str) -> str:
+    """The name that is made of two fields. Raises Invalid on both."""
+    if len(name) > MAX_NAME:
+        text = f"`firstName` and `lastName` must have at most {MAX_NAME} characters together"
+        raise Invalid(("firstName", "length", text), ("lastName", "length", text))
+    return records.name(name, "firstName")
+
+
 async def canonical(body: CreateContact) -> Entry:
     """Merge both forms of the request. Raises Invalid, also if they disagree."""
     first = None if body.first_name is None else records.name(body.first_name, "firstName")
@@ -187,8 +196,8 @@ async def canonical(body: CreateContact) -> Entry:
     joined = records.full_name(first, last)
     if name is None:
         if joined is None:
-            raise Invalid(("name", "required", "`name` is required, or both `firstName` and `lastName`"))
-        name = records.name(joined, "firstName")
+            raise Invalid(("name", "required", "`name` is required, or `firstName` or `lastName`"))
+        name = _joined(joined)
     elif joined not in (None, name):
         raise Invalid(("name", "disagrees", "`name` disagrees with `firstName` and `lastName`"))
     given = {
@@ -225,7 +234,7 @@ async def changes(body: ChangeContact) -> Changes:
     if joined not in (None, name):
         raise Invalid(("name", "disagrees", "`name` disagrees with `firstName` and `lastName`"))
     if joined is not None:
-        name = records.name(joined, "firstName")
+        name = _joined(joined)
     numbers = {
         records.phone(text, field)
         for field, text in (("phone", body.phone), ("phoneNumber", body.phone_number))
