@@ -114,6 +114,8 @@ async def test_the_other_form(api: Api, tenant: Tenant) -> None:
         ({"recipients": [TO]}, "message_template"),
         ({"content": "a", "message_template": "b", "recipients": [TO]}, "message_template"),
         ({"content": "a", "senderId": str(uuid7()), "sender_id": str(uuid7()), "recipients": [TO]}, "sender_id"),
+        ({"content": "a", "sender_id": str(uuid7()), "recipients": [TO]}, "sender_id"),
+        ({"content": "a", "sender_id": str(uuid7()), "senderName": "HELIOGRAPH", "recipients": [TO]}, "sender_id"),
         ({"content": "a"}, "audience_tags"),
         ({"content": "a", "recipients": [TO], "audience_tags": ["x"]}, "audience_tags"),
         ({"content": "a", "recipients": [TO], "excluded_tags": ["x"]}, "excluded_tags"),

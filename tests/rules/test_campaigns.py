@@ -233,7 +233,7 @@ async def test_nobody_is_refused_now_and_allowed_later(pool: Pool) -> None:
         ({"recipients": [number(1)], "message_template": "Hi {{}}"}, "message_template"),
         ({"recipients": [number(1)], "message_template": " "}, "message_template"),
         ({"recipients": [number(1)], "message_template": "ж" * 700}, "message_template"),
-        ({"recipients": [number(1)], "sender_id": uuid7()}, "senderId"),
+        ({"recipients": [number(1)], "sender_id": uuid7()}, "sender_id"),
         ({"recipients": [number(1)], "scheduled_at": datetime.now(UTC) - timedelta(seconds=62)}, "scheduled_at"),
         ({"recipients": [number(1)], "scheduled_at": datetime.now(UTC) + timedelta(days=366)}, "scheduled_at"),
     ],

@@ -54,7 +54,9 @@ async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str)
         raise NotFound(resource="organization", id=str(actor.organization_id))
     template.check(wish.message_template, "message_template", **chosen)
     outline = await plan.outline(conn, wish)
-    sender = await sender_ids.resolve(conn, actor, sender_id=wish.sender_id, sender_name=wish.sender_name)
+    sender = await sender_ids.resolve(
+        conn, actor, sender_id=wish.sender_id, sender_name=wish.sender_name, fields=sender_ids.SNAKE
+    )
     return await plan.begin(
         conn,
         actor,

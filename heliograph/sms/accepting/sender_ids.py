@@ -103,6 +103,12 @@ SELECT asked.n, found.* FROM unnest($1::uuid[], $2::uuid[], $3::text[]) WITH ORD
 """
 
 
+#: What the id and the name of a sender are called in a request.
+Fields = tuple[str, str]
+CAMEL: Fields = ("senderId", "senderName")
+SNAKE: Fields = ("sender_id", "sender_name")
+
+
 class SenderBook:
     """A cache of approved sender IDs that sends named recently, at most half a second old."""
 
@@ -133,10 +139,15 @@ class SenderBook:
         return await _look_up(self._pool, asked)
 
 
-async def resolve(conn: Connection, actor: Actor, *, sender_id: UUID | None, sender_name: str | None) -> SenderId:
-    """What `SenderBook.resolve` would choose or refuse, according to the database's current state."""
+async def resolve(
+    conn: Connection, actor: Actor, *, sender_id: UUID | None, sender_name: str | None, fields: Fields = CAMEL
+) -> SenderId:
+    """What `SenderBook.resolve` would choose or refuse, according to the database's current state.
+
+    `fields`: what the two are called in the request, which a refusal names.
+    """
     asked = _asked(actor, sender_id, sender_name)
-    return _choose((await _look_up(conn, [asked])).get(asked, Named()), asked)
+    return _choose((await _look_up(conn, [asked])).get(asked, Named()), asked, fields)
 
 
 async def named(conn: Connection, actor: Actor, *, name: str) -> SenderId | None:
@@ -157,12 +168,13 @@ async def _look_up(conn: Connection | Pool, asked: Sequence[Asked]) -> dict[Aske
     return {one: Named(**places) for one, places in found.items()}
 
 
-def _choose(found: Named, asked: Asked) -> SenderId:
+def _choose(found: Named, asked: Asked, fields: Fields = CAMEL) -> SenderId:
     _, sender_id, sender_name = asked
+    by_id, by_name = fields
     if sender_id is None and sender_name is None:
         if found.default is None:
             raise SenderIdNotApproved(
-                "This organization has no default sender ID; give one in `senderId` or `senderName`.",
+                f"This organization has no default sender ID; give one in `{by_id}` or `{by_name}`.",
                 senderId=None,
                 status=None,
                 reason="no_default",
@@ -172,11 +184,11 @@ def _choose(found: Named, asked: Asked) -> SenderId:
     if sender_id is not None:
         chosen = found.by_id
         if chosen is None:
-            raise Invalid(("senderId", "unknown", "`senderId` is not a sender ID of this organization"))
+            raise Invalid((by_id, "unknown", f"`{by_id}` is not a sender ID of this organization"))
     if sender_name is not None:
         named = found.by_name
         if chosen is not None and (named is None or named.id != chosen.id):
-            raise Invalid(("senderName", "disagrees", "`senderId` and `senderName` refer to different sender IDs"))
+            raise Invalid((by_name, "disagrees", f"`{by_id}` and `{by_name}` refer to different sender IDs"))
         if named is None:
             raise SenderIdNotApproved(
                 "No sender ID of this organization has this name.", senderId=None, status=None, reason="unknown"
