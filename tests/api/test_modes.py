@@ -186,3 +186,18 @@ async def test_limits_hold_for_both_sides_together(sides: tuple[Side, Side]) -> 
     for side in sides:
         code, answer = await side.ask("POST", "/webhooks", hook)
         assert (code, answer["error"]["code"]) == (409, "webhook_endpoint_limit_reached")
+
+
+async def test_a_cursor_is_of_the_mode_that_it_was_given_in(sides: tuple[Side, Side]) -> None:
+    """Under one path there are two lists: a place in the one is none in the other."""
+    live, tester = sides
+    for side in sides:
+        for number in range(2):
+            await side.make("/contacts", {"name": "Ana", "phone": f"+25884123456{number}"})
+    for side, other in ((live, tester), (tester, live)):
+        _, page = await side.ask("GET", "/contacts?limit=1")
+        following = f"/contacts?limit=1&cursor={page['nextCursor']}"
+        code, answer = await other.ask("GET", following)
+        assert (code, answer["error"]["details"]["fields"][0]["field"]) == (400, "cursor")
+        code, rest = await side.ask("GET", following)
+        assert (code, len(rest["items"]), rest["hasMore"]) == (200, 1, False)

@@ -63,8 +63,8 @@ class Called(Protocol):
 def after(call: Called, collection: str) -> list[Any] | None:
     """The position that the request's cursor stands for, as JSON scalars; None: the first page.
 
-    Raises Invalid on `cursor` if it was altered, or made for another organization, list or filter; and on `dateFrom`
-    if the two dates are the wrong way round.
+    Raises Invalid on `cursor` if it was altered, or made for another organization, mode, list or filter; and on
+    `dateFrom` if the two dates are the wrong way round.
     """
     filters = _filters(call.query)
     first, last = filters.get("date_from"), filters.get("date_to")
@@ -76,7 +76,7 @@ def after(call: Called, collection: str) -> list[Any] | None:
         call.cursor_key,
         call.query.cursor,
         organization_id=call.actor.organization_id,
-        collection=collection,
+        collection=_within(call, collection),
         filters=filters,
     )
 
@@ -110,14 +110,19 @@ def page(
 
 
 def at(call: Called, collection: str, position: Sequence[Any]) -> str:
-    """The cursor for a position, for this request's organization and filters."""
+    """The cursor for a position, for this request's organization, mode and filters."""
     return cursor.encode(
         call.cursor_key,
         position,
         organization_id=call.actor.organization_id,
-        collection=collection,
+        collection=_within(call, collection),
         filters=_filters(call.query),
     )
+
+
+def _within(call: Called, collection: str) -> str:
+    """What a key of the other mode sees under the same path is another list."""
+    return f"{call.actor.mode} {collection}"
 
 
 def _filters(query: msgspec.Struct) -> Mapping[str, Any]:
