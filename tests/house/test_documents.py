@@ -17,11 +17,13 @@ import typer
 import heliograph
 from bench.figures import BUDGETS
 from heliograph.api.document import error_pages
+from heliograph.api.routes import OPERATIONS
 from heliograph.base.errors import Refusal
 from heliograph.campaigns import plan, record, standstill
 from heliograph.campaigns.approval import rule
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.cli import app
+from heliograph.cli.developer import call as call_command
 from heliograph.sms.arrivals import FAILURES
 from heliograph.sms.status import STATUSES
 from heliograph.webhooks.recording import events
@@ -197,9 +199,31 @@ def check_command(line: str) -> None:
         found = command.get_command(None, words[0])
         assert found is not None, f"{line}: there is no command {words[0]!r}"
         command, words = found, words[1:]
+    if command.name == "call":
+        check_call(words)
     options = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
     given = {word.partition("=")[0] for word in words if word.startswith("--")}
     assert given <= options, f"{line}: {given - options}"
+
+
+def check_call(words: list[str]) -> None:
+    """An operation that is called by its name gets all fields of its path, and none that it does not have."""
+    if not words or words[0].startswith("/"):
+        return
+    found = next((one for one in OPERATIONS if one.id == words[0]), None)
+    assert found, f"there is no operation {words[0]!r}"
+    given = {re.split(":?=", word)[0] for word in words[1:] if "=" in word}
+    in_path = set(re.findall(r"\{(\w+)\}", found.path))
+    assert in_path <= given, f"{words[0]} needs {in_path - given}"
+    fields = getattr(found.request or found.query, "__struct_encode_fields__", ())
+    assert given - in_path <= set(fields), f"{words[0]} has no {given - in_path - set(fields)}"
+
+
+def test_examples_of_calls_are_of_what_there_is() -> None:
+    lines = re.findall(r"heliograph call .*", call_command.command.__doc__ or "")
+    assert lines
+    for line in lines:
+        check_command(line)
 
 
 def raised_details() -> Iterator[tuple[str, str]]:
