@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
+import io
 import os
 import re
 import secrets
@@ -16,6 +18,7 @@ import typer
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.process.settings import DEFAULT_SECRET_KEY, SettingsError
 from heliograph.cli import app
+from heliograph.cli.developer import login
 from heliograph.cli.terminal.console import settings_of
 from heliograph.cli.terminal.options import pairs
 from heliograph.cli.terminal.printing import Json, line, record, show, single, table
@@ -226,3 +229,14 @@ def test_pairs_that_are_none(text: str) -> None:
 def test_tables_and_records() -> None:
     assert table([["1", "long name"], ["22", "x"]], ("id", "first_name")) == "id  first name\n1   long name\n22  x"
     assert record({"id": 1, "tags": [], "is_default": True}) == "id          1\ntags        -\nis default  yes"
+
+
+def test_a_key_that_is_piped_is_asked_for_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt without echo would open the terminal that a pipe was started from, and leave the pipe unread."""
+
+    def asked(*_: Any) -> str:
+        raise AssertionError("the terminal was asked")
+
+    monkeypatch.setattr(getpass, "getpass", asked)
+    monkeypatch.setattr("sys.stdin", io.StringIO("hg_test_0123\nnot the key\n"))
+    assert login._key(None) == "hg_test_0123"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -50,9 +51,16 @@ def command(
     say(f"Saved in {profiles.folder() / 'profiles.json'}.")
 
 
+def _typed() -> str:
+    """From the terminal, without echo, or from the first line of stdin."""
+    if sys.stdin.isatty():
+        return str(typer.prompt("API key", hide_input=True, err=True))
+    return sys.stdin.readline()
+
+
 def _key(path: Path | None) -> str:
     try:
-        text = path.read_text() if path is not None else typer.prompt("API key", hide_input=True, err=True)
+        text = path.read_text() if path is not None else _typed()
     except (OSError, UnicodeDecodeError) as error:
         raise Problem(f"{path} cannot be read: {error}", WRONG) from None
     key = next(iter(text.splitlines()), "").strip()
