@@ -74,6 +74,8 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     # A region that cannot be renewed says so in its place, and is tried again by its button.
     renewed = page.locator(".renewed")
     await renewed.get_by_text("Renewed at").wait_for()
+    # A day has 24 hours here as everywhere else on the page.
+    assert re.search(r"Renewed at \d\d:\d\d:\d\d(?!\s?[AP]M)", await renewed.inner_text())
     await site.context.set_offline(True)
     await renewed.get_by_text("This part could not be refreshed.").wait_for()
     await site.context.set_offline(False)

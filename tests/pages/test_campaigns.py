@@ -57,6 +57,12 @@ async def stage(pool: Pool, **options: Any) -> None:
         pass
 
 
+async def test_the_hour_of_a_campaign_is_no_period(owner: Browser) -> None:
+    """In English one word did for both."""
+    assert "Dia opcional Hora opcional" in (await owner.get("/campaigns/new", Accept_Language="pt")).words
+    assert "Período" in (await owner.get("/messages", Accept_Language="pt")).words
+
+
 async def test_who_gets_it_is_counted_before_it_is_made(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     await people(pool, tenant, 20)
     await pool.execute(

@@ -28,7 +28,7 @@ function live(region) {
 
   // What is shown is as old as the last answer, however often it was asked for since.
   function tell() {
-    const time = new Intl.DateTimeFormat(document.documentElement.lang, { timeStyle: "medium" }).format(at);
+    const time = new Intl.DateTimeFormat(document.documentElement.lang, { timeStyle: "medium", hourCycle: "h23" }).format(at);
     said.textContent = over ? "" : `${failed ? `${words.failed} ` : ""}${words.renewed} ${time}`;
     foot.classList.toggle("wrong", failed);
     button.textContent = failed ? words.again : paused ? words.goOn : words.pause;
