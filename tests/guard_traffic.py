@@ -206,7 +206,7 @@ def run(case: Case, rate: float, seed: int) -> Outcome:
             country,
             "otp",
             at=at,
-            accepted=at,
+            place=at,
             unconverted=conversions.is_bad(ORGANIZATION, number),
         )
         if suspicion is not None and _is_acquainted(case, windows, suspicion):

@@ -20,6 +20,7 @@ import msgspec
 
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.ids import place_of
 from heliograph.guard import holds, rules
 from heliograph.guard.conversion import Conversions
 from heliograph.guard.holds import Found
@@ -43,7 +44,6 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     id: UUID
     #: E.164 with `+`.
     to: str
-    accepted_at: datetime
     traffic_class: str
 
 
@@ -101,8 +101,9 @@ class Judge:
 
     def _look(self, one: Outgoing, moment: float) -> Suspicion | None:
         country = phones.country(one.to)
-        accepted = one.accepted_at.timestamp()
-        self._shared.saw(one.organization_id, one.to, one.traffic_class, one.accepted_at)
+        # Not the time of its acceptance: messages that were committed together share that, and would be one.
+        place = place_of(one.id)
+        self._shared.saw(one.organization_id, one.to, one.traffic_class, place)
         self._conversions.sent(one.organization_id, one.to, at=moment)
         bad = self._conversions.is_bad(one.organization_id, one.to)
         return self._windows.see(
@@ -111,7 +112,7 @@ class Judge:
             country,
             one.traffic_class,
             at=moment,
-            accepted=accepted,
+            place=place,
             unconverted=bad,
         )
 
@@ -136,8 +137,7 @@ class Judge:
             country = phones.country(seen.to)
             moment = seen.at.timestamp()
             self._conversions.sent(seen.organization_id, seen.to, at=moment)
-            accepted = seen.accepted_at.timestamp()
-            self._windows.told(seen.organization_id, seen.to, country, seen.traffic_class, at=moment, accepted=accepted)
+            self._windows.told(seen.organization_id, seen.to, country, seen.traffic_class, at=moment, place=seen.place)
         if told:
             self._convert(converted)
 

@@ -34,15 +34,15 @@ WITH old AS (
         SELECT organization_id, id FROM guard_seen WHERE at < now() - interval '{SPAN + 60} seconds'
          ORDER BY at LIMIT 500 FOR UPDATE SKIP LOCKED)
 )
-INSERT INTO guard_seen (organization_id, id, worker_id, class, at, numbers, accepted_at)
+INSERT INTO guard_seen (organization_id, id, worker_id, class, at, numbers, places)
 SELECT item.organization_id, item.id, $1, item.class, now(),
-       ($4::bigint[])[item.first:item.last], ($5::timestamptz[])[item.first:item.last]
+       ($4::bigint[])[item.first:item.last], ($5::bigint[])[item.first:item.last]
   FROM unnest($2::uuid[], $3::uuid[], $6::int[], $7::int[], $8::text[])
        AS item (organization_id, id, first, last, class)
 """
 # The newest, as many as the windows hold: ten minutes of full load would take a worker that starts seconds to read.
 HEAR = f"""
-SELECT organization_id, id, class, at, numbers, accepted_at
+SELECT organization_id, id, class, at, numbers, places
   FROM (SELECT *, sum(cardinality(numbers)) OVER (ORDER BY at DESC, id DESC) AS heard
           FROM guard_seen
          WHERE at > greatest(coalesce($1::timestamptz - $2::interval, '-infinity'), now() - interval '{SPAN} seconds')
@@ -59,7 +59,8 @@ class Seen(msgspec.Struct, frozen=True, gc=False):
     #: E.164 with `+`.
     to: str
     traffic_class: str
-    accepted_at: datetime
+    #: As `Windows.see` has it.
+    place: int
     #: When the other worker said so.
     at: datetime
 
@@ -69,17 +70,17 @@ class Shared:
 
     def __init__(self) -> None:
         self._id = uuid7()
-        self._untold: dict[tuple[UUID, str], list[tuple[int, datetime]]] = {}
+        self._untold: dict[tuple[UUID, str], list[tuple[int, int]]] = {}
         self._count = 0
         #: Rows up to then were read; those of the last LATE by their ids too.
         self._until: datetime | None = None
         self._read: dict[UUID, datetime] = {}
 
-    def saw(self, organization_id: UUID, to: str, traffic_class: str, accepted_at: datetime) -> None:
+    def saw(self, organization_id: UUID, to: str, traffic_class: str, place: int) -> None:
         """To be told to the others. What the windows could not hold is left out."""
         if self._count < MOST:
             self._count += 1
-            self._untold.setdefault((organization_id, traffic_class), []).append((int(to), accepted_at))
+            self._untold.setdefault((organization_id, traffic_class), []).append((int(to), place))
 
     async def tell(self, pool: Pool) -> None:
         """Write down what was seen since the last time. Without anything, no statement."""
@@ -87,17 +88,17 @@ class Shared:
             return
         untold, self._untold, self._count = self._untold, {}, 0
         numbers: list[int] = []
-        accepted: list[datetime] = []
+        places: list[int] = []
         first: list[int] = []
         last: list[int] = []
         for seen in untold.values():
             first.append(len(numbers) + 1)
             numbers += [number for number, _ in seen]
-            accepted += [at for _, at in seen]
+            places += [place for _, place in seen]
             last.append(len(numbers))
         ids = [uuid7() for _ in untold]
         organizations, classes = (list(column) for column in zip(*untold, strict=True))
-        await pool.execute(TELL, self._id, organizations, ids, numbers, accepted, first, last, classes)
+        await pool.execute(TELL, self._id, organizations, ids, numbers, places, first, last, classes)
 
     async def hear(self, conn: Connection) -> list[Seen]:
         """What others told since the last time; at first, of the last ten minutes. The newest MOST, in the order of
@@ -114,5 +115,5 @@ class Shared:
 
 
 def _messages(row: asyncpg.Record) -> Iterator[Seen]:
-    for number, accepted_at in zip(row["numbers"], row["accepted_at"], strict=True):
-        yield Seen(row["organization_id"], f"+{number}", row["class"], accepted_at, row["at"])
+    for number, place in zip(row["numbers"], row["places"], strict=True):
+        yield Seen(row["organization_id"], f"+{number}", row["class"], place, row["at"])

@@ -94,7 +94,7 @@ class _Window:
 
     def __init__(self, organization_id: UUID) -> None:
         self.organization_id = organization_id
-        #: Number: when the last message to it was accepted.
+        #: Number: the place of the last message to it.
         self.last: dict[int, float] = {}
         #: Number: how many messages after the first.
         self.repeats: dict[int, int] = {}
@@ -160,18 +160,20 @@ class Windows:
         traffic_class: str,
         *,
         at: float,
-        accepted: float,
+        place: float,
         unconverted: bool = False,
     ) -> Suspicion | None:
-        """A message is about to go out. `number`: E.164; `at`: now, `accepted`: when it was accepted, in seconds;
-        `unconverted`: its block converts badly (`conversion`), which is 70 points.
+        """A message is about to go out. `number`: E.164; `at`: now, in seconds; `place`: its own in the order in which
+        messages were accepted; `unconverted`: its block converts badly (`conversion`), which is 70 points.
 
-        A message may be seen several times: the same time of acceptance counts once. Returns what is suspicious about
+        A message may be seen several times: the same place counts once. Returns what is suspicious about
         where it goes, each time anew, or None.
         """
-        window, n = self._add(organization_id, number, country, traffic_class, at, accepted)
+        window, n = self._add(organization_id, number, country, traffic_class, at, place)
         limit = self._limits.get((organization_id, traffic_class)) if self._limits else None
-        if limit is not None and window.paces[traffic_class].count(at) > limit:
+        # A class has no pace where its only message came behind a later one of another class to the same number.
+        pace = window.paces.get(traffic_class) if limit is not None else None
+        if limit is not None and pace is not None and pace.count(at) > limit:
             over = Suspicion(traffic_class, "class", ("class_limit",), HOLD)
             # What says more holds less.
             return self._judge(window, organization_id, n, country, UNCONVERTED if unconverted else 0) or over
@@ -186,13 +188,13 @@ class Windows:
         return self._judge(window, organization_id, n, country, UNCONVERTED if unconverted else 0)
 
     def told(
-        self, organization_id: UUID, number: str, country: str, traffic_class: str, *, at: float, accepted: float
+        self, organization_id: UUID, number: str, country: str, traffic_class: str, *, at: float, place: float
     ) -> None:
         """Another worker saw this message. Being told of it again, or seeing it, changes nothing."""
-        self._add(organization_id, number, country, traffic_class, at, accepted)
+        self._add(organization_id, number, country, traffic_class, at, place)
 
     def _add(
-        self, organization_id: UUID, number: str, country: str, traffic_class: str, at: float, accepted: float
+        self, organization_id: UUID, number: str, country: str, traffic_class: str, at: float, place: float
     ) -> tuple[_Window, int]:
         came = self._came
         while came and (came[0][0] <= at - SPAN or len(came) >= self._most):
@@ -202,12 +204,12 @@ class Windows:
         n = int(number)
         known = window.last.get(n)
         if known is not None:
-            if accepted <= known:
+            if place <= known:
                 return window, n
-            window.last[n] = accepted
+            window.last[n] = place
             window.repeats[n] = window.repeats.get(n, 0) + 1
         else:
-            window.last[n] = accepted
+            window.last[n] = place
             came.append((at, window, n, country))
             block = n // 1000
             window.thousand[block] = window.thousand.get(block, 0) + 1

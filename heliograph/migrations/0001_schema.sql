@@ -2718,12 +2718,12 @@ CREATE TABLE guard_seen (
     class           text NOT NULL,
     at              timestamptz NOT NULL,
     numbers         bigint[] NOT NULL,
-    accepted_at     timestamptz[] NOT NULL CHECK (cardinality(accepted_at) = cardinality(numbers)),
+    places          bigint[] NOT NULL CHECK (cardinality(places) = cardinality(numbers)),
     PRIMARY KEY (organization_id, id)
 );
 CREATE INDEX guard_seen_by_time ON guard_seen (at);
 COMMENT ON TABLE guard_seen IS 'tenant: what workers tell each other of the messages that they saw, for ten minutes';
-COMMENT ON COLUMN guard_seen.numbers IS 'of one second; accepted_at has when each message was accepted';
+COMMENT ON COLUMN guard_seen.numbers IS 'of one second; places has that of each message in the order in which they were accepted';
 
 CREATE TABLE guard_challenges (
     organization_id uuid NOT NULL,

@@ -286,7 +286,7 @@ async def test_codes_that_nobody_enters_are_noticed(pool: Pool) -> None:
 
         async def judged(to: str, minutes: float) -> bool:
             at = now - timedelta(minutes=minutes)
-            outgoing = Outgoing(actor.organization_id, uuid7(), to, at, "otp")
+            outgoing = Outgoing(actor.organization_id, uuid7(), to, "otp")
             return bool(await judge.judge(conn, [outgoing], at=at))
 
         await conversions.convert(conn, actor, id=ids[0])  # from the first report on, messages are remembered
@@ -308,6 +308,17 @@ async def test_codes_that_nobody_enters_are_noticed(pool: Pool) -> None:
         assert not await judged(honest[0], 0)
 
 
+async def test_messages_that_were_committed_together_are_several_to_their_number(pool: Pool) -> None:
+    """A burst to one number shares its commits, and so its times of acceptance."""
+    actor, bench, to = await one(pool), Bench(pool), f"+{ELSEWHERE}0001"
+    ids = [await message(pool, actor, to=to) for _ in range(20)]
+    await pool.execute("UPDATE messages SET accepted_at = (SELECT min(accepted_at) FROM messages)")
+    await bench.round(3)
+    (hold,) = await listed(pool)
+    assert (hold.kind, hold.rules) == ("number", ["same_number"])
+    assert await waiting(pool) == set(ids[9:])
+
+
 async def test_workers_see_together_what_each_sees_a_part_of(pool: Pool) -> None:
     """A sequence whose numbers reach two workers in turn, and the restart of one of them."""
     actor, first, second, now = await one(pool), Judge(), Judge(), clock.now()
@@ -316,7 +327,7 @@ async def test_workers_see_together_what_each_sees_a_part_of(pool: Pool) -> None
         judge.refresh()
         async with pool.acquire() as conn, conn.transaction():
             # Three apart: only the block of a thousand tells.
-            outgoing = Outgoing(actor.organization_id, uuid7(), f"+{BLOCK}{n * 13:04}", now, "otp")
+            outgoing = Outgoing(actor.organization_id, uuid7(), f"+{BLOCK}{n * 13:04}", "otp")
             held = bool(await judge.judge(conn, [outgoing], at=now))
         await judge.share(pool)
         return held
@@ -344,16 +355,16 @@ async def test_workers_see_together_what_each_sees_a_part_of(pool: Pool) -> None
 
 async def test_a_worker_hears_no_more_than_its_windows_hold(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharing, "MOST", 5)
-    actor, first, second, now = await one(pool), Shared(), Shared(), clock.now()
+    actor, first, second = await one(pool), Shared(), Shared()
     for n in range(4):
         for m in range(2):
-            first.saw(actor.organization_id, f"+{BLOCK}{n}00{m}", "otp", now)
+            first.saw(actor.organization_id, f"+{BLOCK}{n}00{m}", "otp", n * 1000 + m)
         await first.tell(pool)
     async with pool.acquire() as conn:
         heard = [seen.to for seen in await second.hear(conn)]
         assert heard == [f"+{BLOCK}{n}00{m}" for n in (2, 3) for m in range(2)]
         assert await first.hear(conn) == []
-    first.saw(actor.organization_id, f"+{BLOCK}9000", "otp", now)
+    first.saw(actor.organization_id, f"+{BLOCK}9000", "otp", 1)
     await first.tell(pool)
     async with pool.acquire() as conn:
         assert f"+{BLOCK}9000" in [seen.to for seen in await second.hear(conn)]
@@ -362,7 +373,7 @@ async def test_a_worker_hears_no_more_than_its_windows_hold(pool: Pool, monkeypa
 async def test_an_erased_person_is_in_no_window(pool: Pool) -> None:
     actor, judge, now = await one(pool), Judge(), clock.now()
     async with pool.acquire() as conn, conn.transaction():
-        outgoing = [Outgoing(actor.organization_id, uuid7(), f"+{BLOCK}{n:04}", now, "otp") for n in (1, 2)]
+        outgoing = [Outgoing(actor.organization_id, uuid7(), f"+{BLOCK}{n:04}", "otp") for n in (1, 2)]
         await judge.judge(conn, outgoing, at=now)
     await judge.share(pool)
     async with pool.acquire() as conn:
@@ -464,7 +475,7 @@ async def test_a_block_is_judged_more_strictly_where_there_is_far_more_than_usua
             for to in (*spread, *(f"+{block}{n * 60:04}" for n in range(7))):
                 if to.startswith(f"+{block}"):
                     judge.refresh()  # what is usual is read once it matters
-                found |= await judge.judge(conn, [Outgoing(actor.organization_id, uuid7(), to, now, "otp")], at=now)
+                found |= await judge.judge(conn, [Outgoing(actor.organization_id, uuid7(), to, "otp")], at=now)
         return bool(found)
 
     await usually(6_000)
@@ -526,7 +537,7 @@ async def test_the_limit_of_a_class_counts_what_all_workers_send(pool: Pool) -> 
         judge = judges[n % 2]
         judge.refresh()
         async with pool.acquire() as conn, conn.transaction():
-            outgoing = Outgoing(actor.organization_id, uuid7(), f"+2588{n}{n * 711_117:07}", now, "otp")
+            outgoing = Outgoing(actor.organization_id, uuid7(), f"+2588{n}{n * 711_117:07}", "otp")
             found.append(bool(await judge.judge(conn, [outgoing], at=now)))
         await judge.share(pool)
     assert found == [False] * 5 + [True] * 3

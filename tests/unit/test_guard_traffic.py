@@ -66,9 +66,9 @@ def test_the_guide_has_what_was_measured(found: dict[tuple[str, float], Outcome]
 def test_numbers_are_forgotten() -> None:
     windows = Windows()
     for n in range(4):
-        windows.see(ORGANIZATION, f"+2588412300{n:02}", "MZ", "otp", at=0.0, accepted=0.0)
-    assert windows.see(ORGANIZATION, "+258841230004", "MZ", "otp", at=SPAN - 1, accepted=0.0) is not None
-    assert windows.see(ORGANIZATION, "+258841230009", "MZ", "otp", at=SPAN + 1, accepted=1.0) is None
+        windows.see(ORGANIZATION, f"+2588412300{n:02}", "MZ", "otp", at=0.0, place=0.0)
+    assert windows.see(ORGANIZATION, "+258841230004", "MZ", "otp", at=SPAN - 1, place=0.0) is not None
+    assert windows.see(ORGANIZATION, "+258841230009", "MZ", "otp", at=SPAN + 1, place=1.0) is None
     assert len(windows) == 2
     assert windows.members(ORGANIZATION, "25884123") == ["+258841230004", "+258841230009"]
     # Among however many others: the window is not looked through.
@@ -78,7 +78,7 @@ def test_numbers_are_forgotten() -> None:
     assert windows.members(ORGANIZATION, "25884124") == windows.members(UUID(int=1), "25884123") == []
     small = Windows(most=10)
     for n in range(100):
-        small.see(UUID(int=n), f"+25884{n:07}", "MZ", "otp", at=0.0, accepted=0.0)
+        small.see(UUID(int=n), f"+25884{n:07}", "MZ", "otp", at=0.0, place=0.0)
     assert len(small) == 10
     assert MOST <= 100_000
 
@@ -86,12 +86,21 @@ def test_numbers_are_forgotten() -> None:
 def test_one_message_looked_at_twice_is_one() -> None:
     windows = Windows()
     for _ in range(50):
-        assert windows.see(ORGANIZATION, "+258841230004", "MZ", "otp", at=1.0, accepted=1.0) is None
+        assert windows.see(ORGANIZATION, "+258841230004", "MZ", "otp", at=1.0, place=1.0) is None
     for n in range(2, 10):
-        assert windows.see(ORGANIZATION, "+258841230004", "MZ", "otp", at=n, accepted=n) is None
-    tenth = windows.see(ORGANIZATION, "+258841230004", "MZ", "otp", at=11.0, accepted=11.0)
+        assert windows.see(ORGANIZATION, "+258841230004", "MZ", "otp", at=n, place=n) is None
+    tenth = windows.see(ORGANIZATION, "+258841230004", "MZ", "otp", at=11.0, place=11.0)
     assert tenth is not None
     assert (tenth.kind, tenth.range, tenth.rules) == ("number", "258841230004", ("same_number",))
+
+
+def test_a_message_behind_a_later_one_of_another_class_breaks_nothing() -> None:
+    """A class with a limit may be seen for the first time in a message that is older than what is known of its
+    number."""
+    windows = Windows()
+    windows.limit({(ORGANIZATION, "marketing"): 5})
+    assert windows.see(ORGANIZATION, "+258841230004", "MZ", "otp", at=9.0, place=8.0) is None
+    assert windows.see(ORGANIZATION, "+258841230004", "MZ", "marketing", at=9.0, place=7.0) is None
 
 
 def test_codes_that_nobody_enters() -> None:
@@ -128,7 +137,7 @@ def test_a_class_has_a_limit_of_its_own() -> None:
     windows.limit({(ORGANIZATION, "otp"): 20, (UUID(int=1), "marketing"): 1})
 
     def see(n: int, traffic_class: str, *, at: float) -> str:
-        found = windows.see(ORGANIZATION, f"+2588{n * 7919:08}", "MZ", traffic_class, at=at, accepted=at)
+        found = windows.see(ORGANIZATION, f"+2588{n * 7919:08}", "MZ", traffic_class, at=at, place=at)
         return "" if found is None else found.range
 
     assert [see(n, "otp", at=n) for n in range(20)] == [""] * 20
@@ -137,9 +146,9 @@ def test_a_class_has_a_limit_of_its_own() -> None:
     assert [see(n, "transactional", at=21.0) for n in range(21, 60)] == [""] * 39, "other classes go on"
     assert see(60, "otp", at=SPAN + 61.0) == "", "ten minutes later it begins anew"
     for n in range(61, 80):
-        windows.told(ORGANIZATION, f"+2588{n * 7919:08}", "MZ", "otp", at=SPAN + 62, accepted=SPAN + 62)
+        windows.told(ORGANIZATION, f"+2588{n * 7919:08}", "MZ", "otp", at=SPAN + 62, place=SPAN + 62)
     assert see(80, "otp", at=SPAN + 63) == "otp", "what other workers sent counts"
-    block = [windows.see(ORGANIZATION, f"+2588411100{n:02}", "MZ", "otp", at=SPAN + 64, accepted=1.0) for n in range(9)]
+    block = [windows.see(ORGANIZATION, f"+2588411100{n:02}", "MZ", "otp", at=SPAN + 64, place=1.0) for n in range(9)]
     assert block[-1] is not None
     assert block[-1].kind == "block", "what holds less is held first"
 
@@ -175,11 +184,11 @@ def test_codes_all_over_the_country_are_stopped_by_a_limit_and_peaks_below_it_ar
         windows, held, before = Windows(), 0, 0
         windows.limit({(ORGANIZATION, "otp"): limit})
         for at, number in sorted(honest + attack):
-            suspicion = windows.see(ORGANIZATION, number, "MZ", "otp", at=at, accepted=at)
+            suspicion = windows.see(ORGANIZATION, number, "MZ", "otp", at=at, place=at)
             if suspicion is not None and suspicion.kind == "class":
                 held += 1
             before += not held
-            reminder = windows.see(ORGANIZATION, number, "MZ", "transactional", at=at, accepted=at)
+            reminder = windows.see(ORGANIZATION, number, "MZ", "transactional", at=at, place=at)
             assert reminder is None or reminder.kind != "class"
         assert bool(held) is caught
         if caught:

@@ -8,7 +8,7 @@ from uuid import RFC_4122, UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.base.ids import BACK, time_of, uuid7, uuid7_floor, uuid7_text
+from heliograph.base.ids import BACK, place_of, time_of, uuid7, uuid7_floor, uuid7_text
 
 TIMES = st.integers(946_684_800_000, 7_258_118_400_000).map(
     lambda ms: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
@@ -19,6 +19,12 @@ def test_ids_sort_by_the_order_they_were_made_in() -> None:
     ids = [uuid7() for _ in range(20_000)]
     assert ids == sorted(ids)
     assert len(set(ids)) == len(ids)
+
+
+def test_ids_of_one_process_have_places_in_their_order() -> None:
+    places = [place_of(uuid7()) for _ in range(20_000)]
+    assert places == sorted(set(places))
+    assert max(places) < 2**63
 
 
 def test_a_text_is_an_id_in_its_usual_form() -> None:

@@ -190,7 +190,7 @@ class SmsChannel:
         """Those that the guard holds. It looks at what nobody was asked to take yet, except campaigns, whose audience
         the organization chose, and test messages, which cost nothing."""
         fresh = [
-            Outgoing(one.lease.organization_id, one.lease.id, one.recipient, one.accepted_at, one.traffic_class)
+            Outgoing(one.lease.organization_id, one.lease.id, one.recipient, one.traffic_class)
             for one in messages
             if one.lease.line == UNROUTED
             and one.lease.lane == SINGLE
