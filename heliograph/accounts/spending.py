@@ -54,7 +54,7 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 LIST = """
-SELECT key_id, segments, CASE WHEN day = (now() AT TIME ZONE 'UTC')::date THEN used ELSE 0 END AS used, by_operator
+SELECT key_id, segments, CASE WHEN day >= (now() AT TIME ZONE 'UTC')::date THEN used ELSE 0 END AS used, by_operator
   FROM spend_limits WHERE organization_id = $1 ORDER BY key_id
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from heliograph.accounts import api_keys, spending
 from heliograph.accounts.requests import Answer
 from heliograph.accounts.spending import Limit, SpendLimitReached
 from heliograph.base.actor import Actor
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.sms.accepting.accept import Acceptor
@@ -64,6 +66,18 @@ async def test_one_after_the_other_until_the_limit(pool: Pool) -> None:
     await limited(pool, actor, None)
     for _ in range(5):
         assert (await acceptor.accept(send(actor, TWO))).status == 202
+
+
+async def test_whoever_began_before_midnight_does_not_undo_the_new_day(pool: Pool) -> None:
+    """Another process, whose transaction began after midnight, had the organization's turn first."""
+    actor, acceptor = await organization(pool), Acceptor(pool)
+    await limited(pool, actor, 5)
+    await pool.execute("UPDATE spend_limits SET day = day + 1, used = 4")
+    with pytest.raises(SpendLimitReached):
+        await acceptor.accept(send(actor, TWO))
+    assert (await acceptor.accept(send(actor, "short"))).status == 202
+    tomorrow = (clock.now() + timedelta(days=1)).date()
+    assert tuple(await pool.fetchrow("SELECT used, day FROM spend_limits")) == (5, tomorrow)
 
 
 async def test_many_at_once_never_pass_it(pool: Pool, second: Acceptor) -> None:

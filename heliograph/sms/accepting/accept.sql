@@ -68,7 +68,7 @@ BEGIN
       WHERE organization_id = ANY (ARRAY(SELECT DISTINCT unnest(p_organization)))
       ORDER BY organization_id FOR UPDATE;
 
-    -- Limits of a day, which few have. Segments count up in the order the items came, as if all of them were stored.
+    -- Limits of a day, which few have; whoever had the turn before may have begun on the next. Segments count up in the order the items came, as if all of them were stored.
     IF EXISTS (SELECT FROM spend_limits WHERE organization_id = ANY (p_organization)) THEN
         SELECT array_agg(CASE WHEN by_all > whole.available THEN 'spend_organization'
                               WHEN by_key > own.available THEN 'spend_key' END ORDER BY counted.n)
@@ -84,11 +84,11 @@ BEGIN
                            AS given(organization, key_id, billed, eligible, segments, n)) item
           ) counted
           LEFT JOIN LATERAL (
-               SELECT segments - CASE WHEN day = v_today THEN spend_limits.used ELSE 0 END AS available
+               SELECT segments - CASE WHEN day >= v_today THEN spend_limits.used ELSE 0 END AS available
                  FROM spend_limits WHERE organization_id = counted.organization
                   AND key_id = '00000000-0000-0000-0000-000000000000' LIMIT 1) whole ON true
           LEFT JOIN LATERAL (
-               SELECT segments - CASE WHEN day = v_today THEN spend_limits.used ELSE 0 END AS available
+               SELECT segments - CASE WHEN day >= v_today THEN spend_limits.used ELSE 0 END AS available
                  FROM spend_limits WHERE organization_id = counted.organization AND key_id = counted.key_id
                 LIMIT 1) own ON true;
     END IF;
@@ -199,7 +199,8 @@ BEGIN
 
         IF v_over IS NOT NULL THEN
             UPDATE spend_limits
-               SET used = CASE WHEN day = v_today THEN spend_limits.used ELSE 0 END + debit.segments, day = v_today
+               SET used = CASE WHEN day >= v_today THEN spend_limits.used ELSE 0 END + debit.segments,
+                   day = greatest(day, v_today)
               FROM (SELECT organization, which, sum(segments) AS segments
                       FROM unnest(v_stored, p_organization, p_key_id, p_billed, p_segments)
                            AS item(stored, organization, key_id, billed, segments)
