@@ -31,6 +31,8 @@ FEW = 10
 BETTER, IN_A_ROW = 0.92, 3
 #: Points that one evaluation moves.
 STEP = 10
+#: Suppliers of an adaptive route: each has a point.
+MOST = 100
 #: Quantile of the normal distribution for a lower bound of 95 %.
 Z = 1.645
 
@@ -208,9 +210,16 @@ def evaluate(route: Sequence[Judged[Id]], bounds: Bounds, *, segments: int = 1) 
     return _judged(_moved(route, bounds, target, {best.id: streak}, told), route, within, proven)
 
 
+def kept(trickle: int, suppliers: int) -> int:
+    """Points that each of so many suppliers keeps, MOST at most: less than the class's trickle where that would be more
+    than there are."""
+    return min(trickle, 100 // suppliers)
+
+
 def at_rest(weights: Sequence[tuple[Id, int, int]], trickle: int) -> dict[Id, int]:
     """Points of suppliers as configured, (id, priority, weight): those of the lowest priority share by weight what the
     trickle leaves."""
+    trickle = kept(trickle, len(weights))
     first = min(priority for _, priority, _ in weights)
     total = sum(weight for _, priority, weight in weights if priority == first)
     free = 100 - trickle * len(weights)
@@ -243,8 +252,9 @@ def _moved(
     rest = {one.id: one.rest for one in route}
     wanted = rest
     if target is not None:
-        wanted = {one.id: bounds.trickle for one in route}
-        wanted[target] = 100 - bounds.trickle * (len(route) - 1)
+        trickle = kept(bounds.trickle, len(route))
+        wanted = {one.id: trickle for one in route}
+        wanted[target] = 100 - trickle * (len(route) - 1)
     shares = towards({one.id: one.share for one in route}, wanted)
     return Outcome(shares, {one.id: streaks.get(one.id, 0) for one in route}, reasons)
 

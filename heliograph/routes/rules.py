@@ -23,6 +23,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.base.sentences import Sentence, packed, unpacked
 from heliograph.classes import kinds
+from heliograph.routes import adaptive
 from heliograph.routes.lookup import Choice, Route
 
 #: What a message may be.
@@ -290,6 +291,8 @@ def check(route: Route, note: str = "") -> None:
         wrong.append(("class", "enum", f"a class is one of {', '.join(CLASSES)}"))
     if not route.choices:
         wrong.append(("supplier", "required", "a route needs a supplier"))
+    if route.adaptive and len(route.choices) > adaptive.MOST:
+        wrong.append(("supplier", "many", f"an adaptive route has at most {adaptive.MOST} suppliers"))
     if len({one.supplier_id for one in route.choices}) < len(route.choices):
         wrong.append(("supplier", "twice", "a supplier is in this route twice"))
     if not 0 <= route.priority <= 1000 or any(not 0 <= one.priority <= 1000 for one in route.choices):

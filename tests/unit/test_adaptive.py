@@ -153,6 +153,9 @@ measured = st.builds(
         st.tuples(st.none() | st.integers(1, 10**6), measured, measured, st.integers(0, 20), st.integers(1, 100)),
         min_size=1,
         max_size=6,
+    )
+    | st.integers(20, adaptive.MOST).map(
+        lambda count: [(n + 1, Measured(100, 90, 5.0), Measured(900, 800, 5.0), n % 50, 1) for n in range(count)]
     ),
     st.sampled_from(sorted(BOUNDS)),
     st.integers(1, 30),
@@ -168,7 +171,7 @@ def test_shares_are_a_hundred_and_move_gradually(drawn: list[tuple[object, ...]]
     for _ in range(times):
         outcome = evaluate(route, bounds)
         assert sum(outcome.shares.values()) == 100
-        assert min(outcome.shares.values()) >= bounds.trickle
+        assert min(outcome.shares.values()) >= min(bounds.trickle, 100 // len(route)) >= 1
         assert sum(abs(outcome.shares[one.id] - one.share) for one in route) <= 2 * adaptive.STEP
         assert outcome.reasons.keys() == {one.id for one in route}
         route = [
