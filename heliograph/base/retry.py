@@ -69,6 +69,8 @@ SUBMIT_HORIZON = 24 * 3600.0
 #: While a supplier is throttling, is not connected or has no free window: the line waits, not the message, so this does
 #: not count as a try. Each attempt that ends like this makes it a second longer, up to a minute.
 HOLD, HOLD_MOST = 1.0, 60.0
+#: Seconds that a supplier may ask a message to wait; whoever asks for more is looked at anew, or another one carries.
+ASKED_MOST = 60.0
 #: When a receipt that matches no message is checked again, after it came; then it is an orphan.
 RECEIPT = Schedule((1.0, 5.0, 30.0, 300.0, 3600.0, 21600.0, 86400.0))
 
@@ -121,6 +123,13 @@ def submit_pause(tries: int) -> float:
 def hold_pause(attempt: int) -> float:
     """Seconds to wait after a message's nth attempt ended without a try being counted."""
     return min(attempt * HOLD, HOLD_MOST)
+
+
+def asked_pause(asked: float, attempt: int, pause: float, left: float) -> float:
+    """Seconds to wait after a message's nth attempt, for which a supplier asked for some; `pause`: what it would be
+    otherwise. `left`: until the message's deadline, which no supplier's wish makes it miss."""
+    wanted = max(asked, hold_pause(attempt)) if asked <= ASKED_MOST else max(ASKED_MOST, pause)
+    return wanted if wanted < left else pause
 
 
 def receipt_pause(tries: int) -> float | None:

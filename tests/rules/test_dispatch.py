@@ -437,10 +437,24 @@ async def test_later_follows_the_schedule_until_the_validity_ends(pool: Pool) ->
 
 async def test_a_supplier_may_say_when(pool: Pool) -> None:
     bench = Bench(pool)
-    bench.only.script = answering(msgspec.structs.replace(BUSY, retry_after=77.0))
+    bench.only.script = answering(msgspec.structs.replace(BUSY, retry_after=47.0))
     id = await message(pool, await organization(pool))
     await bench.round()
-    assert 70 < await pause_of(pool, id) <= 77
+    assert 40 < await pause_of(pool, id) <= 47
+
+
+@pytest.mark.parametrize("outcome", [BUSY, THROTTLED])
+async def test_no_pause_that_a_supplier_asks_for_ends_a_message(pool: Pool, outcome: Outcome) -> None:
+    """A page that says "under maintenance, come back tomorrow" expired whatever was worth less than a day, while
+    another supplier stood by."""
+    first, second = supplier("first", priority=1), supplier("second", priority=2)
+    bench, actor = Bench(pool, first, second), await organization(pool)
+    bench.connectors[first.id].script = answering(msgspec.structs.replace(outcome, retry_after=999_999_999.0))
+    long, short = [await message(pool, actor, expires_at=clock.now() + timedelta(seconds=left)) for left in (3600, 50)]
+    await bench.round()
+    assert {await status_of(pool, id) for id in (long, short)} == {"sending"}
+    assert 50 < await pause_of(pool, long) <= 60
+    assert await pause_of(pool, short) <= 5
 
 
 async def test_throttling_costs_no_try_and_stays_with_the_supplier(pool: Pool) -> None:

@@ -22,7 +22,7 @@ from uuid import UUID
 from heliograph.base import phones
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
-from heliograph.base.retry import SUBMIT_HORIZON, hold_pause, submit_pause
+from heliograph.base.retry import SUBMIT_HORIZON, asked_pause, hold_pause, submit_pause
 from heliograph.consent import optouts
 from heliograph.consent.optouts import OptOut
 from heliograph.queue import leases
@@ -219,7 +219,8 @@ def _decide(one: Answered, ids: Sequence[PartId], at: datetime, grace: float) ->
             counts = outcome.counts
             pause = submit_pause(lease.tries + 1) if counts else hold_pause(number)
             if outcome.retry_after is not None:
-                pause = max(outcome.retry_after, hold_pause(number))
+                left = (deadline(due.accepted_at, due.expires_at) - at).total_seconds()
+                pause = asked_pause(outcome.retry_after, number, pause, left)
     if at + timedelta(seconds=pause) >= deadline(due.accepted_at, due.expires_at):
         return Settled(ended, _unsent(due, at, "expired"))
     return Settled(ended, postponed=Postponed(lease, pause, leases.UNROUTED, counts))
