@@ -24,6 +24,9 @@ class Absent:
     def parts(self, submission: Submission) -> int:
         raise AssertionError("it has no capacity")
 
+    def billed(self, submission: Submission) -> int:
+        raise AssertionError("it has no capacity")
+
     def submit(self, submission: Submission) -> None:
         raise AssertionError("it has no capacity")
 

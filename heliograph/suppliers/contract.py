@@ -19,6 +19,9 @@ import msgspec
 from heliograph.base.sentences import Sentence, quoted
 from heliograph.suppliers.alphabets import segments
 
+#: Characters that fit into a segment, even if each of them takes two units of UTF-16.
+_SURELY_ONE = 35
+
 
 class Submission(msgspec.Struct, frozen=True, gc=False):
     """One attempt to hand one message to a supplier. Its attempt row is committed before it gets here."""
@@ -56,6 +59,16 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
         if not self.cut:
             msgspec.structs.force_setattr(self, "cut", segments.of(self.text, self.encoding))
         return self.cut
+
+    @property
+    def count(self) -> int:
+        """How many segments there are, without cutting what is surely one; 1 for what cannot be written."""
+        if len(self.text) <= _SURELY_ONE:
+            return 1
+        try:
+            return len(self.segments)
+        except ValueError:
+            return 1
 
 
 class Part(msgspec.Struct, frozen=True, gc=False):
@@ -288,6 +301,9 @@ class Connector(Protocol):
 
     def parts(self, submission: Submission) -> int:
         """How many segments the whole message is for this account: each will have an id, and a receipt, of its own."""
+
+    def billed(self, submission: Submission) -> int:
+        """How many segments its supplier charges for: also one that is handed a long text as a whole."""
 
     def submit(self, submission: Submission) -> None:
         """Hand over one message. Never blocks and never raises: the outcome arrives at `on_outcome`."""

@@ -310,6 +310,9 @@ class Scripted:
     def parts(self, submission: Submission) -> int:
         return len(submission.segments)
 
+    def billed(self, submission: Submission) -> int:
+        return submission.count
+
     def submit(self, submission: Submission) -> None:
         self.submitted.append(submission)
         outcome = self.script(submission)

@@ -227,6 +227,19 @@ async def carried(pool: Pool, *, prices: str = LIST, card: str = CARD, route: st
     return made
 
 
+async def test_a_long_text_costs_its_segments_also_where_it_is_handed_over_whole(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Suppliers over HTTP cut texts themselves."""
+    made = await carried(pool)
+    monkeypatch.setattr(made.bench.only, "parts", lambda submission: 1, raising=False)
+    for text in ("x" * 200, "é😀" * 60, "x"):
+        await made.acceptor.accept(send(made.actor, text, to=TO))
+    await made.acceptor.drain()
+    await made.bench.round()
+    assert sorted(await charged(pool, "cost", "segments")) == [(30_000, 1), (60_000, 2), (90_000, 3)]
+
+
 async def totals(pool: Pool) -> list[tuple[Any, ...]]:
     async with pool.acquire() as conn:
         today = clock.now().date()

@@ -543,6 +543,25 @@ async def test_one_failed_part_fails_the_message_under_every_policy(pool: Pool, 
     assert await events_of(pool, id) == ["message.failed"]
 
 
+@pytest.mark.parametrize(("last", "wanted"), [(DELIVERED, "delivered"), (UNDELIVERED, "undelivered")])
+async def test_parts_of_a_supplier_that_cuts_texts_itself(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, last: ReceiptState, wanted: str
+) -> None:
+    """It is handed one message, and answers with an id for each of its parts."""
+    bench, actor = Bench(pool), await organization(pool)
+    monkeypatch.setattr(bench.only, "parts", lambda submission: 1)
+    ids = tuple(Part(number, f"v{number}", "0") for number in (1, 2, 3))
+    bench.only.script = lambda submission: Outcome(Verdict.ACCEPTED, ids, "0", total=3)
+    id = await message(pool, actor, text="x" * 400, segments=3)
+    await bench.round()
+    assert await status_of(pool, id) == "sent"
+    for key, state in (("v3", DELIVERED), ("v2", DELIVERED), ("v1", last)):
+        assert await status_of(pool, id) == "sent", "not before all of them are known"
+        await receive(pool, receipt(key, state=state), supplier_id=bench.only_id)
+    assert await status_of(pool, id) == wanted
+    assert await pool.fetchval("SELECT count(*) FROM receipts WHERE message_id IS NULL") == 0
+
+
 async def test_one_receipt_may_count_all_parts(pool: Pool) -> None:
     id = await three(pool)
     await receive(pool, receipt("3", submitted=3, delivered=2))

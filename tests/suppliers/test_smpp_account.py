@@ -298,6 +298,12 @@ def test_what_the_gsm_alphabet_has_needs_no_table() -> None:
     assert built(settings, segments=coded.segments) == built(segments=coded.segments)
 
 
+def test_what_goes_out_as_a_whole_is_several_segments_all_the_same() -> None:
+    long = submission(segments=encoding.encode("a" * 400).segments)
+    whole = Builder(settings_from(LEAST | {"long_messages": "payload"}))
+    assert (whole.count(long), whole.segments(long)) == (1, 3)
+
+
 def test_a_message_of_one_segment_is_never_cut() -> None:
     (pdu,) = built({"long_messages": "udh16"}, segments=encoding.encode("a" * 160).segments)
     assert pdu.short_message == b"a" * 160

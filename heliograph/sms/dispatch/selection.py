@@ -377,8 +377,9 @@ class Selection:
             account.breaker.begin_probe()
         network, cost = "", None
         if due.mode == "live":
+            billed = account.connector.billed(submission) if self._charges.book.has_cards else 1
             network, cost = self._charges.cost(
-                account.supplier.id, due.recipient, due.sender, parts, due.at, due.traffic_class
+                account.supplier.id, due.recipient, due.sender, billed, due.at, due.traffic_class
             )
         return Attempt(
             lease=due.lease,

@@ -74,6 +74,9 @@ class Connector:
     def parts(self, submission: Submission) -> int:
         return len(submission.segments)
 
+    def billed(self, submission: Submission) -> int:
+        return len(submission.segments)
+
     def submit(self, submission: Submission) -> None:
         task = asyncio.create_task(self._take(submission))
         self._open.add(task)

@@ -142,6 +142,10 @@ class HttpConnector:
         """The supplier cuts the message itself, and tells of it as one."""
         return 1
 
+    def billed(self, submission: Submission) -> int:
+        """As many as the supplier will cut it into."""
+        return submission.count
+
     def submit(self, submission: Submission) -> None:
         """Hand over one message. Its outcome comes later, exactly once, whatever happens."""
         if not self._running or self._stopping:

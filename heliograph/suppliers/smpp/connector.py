@@ -202,6 +202,13 @@ class SmppConnector:
         except p.PduError:
             return 1
 
+    def billed(self, submission: Submission) -> int:
+        """Of Connector; one that goes out as a whole is cut by the supplier."""
+        try:
+            return self._builder.segments(submission)
+        except p.PduError:
+            return 1
+
     def submit(self, submission: Submission) -> None:
         """Hand over one message. Its outcome comes later, exactly once, whatever happens."""
         attempt = Attempt(submission)

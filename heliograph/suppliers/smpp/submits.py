@@ -33,6 +33,10 @@ class Builder:
         """How many PDUs `build` makes of it. Raises PduError as `build` does."""
         if self._settings.long_messages == "payload":
             return 1
+        return self.segments(submission)
+
+    def segments(self, submission: Submission) -> int:
+        """How many segments it takes, in however many PDUs. Raises PduError as `build` does."""
         return len(self._encode(submission)[0])
 
     def build(self, submission: Submission) -> list[SubmitSm]:

@@ -10,8 +10,10 @@ import hashlib
 import hmac
 from typing import Annotated, Literal
 
+import msgspec
+
 from heliograph.base.sentences import said
-from heliograph.suppliers.contract import Outcome, ReceiptState
+from heliograph.suppliers.contract import Outcome, Part, ReceiptState
 from heliograph.suppliers.http.kind import (
     FORM,
     SECRET,
@@ -92,14 +94,17 @@ def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
 
 
 def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
-    """By the status of the first part that was not taken. Its receipts come a part each; the last part's decides."""
+    """By the status of the first part that was not taken. Each part has an id, and a receipt, of its own."""
     parts = listed(answer.json, "messages")
     if not parts:
         return by_status(answer)
     status = [text_of(at(one, "status")) for one in parts]
     bad = next((number for number, code in enumerate(status) if code != "0"), None)
     if bad is None:
-        return outcome(Ruling.ACCEPTED, id=text_of(at(parts[-1], "message-id")), code="0")
+        taken = outcome(Ruling.ACCEPTED, id=text_of(at(parts[0], "message-id")), code="0")
+        ids = (text_of(at(one, "message-id")) or None for one in parts)
+        each = tuple(Part(number, id, "0") for number, id in enumerate(ids, 1))
+        return msgspec.structs.replace(taken, parts=each, total=len(parts))
     words = text_of(at(parts[bad], "error-text"))
     if bad:
         detail = said("part %(part)s of %(parts)s: %(why)s", part=bad + 1, parts=len(parts), why=words)
