@@ -18,6 +18,7 @@ from heliograph.suppliers.contract import Account, Outcome, Submission, Verdict,
 from heliograph.suppliers.http import connector as http
 from heliograph.suppliers.http.connector import HttpConnector, connect
 from heliograph.suppliers.http.kind import HttpKind
+from heliograph.suppliers.http.watching import shown
 from tests.ports import held_port
 from tests.rules.factories import until
 
@@ -308,6 +309,11 @@ async def test_requests_are_seen_while_somebody_watches_and_never_a_number_or_a_
     await line.send(submission())
     assert line.connector.exchanged() == []
     await line.connector.stop(grace=1.0)
+
+
+def test_a_code_or_a_password_of_digits_is_no_number() -> None:
+    url = "http://gateway.example/send?text=482913&pin=12345678&to=258841234567"
+    assert shown(url, ["12345678", "482913"]) == "/send?text=(6)&pin=(8)&to=…4567"
 
 
 async def test_its_last_request_and_how_long_answers_took_are_known_without_a_watch(supplier: Aggregator) -> None:

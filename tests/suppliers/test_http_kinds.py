@@ -194,7 +194,90 @@ def test_parts_that_vonage_does_not_join_say_where_they_belong() -> None:
         assert one.concatenation == place
 
 
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'\xef\xbb\xbf{"text":"hi"}', "hi"),
+        ('{"text":"Olá"}'.encode("latin-1"), "Olá"),
+        (rb'{"text":"a\ud83d"}', "a\ufffd"),
+        (rb'{"text":"\ude00 \ud83d\ude00 \\ud83d"}', "\ufffd 😀 \\ud83d"),
+        (b"text=Ol%E1", "Olá"),
+        ("text=Olá".encode("latin-1"), "Olá"),
+        ("text=Olá".encode(), "Olá"),
+    ],
+)
+def test_texts_as_gateways_write_them(body: bytes, text: str) -> None:
+    """A mark before JSON, another charset, half of a character: each of them lost what came with it, after a 200."""
+    callback = Callback("POST", "https://us.example/", {}, body)
+    assert callback.fields["text"] == text
+    place = "/text" if b"{" in body else "form:text"
+    assert templates.Found(body).text(place) == text
+    signing = settings("vonage", signature_method="sha256")
+    assert not vonage.is_genuine(signing, {"secret": "s", "signature_secret": "k"}, callback)
+
+
+def test_an_answer_behind_a_mark_is_an_answer() -> None:
+    answer = Answer(201, b'\xef\xbb\xbf{"sid":"SM1","status":"queued"}')
+    assert twilio.answer(settings("twilio"), MESSAGE, answer).verdict is Verdict.ACCEPTED
+
+
+def test_one_odd_report_costs_none_of_the_others() -> None:
+    good = {"messageId": "a", "to": "1", "status": {"groupId": 3, "id": 5}}
+    odd = [{"messageId": "b", "status": {"id": one, "groupId": one}} for one in ([1], {"x": 1}, True, 5.5, "5")]
+    callback = Callback("POST", "https://us.example/", {}, msgspec.json.encode({"results": [*odd, good]}))
+    found = infobip.KIND.receipts(settings("infobip"), callback)
+    assert [one.state for one in found] == [ReceiptState.UNKNOWN] * 4 + [ReceiptState.DELIVERED] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("clickatell", {"messages": [{"accepted": False, "error": {"code": "25"}}]}),
+        ("africastalking", {"SMSMessageData": {"Recipients": [{"statusCode": "403", "messageId": "None"}]}}),
+        ("infobip", {"messages": [{"messageId": "r-1", "status": {"id": "51", "groupId": "5"}}]}),
+    ],
+)
+def test_a_code_may_be_written_as_a_text(name: str, body: Any) -> None:
+    found = kinds.HTTP[name].answer(settings(name), MESSAGE, Answer(200, msgspec.json.encode(body)))
+    assert (found.verdict, found.failover) == (Verdict.REFUSED, False)
+    true = json.loads(json.dumps(body).replace('"25"', "true").replace('"403"', "true").replace('"51"', "true"))
+    known = kinds.HTTP[name].answer(settings(name), MESSAGE, Answer(200, msgspec.json.encode(true)))
+    assert known.verdict is Verdict.UNKNOWN or name == "infobip"
+
+
+def test_each_part_that_vonage_took_is_known_by_its_id() -> None:
+    """Each has a receipt of its own: those of all parts but the last matched nothing, and a part that failed before the
+    last one arrived counted for nothing."""
+    body = {"messages": [{"status": "0", "message-id": f"m{n}"} for n in range(3)]}
+    found = vonage.answer(settings("vonage"), MESSAGE, Answer(200, msgspec.json.encode(body)))
+    assert [(one.number, one.supplier_message_id) for one in found.parts] == [(1, "m0"), (2, "m1"), (3, "m2")]
+    assert (found.verdict, found.total) == (Verdict.ACCEPTED, 3)
+
+
 TEXT = st.text(st.characters(blacklist_categories=["Cs"]), max_size=80)
+
+
+@pytest.mark.parametrize("kind", ["text/json", "application/json; charset=utf-8", "application/hal+json"])
+def test_every_json_is_escaped_and_nothing_else_is_mixed_with_a_text(kind: str) -> None:
+    body = '{"to":"{{to}}","text":"{{text}}"}'
+    message = msgspec.structs.replace(MESSAGE, text='x","to":"1900123')
+    asked = generic.KIND.request(settings("http", body=body, content_type=kind), {"secret": "s"}, message)
+    assert json.loads(asked.body) == {"to": message.to, "text": message.text}
+    with pytest.raises(SettingsError, match="content_type"):
+        settings("http", body="to={{to}}&text={{text}}", content_type="text/plain")
+    alone = settings("http", body="{{text}}", content_type="text/plain", path="/{{to}}")
+    assert generic.KIND.request(alone, {"secret": "s"}, message).body == message.text.encode()
+
+
+def test_a_page_without_a_code_is_no_yes() -> None:
+    known = settings("http", code_at="/code", codes={"200": "accepted", "503": "later"})
+    for status, body, verdict in (
+        (200, b'{"code":200}', Verdict.ACCEPTED),
+        (200, b"<html>Log in</html>", Verdict.UNKNOWN),
+        (200, b"", Verdict.UNKNOWN),
+        (503, b"", Verdict.BUSY),
+    ):
+        assert generic.answer(known, MESSAGE, Answer(status, body)).verdict is verdict, body
 
 
 @given(TEXT)

@@ -140,6 +140,13 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         together = said("goes with inbound_total_at and inbound_part_at")
         demand(all(part) or not any(part), "inbound_reference_at", together)
         demand(self.validity_seconds >= 0, "validity_seconds", said("must not be negative"))
+        is_alone = templates.apart(self.body.strip(), "text") == ["", ""]
+        names = templates.names_in(self.body) | templates.names_in(self.item)
+        demand(
+            is_alone or "text" not in names or templates.escapes(_media(self)),
+            "content_type",
+            said("is JSON, XML or a form where a text stands in more than itself: nothing is escaped in anything else"),
+        )
         demand(_is_written(self), "body", said("is not JSON for the simplest message, one without a validity"))
 
 
@@ -226,7 +233,8 @@ def answer_several(settings: Settings, messages: Sequence[Message], answer: Answ
 
 
 def _meant(settings: Settings, found: Found, answer: Answer) -> Outcome:
-    code, id = found.text(settings.code_at) or str(answer.status), found.text(settings.id_at)
+    said_so = found.text(settings.code_at)
+    code, id = said_so or str(answer.status), found.text(settings.id_at)
     detail = found.text(settings.detail_at)
     ruling = settings.codes.get(code)
     if ruling is None:
@@ -234,6 +242,9 @@ def _meant(settings: Settings, found: Found, answer: Answer) -> Outcome:
         if not (200 <= answer.status < 300):
             return by_status(answer, detail=detail)
         ruling = Ruling.ACCEPTED if is_by_status else Ruling.UNKNOWN
+    if ruling is Ruling.ACCEPTED and settings.code_at and not said_so:
+        # A page of a proxy has the same status, and says nothing of the message.
+        return outcome(Ruling.UNKNOWN, code=code, detail=detail or said("no code in the answer"))
     if ruling is Ruling.ACCEPTED and settings.id_at and not id:
         return outcome(Ruling.UNKNOWN, code=code, detail=detail or said("no id in the answer"))
     return outcome(ruling, id=id, code=code, detail=detail, retry_after=answer.retry_after)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import hmac
+import re
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
@@ -161,12 +162,12 @@ class Callback(msgspec.Struct, frozen=True):
     @property
     def query(self) -> dict[str, str]:
         """Parameters of the URL."""
-        return _pairs(urllib.parse.urlsplit(self.url).query)
+        return pairs(urllib.parse.urlsplit(self.url).query)
 
     @property
     def form(self) -> dict[str, str]:
         """Fields of the body."""
-        return _pairs(self.body.decode("utf-8", "replace"))
+        return pairs(text_in(self.body))
 
     @property
     def fields(self) -> dict[str, str]:
@@ -341,16 +342,52 @@ def form(values: Mapping[str, str]) -> bytes:
     return urllib.parse.urlencode({name: value for name, value in values.items() if value != ""}).encode()
 
 
-def _pairs(text: str) -> dict[str, str]:
+def pairs(text: str) -> dict[str, str]:
+    """Fields of a form or a query; of one that comes twice the last."""
+    for encoding in ("utf-8", "latin-1"):
+        try:
+            return dict(
+                urllib.parse.parse_qsl(
+                    text, keep_blank_values=True, encoding=encoding, errors="strict", max_num_fields=200
+                )
+            )
+        except UnicodeDecodeError:
+            continue
+        except ValueError:
+            break
+    return {}
+
+
+def text_in(body: bytes) -> str:
+    """What came as text. What is no UTF-8 is read as ISO-8859-1, as HTTP did before it, and as old gateways do."""
     try:
-        return dict(urllib.parse.parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=200))
-    except ValueError:
-        return {}
+        return body.decode()
+    except UnicodeDecodeError:
+        return body.decode("latin-1")
 
 
 def json_of(body: bytes) -> Any:
-    """Decoded JSON; None for what is none, or deeper than anybody writes it."""
+    """Decoded JSON; None for what is none, or deeper than anybody writes it.
+
+    Gateways write a byte order mark before it, ISO-8859-1 in it, and halves of a character where they cut a text into
+    parts: each of them would cost a whole callback, or an answer.
+    """
     try:
         return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        mended = _ESCAPE.sub(_mended, text_in(body).removeprefix("\ufeff"))
+    try:
+        return msgspec.json.decode(mended)
     except (msgspec.DecodeError, RecursionError):
         return None
+
+
+#: An escape in JSON, a pair of surrogates as one.
+_ESCAPE = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}(?:\\u[dD][c-fC-F][0-9a-fA-F]{2})?|u[dD][c-fC-F][0-9a-fA-F]{2}|.)"
+)
+
+
+def _mended(escape: re.Match[str]) -> str:
+    # "\ud83d" has six characters.
+    return "\\ufffd" if len(escape[0]) == 6 else escape[0]

@@ -6,6 +6,7 @@ that too: the supplier may have the message.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -44,6 +45,7 @@ class Ruling(StrEnum):
     UNKNOWN = "unknown"
 
 
+_NUMBER = re.compile(r"[0-9]{1,9}").fullmatch
 #: Of several messages in one request.
 UNNAMED = said("the answer does not name it")
 
@@ -92,11 +94,21 @@ def by_status(answer: Answer, *, detail: str = "") -> Outcome:
     return outcome(Ruling.UNKNOWN, code=code, detail=detail)
 
 
+def ruling_of(rulings: Mapping[Any, Ruling], code: Any) -> Ruling | None:
+    """What a supplier's table says of a code; None: nothing. A number may come as a text, as it does where another
+    version of an API answers."""
+    if isinstance(code, list | dict | bool):
+        return None
+    if (found := rulings.get(code)) is None and isinstance(code, str) and _NUMBER(code):
+        found = rulings.get(int(code))
+    return found
+
+
 def ruled(rulings: Mapping[Any, Ruling], code: Any, answer: Answer, *, id: str = "", detail: str = "") -> Outcome:
     """By a supplier's table; by the status where the table does not know the code."""
-    if isinstance(code, list | dict):  # no code of anybody's
+    if isinstance(code, list | dict | bool):  # no code of anybody's
         code = None
-    ruling = rulings.get(code)
+    ruling = ruling_of(rulings, code)
     if ruling is None:
         found = by_status(answer, detail=detail)
         return found if code in (None, "") else msgspec.structs.replace(found, code=f"{found.code} {code}"[:64])

@@ -23,7 +23,7 @@ from xml.sax.saxutils import escape
 import msgspec
 import re2
 
-from heliograph.suppliers.http.kind import FORM, JSON, json_of, text_of
+from heliograph.suppliers.http.kind import FORM, json_of, pairs, text_in, text_of
 
 _NAME = re.compile(r"\{\{\s*+([a-z_]*+)\s*+\}\}")
 #: Memory that a pattern may take, bytes.
@@ -47,8 +47,8 @@ def fill(template: str, values: Mapping[str, str], kind: str) -> str:
 
 
 def is_json(kind: str) -> bool:
-    """Whether a media type is one of JSON."""
-    return kind == JSON or kind.endswith("+json")
+    """Whether a media type is one of JSON, such as `text/json` too."""
+    return "json" in kind
 
 
 def escaping(kind: str) -> Callable[[str], str]:
@@ -60,6 +60,11 @@ def escaping(kind: str) -> Callable[[str], str]:
     if kind.endswith("xml"):
         return _in_xml
     return _plain
+
+
+def escapes(kind: str) -> bool:
+    """Whether anything is escaped in something of this media type."""
+    return escaping(kind) is not _plain
 
 
 def in_url(value: str) -> str:
@@ -135,14 +140,10 @@ class Found(msgspec.Struct):
         if kind == "header":
             return self.headers.get(rest.lower(), "")
         if kind == "regex":
-            match = pattern(rest).search(self.body.decode("utf-8", "replace"))
+            match = pattern(rest).search(text_in(self.body))
             return "" if match is None else match.group(1) or ""
-        raw = self.body.decode("utf-8", "replace") if kind == "form" else urllib.parse.urlsplit(self.url).query
-        try:
-            pairs = urllib.parse.parse_qsl(raw, keep_blank_values=True, errors="replace", max_num_fields=200)
-        except ValueError:
-            return ""
-        return dict(pairs).get(rest, "")
+        raw = text_in(self.body) if kind == "form" else urllib.parse.urlsplit(self.url).query
+        return pairs(raw).get(rest, "")
 
     def _pointed(self, pointer: str) -> Any:
         if self.json is msgspec.UNSET:
@@ -166,7 +167,10 @@ def _in_json(value: str) -> str:
 
 def _in_xml(value: str) -> str:
     # What XML cannot hold at all (XML 1.0 §2.2) is left out.
-    return escape("".join(one for one in value if one >= " " or one in "\t\n\r"), {'"': "&quot;", "'": "&apos;"})
+    return escape(
+        "".join(one for one in value if (one >= " " and one not in "\ufffe\uffff") or one in "\t\n\r"),
+        {'"': "&quot;", "'": "&apos;"},
+    )
 
 
 def _plain(value: str) -> str:

@@ -118,17 +118,22 @@ def shown(url: str, hidden: Collection[str]) -> str:
     parsed = urllib.parse.urlsplit(url)
     path = "/".join(_part(urllib.parse.unquote(one), hidden) for one in parsed.path.split("/"))
     pairs = urllib.parse.parse_qsl(parsed.query, keep_blank_values=True)
-    query = "&".join(f"{name if _NAME.fullmatch(name) else '?'}={_value(value)}" for name, value in pairs)
+    query = "&".join(f"{name if _NAME.fullmatch(name) else '?'}={_value(value, hidden)}" for name, value in pairs)
     return (path or "/") + (f"?{query}" if query else "")
 
 
 def _part(text: str, hidden: Collection[str]) -> str:
-    is_hidden = any(one == text or (len(one) > 2 and one in text) for one in hidden)
-    if is_hidden or not _PLAIN.fullmatch(text):
+    if _holds(text, hidden) or not _PLAIN.fullmatch(text):
         return f"({len(text)})"
     return _DIGITS.sub(lambda found: phones.masked(found[0]), text)
 
 
-def _value(text: str) -> str:
+def _holds(text: str, hidden: Collection[str]) -> bool:
+    return any(one == text or (len(one) > 2 and one in text) for one in hidden)
+
+
+def _value(text: str, hidden: Collection[str]) -> str:
+    if _holds(text, hidden):  # a code or a password of digits is no number
+        return f"({len(text)})"
     digits = text.removeprefix("+")
     return phones.masked(digits) if digits.isdigit() and len(digits) >= NUMBER else f"({len(text)})"

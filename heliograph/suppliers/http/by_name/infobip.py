@@ -29,7 +29,7 @@ from heliograph.suppliers.http.kind import (
     text_of,
 )
 from heliograph.suppliers.http.reading import MessagePlaces, ReceiptPlaces, json_list, messages_from, receipts_from
-from heliograph.suppliers.http.rulings import Ruling, by_status, each, outcome, ruled
+from heliograph.suppliers.http.rulings import Ruling, by_status, each, outcome, ruling_of
 
 #: By the id of a status.
 RULINGS: Mapping[Any, Ruling] = {
@@ -46,13 +46,13 @@ GROUPS: Mapping[Any, Ruling] = {
     **dict.fromkeys((1, 3), Ruling.ACCEPTED),
     **dict.fromkeys((2, 4, 5), Ruling.ELSEWHERE),
 }
-STATES = {2: ReceiptState.PENDING, 5: ReceiptState.DELIVERED, 29: ReceiptState.UNKNOWN}
+STATES = {"2": ReceiptState.PENDING, "5": ReceiptState.DELIVERED, "29": ReceiptState.UNKNOWN}
 GROUP_STATES = {
-    1: ReceiptState.PENDING,
-    2: ReceiptState.UNDELIVERED,
-    3: ReceiptState.DELIVERED,
-    4: ReceiptState.EXPIRED,
-    5: ReceiptState.REJECTED,
+    "1": ReceiptState.PENDING,
+    "2": ReceiptState.UNDELIVERED,
+    "3": ReceiptState.DELIVERED,
+    "4": ReceiptState.EXPIRED,
+    "5": ReceiptState.REJECTED,
 }
 RECEIPT = ReceiptPlaces(
     keys=("messageId",),
@@ -122,13 +122,13 @@ def answer_several(settings: Settings, messages: Sequence[Message], answer_: Ans
 def _meaning(answer: Answer, one: Any) -> Outcome:
     status, id = at(one, "status"), text_of(at(one, "messageId"))
     number, group, name = at(status, "id"), at(status, "groupId"), text_of(at(status, "name"))
-    if number in RULINGS:
-        return ruled(RULINGS, number, answer, id=id, detail=name)
-    return outcome(GROUPS.get(group, Ruling.UNKNOWN), id=id, code=text_of(number), detail=name)
+    ruling = ruling_of(RULINGS, number) or ruling_of(GROUPS, group) or Ruling.UNKNOWN
+    return outcome(ruling, id=id, code=text_of(number), detail=name, retry_after=answer.retry_after)
 
 
 def _state(one: Any) -> ReceiptState | None:
-    return STATES.get(at(one, "status", "id")) or GROUP_STATES.get(at(one, "status", "groupId"))
+    status = at(one, "status")
+    return STATES.get(text_of(at(status, "id"))) or GROUP_STATES.get(text_of(at(status, "groupId")))
 
 
 KIND = HttpKind(
