@@ -7,8 +7,11 @@ with other words in place of the secrets.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
+from urllib.parse import quote, quote_plus
+from xml.sax.saxutils import escape
 
 import msgspec
 
@@ -62,18 +65,22 @@ async def _http(kind: HttpKind, account: Account, submission: Submission, is_sen
     requests: list[dict[str, Any]] = []
     answers: list[dict[str, Any]] = []
     secrets = secrets_of(account.secret)
+    hidden = {*secrets.values(), account.callback.rpartition("/")[2]}
 
     def request(settings: Any, secrets: Secrets, message: Message) -> Request:
         made = kind.request(settings, secrets, message)
         callback = message.callback.replace(account.callback, _shown_callback(account.callback))
         shown = msgspec.structs.replace(message, callback=callback)
-        requests.append(_shown_request(kind.request(settings, dict.fromkeys(secrets, HIDDEN), shown)))
+        plain = kind.request(settings, dict.fromkeys(secrets, HIDDEN), shown)
+        requests.append(_shown_request(plain))
+        # What a secret is part of, such as a user name and a password in base64.
+        hidden.update(value for name, value in made.headers.items() if plain.headers.get(name) != value)
         if not is_sent:
             raise _NotSentError
         return made
 
     def answer(settings: Any, message: Message, answer: Answer) -> Outcome:
-        body = _without(answer.body.decode("utf-8", "replace"), secrets)
+        body = _without(answer.body.decode("utf-8", "replace"), hidden)
         found: dict[str, Any] = {"status": answer.status, "body": body[:SHOWN]}
         if answer.retry_after is not None:
             found["retry_after"] = answer.retry_after
@@ -154,12 +161,20 @@ def _shown_callback(callback: str) -> str:
     return f"{callback.rpartition('/')[0]}/{HIDDEN}"
 
 
-def _without(text: str, secrets: Mapping[str, str]) -> str:
-    """An answer that repeats a secret."""
-    for secret in secrets.values():
-        if secret:
-            text = text.replace(secret, HIDDEN)
+def _without(text: str, hidden: Collection[str]) -> str:
+    """An answer that repeats a secret, as it is or as it was written."""
+    words = {one for value in hidden for one in (value, value.rpartition(" ")[2])}
+    for word in sorted({as_written(word) for word in words for as_written in _WRITTEN} - {""}, key=len, reverse=True):
+        text = text.replace(word, HIDDEN)
     return text
+
+
+def _in_json(text: str) -> str:
+    return msgspec.json.encode(text).decode()[1:-1]
+
+
+#: How a value is written in an answer.
+_WRITTEN = (str, quote_plus, partial(quote, safe=""), _in_json, escape)
 
 
 def _shown_pdu(pdu: SubmitSm) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
+from urllib.parse import quote, quote_plus
 from uuid import UUID, uuid4
 
 import msgspec
@@ -13,7 +15,7 @@ from structlog.testing import capture_logs
 from heliograph.simulators.aggregators import profiles
 from heliograph.simulators.aggregators.simulator import Aggregator, Options
 from heliograph.simulators.http import Reply
-from heliograph.suppliers import kinds
+from heliograph.suppliers import kinds, trial
 from heliograph.suppliers.contract import Account, Outcome, Submission, Verdict, Watchable, Wired
 from heliograph.suppliers.http import connector as http
 from heliograph.suppliers.http.connector import HttpConnector, connect
@@ -371,3 +373,29 @@ async def test_an_answer_may_say_id_and_code_in_headers(
     assert ids == [taken.id for taken in supplier.taken if verdict is Verdict.ACCEPTED]
     await line.connector.stop(grace=1.0)
     await supplier.stop()
+
+
+async def test_a_trial_shows_no_secret_however_the_answer_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some gateways answer with the request that they got."""
+    secret, basic = 'p@ss "w&rd', "dXM6cEBzcyAidyZyZA=="
+    said = [secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret), basic, "/in/sms/1/t0ken/receipts"]
+
+    def accepted(asked: profiles.Asked, id: str) -> Reply:
+        return Reply(200, "\n".join(said).encode(), "text/plain")
+
+    def read(head: Any, body: bytes, secret: str) -> profiles.Asked:
+        return profiles.Asked("258841230106", "ACME", "hi")
+
+    plain = msgspec.structs.replace(profiles.PROFILES["plain"], accepted=accepted, read=read)
+    monkeypatch.setitem(profiles.PROFILES, "plain", plain)  # type: ignore[arg-type]
+    supplier = Aggregator(Options(profile="plain", secret="s"))
+    await supplier.start()
+    settings = {"base_url": supplier.base_url, "basic_user": "us", "body": '{"text":"{{text}}"}'}
+    sealed = msgspec.json.encode({"secret": secret}).decode()
+    account = Account(uuid4(), settings, sealed, "https://us.example/in/sms/1/t0ken")
+    found = await trial.attempt("http", account, submission())
+    await supplier.stop()
+    assert found.outcome is not None
+    assert found.outcome.verdict is Verdict.ACCEPTED
+    shown = found.answers[0]["body"].split("\n")
+    assert shown == [trial.HIDDEN] * 3 + [f'"{trial.HIDDEN}"', trial.HIDDEN, f"/in/sms/1/{trial.HIDDEN}/receipts"]
