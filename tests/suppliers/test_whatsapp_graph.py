@@ -27,7 +27,7 @@ from heliograph.suppliers.whatsapp_cloud.bodies import layout, template_body, te
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, app_credential, credential
 from heliograph.suppliers.whatsapp_cloud.errors import Kind, Scope
-from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError, usage_pauses
+from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError, outcome_of, usage_pauses
 from heliograph.suppliers.whatsapp_cloud.objects import TokenReport, credential_state, token_report
 from tests.suppliers.graph_sockets import ACCEPTED, Peer, always, answer, error, peer
 from tests.suppliers.test_smpp_tls import Authority
@@ -113,6 +113,10 @@ class TestSends:
         raw = error(130429, 429).replace(b"\r\n", b"\r\nRetry-After: 7\r\n", 1)
         async with peer(always(raw)) as there, Client(there.url) as client:
             assert (await client.send("555", KEY, BODY)).retry_after == 7.0
+
+    def test_no_answer_holds_an_account_for_longer_than_an_hour(self) -> None:
+        asked = [outcome_of(429, b"", seconds).retry_after for seconds in (None, 7.0, 999_999_999.0)]
+        assert asked == [None, 7.0, 3600.0]
 
     async def test_a_closed_port_is_unreachable(self) -> None:
         with socket.socket() as free:

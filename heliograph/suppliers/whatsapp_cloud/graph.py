@@ -55,6 +55,8 @@ _ANYWHERE = parse_networks("0.0.0.0/0,::/0")
 _KEEP_ALIVE = 15.0
 #: Usage is counted by the hour.
 _USAGE_SECONDS = 3_600.0
+#: Seconds that an answer may ask for: whoever asks for more is asked again then.
+ASKED_MOST = 3_600.0
 _DETAIL = 300
 
 log = structlog.get_logger(__name__)
@@ -273,7 +275,8 @@ class CloudClient:
 
 
 def outcome_of(status: int, raw: bytes, retry_after: float | None = None) -> CloudOutcome:
-    """What an answer to a send means, whatever it is. `retry_after`: seconds."""
+    """What an answer to a send means, whatever it is. `retry_after`: seconds, of which ASKED_MOST count."""
+    retry_after = None if retry_after is None else min(retry_after, ASKED_MOST)
     answer = _object(raw)
     if answer is not None and 200 <= status < 300 and "error" not in answer:
         messages, contacts = answer.get("messages"), answer.get("contacts")
