@@ -15,7 +15,7 @@ from heliograph.pages import cookies
 from heliograph.people.roles import ROLES
 from heliograph.senders import registrations, rules
 from heliograph.senders.book import Action, SenderRule
-from heliograph.sms.accepting import sender_ids
+from heliograph.sms.accepting import sender_choice, sender_ids
 
 from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
 from .test_messages import send
@@ -25,7 +25,7 @@ SUPPLIER = UUID(int=77)
 
 async def decide(pool: Pool, actor: Actor, value: str, status: str, reason: str | None = None) -> None:
     async with pool.acquire() as conn:
-        known = await sender_ids.named(conn, actor, name=value)
+        known = await sender_choice.named(conn, actor, name=value)
         assert known is not None
         await sender_ids.review(conn, actor, id=known.id, status=status, reason=reason)
 

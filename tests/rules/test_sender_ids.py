@@ -9,9 +9,9 @@ import pytest
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.sms.accepting import sender_ids
+from heliograph.sms.accepting import sender_choice, sender_ids
+from heliograph.sms.accepting.sender_choice import SenderBook
 from heliograph.sms.accepting.sender_ids import (
-    SenderBook,
     SenderId,
     SenderIdAlreadyExists,
     SenderIdNotApproved,
@@ -152,7 +152,7 @@ async def test_a_send_loads_the_senders_that_it_names_and_no_others(pool: Pool) 
     plan = "\n".join(
         row[0]
         for row in await pool.fetch(
-            "EXPLAIN ANALYZE " + sender_ids.LOAD, [actor.organization_id] * 2, [acme, None], [None, "acme"]
+            "EXPLAIN ANALYZE " + sender_choice.LOAD, [actor.organization_id] * 2, [acme, None], [None, "acme"]
         )
     )
     assert "Seq Scan" not in plan

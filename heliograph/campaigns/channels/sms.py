@@ -22,7 +22,7 @@ from heliograph.campaigns.record import TABLE, Campaign
 from heliograph.queue.holds import Overtaken
 from heliograph.sealing import text_keys
 from heliograph.sealing.text_keys import Item, Sealing
-from heliograph.sms.accepting import bulk, sender_ids, withdrawal
+from heliograph.sms.accepting import bulk, sender_choice, withdrawal
 from heliograph.sms.accepting.accept import MAX_SEGMENTS
 from heliograph.sms.accepting.bulk import Bulk
 from heliograph.sms.accepting.carried import Carried
@@ -54,8 +54,8 @@ async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str)
         raise NotFound(resource="organization", id=str(actor.organization_id))
     template.check(wish.message_template, "message_template", **chosen)
     outline = await plan.outline(conn, wish)
-    sender = await sender_ids.resolve(
-        conn, actor, sender_id=wish.sender_id, sender_name=wish.sender_name, fields=sender_ids.SNAKE
+    sender = await sender_choice.resolve(
+        conn, actor, sender_id=wish.sender_id, sender_name=wish.sender_name, fields=sender_choice.SNAKE
     )
     return await plan.begin(
         conn,

@@ -19,7 +19,7 @@ from heliograph.pages.requests import Request
 from heliograph.senders import registrations
 from heliograph.senders.book import STAND_INS
 from heliograph.senders.registrations import Standing
-from heliograph.sms.accepting import sender_ids, sender_questions
+from heliograph.sms.accepting import sender_choice, sender_ids, sender_questions
 from heliograph.sms.accepting.sender_ids import SenderId, SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
 from heliograph.sms.accepting.sender_questions import Question
 
@@ -160,7 +160,7 @@ async def _typed(request: Request, value: str) -> dict[str, Any]:
     earlier = None
     if value:
         async with request.reading() as conn:
-            earlier = await sender_ids.named(conn, request.acting("live"), name=value)
+            earlier = await sender_choice.named(conn, request.acting("live"), name=value)
     problem = ""
     if value.strip():
         try:

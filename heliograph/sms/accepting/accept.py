@@ -46,7 +46,8 @@ from heliograph.sealing.text_keys import Sealing
 from heliograph.sending.intake import Intake, both, new_id, outcomes, senders_of, traced_of
 from heliograph.sms.accepting import encoding
 from heliograph.sms.accepting.carried import Carried
-from heliograph.sms.accepting.sender_ids import SenderBook, SenderId
+from heliograph.sms.accepting.sender_choice import SenderBook
+from heliograph.sms.accepting.sender_ids import SenderId
 from heliograph.sms.charges import CurrentCharges
 
 #: Most segments of one message. Networks deliver longer ones unreliably, and each one is billed.

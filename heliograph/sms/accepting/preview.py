@@ -21,7 +21,7 @@ from heliograph.classes.kinds import CLASSES
 from heliograph.classes.quiet import QuietHours
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.guard import book
-from heliograph.sms.accepting import accept, encoding, sender_ids
+from heliograph.sms.accepting import accept, encoding, sender_choice
 from heliograph.sms.accepting.accept import Acceptor, Send
 from heliograph.sms.accepting.sender_ids import SenderId
 from heliograph.sms.dispatch.outcomes import deadline
@@ -106,7 +106,7 @@ async def preview(conn: Connection, acceptor: Acceptor, send: Send) -> Preview:
     )
     sender: SenderId | Refusal
     try:
-        sender = await sender_ids.resolve(conn, actor, sender_id=send.sender_id, sender_name=send.sender_name)
+        sender = await sender_choice.resolve(conn, actor, sender_id=send.sender_id, sender_name=send.sender_name)
     except Invalid:
         raise
     except Refusal as refused:
