@@ -16,9 +16,9 @@ WHEELS = "/wheels"
 #: What the base lacks of an official image: `python`, and a pip that can be removed.
 FINISH = """
 rm -f /usr/lib/python3*/EXTERNALLY-MANAGED
-export PYTHONPATH="$(ls /root/pip-*.whl)"
-python3 -m pip install -q --no-index --no-deps --root-user-action ignore /root/pip-*.whl
-rm /root/pip-*.whl
+export PYTHONPATH="$(ls /opt/pip-*.whl)"
+python3 -m pip install -q --no-index --no-deps --root-user-action ignore /opt/pip-*.whl
+rm /opt/pip-*.whl
 ln -s /usr/bin/python3 /usr/local/bin/python
 """
 
@@ -35,7 +35,7 @@ def make_base(place: Path, tag: str) -> None:
     _run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", wheels, "pip")
     _run("debootstrap", "--variant=minbase", "--include=python3,libpython3-stdlib", "bookworm", root)
     for wheel in wheels.iterdir():
-        shutil.copy(wheel, root / "root")
+        shutil.copy(wheel, root / "opt")
     _run("chroot", root, "sh", "-ec", FINISH)
     packed = place / "base.tar"
     _run("tar", "-C", root, "-cf", packed, ".")
