@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import aiohttp
+import msgspec
 
 from heliograph.accounts import api_keys, organizations
 from heliograph.accounts.keyring import Keyring
 from heliograph.api.door.guard import Guard
 from heliograph.api.door.limits import Limiter, Strangers
 from heliograph.api.door.operation import Services
+from heliograph.api.door.reading import PATTERNS, UUID_FORM
 from heliograph.api.routes import OPERATIONS
 from heliograph.audit.failures import Failures
 from heliograph.base.crypto import derive_key
@@ -264,6 +266,32 @@ async def test_what_is_wrong_is_said_in_words_of_json(api: Api, tenant: Tenant) 
     for value in ("2027-01-01", "1798761600", "x"):
         _, _, body = await api.ask("GET", f"/sms/messages?dateFrom={value}", headers=headers)
         assert body["error"]["message"] == f"`dateFrom` {a_time}"
+
+
+async def test_patterns_are_said_in_words(api: Api, tenant: Tenant) -> None:
+    for path, name in (("/sms/messages", "country"), ("/whatsapp/messages", "country"), ("/traffic", "country")):
+        _, _, body = await api.ask("GET", f"{path}?{name}=mz", headers=tenant.headers)
+        assert body["error"]["message"] == "`country` must be the code of a country, such as `MZ`"
+    for path, given, name in (
+        ("/sms/texts", {"name": "a\tb", "message": "c"}, "name"),
+        ("/opt-outs", {"recipient": "+258841234567", "reason": "a\nb"}, "reason"),
+    ):
+        _, _, body = await api.ask("POST", path, json=given, headers=tenant.headers)
+        assert body["error"]["message"] == f"`{name}` must not contain control characters"
+
+
+def test_every_pattern_of_a_request_has_its_words() -> None:
+    def patterns(kind: Any) -> set[str]:
+        """Of a type of msgspec's and all within it."""
+        if isinstance(kind, msgspec.inspect.StrType):
+            return {kind.pattern} - {None}
+        within = [getattr(kind, name, None) for name in ("type", "item_type", "key_type", "value_type")]
+        within += [*getattr(kind, "types", ()), *(field.type for field in getattr(kind, "fields", ()))]
+        return {pattern for one in within if isinstance(one, msgspec.inspect.Type) for pattern in patterns(one)}
+
+    asked = [kind for one in OPERATIONS for kind in (one.request, one.query) if kind is not None]
+    used = {pattern for kind in asked for pattern in patterns(msgspec.inspect.type_info(kind))}
+    assert used == {*PATTERNS, UUID_FORM}
 
 
 async def test_what_a_refusal_says_is_one_line(api: Api, tenant: Tenant) -> None:

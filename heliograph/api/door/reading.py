@@ -207,6 +207,11 @@ _JSON = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"
 _PYTHON = re.compile(r"\b(?:str|int|float|bool|datetime)\b")
 #: How a UUID is written in its usual form; a format alone is a hint.
 UUID_FORM = "^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$"
+#: What is said of a text that does not match a pattern.
+PATTERNS = {
+    "^([A-Z]{2}|001)$": "must be the code of a country, such as `MZ`",
+    r"^[^\x00-\x1f\x7f]*$": "must not contain control characters",
+}
 #: What msgspec says of a text that is none.
 _NO_UUID = ("Invalid UUID", f"matching regex {UUID_FORM!r}")
 #: What it says of one that is no time, or has no zone.
@@ -236,6 +241,9 @@ def _field(text: str, choices: Choices) -> tuple[str, str, str]:
         return field, "format", f"`{field}` must be a UUID"
     if what.startswith(_NO_TIME):
         return field, "format", _a_time(field)
+    for pattern, said in PATTERNS.items():
+        if what.endswith(f"matching regex {pattern!r}"):
+            return field, "pattern", f"`{field}` {said}"
     issue = next((issue for word, issue in _ISSUES if word in what), "type")
     what = _WHOLE.sub("", _PYTHON.sub(lambda name: _JSON[name[0]], what)).replace(_MULTIPLE, "`integer`")
     return field, issue, f"`{field}`: {_printable(what)}"
