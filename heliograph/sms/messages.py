@@ -137,7 +137,7 @@ LIST = bounded_scan.statement(
            AND ($10::uuid IS NULL OR coalesce(campaign_id = $10, false))
            AND ($11::timestamptz IS NULL OR accepted_at >= $11)
            AND ($12::timestamptz IS NULL OR accepted_at < $12)
-           AND ($14::text IS NULL OR sender = $14)
+           AND ($14::text IS NULL OR lower(sender) = lower($14))
            AND ($15::text IS NULL OR country = $15) AND ($16::text IS NULL OR coalesce(failure_code = $16, false))
            AND ($17::uuid IS NULL OR coalesce(key_id = $17, false)) AND ($18::text IS NULL OR request_id = $18)
            AND (NOT $19 OR key_id IS NOT NULL) AND ($20::uuid IS NULL OR coalesce(person_id = $20, false))

@@ -65,7 +65,7 @@ SELECT at, value, jsonb_object_agg(status, count)::text AS counts, sum(segments)
           FROM ({table}) traffic
          WHERE organization_id = $1 AND mode = ANY ($6)
            AND ($7::text IS NULL OR channel = $7) AND ($8::text IS NULL OR country = $8)
-           AND ($9::text IS NULL OR sender = $9)
+           AND ($9::text IS NULL OR lower(sender) = lower($9))
          GROUP BY 1, 2, 3) by_status
  GROUP BY at, value ORDER BY at, value LIMIT $10
 """

@@ -72,6 +72,7 @@ async def test_refusals_mutations_and_accepted_sends_are_one_list(api: Api, pool
         ("path=/sms", 4),
         ("path=/sms/send", 3),
         ("path=/sms/sen", 0),
+        ("path=/v1/sms/", 4),
         ("path=/sms/send&method=GET", 0),
         ("path=/whatsapp", 0),
         ("path=/sms/send&operation=sendWhatsAppMessage", 0),
@@ -83,6 +84,8 @@ async def test_refusals_mutations_and_accepted_sends_are_one_list(api: Api, pool
         ("dateTo=2026-01-01T00:00:00Z", 0),
     ):
         assert len((await ask(api, tenant, "GET", f"/requests?{query}"))[2]["items"]) == count, query
+    status, _, refused = await ask(api, tenant, "GET", "/requests?path=sms")
+    assert (status, refused["error"]["details"]["fields"][0]["field"]) == (400, "path")
     first = (await ask(api, tenant, "GET", "/requests?limit=3"))[2]
     second = (await ask(api, tenant, "GET", f"/requests?limit=3&cursor={first['nextCursor']}"))[2]
     assert [*first["items"], *second["items"]] == items

@@ -160,6 +160,10 @@ async def test_filters_in_every_spelling(client: Client) -> None:
     for number in ("+258840000001", "258840000001", " 258840000001"):
         assert await client.ids(recipient=number) == [second]
     assert (await client.ask("GET", "/sms/messages?recipient=+258840000001"))[1]["items"][0]["id"] == second
+    # A send takes a sender's name in any case, and so does the list of what was sent.
+    for name in ("HELIOGRAPH", "heliograph"):
+        assert await client.ids(sender=name) == [second, first]
+    assert await client.ids(sender="HELIO") == []
     assert await client.ids(status="accepted") == [second, first]
     assert await client.ids(status="sent") == []
     accepted = (await client.ask("GET", f"/sms/messages/{second}"))[1]["message"]["acceptedAt"]

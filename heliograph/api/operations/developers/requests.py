@@ -13,6 +13,7 @@ from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import HasMore, Items, NextCursor, Success, Time
 from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
 from heliograph.base.database.clock import iso
+from heliograph.base.errors import Invalid
 from heliograph.overview import requests
 from heliograph.requests import Asked, Filters
 
@@ -106,6 +107,16 @@ class RequestRead(msgspec.Struct, rename="camel"):
     ]
 
 
+def _path(given: str | None) -> str | None:
+    """The path of the filter, which may be written as it is called. Raises Invalid for one that no request has."""
+    if given is None:
+        return None
+    path = given.removeprefix("/v1").rstrip("/")
+    if not path.startswith("/"):
+        raise Invalid(("path", "pattern", "`path` must be that of an operation, such as `/contacts`"))
+    return path
+
+
 async def list_requests(call: Call, query: RequestQuery) -> RequestList:
     """List requests.
 
@@ -117,7 +128,7 @@ async def list_requests(call: Call, query: RequestQuery) -> RequestList:
         status_class=query.status_class,
         status=query.status,
         method=query.method,
-        path=query.path,
+        path=_path(query.path),
         error_code=query.error_code,
         operation=query.operation,
         key_id=query.api_key_id,

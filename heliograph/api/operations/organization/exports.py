@@ -16,7 +16,7 @@ from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
 from heliograph.base.actor import Actor
 from heliograph.base.database.clock import iso, iso_or_none
-from heliograph.base.errors import NotFound
+from heliograph.base.errors import Invalid, NotFound
 from heliograph.contacts import records, search
 from heliograph.contacts.records import MAX_TAG
 from heliograph.overview import messages
@@ -158,7 +158,15 @@ def _demand(actor: Actor, kind: str) -> None:
         raise ScopeRequired(required=missing)
 
 
+#: What a kind can be narrowed by, as requests call it. Anything else would be taken to narrow it, and would not.
+_NARROWED: dict[str, set[str]] = {"messages": {"dateFrom", "dateTo"}, "contacts": {"tag"}}
+
+
 def _wanted(body: CreateExport) -> Wanted:
+    given = {"dateFrom": body.date_from, "dateTo": body.date_to, "tag": body.tag}
+    for name, value in given.items():
+        if value is not None and name not in _NARROWED.get(body.kind, set()):
+            raise Invalid((name, "exclusive", f"`{name}` does not go with the kind `{body.kind}`"))
     if body.kind == "messages":
         filters = messages.Filters(date_from=body.date_from, date_to=body.date_to)
         return kinds.Messages(form=body.format, filters=filters, sees="all")
