@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +20,7 @@ from heliograph.queue.backlog import Backlog
 from heliograph.sms.callbacks import intake
 from heliograph.sms.callbacks.intake import MOST, OCTETS, Content, Given
 from heliograph.sms.callbacks.processing import CallbackProcessing
+from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Receipt
 from heliograph.suppliers.http.kind import Callback
 from tests.processes import until_true
@@ -69,10 +72,19 @@ class Reader:
         self.heard += receipts
 
 
-async def test_one_that_cannot_be_read_waits_alone_and_the_others_are_done_with(pool: Pool) -> None:
+async def test_one_that_cannot_be_read_waits_alone_and_the_others_are_done_with(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = crypto.derive_key("a secret key of tests, long enough", "tests")
-    # A status that is a list is nothing that a table can be asked for.
-    strange = callback(b'{"results":[{"messageId":"m-9","status":{"id":[5]}}]}')
+    strange = callback(b"over this a supplier's file stumbles")
+    kind = kinds.HTTP["infobip"]
+
+    def receipts(settings: Any, callback: Callback) -> list[Receipt]:
+        if callback.body == strange.callback.body:
+            raise KeyError("stumbles")
+        return kind.receipts(settings, callback)
+
+    monkeypatch.setattr(kinds, "HTTP", {**kinds.HTTP, "infobip": msgspec.structs.replace(kind, receipts=receipts)})
     async with pool.acquire() as conn:
         await intake.store(conn, key, [(ONE, [said(1), strange, said(2)]), (OTHER, [said(3)])])
     assert await pool.fetchval("SELECT count(*) FROM supplier_callbacks") == 2
