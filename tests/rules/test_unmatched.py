@@ -149,6 +149,20 @@ async def test_a_message_of_several_parts_is_matched_part_by_part(pool: Pool) ->
     assert await status_of(pool, message) == "delivered"
 
 
+async def test_a_message_that_its_supplier_cut_has_no_receipt_beyond_those_of_its_parts(pool: Pool) -> None:
+    id, actor = await added(pool), await organization(pool)
+    message = await sent(pool, actor, id, "a", "b")
+    await pool.execute("UPDATE attempts SET parts = 1")
+    for key in ("a", "b", "x"):
+        await receive(pool, id, key)
+    assert await status_of(pool, message) == "delivered"
+    async with pool.acquire() as conn:
+        (place,) = [one.place for one in await unmatched.listed(conn)]
+        with pytest.raises(Invalid) as refused:
+            await unmatched.match_by_hand(conn, place, message_id=message, reason="x")
+    assert refused.value.details["fields"][0]["field"] == "message_id"
+
+
 # -- words -------------------------------------------------------------------------------------------------------------
 
 

@@ -173,6 +173,7 @@ async def _tried(conn: Connection, rows: Sequence[asyncpg.Record]) -> Applied:
 
 
 # What a receipt of a supplier can be about: an attempt of a message of one part, or a part that waits for its receipt.
+# One message that its supplier cut has parts, too.
 CANDIDATES = """
 SELECT found.organization_id, found.message_id, found.attempt, found.part, found.parts
   FROM organizations o CROSS JOIN LATERAL (
@@ -180,7 +181,9 @@ SELECT found.organization_id, found.message_id, found.attempt, found.part, found
         WHERE organization_id = o.id AND message_id = $1 AND supplier_id = $2 AND state IS NULL
         UNION ALL
        SELECT organization_id, message_id, attempt, 1::smallint, 1::smallint, 1 FROM attempts
-        WHERE organization_id = o.id AND message_id = $1 AND target_id = $2 AND parts = 1) found
+        WHERE organization_id = o.id AND message_id = $1 AND target_id = $2 AND parts = 1
+          AND NOT EXISTS (SELECT FROM sms_parts
+                           WHERE message_id = $1 AND attempt = attempts.attempt AND sms_parts.parts > 1)) found
  ORDER BY found.rank, found.attempt DESC, found.part LIMIT 1
 """
 
