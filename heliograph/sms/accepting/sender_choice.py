@@ -1,0 +1,143 @@
+"""Which sender ID a send means: by id, by name, or its organization's default.
+
+The rule nobody may break: a negative answer is never cached, so that an approval counts from its commit on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection, Pool, is_down
+from heliograph.base.errors import Invalid, Refusal
+from heliograph.base.loading_cache import LoadingCache
+from heliograph.sms.accepting.sender_ids import COLUMNS, SenderId, SenderIdNotApproved
+
+
+class Named(msgspec.Struct, frozen=True):
+    """An organization's sender IDs by an id, by a name, and its default where neither was given."""
+
+    by_id: SenderId | None = None
+    by_name: SenderId | None = None
+    default: SenderId | None = None
+
+
+#: A request: organization, id, name in lower case.
+Asked = tuple[UUID, UUID | None, str | None]
+
+# A look-up each, of one row: an organization may have any number of sender IDs.
+LOAD = f"""
+SELECT asked.n, found.* FROM unnest($1::uuid[], $2::uuid[], $3::text[]) WITH ORDINALITY
+       AS asked (organization_id, id, name, n)
+ CROSS JOIN LATERAL (
+       (SELECT 'by_id' AS place, {COLUMNS} FROM sender_ids
+         WHERE organization_id = asked.organization_id AND sender_ids.id = asked.id LIMIT 1)
+       UNION ALL
+       (SELECT 'by_name', {COLUMNS} FROM sender_ids
+         WHERE organization_id = asked.organization_id AND lower(value) = asked.name LIMIT 1)
+       UNION ALL
+       (SELECT 'default', {COLUMNS} FROM sender_ids
+         WHERE organization_id = asked.organization_id AND is_default AND asked.id IS NULL AND asked.name IS NULL
+         LIMIT 1)) found
+"""
+
+
+#: What the id and the name of a sender are called in a request.
+Fields = tuple[str, str]
+CAMEL: Fields = ("senderId", "senderName")
+SNAKE: Fields = ("sender_id", "sender_name")
+
+
+class SenderBook:
+    """A cache of approved sender IDs that sends named recently, at most half a second old."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._fresh: LoadingCache[Asked, Named] = LoadingCache(self._load, indivisible=is_down)
+
+    async def resolve(self, actor: Actor, *, sender_id: UUID | None, sender_name: str | None) -> SenderId:
+        """The approved record that is meant; with neither given, the organization's default.
+
+        Raises Invalid for an unknown id or for an id and a name that disagree, and SenderIdNotApproved. A negative
+        answer is always based on the database's current state and never cached, so that an approval counts from its
+        commit on.
+        """
+        asked = _asked(actor, sender_id, sender_name)
+        fresh, found = self._fresh.peek(asked)
+        if fresh:
+            with contextlib.suppress(Refusal):
+                return _choose(found or Named(), asked)
+        found = await self._fresh.get(asked, anew=True)
+        try:
+            return _choose(found or Named(), asked)
+        except Refusal:
+            self._fresh.forget(asked)
+            raise
+
+    async def _load(self, asked: Sequence[Asked]) -> dict[Asked, Named]:
+        return await _look_up(self._pool, asked)
+
+
+async def resolve(
+    conn: Connection, actor: Actor, *, sender_id: UUID | None, sender_name: str | None, fields: Fields = CAMEL
+) -> SenderId:
+    """What `SenderBook.resolve` would choose or refuse, according to the database's current state.
+
+    `fields`: what the two are called in the request, which a refusal names.
+    """
+    asked = _asked(actor, sender_id, sender_name)
+    return _choose((await _look_up(conn, [asked])).get(asked, Named()), asked, fields)
+
+
+async def named(conn: Connection, actor: Actor, *, name: str) -> SenderId | None:
+    """The organization's sender ID with a value, in any status, regardless of case."""
+    asked = _asked(actor, None, name)
+    return (await _look_up(conn, [asked])).get(asked, Named()).by_name
+
+
+def _asked(actor: Actor, sender_id: UUID | None, sender_name: str | None) -> Asked:
+    return actor.organization_id, sender_id, None if sender_name is None else sender_name.lower()
+
+
+async def _look_up(conn: Connection | Pool, asked: Sequence[Asked]) -> dict[Asked, Named]:
+    found: dict[Asked, dict[str, SenderId]] = {}
+    columns = [list(column) for column in zip(*asked, strict=True)]
+    for n, place, *values in await conn.fetch(LOAD, *columns):
+        found.setdefault(asked[n - 1], {})[place] = SenderId(*values)
+    return {one: Named(**places) for one, places in found.items()}
+
+
+def _choose(found: Named, asked: Asked, fields: Fields = CAMEL) -> SenderId:
+    _, sender_id, sender_name = asked
+    by_id, by_name = fields
+    if sender_id is None and sender_name is None:
+        if found.default is None:
+            raise SenderIdNotApproved(
+                f"This organization has no default sender ID; give one in `{by_id}` or `{by_name}`.",
+                senderId=None,
+                status=None,
+                reason="no_default",
+            )
+        return found.default
+    chosen = None
+    if sender_id is not None:
+        chosen = found.by_id
+        if chosen is None:
+            raise Invalid((by_id, "unknown", f"`{by_id}` is not a sender ID of this organization"))
+    if sender_name is not None:
+        named = found.by_name
+        if chosen is not None and (named is None or named.id != chosen.id):
+            raise Invalid((by_name, "disagrees", f"`{by_id}` and `{by_name}` refer to different sender IDs"))
+        if named is None:
+            raise SenderIdNotApproved(
+                "No sender ID of this organization has this name.", senderId=None, status=None, reason="unknown"
+            )
+        chosen = named
+    assert chosen is not None
+    if chosen.status != "approved":
+        raise SenderIdNotApproved(senderId=str(chosen.id), status=chosen.status, reason=chosen.rejection_reason)
+    return chosen
