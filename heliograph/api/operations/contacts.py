@@ -156,6 +156,10 @@ class WhichContact(msgspec.Struct, frozen=True):
         ),
     ]
 
+    def __post_init__(self) -> None:
+        """Two spellings of an id are the same payload to an idempotency key."""
+        msgspec.structs.force_setattr(self, "id", self.id.lower())
+
 
 async def list_contacts(call: Call, query: ContactQuery) -> ContactList:
     """List contacts.
