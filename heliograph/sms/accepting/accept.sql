@@ -68,7 +68,8 @@ BEGIN
       WHERE organization_id = ANY (ARRAY(SELECT DISTINCT unnest(p_organization)))
       ORDER BY organization_id FOR UPDATE;
 
-    -- Limits of a day, which few have; whoever had the turn before may have begun on the next. Segments count up in the order the items came, as if all of them were stored.
+    -- Limits of a day, which few have; whoever had the turn before may have begun on the next day. Segments count up in
+    -- the order the items came, as if all of them were stored.
     IF EXISTS (SELECT FROM spend_limits WHERE organization_id = ANY (p_organization)) THEN
         SELECT array_agg(CASE WHEN by_all > whole.available THEN 'spend_organization'
                               WHEN by_key > own.available THEN 'spend_key' END ORDER BY counted.n)
