@@ -24,6 +24,7 @@ from heliograph.retention import turns
 from heliograph.retention.forgetting import bounds
 from heliograph.retention.shorter import PARTS
 from heliograph.retention.turns import Budget, Swept
+from heliograph.whatsapp.retention import SILENT
 
 NAME = "messages of organizations"
 #: So long after its deadline Meta may still report a message as delivered, and charge for it.
@@ -92,22 +93,7 @@ ALSO = (
 DELETE FROM inbox_threads WHERE (organization_id, id) IN (
     SELECT organization_id, id FROM inbox_threads WHERE organization_id = $1 AND heard_at < $2 LIMIT $3)
 """,
-    """
-WITH silent AS MATERIALIZED (
-    SELECT organization_id, id, number_id FROM whatsapp_conversations c
-     WHERE organization_id = $1 AND greatest(created_at, last_inbound_at, last_outbound_at) < $2
-       AND NOT EXISTS (SELECT FROM whatsapp_messages m
-                        WHERE m.organization_id = c.organization_id AND m.recipient = c.recipient
-                          AND m.conversation_id = c.id)
-     LIMIT $3 FOR UPDATE SKIP LOCKED
-), names AS (
-    DELETE FROM whatsapp_aliases a USING silent
-     WHERE a.organization_id = silent.organization_id AND a.number_id = silent.number_id
-       AND a.conversation_id = silent.id
-)
-DELETE FROM whatsapp_conversations c USING silent
- WHERE c.organization_id = silent.organization_id AND c.id = silent.id
-""",
+    SILENT.format(of="organization_id = $1 AND ", before="$2", most="$3"),
     """
 DELETE FROM guard_challenges WHERE (organization_id, message_id) IN (
     SELECT organization_id, message_id FROM guard_challenges WHERE organization_id = $1 AND passed_at < $2 LIMIT $3)

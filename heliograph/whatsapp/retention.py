@@ -36,14 +36,15 @@ DELETE_WORDS = """
 DELETE FROM whatsapp_words WHERE (organization_id, person) IN (
     SELECT organization_id, person FROM whatsapp_words WHERE said_at < $1 LIMIT $2)
 """
-DELETE_CONVERSATIONS = """
+# Conversations in which nobody wrote since a time, and of which no message is left. `of`: a further condition.
+SILENT = """
 WITH silent AS MATERIALIZED (
     SELECT organization_id, id, number_id FROM whatsapp_conversations c
-     WHERE greatest(created_at, last_inbound_at, last_outbound_at) < $1
+     WHERE {of}greatest(created_at, last_inbound_at, last_outbound_at) < {before}
        AND NOT EXISTS (SELECT FROM whatsapp_messages m
                         WHERE m.organization_id = c.organization_id AND m.recipient = c.recipient
                           AND m.conversation_id = c.id)
-     LIMIT $2 FOR UPDATE SKIP LOCKED
+     LIMIT {most} FOR UPDATE SKIP LOCKED
 ), names AS (
     DELETE FROM whatsapp_aliases a USING silent
      WHERE a.organization_id = silent.organization_id AND a.number_id = silent.number_id
@@ -52,6 +53,7 @@ WITH silent AS MATERIALIZED (
 DELETE FROM whatsapp_conversations c USING silent
  WHERE c.organization_id = silent.organization_id AND c.id = silent.id
 """
+DELETE_CONVERSATIONS = SILENT.format(of="", before="$1", most="$2")
 DELETE_REACHED = """
 DELETE FROM whatsapp_reached WHERE (portfolio, recipient) IN (
     SELECT portfolio, recipient FROM whatsapp_reached WHERE reached_at < $1 LIMIT $2)
