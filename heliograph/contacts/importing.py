@@ -212,21 +212,29 @@ async def run(
     return summary
 
 
-# Locked in the order in which they are written, after waiting for anybody who is changing one of them.
+# Locked in the order in which they are written, after waiting for anybody who is changing one of them. Each is looked
+# for by itself: `phone = ANY` was planned while there were none, and then read all contacts for each batch.
 IMAGES = """
 INSERT INTO contact_import_images (organization_id, import_id, batch, contact_id, name, first_name, last_name, tags,
                                    updated_at)
-SELECT $1, $2, $3, id, name, first_name, last_name, tags, updated_at FROM (
-       SELECT * FROM contacts WHERE organization_id = $1 AND phone = ANY ($4) AND mode = $5
-        ORDER BY phone FOR UPDATE) held
+SELECT $1, $2, $3, held.*
+  FROM (SELECT phone FROM unnest($4::text[]) AS given (phone) ORDER BY phone) given CROSS JOIN LATERAL (
+       SELECT id, name, first_name, last_name, tags, updated_at FROM contacts
+        WHERE organization_id = $1 AND phone = given.phone AND mode = $5 FOR UPDATE) held
+RETURNING contact_id
 """
+# Not <> ALL: with a parameter, each image is compared with every id.
 SAME = """
 DELETE FROM contact_import_images
- WHERE organization_id = $1 AND import_id = $2 AND batch = $3 AND contact_id <> ALL ($4)
+ WHERE organization_id = $1 AND import_id = $2 AND batch = $3 AND contact_id NOT IN (SELECT unnest($4::uuid[]))
+"""
+LISTED = """
+SELECT ARRAY(SELECT held.id FROM unnest($3::text[]) AS given (phone) CROSS JOIN LATERAL (
+             SELECT id FROM contacts WHERE organization_id = $1 AND phone = given.phone AND mode = $2 LIMIT 1) held)
 """
 BATCHED = """
 INSERT INTO contact_import_batches (organization_id, import_id, batch, written_at, created, people)
-SELECT $1, $2, $3, $4, $5, ARRAY(SELECT id FROM contacts WHERE organization_id = $1 AND phone = ANY ($6) AND mode = $7)
+VALUES ($1, $2, $3, $4, $5, $6)
 """
 
 
@@ -244,12 +252,17 @@ async def write(conn: Connection, actor: Actor, *, place: tuple[UUID, int], batc
     no other batch of it has; the later the higher."""
     entries = [entry for entry, _ in batch.entries.values()]
     where = (actor.organization_id, *place)
+    known: set[UUID] = set()
     if options.on_duplicate == "update":
-        await conn.execute(IMAGES, *where, list(batch.entries), actor.mode)
+        images = await conn.fetch(IMAGES, *where, list(batch.entries), actor.mode)
+        known = {image["contact_id"] for image in images}
     written = await records.create_many(conn, actor, entries=entries, on_duplicate=options.on_duplicate)
-    if options.on_duplicate == "update":
+    if known:
         await conn.execute(SAME, *where, written.updated_ids)
-    await conn.execute(BATCHED, *where, written.at, written.created_ids, list(batch.entries), actor.mode)
+    listed = [*written.created_ids, *known.union(written.updated_ids)]
+    if len(listed) < len(entries):  # some exist and were not locked: they were skipped, or created meanwhile
+        listed = await conn.fetchval(LISTED, actor.organization_id, actor.mode, list(batch.entries))
+    await conn.execute(BATCHED, *where, written.at, written.created_ids, listed)
     rejected = batch.rejected + [(batch.entries[number][1], OVERFULL) for number in written.overfull]
     rejected.sort(key=lambda each: each[0].number)
     return Result(written.created, written.updated, rejected)

@@ -18,7 +18,7 @@ from heliograph.base.ids import uuid7
 from heliograph.campaigns import audience
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.consent import history, optouts
-from heliograph.contacts import marked, recency, records, undoing
+from heliograph.contacts import importing, marked, recency, records, undoing
 from heliograph.guard import holds as guard_holds
 from heliograph.privacy import erasure
 from heliograph.queue import leases
@@ -60,6 +60,12 @@ STATEMENTS = {
     "contacts among suspected numbers": (guard_holds.ACQUAINTED, {"contacts": "organization_id mode phone"}),
     "contacts with a tag": (audience.GATHER_TAGGED, {"contacts": "organization_id mode id"}),
     "contacts that are written": (records.WRITE, {"contacts": "organization_id phone mode"}),
+    "contacts as they were before an import": (importing.IMAGES, {"contacts": "organization_id phone mode"}),
+    "contacts that an import leaves alone": (
+        importing.SAME,
+        {"contact_import_images": "organization_id import_id batch"},
+    ),
+    "contacts that an import lists": (importing.LISTED, {"contacts": "organization_id phone mode"}),
     "what an import made": (
         undoing.DELETE,
         {"contacts": "organization_id mode id", "contact_tags": "organization_id mode tag contact_id"},
@@ -330,6 +336,9 @@ async def test_rows_are_found_by_their_keys_when_the_plan_was_made_on_a_quiet_da
         (optouts.RESTORE, {"consent_history": "organization_id person"}),
         (outcomes.BESIDES, {"messages": "organization_id id", "attempts": "organization_id message_id"}),
         (recency.READ, {"contacts": "organization_id phone mode"}),
+        (records.WRITE, {"contacts": "organization_id phone mode"}),
+        (importing.IMAGES, {"contacts": "organization_id phone mode"}),
+        (importing.LISTED, {"contacts": "organization_id phone mode"}),
     ):
         assert_bound(await plan_of(pool, sql), keys)
 
