@@ -5,7 +5,7 @@
     load        the load generator, a process of its own; its ceiling is measured against `ceiling`
     pgbench     what the same PostgreSQL does without us, in the same run
     accept way backlog growth start     one part of the measurement each
-    overhead                            two installations in turn: what metrics and logs cost
+    overhead counted                    what metrics and logs cost, counted and timed in the processes themselves
     figures machine profile             budgets and tables, the machine, where the time goes
     statement_costs                     what each statement costs PostgreSQL; run by itself, like `webhooks`
 

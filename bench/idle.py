@@ -9,8 +9,8 @@ from bench.accept import Lengths
 from bench.figures import Report
 from bench.stage import Stage
 
-#: Until what a start brings with it is over, and then the window, seconds.
-CALM, WINDOW = 15.0, 20.0
+#: Until what a start brings with it is over, and then the window, seconds: what is done once a minute is done once in it.
+CALM, WINDOW = 15.0, 60.0
 
 
 async def idle(stage: Stage, report: Report, lengths: Lengths) -> None:

@@ -7,10 +7,13 @@ import json
 import re
 from datetime import UTC, datetime
 
+import pytest
+
+from bench.counted import Counts, Kind
 from bench.database import Work
 from bench.figures import BUDGETS, Report
 from bench.load import Options, Result, generate, percentile, requests
-from bench.overhead import judge
+from bench.overhead import Round, show
 from bench.process import Fixed
 from bench.sink import Sink
 from bench.stage import shortened
@@ -144,16 +147,26 @@ def test_what_statements_used_is_added_up_by_their_texts() -> None:
     assert shown(found, 10)[1].split() == ["10.0", "1", "×", "100", "µs", "COMMIT;"]
 
 
-def test_an_overhead_is_judged_only_where_the_pairs_agree() -> None:
-    for pairs, missed in (
-        ([1.5, 1.9, 1.7, 1.2], False),
-        ([2.5, 2.9, 2.7, 2.2], True),
-        # On a busy machine: 5 % in the median, which could as well be none.
-        ([-9.0, 21.0, 5.0, 5.0], False),
-    ):
-        report = Report()
-        judge(report, pairs)
-        assert bool(report.missed()) is missed
-        assert ("overhead" in report.figures) is (max(pairs) < 3)
-        assert report.figures["overhead_error"].value > 0
-        assert all(f"{one:.3g}" in report.text() for one in pairs)
+def test_an_overhead_is_the_share_of_what_was_counted() -> None:
+    done = Round({"api": 60.0, "worker": 140.0})
+    done.add({"counter": Kind(2_000, 500.0), "log line": Kind(10, 50_000.0), "wake": Kind(100, 20_000.0)}, 1_000)
+    done.add({"counter": Kind(1_000, 1_000.0)}, 1_000)
+    # 1 + 0.5 + 2 + 1 µs of 200 µs.
+    assert done.share == pytest.approx(2.25)
+    report = Report()
+    show(report, [done])
+    assert report.missed() == [report.figures["overhead"].label]
+    assert report.figures["overhead_counter"].label == "  additions to counters: 3 a message, 667 ns each"
+    assert report.figures["overhead_counter"].value == pytest.approx(2)
+    assert report.costs["whole way, counted"] == {"api": 60.0, "worker": 140.0}
+
+
+def test_what_is_done_to_metrics_is_counted_and_measured() -> None:
+    counts, done = Counts(), list[str]()
+    for _ in range(3):
+        counts.note(("counter", "one"), lambda: done.append("one"))
+    counts.note(("counter", "another"), lambda: done.append("another"))
+    found = counts.measured()
+    assert found["counter"].times == 4
+    assert found["counter"].nanoseconds > 0
+    assert {"one", "another"} == set(done)
