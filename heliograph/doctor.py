@@ -303,7 +303,7 @@ async def _partitions(conn: Connection, settings: Settings) -> list[Check]:
     names = [f"{table}_{month:%Y_%m}" for table in migrate.PARTITIONED for month in months]
     days = (today, today + timedelta(days=1))
     names += [migrate.day_name(table, day) for table in migrate.DAILY for day in days]
-    missing = [name for name in names if await conn.fetchval("SELECT to_regclass($1) IS NULL", name)]
+    missing = await conn.fetchval("SELECT array_agg(n) FROM unnest($1::text[]) n WHERE to_regclass(n) IS NULL", names)
     if missing:
         remedy = said("Keep a worker running, which creates them, or run `heliograph migrate`.")
         return [Check(said("partitions"), "failed", said("missing: %(names)s", names=", ".join(missing)), remedy)]

@@ -148,7 +148,7 @@ class Worker:
             Timer("beat", self._beat, heartbeat.BEAT),
             Timer("renew", self._renew, self._settings.lease_seconds / 3),
             SharedTimer("keys", self._forget_keys, 600.0, in_steps=True),
-            SharedTimer(traffic.TIMER, _fold, traffic.EVERY, in_steps=True),
+            SharedTimer(traffic.TIMER, _fold, traffic.EVERY, when=_ANY_DELTAS, in_steps=True),
             SharedTimer("forget", self._forget, 3600.0, in_steps=True),
             SharedTimer("plans", self._renew_plans, 30.0, in_steps=True),
             SharedTimer(standing.TIMER, standing.look, standing.EVERY),
@@ -258,6 +258,9 @@ class Worker:
         ]
         if not await forgetting.forget(conn, self._settings, also=steps):
             await timers.hasten(conn, "forget")
+
+
+_ANY_DELTAS = f"{traffic.ANY} OR {reconciliation.ANY} OR {webhook_traffic.ANY}"
 
 
 async def _fold(conn: Connection) -> None:

@@ -65,7 +65,7 @@ class Watch:
                 await self._backlog.look(conn, "")
                 return 0
             asking = [*self._loops, *self._timers]
-            questions = ", ".join(f"({one.when})" for one in asking)
+            questions = ", ".join(map(_question, asking))
             async with conn.transaction():  # one commit
                 await self._backlog.look(conn, "")
                 row = await conn.fetchrow(ASK.format(questions=questions))
@@ -77,3 +77,10 @@ class Watch:
                 one.wake()
         self._backlog.wake_waiting()
         return 0
+
+
+def _question(one: _Asks) -> str:
+    """A timer's condition may read dead rows of many transactions, so it is looked at only when its time has come."""
+    if one.name is None:
+        return f"({one.when})"
+    return f"CASE WHEN (SELECT next_at <= now() FROM timers WHERE name = '{one.name}') THEN ({one.when}) END"

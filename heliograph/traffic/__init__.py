@@ -10,11 +10,12 @@ deltas are written in the commit that they describe, so that roll-ups, once fold
 
 from heliograph.base.histogram import percentile
 from heliograph.traffic.deltas import LOST, Change, record
-from heliograph.traffic.folding import EVERY, TIMER, fold
+from heliograph.traffic.folding import ANY, EVERY, TIMER, fold
 from heliograph.traffic.reading import Failed, Point, Query, by_sender, failures, read
 from heliograph.traffic.reconciliation import LATE
 
 __all__ = [
+    "ANY",
     "EVERY",
     "LATE",
     "LOST",

@@ -11,6 +11,7 @@ from heliograph.traffic.deltas import NONE
 
 #: Every ten seconds.
 TIMER, EVERY = "traffic", 10.0
+ANY = "EXISTS (SELECT FROM traffic_deltas)"
 
 # In the order of the keys, so that two who fold at once cannot deadlock. A message that moves from status to status
 # adds and takes off as much, so of usage only what was accepted and what was refunded is left.

@@ -117,6 +117,7 @@ def hour_of(at: datetime) -> datetime:
     return at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
+ANY = "EXISTS (SELECT FROM reconciliation_deltas)"
 # In the order of the keys, so that two who fold at once cannot deadlock.
 FOLD = """
 WITH gone AS (

@@ -285,6 +285,22 @@ async def test_a_slot_goes_to_another_only_when_its_session_is_closed(pool: Pool
     assert second.connector(id).sessions == 1
 
 
+async def test_sessions_are_kept_by_looking_in_time(pool: Pool) -> None:
+    id = await add(pool, sessions=2)
+    ship = await Ship(pool).sail()
+    aged = "UPDATE supplier_sessions SET lease_until = now() + interval '3 seconds' RETURNING lease_until"
+    before = await pool.fetchval(aged)
+    await ship.refresh()
+    assert await pool.fetchval("SELECT min(lease_until) FROM supplier_sessions") > before
+    assert ship.connector(id).sessions == 2
+    # Another worker's are none of its business.
+    await pool.execute("UPDATE supplier_sessions SET worker_id = $1, lease_until = now() + interval '1 h'", uuid7())
+    before = await pool.fetchval("SELECT max(lease_until) FROM supplier_sessions")
+    await ship.refresh()
+    assert await pool.fetchval("SELECT min(lease_until) FROM supplier_sessions") == before
+    assert ship.connector(id).sessions == 0
+
+
 async def test_a_dead_workers_sessions_are_taken_over(pool: Pool) -> None:
     id = await add(pool, sessions=2)
     await Ship(pool).sail()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from uuid import uuid4
 
+import asyncpg
+import pytest
+
 from heliograph.base.database.pool import Pool
 from heliograph.queue import leases, timers
 from heliograph.queue.backlog import Backlog
@@ -65,6 +68,18 @@ async def test_a_timer_is_woken_when_its_time_has_come_and_there_is_something_to
         await timers.hasten(conn, "one")
     await watch.step()
     assert woken.is_set()
+
+
+async def test_what_a_timer_asks_is_not_looked_at_before_its_time(pool: Pool) -> None:
+    watch, woken = Watch(pool, Backlog(), every=0.0), asyncio.Event()
+    watch.timer("one", "1 / (SELECT count(*) FROM timers WHERE name = 'nobody') = 1", woken.set)
+    async with pool.acquire() as conn:
+        await timers.ensure(conn, "one")
+        with pytest.raises(asyncpg.DivisionByZeroError):
+            await watch.step()
+        assert await timers.take(conn, "one", every=3600.0)
+        await watch.step()
+    assert not woken.is_set()
 
 
 async def test_whose_work_was_queued_is_woken(pool: Pool) -> None:

@@ -105,9 +105,16 @@ class Avoidable(Protocol):
     told: Told
 
 
-async def exchange(conn: Connection, worker_id: UUID, accounts: Mapping[UUID, Avoidable]) -> None:
-    """Tell what changed here, and take up what changed elsewhere. `accounts`: this worker's suppliers."""
-    rows = {row["supplier_id"]: row for row in await conn.fetch(READ)}
+async def read(conn: Connection) -> dict[UUID, asyncpg.Record]:
+    """What workers told of suppliers."""
+    return {row["supplier_id"]: row for row in await conn.fetch(READ)}
+
+
+async def exchange(
+    conn: Connection, worker_id: UUID, accounts: Mapping[UUID, Avoidable], rows: Mapping[UUID, asyncpg.Record]
+) -> None:
+    """Tell what changed here, and take up what changed elsewhere. `accounts`: this worker's suppliers; `rows`: what was
+    just read."""
     at = asyncio.get_running_loop().time()
     opened: list[Avoidable] = []
     closed: list[tuple[UUID, datetime]] = []

@@ -74,6 +74,14 @@ SELECT supplier_id, slot, worker_id = $1 AS mine, extract(epoch FROM lease_until
   FROM supplier_sessions ORDER BY slot
 """
 LOOK = f"SELECT ({LIVING}) AS workers, {pdus.WATCHED} AS watched"
+# In the commit of the reads, which there is anyway. A lease that ended is another worker's to take.
+RENEW = """
+UPDATE supplier_sessions SET lease_until = now() + make_interval(secs => $2)
+ WHERE (supplier_id, slot) IN (
+       SELECT supplier_id, slot FROM supplier_sessions
+        WHERE worker_id = $1 AND lease_until > now() AND lease_until <= now() + make_interval(secs => $3)
+        ORDER BY supplier_id, slot FOR UPDATE SKIP LOCKED)
+"""
 TAKE = """
 INSERT INTO supplier_sessions AS slot (supplier_id, slot, worker_id, lease_until)
 SELECT supplier_id, slot, $1, now() + make_interval(secs => $2)
@@ -206,9 +214,11 @@ class SupplierPool:
     async def refresh(self, *, grace: float) -> None:
         """Sync with the table: open new suppliers, close removed and reopen changed ones; then distribute sessions."""
         async with self._pool.acquire() as conn:
-            async with conn.transaction():  # one transaction for all reads
+            async with conn.transaction():  # one commit a second
                 wanted = {supplier.id: supplier for supplier in await routing.load(conn)}
                 (looked,) = await conn.fetch(LOOK)
+                heard = await sharing.read(conn)
+                await conn.execute(RENEW, self._worker_id, SLOT_LEASE, SLOT_RENEWED)
                 slots = await conn.fetch(SLOTS, self._worker_id)
                 if (version := await rules.version(conn)) != self._routes_version:
                     self._routes, self._routes_version = await rules.active(conn), version
@@ -234,7 +244,7 @@ class SupplierPool:
             for id in wanted.keys() - self._accounts.keys():
                 self._absent(wanted[id], "")
             live = {id: one for id, one in self._accounts.items() if id != test_mode.SUPPLIER}
-            await sharing.exchange(conn, self._worker_id, live)
+            await sharing.exchange(conn, self._worker_id, live, heard)
             await pdus.exchange(conn, {id: one.connector for id, one in live.items()}, looked["watched"])
             await self._share(conn, max(1, looked["workers"]), slots)
             await self._reroute(conn, wanted.keys())

@@ -70,6 +70,7 @@ async def record(conn: Connection, tally: Tally) -> None:
     await conn.execute(APPEND, uuid7(), *tally.columns())
 
 
+ANY = "EXISTS (SELECT FROM webhook_traffic_deltas)"
 # In the order of the key, so that two who fold at once cannot deadlock.
 FOLD = """
 WITH gone AS (
