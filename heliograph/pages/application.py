@@ -36,6 +36,7 @@ from heliograph.pages.assets import Assets
 from heliograph.pages.live import regions
 from heliograph.pages.live.sharing import Sharing
 from heliograph.pages.people import passkeys
+from heliograph.pages.pieces import pasted
 from heliograph.pages.realms import Realm
 from heliograph.pages.requests import Request, Services
 from heliograph.pages.routes import Route, Table
@@ -247,7 +248,7 @@ class Pages:
                 given = request.form.get(forgery.FIELD) or request.headers.get(forgery.HEADER, b"").decode("latin-1")
                 forgery.check_token(self.services.form_key, request.session.id, given)
         if route.is_proved and person is not None and not person.is_proved:
-            asked = await self._prove(request)
+            asked = await self._prove(request, takes_file=route.takes_file)
             if asked is not None:
                 return asked
         seen = regions.seen(request)
@@ -298,7 +299,7 @@ class Pages:
                 raise TooLarge
         return b"".join(parts)
 
-    async def _prove(self, request: Request) -> Answer | None:
+    async def _prove(self, request: Request, *, takes_file: bool) -> Answer | None:
         """A page that asks for the password, with the form that was on its way; None once it is proved."""
         person = request.session
         assert person is not None
@@ -335,9 +336,12 @@ class Pages:
         ours = (PROVE_FIELD, CHALLENGE_FIELD, CREDENTIAL_FIELD, forgery.FIELD)
         kept = {name: value for name, value in request.form.items() if name not in ours}
         action = request.to(request.path, **{name: value for name, value in request.query.items() if name != "mode"})
+        # A file that was on its way is kept in the page, as text.
+        file = await pasted.text(request) if takes_file and request.method == "POST" else None
+        is_write = request.method == "POST"
         return Shown(
             template="prove.html",
-            values={"kept": kept, "action": action, "is_write": request.method == "POST", **passkeys.asking(request)},
+            values={"kept": kept, "file": file, "action": action, "is_write": is_write, **passkeys.asking(request)},
             status=422 if refusal else 403,
             refusal=refusal,
         )

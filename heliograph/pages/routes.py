@@ -74,9 +74,19 @@ def alike(path: str, handler: Handler, scope: str) -> Route:
     return Route(method="GET", path=path, handler=handler, scope=scope, is_alike=True)
 
 
-def upload(path: str, handler: Handler, scope: str) -> Route:
-    """A form that brings a file, for who holds the scope."""
-    return Route(method="POST", path=path, handler=handler, scope=scope, takes_file=True)
+def upload(
+    path: str, handler: Handler, scope: str | None = None, permission: str | None = None, *, is_proved: bool = False
+) -> Route:
+    """A form that brings a file, for who holds scope and permission."""
+    return Route(
+        method="POST",
+        path=path,
+        handler=handler,
+        scope=scope,
+        permission=permission,
+        takes_file=True,
+        is_proved=is_proved,
+    )
 
 
 def table(path: str, handler: Handler, scope: str) -> Route:

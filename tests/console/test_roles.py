@@ -25,7 +25,7 @@ ENDS = ("/console/logout",)
 PROVED = re.compile(
     r"/(reveal|password|key|app|token|connection|view|erase|close|prove|link|role)$|/console/settings$"
     r"|/console/(whatsapp|lookups)/new$|/organizations$|/organizations/\{id\}/(keys|members/invite)$"
-    r"|/(keys|members|operators)/\{\w+\}/(revoke|remove)$|/invitations/\{invitation\}/renew$"
+    r"|/(keys|members|operators)/\{\w+\}/(revoke|remove|resume)$|/invitations/\{invitation\}/renew$"
     r"|/console/operators$|/account/passkeys(/\{id\}/remove)?$"
 )
 
@@ -49,8 +49,7 @@ def test_the_table_names_permissions_that_exist_and_stays_under_its_prefix() -> 
 
 def test_dangerous_acts_ask_for_the_password_again() -> None:
     forms = {route.path: route for route in ROUTES if route.method == "POST" and not route.is_public}
-    # A file cannot be kept while the password is asked for: rates come by a dry run instead.
-    money = {path for path, one in forms.items() if one.permission == MONEY_CHANGE and not one.takes_file}
+    money = {path for path, one in forms.items() if one.permission == MONEY_CHANGE}
     wanted = money | {path for path in forms if PROVED.search(path)}
     assert {path for path, one in forms.items() if one.is_proved} == wanted
 

@@ -10,8 +10,10 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.prices import tariffs
 from tests.api.conftest import Tenant
+from tests.processes import until_true
 
-from .conftest import Browser, Page
+from .conftest import PASSWORD, Browser, Page
+from .test_roles import FORGET
 from .test_suppliers import add
 
 HERE = "/console/rates/import"
@@ -31,6 +33,17 @@ async def sent(browser: Browser, text: str, **typed: str) -> Page:
     for name, value in ({"target": "list", "name": "standard", "do": "check"} | typed).items():
         form.add_field(name, value)
     form.add_field("text", text)
+    headers = {"Origin": browser.base_url, "Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
+    async with browser.session.post(browser.base_url + HERE, data=form, headers=headers) as answer:
+        return Page(answer, await answer.text())
+
+
+async def sent_again(browser: Browser, asked: Page, **typed: str) -> Page:
+    """The form of a page that asks for the password, which brings the file again."""
+    assert 'enctype="multipart/form-data"' in asked.text
+    form = aiohttp.FormData(default_to_multipart=True)
+    for name, value in (asked.form(HERE) | typed).items():
+        form.add_field(name, value)
     headers = {"Origin": browser.base_url, "Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
     async with browser.session.post(browser.base_url + HERE, data=form, headers=headers) as answer:
         return Page(answer, await answer.text())
@@ -81,6 +94,24 @@ async def test_differences_are_shown_before_a_card_is_imported(pool: Pool, root:
         wrong = await root.get(f"{card}/draft?{query}")
         assert wrong.status == 422, query
         assert f'href="#{field}"' in wrong.text, (query, wrong.words)
+
+
+async def test_a_session_that_was_left_open_imports_nothing_and_the_file_is_kept(pool: Pool, root: Browser) -> None:
+    await pool.execute(FORGET)
+
+    async def is_asked() -> bool:
+        # What a process remembers of a session is a second old at most.
+        return (await root.get("/console/organizations/new")).status == 403
+
+    await until_true(is_asked)
+    page = await sent(root, CARD, do="import")
+    assert (page.status, "Confirm that it is you" in page.words) == (403, True), page.words
+    wrong = await sent_again(root, page, _password="not it, and long enough")
+    assert wrong.status == 422, wrong.words
+    assert await listed(pool, "price") == []
+    done = await sent_again(root, wrong, _password=PASSWORD)
+    assert "Imported: 3 added" in done.words, done.words
+    assert await listed(pool, "price") == [("standard", 3)]
 
 
 async def test_what_is_wrong_with_a_file_is_said_by_line(pool: Pool, root: Browser) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heliograph.console.money import billing, margins, overview, refunds, tariffs, wallets
-from heliograph.pages.routes import Route, get, post
+from heliograph.pages.routes import Route, get, post, upload
 from heliograph.people.operators.roles import MONEY, MONEY_CHANGE
 
 ROUTES: tuple[Route, ...] = (
@@ -12,9 +12,7 @@ ROUTES: tuple[Route, ...] = (
     post("/console/refunds", refunds.change, permission=MONEY_CHANGE, is_proved=True),
     get("/console/rates", overview.show_rates, permission=MONEY),
     get("/console/rates/import", tariffs.show_import, permission=MONEY_CHANGE),
-    Route(
-        method="POST", path="/console/rates/import", handler=tariffs.import_, permission=MONEY_CHANGE, takes_file=True
-    ),
+    upload("/console/rates/import", tariffs.import_, permission=MONEY_CHANGE, is_proved=True),
     get("/console/rates/cards/{id}", tariffs.show, permission=MONEY),
     get("/console/rates/cards/{id}/draft", tariffs.draft, permission=MONEY),
     post("/console/rates/cards/{id}/assign", tariffs.assign, permission=MONEY_CHANGE, is_proved=True),

@@ -14,9 +14,9 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.money import is_currency
-from heliograph.console import pasted
 from heliograph.console.acting import acting_for
 from heliograph.pages.answers import Answer, Download, Elsewhere, Shown, refused
+from heliograph.pages.pieces import pasted
 from heliograph.pages.pieces.charts import MARK
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE

@@ -58,7 +58,7 @@ ROUTES: tuple[Route, ...] = (
     get("/console/organizations/{id}/keys", keys.show, permission=ORGANIZATIONS),
     post("/console/organizations/{id}/keys", keys.create, permission=ORGANIZATIONS_CHANGE, is_proved=True),
     post("/console/organizations/{id}/keys/{key}/suspend", keys.suspend, permission=ORGANIZATIONS_CHANGE),
-    post("/console/organizations/{id}/keys/{key}/resume", keys.resume, permission=ORGANIZATIONS_CHANGE),
+    post("/console/organizations/{id}/keys/{key}/resume", keys.resume, permission=ORGANIZATIONS_CHANGE, is_proved=True),
     post("/console/organizations/{id}/keys/{key}/revoke", keys.revoke, permission=ORGANIZATIONS_CHANGE, is_proved=True),
     post("/console/organizations/{id}/senders", keys.ask, permission=ORGANIZATIONS_CHANGE),
     post("/console/organizations/{id}/senders/{sender}/suspend", keys.suspend_sender, permission=APPROVE),

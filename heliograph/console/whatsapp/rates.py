@@ -6,8 +6,8 @@ import io
 from typing import Any
 
 from heliograph.base.errors import Invalid
-from heliograph.console import pasted
 from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.pieces import pasted
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE
 from heliograph.whatsapp.money import rates

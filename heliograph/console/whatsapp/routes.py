@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heliograph.console.whatsapp import accounts, app, callbacks, connecting, rates, simulating
-from heliograph.pages.routes import Route, get, post
+from heliograph.pages.routes import Route, get, post, upload
 from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE, MONEY, MONEY_CHANGE
 
 ONE = "/console/whatsapp/accounts/{organization}/{id}"
@@ -33,7 +33,5 @@ ROUTES: tuple[Route, ...] = (
     post("/console/whatsapp/callbacks/{id}/retry", callbacks.retry_one, permission=CARRIAGE_CHANGE),
     post("/console/whatsapp/callbacks/{id}/drop", callbacks.drop, permission=CARRIAGE_CHANGE),
     get("/console/whatsapp/rates", rates.show, permission=MONEY),
-    Route(
-        method="POST", path="/console/whatsapp/rates", handler=rates.submit, permission=MONEY_CHANGE, takes_file=True
-    ),
+    upload("/console/whatsapp/rates", rates.submit, permission=MONEY_CHANGE, is_proved=True),
 )
