@@ -21,11 +21,12 @@ from .test_messages import TEXT, sent
 
 ENDS = ("/console/logout",)
 #: What asks for the password again, beside all that changes money: what shows texts and numbers, makes or ends keys,
-#: people and organizations, takes secrets, or acts as somebody.
+#: people and organizations, takes secrets or says where they are sent, or acts as somebody.
 PROVED = re.compile(
     r"/(reveal|password|key|app|token|connection|view|erase|close|prove|link|role)$|/console/settings$"
     r"|/console/(whatsapp|lookups)/new$|/organizations$|/organizations/\{id\}/(keys|members/invite)$"
     r"|/(keys|members|operators)/\{\w+\}/(revoke|remove|resume)$|/invitations/\{invitation\}/renew$"
+    r"|/(suppliers|lookups|accounts/\{organization\})/\{id\}/edit$"
     r"|/console/operators$|/account/passkeys(/\{id\}/remove)?$"
 )
 

@@ -203,6 +203,50 @@ async def test_the_secret_of_an_app_is_changed_after_it_was_changed_at_meta(
     assert f"{here}/app" not in (await other_browser.get(here)).text
 
 
+async def test_name_and_address_of_an_account_are_changed_after_the_difference_was_shown(
+    pool: Pool, tenant: Tenant, root: Browser, other_browser: Browser, graph: GraphSimulator
+) -> None:
+    here = f"{(await connected(root, graph)).path}/edit"
+    form = await root.get(here)
+    same = await root.submit(form, here)
+    assert "Nothing was changed." in same.words
+    for changed, said in (
+        ({"base_url": "http://graph.example.com"}, "begins with https://"),
+        ({"api_version": "25"}, "looks like v25.0"),
+        ({"name": "x" * 201}, "at most 200"),
+        ({"name": "a\u202eb"}, "none that nobody sees"),
+    ):
+        wrong = await root.submit(form, here, **changed)
+        assert (wrong.status, said in wrong.words) == (422, True), wrong.words
+        assert wrong.form(here).items() >= changed.items(), "what was typed stays"
+    shown = await root.submit(form, here, name="Loja", api_version="v26.0")
+    assert "2 settings change" in shown.words
+    assert "v25.0 v26.0" in shown.words
+    kept = "SELECT name, base_url, api_version FROM whatsapp_accounts"
+    assert tuple(await pool.fetchrow(kept)) == ("Demo", graph.base_url, "v25.0"), "nothing is kept yet"
+    again = await root.submit(shown, here, do="again")
+    assert again.form(here)["api_version"] == "v26.0"
+    # Somebody else was faster: the difference that was looked at is not what would be saved.
+    await pool.execute("UPDATE whatsapp_accounts SET name = 'Shop'")
+    late = await root.submit(shown, here, do="save")
+    assert (late.status, "in the meantime" in late.words) == (422, True), late.words
+    assert tuple(await pool.fetchrow(kept)) == ("Shop", graph.base_url, "v25.0")
+    shown = await root.submit(late, here)
+    done = await root.submit(shown, here, do="save")
+    assert "It is kept" in done.words
+    assert "v26.0" in done.words
+    assert tuple(await pool.fetchrow(kept)) == ("Loja", graph.base_url, "v26.0")
+    told = await pool.fetchrow("SELECT who, before, after FROM audit_log WHERE action = 'whatsapp_account.changed'")
+    assert told["who"] == "operator"
+    assert "v25.0" in told["before"]
+    assert "v26.0" in told["after"]
+    # An emptied field goes back to its default.
+    emptied = await root.submit(await root.get(here), here, base_url="", api_version="")
+    assert "https://graph.facebook.com" in emptied.words
+    await signed_in(pool, other_browser, "auditor", "rui@example.com")
+    assert (await other_browser.get(here)).status == 403
+
+
 async def test_an_account_is_removed_once_its_id_was_typed(
     pool: Pool, tenant: Tenant, root: Browser, graph: GraphSimulator
 ) -> None:

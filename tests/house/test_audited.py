@@ -478,6 +478,7 @@ SUBMITTED = {
     "/console/whatsapp/accounts/{organization}/{id}/simulate": "callback.simulated",
     "/console/whatsapp/accounts/{organization}/{id}/sync": WORK,
     "/console/whatsapp/accounts/{organization}/{id}/subscribe": "whatsapp_account.changed",
+    "/console/whatsapp/accounts/{organization}/{id}/edit": "whatsapp_account.changed",
     "/console/whatsapp/accounts/{organization}/{id}/token": "whatsapp_account.changed",
     "/console/whatsapp/accounts/{organization}/{id}/app": "whatsapp_app.changed",
     "/console/whatsapp/numbers/{organization}/{id}/release": "whatsapp_number.released",

@@ -17,6 +17,7 @@ from heliograph.console.carriage import charts, editing, wizard
 from heliograph.console.messages import telling
 from heliograph.console.routing import editing as routing
 from heliograph.console.routing import told
+from heliograph.console.whatsapp import editing as account
 from heliograph.dashboard import listing, places
 from heliograph.dashboard.audience import words as audience
 from heliograph.guard.windows import RULES as SUSPICIONS
@@ -79,7 +80,7 @@ def texts() -> set[str]:
         if name.isupper():
             found |= set(table.values()) if isinstance(table, dict) else {text for row in table for text in row[1:]}
     intervening = [*(PACKAGE / "sms/intervening").glob("*.py"), PACKAGE / "whatsapp/intervening.py"]
-    intervening.append(PACKAGE / "whatsapp/mirror/apps.py")
+    intervening += [PACKAGE / "whatsapp/mirror/apps.py", PACKAGE / "whatsapp/mirror/accounts.py"]
     for path in [*(PACKAGE / "sms/management").glob("*.py"), *intervening, PACKAGE / "overview/installation/notes.py"]:
         found |= set(_of_module(path))
     for kind in kinds.SETTINGS:
@@ -90,7 +91,7 @@ def texts() -> set[str]:
     for kind in lookups.KINDS:
         found |= {one.meaning for one in lookup_forms.fields(kind)} | {*lookups.KINDS[kind].secrets.values()}
     found |= {*telling.STEPS.values(), *telling.DETAILS.values(), *telling.STATES.values()}
-    found |= {*told.FIELDS.values(), *told.STATES.values(), *routing.WRONG.values()}
+    found |= {*told.FIELDS.values(), *told.STATES.values(), *routing.WRONG.values(), *account.WRONG.values()}
     found |= {*SCOPES.values(), *ACTIONS.values(), *SUMMARIES.values()}
     found |= {one.label for one in (*places.ACTIONS, *console_places.ACTIONS)}
     found |= {column.label for offered in listing.COLUMNS.values() for column in offered}

@@ -42,7 +42,7 @@ ROUTES: tuple[Route, ...] = (
     post("/console/drafts/{id}/discard", wizard.discard, permission=CARRIAGE_CHANGE),
     get("/console/suppliers/{id}", suppliers.show_one, permission=CARRIAGE),
     get("/console/suppliers/{id}/edit", editing.show, permission=CARRIAGE_CHANGE),
-    post("/console/suppliers/{id}/edit", editing.change, permission=CARRIAGE_CHANGE),
+    post("/console/suppliers/{id}/edit", editing.change, permission=CARRIAGE_CHANGE, is_proved=True),
     get("/console/suppliers/{id}/test", trying.show, permission=CARRIAGE_CHANGE),
     post("/console/suppliers/{id}/test", trying.send, permission=CARRIAGE_CHANGE),
     get("/console/suppliers/{id}/long", trying_long.show, permission=CARRIAGE_CHANGE),

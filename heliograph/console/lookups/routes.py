@@ -12,7 +12,7 @@ ROUTES: tuple[Route, ...] = (
     post("/console/lookups/new", editing.add, permission=CARRIAGE_CHANGE, is_proved=True),
     get("/console/lookups/{id}", listing.show_one, permission=CARRIAGE),
     get("/console/lookups/{id}/edit", editing.show, permission=CARRIAGE_CHANGE),
-    post("/console/lookups/{id}/edit", editing.change, permission=CARRIAGE_CHANGE),
+    post("/console/lookups/{id}/edit", editing.change, permission=CARRIAGE_CHANGE, is_proved=True),
     get("/console/lookups/{id}/key", editing.show_key, permission=CARRIAGE_CHANGE, is_proved=True),
     post("/console/lookups/{id}/key", editing.replace_key, permission=CARRIAGE_CHANGE, is_proved=True),
     post("/console/lookups/{id}/try", listing.try_once, permission=CARRIAGE_CHANGE),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.console.whatsapp import accounts, app, callbacks, connecting, rates, simulating
+from heliograph.console.whatsapp import accounts, app, callbacks, connecting, editing, rates, simulating
 from heliograph.pages.routes import Route, get, post, upload
 from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE, MONEY, MONEY_CHANGE
 
@@ -23,6 +23,8 @@ ROUTES: tuple[Route, ...] = (
     post(f"{ONE}/simulate", simulating.submit, permission=CARRIAGE_CHANGE),
     post(f"{ONE}/subscribe", accounts.subscribe, permission=CARRIAGE_CHANGE),
     post(f"{ONE}/token", accounts.change_token, permission=CARRIAGE_CHANGE, is_proved=True),
+    get(f"{ONE}/edit", editing.show, permission=CARRIAGE_CHANGE),
+    post(f"{ONE}/edit", editing.change, permission=CARRIAGE_CHANGE, is_proved=True),
     get(f"{ONE}/app", app.show, permission=CARRIAGE_CHANGE, is_proved=True),
     post(f"{ONE}/app", app.change, permission=CARRIAGE_CHANGE, is_proved=True),
     post("/console/whatsapp/numbers/{organization}/{id}/release", accounts.release_number, permission=CARRIAGE_CHANGE),

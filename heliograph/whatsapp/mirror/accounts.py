@@ -17,6 +17,7 @@ import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
+from heliograph.base import naming
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.crypto import Key, seal, unseal
 from heliograph.base.database import clock
@@ -27,6 +28,9 @@ from heliograph.base.process.settings import SettingsError
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL, check_base_url, is_version
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
 from heliograph.whatsapp.mirror import apps, numbers
+
+#: Characters of a name.
+LONGEST_NAME = 200
 
 
 class AccountExists(Refusal):
@@ -172,7 +176,15 @@ async def add(
     A known app keeps its secret and verify token, so both may be None. Nothing is requested from Meta here. Raises
     Invalid, AccountExists.
     """
-    _check(waba_id=waba_id, app_id=app_id, currency=currency, base_url=base_url, api_version=api_version, token=token)
+    check(
+        waba_id=waba_id,
+        app_id=app_id,
+        currency=currency,
+        name=name,
+        base_url=base_url,
+        api_version=api_version,
+        token=token,
+    )
     at = clock.now()
     values = (currency, base_url.rstrip("/"), api_version, name, portfolio or waba_id, at)
     async with conn.transaction():
@@ -191,6 +203,38 @@ async def add(
     return account
 
 
+def check(
+    *,
+    waba_id: str | None = None,
+    app_id: str | None = None,
+    currency: str | None = None,
+    name: str | None = None,
+    base_url: str | None = None,
+    api_version: str | None = None,
+    token: str | None = None,
+) -> None:
+    """Raises Invalid on each that cannot be."""
+    problems = []
+    if name and (len(name) > LONGEST_NAME or not naming.is_plain(name)):
+        problems.append(("name", "pattern", f"`name` has at most {LONGEST_NAME} characters, none of them hidden"))
+    for field, id in (("waba_id", waba_id), ("app_id", app_id)):
+        if id is not None and not _ID.fullmatch(id):
+            problems.append((field, "pattern", f"`{field}` must be digits"))
+    if currency is not None and not re.fullmatch("[A-Z]{3}", currency):
+        problems.append(("currency", "pattern", "`currency` must be three capitals, such as EUR"))
+    if base_url is not None:
+        try:
+            check_base_url(base_url)
+        except SettingsError as error:
+            problems.append(("base_url", "pattern", f"`base_url`: {error}"))
+    if api_version is not None and not is_version(api_version):
+        problems.append(("api_version", "pattern", "`api_version` must be like v25.0"))
+    if token is not None and not re.fullmatch("[!-~]{1,4096}", token):
+        problems.append(("token", "pattern", "`token` must be one word of ASCII"))
+    if problems:
+        raise Invalid(*problems)
+
+
 UPDATE = f"""
 UPDATE whatsapp_accounts
    SET name = coalesce($3, name), base_url = coalesce($4, base_url), api_version = coalesce($5, api_version),
@@ -201,6 +245,7 @@ UPDATE whatsapp_accounts
        trying_at = CASE WHEN $7 IS NULL THEN trying_at END, trying_id = CASE WHEN $7 IS NULL THEN trying_id END,
        mirror_at = $8, numbers_at = $8, templates_at = $8
  WHERE organization_id = $1 AND id = $2 AND state <> 'removed'
+   AND ($9::text[] IS NULL OR $9 = ARRAY[name, base_url, api_version])
 RETURNING {_ACCOUNT}
 """
 
@@ -216,10 +261,13 @@ async def update(
     base_url: str | None = None,
     api_version: str | None = None,
     portfolio: str | None = None,
+    seen: BusinessAccount | None = None,
     by: Who = SYSTEM,
 ) -> BusinessAccount:
-    """Change what is given. A new token ends the hold of the old one: one message probes. Raises Invalid, NotFound."""
-    _check(base_url=base_url, api_version=api_version, token=token)
+    """Change what is given. A new token ends the hold of the old one: one message probes. `seen`: as it was when the
+    difference was looked at; None: it does not matter. Raises Invalid, NotFound."""
+    check(name=name, base_url=base_url, api_version=api_version, token=token)
+    as_seen = None if seen is None else [seen.name, seen.base_url, seen.api_version]
     sealed = None if token is None else _sealed_token(key, account_id, token)
     base_url = base_url and base_url.rstrip("/")
     at = clock.now()
@@ -227,8 +275,12 @@ async def update(
         was = await conn.fetchrow(GET, organization_id, account_id)
         before = await numbers.of_account(conn, organization_id, account_id)
         row = await conn.fetchrow(
-            UPDATE, organization_id, account_id, name, base_url, api_version, portfolio, sealed, at
+            UPDATE, organization_id, account_id, name, base_url, api_version, portfolio, sealed, at, as_seen
         )
+        if row is None and was is not None and seen is not None:
+            raise Invalid(
+                ("name", "moved", "Somebody has changed this account in the meantime. Review the difference again.")
+            )
         await numbers.announce(conn, organization_id, account_id, before, at=at)
         account = _known(row, account_id)
         after = _told(account) | ({} if token is None else {"token": token})
@@ -378,34 +430,6 @@ SELECT n.id, n.organization_id, n.account_id, a.app, n.graph_id, n.digits, a.bas
 async def load_lines(conn: Connection) -> list[SendingNumber]:
     """Every active number of every active account."""
     return [SendingNumber(*row.values()) for row in await conn.fetch(LINES, PROVEN)]
-
-
-def _check(
-    *,
-    waba_id: str | None = None,
-    app_id: str | None = None,
-    currency: str | None = None,
-    base_url: str | None = None,
-    api_version: str | None = None,
-    token: str | None = None,
-) -> None:
-    problems = []
-    for name, id in (("waba_id", waba_id), ("app_id", app_id)):
-        if id is not None and not _ID.fullmatch(id):
-            problems.append((name, "pattern", f"`{name}` must be digits"))
-    if currency is not None and not re.fullmatch("[A-Z]{3}", currency):
-        problems.append(("currency", "pattern", "`currency` must be three capitals, such as EUR"))
-    if base_url is not None:
-        try:
-            check_base_url(base_url)
-        except SettingsError as error:
-            problems.append(("base_url", "pattern", f"`base_url`: {error}"))
-    if api_version is not None and not is_version(api_version):
-        problems.append(("api_version", "pattern", "`api_version` must be like v25.0"))
-    if token is not None and not re.fullmatch("[!-~]{1,4096}", token):
-        problems.append(("token", "pattern", "`token` must be one word of ASCII"))
-    if problems:
-        raise Invalid(*problems)
 
 
 def _sealed_token(key: Key, account_id: UUID, token: str) -> bytes:

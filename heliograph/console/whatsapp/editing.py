@@ -1,0 +1,85 @@
+"""O9: what an account is called here, and where its Graph API is, changed after the difference was looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.console.acting import organization
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL
+from heliograph.whatsapp.mirror import accounts, apps, onboarding
+from heliograph.whatsapp.mirror.accounts import BusinessAccount
+
+FORM, DIFFERENCE = "whatsapp/edit.html", "whatsapp/difference.html"
+#: Fields with their default, and with their name as a difference has it.
+FIELDS = {"name": ("", "Name"), "base_url": (BASE_URL, "Base URL"), "api_version": (API_VERSION, "Version")}
+#: What is said of a value that cannot be.
+WRONG = {
+    "name": "A name has at most 200 characters, and none that nobody sees.",
+    "base_url": "An address of the Graph API begins with https://; http:// is for this machine alone.",
+    "api_version": "A version looks like v25.0.",
+}
+
+
+async def show(request: Request) -> Answer:
+    """The form, with what is in force."""
+    async with request.reading() as conn:
+        one = await _account(conn, request)
+    return Shown(template=FORM, values=_values(request, one, _shown(one)))
+
+
+async def change(request: Request) -> Answer:
+    """Show the difference first; then, by its button, save it."""
+    form = request.form
+    async with request.reading() as conn:
+        one = await _account(conn, request)
+    before = _shown(one)
+    given = before | {name: form[name].strip() or FIELDS[name][0] for name in FIELDS if name in form}
+    given["base_url"] = given["base_url"].rstrip("/")
+    values = _values(request, one, given)
+    if form.get("do") == "again":
+        return Shown(template=FORM, values=values)
+    changed = {name: text for name, text in given.items() if text != before[name]}
+    # As the page of the difference showed it; that page itself is made from what is in force.
+    seen = msgspec.structs.replace(one, **{name: form.get(f"seen_{name}", before[name]) for name in FIELDS})
+    try:
+        if not changed and seen == one:
+            return Elsewhere(location=values["here"], notice=request.text("Nothing was changed."))
+        accounts.check(name=given["name"], base_url=given["base_url"], api_version=given["api_version"])
+        if form.get("do") != "save":
+            told = [(request.text(FIELDS[name][1]), before[name], text) for name, text in changed.items()]
+            return Shown(template=DIFFERENCE, values=values | {"differences": told, "before": before})
+        async with request.writing() as conn:
+            await accounts.update(
+                conn,
+                apps.seal_key(request.services.settings),
+                organization_id=one.organization_id,
+                account_id=one.id,
+                seen=seen,
+                by=request.who,
+                **given,
+            )
+    except Invalid as refusal:
+        wrong = [(one["field"], one["issue"], WRONG[one["field"]]) for one in refusal.details["fields"]]
+        is_moved = any(issue == "moved" for _, issue, _ in wrong)
+        return refused(FORM, refusal if is_moved else Invalid(*wrong), values)
+    return Elsewhere(location=values["here"], notice=request.text("It is kept, and counts within a second."))
+
+
+async def _account(conn: Connection, request: Request) -> BusinessAccount:
+    """Raises NotFound."""
+    of = await organization(conn, request)
+    return await onboarding.find_account(conn, of.id, str(request.id()))
+
+
+def _shown(one: BusinessAccount) -> dict[str, str]:
+    return {"name": one.name, "base_url": one.base_url, "api_version": one.api_version}
+
+
+def _values(request: Request, one: BusinessAccount, given: dict[str, str]) -> dict[str, Any]:
+    return {"one": one, "given": given, "here": f"/console/whatsapp/accounts/{one.organization_id}/{one.id}"}
