@@ -1934,6 +1934,7 @@ CREATE TABLE whatsapp_messages (
     read_at           timestamptz,
     failed_at         timestamptz,
     failure_code      text,
+    failure_evidence  text,
     event_id          uuid,
     delivered_event   boolean NOT NULL DEFAULT false,
 
@@ -1962,6 +1963,7 @@ COMMENT ON COLUMN whatsapp_messages.key_id IS 'as in messages';
 COMMENT ON COLUMN whatsapp_messages.person_id IS 'as in messages';
 COMMENT ON COLUMN whatsapp_messages.recipient IS 'the user, in either direction: E.164 with +, or a user id';
 COMMENT ON COLUMN whatsapp_messages.deadline_at IS 'Meta silently drops it after this: without a status by then it has expired; NULL: canceled, or inbound';
+COMMENT ON COLUMN whatsapp_messages.failure_evidence IS 'Meta''s code, where a status reported the failure; evidence, never shown to customers. What an attempt was answered is in attempts';
 COMMENT ON COLUMN whatsapp_messages.event_id IS 'the first contract event raised by this message';
 COMMENT ON COLUMN whatsapp_messages.delivered_event IS 'message.delivered was raised: the only contract event that may follow a failure, once';
 COMMENT ON COLUMN whatsapp_messages.reserved IS 'currently reserved in the wallet, in millionths';
@@ -1983,13 +1985,14 @@ COMMENT ON TABLE whatsapp_wamids IS 'control: Meta''s message id to ours, in bot
 COMMENT ON COLUMN whatsapp_wamids.born_on IS 'day (UTC) of the message: by its own id if sent, by Meta''s time if received';
 
 CREATE TABLE whatsapp_early_statuses (
-    number_id    uuid NOT NULL,
-    wamid        text NOT NULL,
-    status       text NOT NULL,
-    at           timestamptz NOT NULL,
-    failure_code text,
-    pricing      text,
-    received_at  timestamptz NOT NULL,
+    number_id        uuid NOT NULL,
+    wamid            text NOT NULL,
+    status           text NOT NULL,
+    at               timestamptz NOT NULL,
+    failure_code     text,
+    failure_evidence text,
+    pricing          text,
+    received_at      timestamptz NOT NULL,
     PRIMARY KEY (number_id, wamid, status)
 );
 CREATE INDEX whatsapp_early_statuses_age ON whatsapp_early_statuses (received_at);

@@ -21,7 +21,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.money import decimal
-from heliograph.base.sentences import unpacked
+from heliograph.base.sentences import Sentence, unpacked
 from heliograph.sending import attempts
 from heliograph.webhooks import timeline as webhooks
 from heliograph.webhooks.timeline import Entry, known
@@ -40,6 +40,8 @@ class Timeline(msgspec.Struct, frozen=True):
     queued: list[dict[str, Any]]
     #: Why it stands where it stands: its failure, or its status where it has none.
     why: Why | None = None
+    #: What whoever carried it said of its failure, where that is known: a code and its meaning.
+    evidence: Sentence | None = None
 
 
 class Source(msgspec.Struct, frozen=True):

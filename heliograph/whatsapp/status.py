@@ -67,6 +67,8 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     status: str
     at: datetime
     failure_code: str | None = None
+    #: Meta's code, of a status that reports a failure.
+    failure_evidence: str | None = None
     pricing: Pricing | None = None
     #: Only if Meta has not accepted it: a decision about one attempt does not hold for another whose answer came.
     unsent: bool = False
@@ -92,6 +94,7 @@ class _News(msgspec.Struct, gc=False):
     read_at: datetime | None = None
     failed_at: datetime | None = None
     failure_code: str | None = None
+    failure_evidence: str | None = None
     pricing: Pricing | None = None
     priced_by: str | None = None
     #: `sent` was reported, not only implied.
@@ -109,8 +112,8 @@ SELECT m.*, (SELECT currency FROM wallets WHERE organization_id = m.organization
   FROM unnest($1::uuid[], $2::uuid[], $3::boolean[], $4::boolean[]) AS news (organization_id, id, unsent, canceled)
        CROSS JOIN LATERAL (
        SELECT organization_id, id, mode, status, recipient, number_id, client_reference, request_id, billing_category,
-              country, accepted_at, sent_at, delivered_at, read_at, failed_at, failure_code, event_id, delivered_event,
-              pricing, priced_by, charge, reserved, consumed
+              country, accepted_at, sent_at, delivered_at, read_at, failed_at, failure_code, failure_evidence,
+              event_id, delivered_event, pricing, priced_by, charge, reserved, consumed
          FROM whatsapp_messages WHERE organization_id = news.organization_id AND id = news.id
           FOR NO KEY UPDATE) m
 """
@@ -118,20 +121,20 @@ SELECT m.*, (SELECT currency FROM wallets WHERE organization_id = m.organization
 UPDATE = """
 UPDATE whatsapp_messages m
    SET status = v.status, sent_at = v.sent_at, delivered_at = v.delivered_at, read_at = v.read_at,
-       failed_at = v.failed_at, failure_code = v.failure_code, event_id = v.event_id,
-       delivered_event = v.delivered_event, pricing = v.pricing, priced_by = v.priced_by,
+       failed_at = v.failed_at, failure_code = v.failure_code, failure_evidence = v.failure_evidence,
+       event_id = v.event_id, delivered_event = v.delivered_event, pricing = v.pricing, priced_by = v.priced_by,
        charge = v.charge, reserved = v.reserved, consumed = v.consumed,
        deadline_at = CASE v.status WHEN 'canceled' THEN NULL ELSE m.deadline_at END
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[],
-              $7::timestamptz[], $8::text[], $9::uuid[], $10::boolean[], $11::text[], $12::text[], $13::text[],
-              $14::bigint[], $15::bigint[])
-       AS v (organization_id, id, status, sent_at, delivered_at, read_at, failed_at, failure_code, event_id,
-             delivered_event, pricing, priced_by, charge, reserved, consumed)
+              $7::timestamptz[], $8::text[], $9::text[], $10::uuid[], $11::boolean[], $12::text[], $13::text[],
+              $14::text[], $15::bigint[], $16::bigint[])
+       AS v (organization_id, id, status, sent_at, delivered_at, read_at, failed_at, failure_code, failure_evidence,
+             event_id, delivered_event, pricing, priced_by, charge, reserved, consumed)
  WHERE m.organization_id = v.organization_id AND m.id = v.id
 """
 COLUMNS = (
-    "organization_id", "id", "status", "sent_at", "delivered_at", "read_at", "failed_at", "failure_code", "event_id",
-    "delivered_event", "pricing", "priced_by",
+    "organization_id", "id", "status", "sent_at", "delivered_at", "read_at", "failed_at", "failure_code",
+    "failure_evidence", "event_id", "delivered_event", "pricing", "priced_by",
 )  # fmt: skip
 
 # The original reservation, for messages whose reservation is gone and whose price Meta never reported.
@@ -242,8 +245,9 @@ def merge(row: Row, news: _News) -> dict[str, Any] | None:
         new[column] = _earlier(row[column], getattr(news, column), first)
     if status == "failed" and row["status"] != "failed":
         new["failed_at"], new["failure_code"] = _earlier(None, news.failed_at, first), news.failure_code
+        new["failure_evidence"] = news.failure_evidence
     elif status in ARRIVED:
-        new["failed_at"] = new["failure_code"] = None
+        new["failed_at"] = new["failure_code"] = new["failure_evidence"] = None
     if news.pricing is not None and _outranks(news.priced_by, row["priced_by"]):
         new["pricing"], new["priced_by"] = news.pricing.text, news.priced_by
     return None if new == known else new
@@ -290,6 +294,7 @@ def _gather(moves: Iterable[Move]) -> dict[UUID, _News]:
             case "failed":
                 if one.failed_at is None or move.at < one.failed_at:
                     one.failed_at, one.failure_code = move.at, move.failure_code or "unknown"
+                    one.failure_evidence = move.failure_evidence
             case "sent" | "delivered" | "read":
                 one.was_sent = one.was_sent or move.status == "sent"
                 one.sent_at = _earlier(one.sent_at, move.at)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -12,6 +13,7 @@ import msgspec
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.money import decimal
+from heliograph.base.sentences import Sentence, said
 from heliograph.sealing import text_keys
 from heliograph.sending import timeline
 from heliograph.sending.timeline import Source, Timeline
@@ -48,13 +50,35 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by:
     whose = found.message["organization_id"]
     text = (await text_keys.opened_of(conn, whose, TABLE, [(id, found.text)]))[id]
     amounts = {name: decimal(found.message[name]) for name in ("reserved", "consumed")}
-    entries = [_explained(one) if one.what == "answer" else one for one in found.entries]
-    return msgspec.structs.replace(found, text=text, message=found.message | amounts, entries=entries)
+    entries = [_explained(one) for one in _with_code(found)]
+    message, evidence = found.message | amounts, _evident(found.message, entries)
+    return msgspec.structs.replace(found, text=text, message=message, entries=entries, evidence=evidence)
+
+
+def _with_code(found: Timeline) -> Iterable[Entry]:
+    """With Meta's code where a status reported the failure."""
+    code = found.message["failure_evidence"]
+    for one in found.entries:
+        is_failure = one.what == "status" and "failure" in one.detail
+        yield Entry(one.at, one.what, one.detail | {"code": code}) if code and is_failure else one
+
+
+def _evident(message: dict[str, Any], entries: Sequence[Entry]) -> Sentence | None:
+    """What Meta said of the failure: with the status that reported it, or as its last answer."""
+    if message["failure_code"] is None:
+        return None
+    said_of = [one.detail for one in entries if one.what in ("answer", "status") and "means" in one.detail]
+    if not said_of:
+        return None
+    last = said_of[-1]
+    return said("Meta's code %(code)s: %(means)s", code=last["code"], means=last["means"])
 
 
 def _explained(answer: Entry) -> Entry:
     """With what Meta's code means, and with Meta's own words called so."""
     detail = answer.detail
+    if answer.what not in ("answer", "status"):
+        return answer
     if (means := errors.told(detail.get("code", ""))) is None:
         return answer
     told = {name: value for name, value in detail.items() if name != "detail"} | {"means": means}

@@ -77,3 +77,28 @@ async def test_a_failure_and_an_unknown_id(pool: Pool) -> None:
     assert found.text is None
     (failed,) = [entry.detail for entry in found.entries if entry.what == "status"]
     assert failed == {"status": "failed", "failure": "recipient_unreachable"}
+    assert str(found.evidence).startswith("Meta's code 131026: "), "what it answered to the attempt"
+
+
+@pytest.mark.parametrize("is_early", [False, True], ids=["after its answer", "before its answer"])
+async def test_the_code_of_a_status_that_reports_a_failure_is_kept(pool: Pool, is_early: bool) -> None:
+    who = await made(pool)
+    bench = await Bench(pool).start()
+    id = await message(pool, who)
+    # Before, it names the message by Meta's id alone, which is not known yet.
+    failed = says(who, None if is_early else id, "failed", wamid=wamid(id), code=131026)
+    if is_early:
+        await bench.hear(who, failed)
+    await bench.round()
+    if not is_early:
+        await bench.hear(who, failed)
+    async with pool.acquire() as conn:
+        found = await timeline.of_message(conn, id=id)
+    (detail,) = [entry.detail for entry in found.entries if entry.detail.get("failure")]
+    assert (detail["status"], detail["failure"], detail["code"]) == ("failed", "recipient_unreachable", "131026")
+    assert found.evidence == f"Meta's code 131026: {detail['means']}"
+    # A delivery takes it back with the failure.
+    await bench.hear(who, says(who, id, "delivered"))
+    async with pool.acquire() as conn:
+        found = await timeline.of_message(conn, id=id)
+    assert (found.message["failure_evidence"], found.evidence) == (None, None)

@@ -159,7 +159,8 @@ def show_(
             return await whatsapp_timeline.of_message(conn, id=id, with_text=text, by=shell())
 
     looked = on_database(work, settings_of(data_dir))
-    found = as_plain(looked) | {"why": _told(looked.why)}
+    found = as_plain(looked) | {"why": _told(looked.why, looked.evidence)}
+    del found["evidence"]
     found["message"] = _in_units(found["message"])
     if not text:
         del found["text"]
@@ -259,6 +260,9 @@ def _in_units(message: dict[str, Any]) -> dict[str, Any]:
     return message | amounts | {"margin": decimal(price - cost) if in_one else None}
 
 
-def _told(why: Why | None) -> dict[str, str]:
-    """Why it stands where it stands, and what to do about it."""
-    return {} if why is None else {"why": why.en.operator, "cause": why.en.cause, "remedy": why.en.remedy}
+def _told(why: Why | None, evidence: str | None) -> dict[str, str]:
+    """Why it stands where it stands, what whoever carried it said of that, and what to do about it."""
+    if why is None:
+        return {}
+    said = {} if evidence is None else {"evidence": str(evidence)}
+    return {"why": why.en.operator, "cause": why.en.cause} | said | {"remedy": why.en.remedy}

@@ -81,6 +81,7 @@ def values_of(request: Request, found: Timeline, *, whole: bool) -> dict[str, An
         ],
         "queued": [telling.details(request, shown(one)) for one in found.queued],
         "why": found.why and found.why.words(request.speech.language),
+        "evidence": found.evidence and request.speech.told(found.evidence),
         "is_rebuilt": any(one.what == "submit" for one in found.entries),
         "is_whole": whole,
         "text": found.text,

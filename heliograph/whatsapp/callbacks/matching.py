@@ -83,9 +83,10 @@ SELECT *, now() FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::
 ON CONFLICT DO NOTHING
 """
 EARLY = """
-INSERT INTO whatsapp_early_statuses (number_id, wamid, status, at, failure_code, pricing, received_at)
-SELECT *, now() FROM unnest($1::uuid[], $2::text[], $3::text[], $4::timestamptz[], $5::text[], $6::text[])
-       AS item (number_id, wamid, status, at, failure_code, pricing)
+INSERT INTO whatsapp_early_statuses
+            (number_id, wamid, status, at, failure_code, failure_evidence, pricing, received_at)
+SELECT *, now() FROM unnest($1::uuid[], $2::text[], $3::text[], $4::timestamptz[], $5::text[], $6::text[], $7::text[])
+       AS item (number_id, wamid, status, at, failure_code, failure_evidence, pricing)
  ORDER BY number_id, wamid, status
 ON CONFLICT DO NOTHING
 """
@@ -119,13 +120,15 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
     for one, key in zip(said, keys, strict=True):
         item, row = one.item, rows[asked[key]]
         status, when = STATUSES[item.status], min(item.at, at)
-        failure = failure_of(_fault(item)) if status == "failed" else None
+        failure = evidence = None
+        if status == "failed":
+            failure, evidence = failure_of(_fault(item)), _evidence(item)
         pricing = _pricing(item)
         if row["id"] is None:
             text = pricing.text if pricing else None
-            early.append((one.number_id, item.wamid, status, when, failure, text))
+            early.append((one.number_id, item.wamid, status, when, failure, evidence, text))
             continue
-        moves.append(Move(row["organization_id"], row["id"], status, when, failure, pricing))
+        moves.append(Move(row["organization_id"], row["id"], status, when, failure, evidence, pricing))
         if not row["known"]:
             bound[one.number_id, item.wamid] = (row["organization_id"], row["id"])
         if item.user_id or not row["known"]:
@@ -186,7 +189,7 @@ FOUND = """
 DELETE FROM whatsapp_early_statuses e
  USING unnest($1::uuid[], $2::text[]) AS answer (number_id, wamid)
  WHERE e.number_id = answer.number_id AND e.wamid = answer.wamid
-RETURNING e.number_id, e.wamid, e.status, e.at, e.failure_code, e.pricing
+RETURNING e.number_id, e.wamid, e.status, e.at, e.failure_code, e.failure_evidence, e.pricing
 """
 ANY_EARLY = "SELECT EXISTS (SELECT FROM whatsapp_early_statuses)"
 
@@ -198,7 +201,7 @@ async def adopt_early(conn: Connection, known: dict[tuple[UUID, str], tuple[UUID
     rows = await conn.fetch(FOUND, [number for number, _ in known], [wamid for _, wamid in known])
     return [
         Move(*known[row["number_id"], row["wamid"]], row["status"], row["at"], row["failure_code"],
-             pricing_of(row["pricing"]))
+             row["failure_evidence"], pricing_of(row["pricing"]))
         for row in rows
     ]  # fmt: skip
 
@@ -228,6 +231,12 @@ def failure_of(fault: Fault) -> str:
 
 def _fault(item: StatusItem) -> Fault:
     return classify(item.errors[0].code if item.errors else None)
+
+
+def _evidence(item: StatusItem) -> str | None:
+    """Meta's code, as it gave it."""
+    code = item.errors[0].code if item.errors else None
+    return None if code is None else str(code)
 
 
 def _pricing(item: StatusItem) -> Pricing | None:
