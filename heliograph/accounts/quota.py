@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
+from heliograph.base import reasons
 from heliograph.base.actor import SYSTEM, Actor, Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -41,8 +42,6 @@ class Quota(msgspec.Struct, frozen=True):
 
 #: Messages in one grant or allowance.
 MOST = 10**15
-#: Longest reason, characters; customers read it in their ledger.
-MAX_REASON = 500
 
 
 class Reset(msgspec.Struct, frozen=True):
@@ -85,15 +84,15 @@ async def adjust(conn: Connection, organization_id: UUID, *, amount: int, reason
 async def _change(conn: Connection, organization_id: UUID, kind: str, amount: int, reason: str, by: Who) -> Quota:
     if amount == 0 or abs(amount) > MOST:
         raise Invalid(("amount", "range", "`amount` must be a number of messages other than 0, up to 10^15"))
-    if not 1 <= len(reason := reason.strip()) <= MAX_REASON or "\0" in reason:
-        raise Invalid(("reason", "length", f"`reason` must have 1 to {MAX_REASON} characters"))
+    if (why := reasons.given(reason)) is None:
+        raise Invalid(("reason", "length", f"`reason` must have 1 to {reasons.LONGEST} characters that can be read"))
     async with conn.transaction():
         row = await conn.fetchrow(CHANGE, organization_id, amount)
         if row is None:
             remaining = (await get(conn, organization_id)).remaining
             raise QuotaExceeded(remainingQuota=remaining, requested=-amount)
         quota = Quota(**row)
-        await conn.execute(RECORD, organization_id, uuid7(), kind, amount, quota.remaining, reason, clock.now())
+        await conn.execute(RECORD, organization_id, uuid7(), kind, amount, quota.remaining, why, clock.now())
         await audit.record(
             conn,
             by,
@@ -102,7 +101,7 @@ async def _change(conn: Connection, organization_id: UUID, kind: str, amount: in
             organization_id=organization_id,
             before={"total": quota.total - amount},
             after={"total": quota.total},
-            reason=reason,
+            reason=why,
         )
     return quota
 

@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit.actions import ACTIONS
+from heliograph.base import reasons
 from heliograph.base.actor import Actor, Who
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
@@ -97,6 +98,8 @@ async def record_many(conn: Connection, who: Who, entries: Sequence[Entry]) -> N
         return
     for entry in entries:
         assert entry.action in ACTIONS, entry.action
+        reasons.check_optional(entry.reason)
+    reasons.check_optional(who.reason)
     changes = [_changes(entry.before, entry.after) for entry in entries]
     await conn.execute(
         INSERT,

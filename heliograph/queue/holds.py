@@ -24,8 +24,6 @@ from heliograph.queue import leases
 
 #: Kinds of work that leave this installation: to suppliers, to Meta, to customers' endpoints.
 OUTGOING = ("sms", "whatsapp", "webhook")
-#: Characters of a reason.
-LONGEST_REASON = 500
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):

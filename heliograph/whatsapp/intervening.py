@@ -11,6 +11,7 @@ from uuid import UUID
 import asyncpg
 
 from heliograph.audit import recording as audit
+from heliograph.base import reasons
 from heliograph.base.actor import Actor, Who
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
@@ -20,8 +21,6 @@ from heliograph.queue.holds import Overtaken
 from heliograph.whatsapp.accepting import withdrawal
 from heliograph.whatsapp.status import Move, move_many
 
-#: Characters of a reason.
-LONGEST = 500
 #: How a message may be said to have ended.
 ENDS = ("delivered", "read", "failed")
 
@@ -102,7 +101,6 @@ async def _whose(conn: Connection, by: Who, id: UUID) -> tuple[asyncpg.Record, A
 
 
 def _reason(given: str) -> str:
-    given = given.strip()
-    if not 1 <= len(given) <= LONGEST or "\0" in given:
+    if (found := reasons.given(given)) is None:
         raise Invalid(("reason", "length", "Say why, in at most 500 characters: the organization reads it."))
-    return given
+    return found

@@ -153,7 +153,7 @@ async def test_quota_is_given_once_for_a_form(pool: Pool, tenant: Tenant, root: 
     wrong = await root.submit(page, f"{here}/quota", amount="-9000", reason="a mistake")
     assert wrong.status == 422
     assert "takes away more than is left" in wrong.words
-    for amount, reason in (("x", "y"), ("5", "")):
+    for amount, reason in (("x", "y"), ("5", ""), ("5", "\u2800")):
         assert (await root.submit(page, f"{here}/quota", amount=amount, reason=reason)).status == 422
 
 
@@ -161,7 +161,8 @@ async def test_suspended_with_what_it_stops_and_resumed(pool: Pool, api: Api, te
     here = f"/console/organizations/{tenant.id}"
     page = await root.get(f"{here}/suspend")
     assert "1 key can only read" in page.words
-    assert (await root.submit(page, f"{here}/suspend", reason="")).status == 422
+    for nothing in ("", "\u200b", "\u2060\u3164"):
+        assert (await root.submit(page, f"{here}/suspend", reason=nothing)).status == 422
     page = await root.submit(page, f"{here}/suspend", reason="bills unpaid since May")
     assert "It is suspended" in page.words
     async with pool.acquire() as conn:

@@ -78,7 +78,7 @@ async def test_who_may(pool: Pool, tenant: Tenant, browser: Browser, role: str) 
     assert ((await browser.get(here)).status == 200) == may
     assert (f'href="{here}"' in (await browser.get(f"/console/organizations/{tenant.id}")).text) == may
     if may:
-        refused = await browser.submit(await browser.get(here), here, reason=" ")
+        refused = await browser.submit(await browser.get(here), here, reason=" \u200b\u3164 ")
         assert (refused.status, await pool.fetchval("SELECT count(*) FROM sessions")) == (422, 0)
 
 

@@ -184,6 +184,8 @@ async def test_opt_outs_are_added_found_lifted_and_exported(pool: Pool, tenant: 
     assert "Nobody has opted out" in page.words
     page = await owner.submit(page, "/contacts/opt-outs/add", phone="+258 84 123 4567", reason="By telephone")
     assert all(said in page.words for said in ("They get no more messages.", "added by your organization"))
+    blank = await owner.submit(page, "/contacts/opt-outs/add", phone="+258 84 123 4568", reason="\u200b")
+    assert (blank.status, "shows nothing that can be read" in blank.words) == (422, True)
     wrong = await owner.submit(page, "/contacts/opt-outs/add", phone="84", reason="By letter")
     assert (wrong.status, wrong.form("/contacts/opt-outs/add")["reason"]) == (422, "By letter")
     assert "Not opted out" in (await owner.get("/contacts/opt-outs?q=%2B258841234568")).words

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import typer
 
+from heliograph.base import reasons
 from heliograph.base.database.pool import Connection
 from heliograph.cli.carriage.queue import Age, Kind, SupplierName, selection
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, Problem, on_database, settings_of, shell
@@ -55,8 +56,8 @@ def add(
       heliograph hold add --kind sms --org Acme
       heliograph hold add --older-than 2h
     """
-    if len(reason) > holds.LONGEST_REASON:
-        raise typer.BadParameter(f"has at most {holds.LONGEST_REASON} characters", param_hint="--reason")
+    if len(reason) > reasons.LONGEST:
+        raise typer.BadParameter(f"has at most {reasons.LONGEST} characters", param_hint="--reason")
 
     async def work(conn: Connection) -> tuple[list[dict[str, Any]], int]:
         which = await selection(conn, kind, supplier, org, older_than)

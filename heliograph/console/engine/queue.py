@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from heliograph.accounts import organizations
+from heliograph.base import reasons
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.overview.installation import now, withdrawing
@@ -86,9 +87,9 @@ async def show_hold(request: Request) -> Answer:
 async def hold(request: Request) -> Answer:
     """Hold work until it is released; nothing of it is lost."""
     form = request.form
-    reason = form.get("reason", "").strip()
+    reason = reasons.given(form.get("reason", ""))
     try:
-        if not 1 <= len(reason) <= holds.LONGEST_REASON:
+        if reason is None:
             raise Invalid(("reason", "length", "Say why, in at most 500 characters: whoever finds the hold reads it."))
         async with request.writing() as conn:
             which = await _selection(conn, request)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from heliograph.accounts import organizations
+from heliograph.base import reasons
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import acting_for
 from heliograph.pages.answers import Answer, Elsewhere, Shown
@@ -27,8 +28,8 @@ async def show(request: Request) -> Answer:
 
 async def reveal(request: Request) -> Answer:
     """The texts, for a reason that the audit log keeps."""
-    reason = request.form.get("reason", "").strip()
-    if not 1 <= len(reason) <= 500:
+    reason = reasons.given(request.form.get("reason", ""))
+    if reason is None:
         return await _page(
             request, Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
         )

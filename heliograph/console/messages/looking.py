@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.base import reasons
 from heliograph.base.actor import Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
@@ -28,8 +29,6 @@ from heliograph.whatsapp import intervening as whatsapp
 from heliograph.whatsapp import timeline as whatsapp_timeline
 
 HERE = "/console/messages"
-#: Characters of a reason.
-LONGEST = 500
 
 
 async def show(request: Request) -> Answer:
@@ -41,9 +40,9 @@ async def show(request: Request) -> Answer:
 
 async def reveal(request: Request) -> Answer:
     """The same with text and number, for a reason that both audit logs keep."""
-    reason = request.form.get("reason", "").strip()
+    reason = reasons.given(request.form.get("reason", ""))
     id = request.id()
-    if not 1 <= len(reason) <= LONGEST:
+    if reason is None:
         async with request.reading() as conn:
             found = await read(conn, id, None)
         wrong = Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from heliograph.base import phones
+from heliograph.base import phones, reasons
 from heliograph.base.actor import Actor
 from heliograph.base.errors import Invalid
 from heliograph.console.acting import acting_for, organization
@@ -22,8 +22,6 @@ from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 
 log = structlog.get_logger()
 
-#: Characters of a reason.
-LONGEST = 500
 #: Erasures that run: a task that nobody holds may be collected.
 _RUNNING: set[asyncio.Task[None]] = set()
 
@@ -61,13 +59,13 @@ async def erase(request: Request) -> Answer:
     """Erase a person, for a reason. All messages are looked through, so it goes on after the answer; its receipt is in
     the audit log."""
     values = await _erasing(request)
-    one, reason = values["one"], values["reason"].strip()
+    one, reason = values["one"], reasons.given(values["reason"])
     try:
         typed = values["address"].strip().replace(" ", "")
         address = typed if is_user_id(typed) else phones.read(typed, region=one.country)
         if address is None:
             raise Invalid(("address", "format", "Write a phone number with + and country code, or a WhatsApp user id."))
-        if not 1 <= len(reason) <= LONGEST:
+        if reason is None:
             raise Invalid(("reason", "length", "Say why, in at most 500 characters: the organization reads it."))
         confirming.check(request, request.text("erase"))
     except Invalid as refusal:

@@ -10,6 +10,7 @@ from heliograph.accounts import organizations, quota
 from heliograph.accounts.organizations import Organization
 from heliograph.accounts.quota import QuotaExceeded
 from heliograph.audit import reading as audit
+from heliograph.base import reasons
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.console import typed
@@ -41,13 +42,15 @@ async def show_suspend(request: Request) -> Answer:
 
 async def suspend(request: Request) -> Answer:
     """Its keys can only read from now on."""
-    reason = request.form.get("reason", "").strip()
-    if not 1 <= len(reason) <= 500:
+    reason = reasons.given(request.form.get("reason", ""))
+    if reason is None:
         async with request.reading() as conn:
             one = await organization(conn, request, "id")
             stops = await overview.stops(conn, id=one.id)
         wrong = Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
-        return refused("organizations/suspend.html", wrong, {"one": one, "stops": stops, "reason": reason})
+        return refused(
+            "organizations/suspend.html", wrong, {"one": one, "stops": stops, "reason": request.form.get("reason", "")}
+        )
     return await _set(request, "suspended", reason, request.text("It is suspended: its keys can only read now."))
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from heliograph.accounts import organizations
 from heliograph.accounts.organizations import Organization
+from heliograph.base import reasons
 from heliograph.base.crypto import Key
 from heliograph.base.database import cursor
 from heliograph.base.database.pool import Connection
@@ -75,7 +76,7 @@ async def lift(request: Request) -> Answer:
     back = _to_contact(request) or request.to(HERE)
 
     async def work(conn: Connection) -> str:
-        if not reason:
+        if not reasons.is_readable(reason):
             raise Invalid(("reason", "required", "Say why: it is kept in the audit log."))
         return (await optouts.remove(conn, request.acting("live"), phone=phone, reason=_reason(reason))).recipient
 
@@ -238,7 +239,9 @@ def _in_words(refusal: Invalid) -> Invalid:
             (
                 one["field"],
                 one["issue"],
-                one["message"] if one["issue"] == "required" else words.OPT_OUT_FORM.get(one["field"], one["message"]),
+                one["message"]
+                if one["issue"] in ("required", "blank")
+                else words.OPT_OUT_FORM.get(one["field"], one["message"]),
             )
             for one in refusal.details["fields"]
         )

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from heliograph.accounts import organizations
 from heliograph.audit import recording as audit
+from heliograph.base import reasons
 from heliograph.base.actor import Who
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
@@ -24,8 +25,6 @@ from heliograph.people.session_keeping.rows import printable
 
 #: Without a request it ends after IDLE, and in any case after LONGEST; the link to it is good for HANDED, once.
 IDLE, LONGEST, HANDED = timedelta(minutes=30), timedelta(hours=2), timedelta(minutes=2)
-#: Characters of a reason.
-LONGEST_REASON = 500
 #: Below the address of the dashboard.
 PATH = "/view"
 
@@ -44,8 +43,8 @@ async def begin(conn: Connection, by: Who, *, organization_id: UUID, reason: str
 
     `by`: the operator. `reason`: 1 to 500 characters, which the organization reads. Raises Invalid, NotFound.
     """
-    reason = reason.strip()
-    if not 1 <= len(reason) <= LONGEST_REASON:
+    why = reasons.given(reason)
+    if why is None:
         raise Invalid(("reason", "length", "Say why, in at most 500 characters: the organization reads it."))
     assert by.id is not None
     token = secrets.token_urlsafe(32)
@@ -62,10 +61,10 @@ async def begin(conn: Connection, by: Who, *, organization_id: UUID, reason: str
             LONGEST,
             by.address,
             printable(by.device),
-            reason,
+            why,
         )
         await audit.record(
-            conn, by, "organization.viewed", object_id=one.id, name=one.name, organization_id=one.id, reason=reason
+            conn, by, "organization.viewed", object_id=one.id, name=one.name, organization_id=one.id, reason=why
         )
     return token
 

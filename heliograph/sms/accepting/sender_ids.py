@@ -13,6 +13,7 @@ import msgspec
 
 from heliograph import notices
 from heliograph.audit import recording as audit
+from heliograph.base import reasons
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
@@ -66,8 +67,6 @@ VALUE = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9 ._&-]{3,11}|[0-9]{3,15}", re.ASCII
 
 #: Maximum number of an organization's pending sender IDs, and of those in a list.
 MAX_PENDING, MOST_LISTED = 50, 1_000
-#: Longest reason of a decision, characters.
-MAX_REASON = 500
 #: The event that a decision raises.
 EVENTS = {"approved": "sender_id.approved", "rejected": "sender_id.rejected"}
 
@@ -187,8 +186,8 @@ async def review(conn: Connection, actor: Actor, *, id: UUID, status: str, reaso
     the same transaction; repeating a decision changes nothing. Of two approvals the first leaves it as it is, where
     the installation wants four eyes.
     """
-    if reason is not None and not (1 <= len(reason := reason.strip()) <= MAX_REASON and "\0" not in reason):
-        raise Invalid(("reason", "length", f"`reason` must have 1 to {MAX_REASON} characters"))
+    if reason is not None and (reason := reasons.given(reason)) is None:
+        raise Invalid(("reason", "length", f"`reason` must have 1 to {reasons.LONGEST} characters that can be read"))
     async with conn.transaction():
         known = {row["id"]: row for row in await conn.fetch(LOCK, actor.organization_id)}
         if id not in known:

@@ -6,12 +6,10 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.base import reasons
 from heliograph.base.actor import Actor, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
-
-#: Characters of a reason.
-LONGEST = 500
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -49,7 +47,6 @@ async def find(conn: Connection, by: Who, *, id: UUID) -> Named:
 
 def reason(given: str) -> str:
     """A reason without the spaces around it. Raises Invalid on `reason`."""
-    given = given.strip()
-    if not 1 <= len(given) <= LONGEST or "\0" in given:
+    if (found := reasons.given(given)) is None:
         raise Invalid(("reason", "length", "Say why, in at most 500 characters: the organization reads it."))
-    return given
+    return found

@@ -15,6 +15,7 @@ import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
+from heliograph.base import reasons
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
@@ -23,8 +24,8 @@ from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.reports import diagnosis, receipts, remedies, waiting
 from heliograph.sms.reports.receipts import Applied
 
-#: Receipts of a page; those that are tried again at once; characters of a reason.
-PAGE, AT_ONCE, LONGEST_REASON = 50, 1000, 500
+#: Receipts of a page; those that are tried again at once.
+PAGE, AT_ONCE = 50, 1000
 #: Digits of a number that are shown.
 TAIL = 4
 
@@ -193,9 +194,9 @@ async def match_by_hand(conn: Connection, place: Place, *, message_id: UUID, rea
 
     Raises NotFound (receipt), Invalid (message_id: its supplier was not handed it, or the receipt has one; reason).
     """
-    reason = reason.strip()
-    if not 1 <= len(reason) <= LONGEST_REASON:
-        raise Invalid(("reason", "length", f"Say why, in at most {LONGEST_REASON} characters: the audit log keeps it."))
+    why = reasons.given(reason)
+    if why is None:
+        raise Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
     async with conn.transaction():
         taken = await _taken(conn, [place])
         if not taken:
@@ -217,7 +218,7 @@ async def match_by_hand(conn: Connection, place: Place, *, message_id: UUID, rea
             object_id=place.fingerprint,
             name=str(message_id),
             after={"message": message_id, "supplier": place.supplier_id, "state": taken[0]["state"]},
-            reason=reason,
+            reason=why,
         )
     return moved
 

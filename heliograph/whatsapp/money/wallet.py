@@ -27,6 +27,7 @@ import msgspec
 
 from heliograph.accounts import organizations
 from heliograph.audit import recording as audit
+from heliograph.base import reasons
 from heliograph.base.actor import SYSTEM, Actor, Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -36,8 +37,6 @@ from heliograph.base.money import MOST, decimal, is_currency
 
 #: Currency of a wallet where neither the operator nor an account names one.
 DEFAULT_CURRENCY = "USD"
-#: Longest reason, characters.
-MAX_REASON = 500
 
 
 class WalletInsufficientFunds(Refusal):
@@ -313,8 +312,8 @@ async def _change(
 ) -> Wallet:
     if amount == 0 or abs(amount) > MOST:
         raise Invalid(("amount", "range", "`amount` must not be 0, and must be at most 1,000,000,000 either way"))
-    if not 1 <= len(reason := reason.strip()) <= MAX_REASON or "\0" in reason:
-        raise Invalid(("reason", "length", f"`reason` must have 1 to {MAX_REASON} characters"))
+    if (why := reasons.given(reason)) is None:
+        raise Invalid(("reason", "length", f"`reason` must have 1 to {reasons.LONGEST} characters that can be read"))
     if currency is not None and not is_currency(currency):
         raise Invalid(("currency", "pattern", "`currency` must be an ISO 4217 code, such as EUR"))
     at = clock.now()
@@ -333,7 +332,7 @@ async def _change(
             )
         row = await conn.fetchrow(CHANGE, organization_id, amount, currency, at)
         assert row is not None
-        await conn.execute(RECORD, organization_id, uuid7(), movement, amount, reason, at)
+        await conn.execute(RECORD, organization_id, uuid7(), movement, amount, why, at)
         await audit.record(
             conn,
             by,
@@ -342,7 +341,7 @@ async def _change(
             organization_id=organization_id,
             before={"total": decimal(known.total), "currency": known.currency},
             after={"total": decimal(known.total + amount), "currency": currency},
-            reason=reason,
+            reason=why,
         )
     return Wallet(*row)
 
