@@ -191,12 +191,36 @@ async def test_senders_are_asked_for_suspended_approved_and_made_the_default(
     assert await pool.fetchval("SELECT status FROM sender_ids WHERE id = $1", id) == "approved"
 
 
+async def test_an_organization_keeps_texts_and_messages_for_a_shorter_time(
+    pool: Pool, tenant: Tenant, root: Browser
+) -> None:
+    page = await root.get(f"{here(tenant)}/limits")
+    assert "Texts: 30 days · messages: 13 months" in page.words
+    for wrong in ({"text_days": "0"}, {"text_days": "soon"}, {"message_days": "29"}, {"message_days": "3651"}):
+        answer = await root.submit(page, f"{here(tenant)}/kept", **wrong)
+        assert (answer.status, "Write a number of days from" in answer.words) == (422, True), wrong
+        assert answer.form(f"{here(tenant)}/kept").items() >= wrong.items(), "what was typed stays"
+    page = await root.submit(page, f"{here(tenant)}/kept", text_days="7", message_days="60")
+    assert "Texts: 7 days · messages: 60 days" in page.words
+    kept = "SELECT text_days, message_days, guarantee FROM organizations WHERE id = $1"
+    assert tuple(await pool.fetchrow(kept, tenant.id)) == (7, 60, "at_least_once")
+    told = await pool.fetchrow(
+        "SELECT who, after FROM audit_log WHERE action = 'organization.configured' AND organization_id = $1"
+        " ORDER BY id DESC LIMIT 1",
+        tenant.id,
+    )
+    assert told["who"] == "operator"
+    assert '"text_days":7' in told["after"]
+    page = await root.submit(page, f"{here(tenant)}/kept", text_days="", message_days="")
+    assert tuple(await pool.fetchrow(kept, tenant.id))[:2] == (None, None)
+
+
 @pytest.mark.parametrize("role", ["finance", "auditor", "support"])
 async def test_a_role_finds_only_its_own_forms(tenant: Tenant, pool: Pool, browser: Browser, role: str) -> None:
     await signed_in(pool, browser, role)
     limits, keys = await browser.get(f"{here(tenant)}/limits"), await browser.get(f"{here(tenant)}/keys")
     assert (limits.status, keys.status) == (200, 200)
     assert (f'action="{here(tenant)}/plan"' in limits.text) == (role == "finance")
-    for path in ("countries", "state", "close"):
+    for path in ("countries", "state", "close", "kept"):
         assert f"{here(tenant)}/{path}" not in limits.text
     assert f'action="{here(tenant)}/keys' not in keys.text

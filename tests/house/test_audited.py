@@ -549,6 +549,7 @@ SUBMITTED = {
     "/console/organizations/{id}/countries": "organization.configured",
     "/console/organizations/{id}/state": "organization.state_changed",
     "/console/organizations/{id}/texts": "organization.configured",
+    "/console/organizations/{id}/kept": "organization.configured",
     "/console/organizations/{id}/close": "organization.state_changed",
     "/console/organizations/{id}/keys": "api_key.created",
     "/console/organizations/{id}/keys/{key}/suspend": "api_key.suspended",

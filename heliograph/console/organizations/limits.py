@@ -1,5 +1,5 @@
 """O3: what an organization may: its state, plan, limits, with its requests beside them, and countries; whether its
-texts are sealed; and its end."""
+texts are sealed, and how long they are kept; and its end."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from heliograph.accounts import organizations, plans, quota, spending
+from heliograph.accounts import organizations, plans, quota, send_defaults, spending
 from heliograph.accounts.organizations import Organization
-from heliograph.base import phones
+from heliograph.base import phones, reasons
 from heliograph.base.actor import Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -30,8 +30,8 @@ from heliograph.sealing import text_keys
 STATES = ("active", "trial", "past_due")
 #: Stands for all countries. An empty field is a slip, which must not open the world.
 EVERYWHERE = "any"
-#: Characters of a reason.
-LONGEST = 500
+#: Of a number of days.
+DIGITS = 4
 
 Work = Callable[[Connection, Organization], Awaitable[object]]
 
@@ -126,6 +126,21 @@ async def set_sealing(request: Request) -> Answer:
     return await _changed(request, work)
 
 
+async def set_kept(request: Request) -> Answer:
+    """How long its texts and messages are kept, where that is shorter than the installation's time."""
+
+    async def work(conn: Connection, one: Organization) -> None:
+        await send_defaults.change(
+            conn,
+            organization_id=one.id,
+            text_days=_days(request, "text_days", send_defaults.TEXT_DAYS),
+            message_days=_days(request, "message_days", send_defaults.MESSAGE_DAYS),
+            by=request.who,
+        )
+
+    return await _changed(request, work)
+
+
 async def show_close(request: Request) -> Answer:
     """What closing it stops."""
     return Shown(template="organizations/close.html", values=await _stops(request))
@@ -133,11 +148,11 @@ async def show_close(request: Request) -> Answer:
 
 async def close(request: Request) -> Answer:
     """Nothing is sent or changed any more; operators open it again."""
-    reason = request.form.get("reason", "").strip()
+    reason = reasons.given(request.form.get("reason", ""))
     values = await _stops(request)
     one: Organization = values["one"]
     try:
-        if not 1 <= len(reason) <= LONGEST:
+        if reason is None:
             raise Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
         confirming.check(request, one.name)
         by: Who = msgspec.structs.replace(request.who, reason=reason)
@@ -166,8 +181,30 @@ async def _changed(request: Request, work: Work) -> Answer:
 
 
 def _typed(request: Request) -> dict[str, str]:
-    names = ("state", "plan", "allowance", "months", "segments", "above", "country", "allowed")
+    names = (
+        "state",
+        "plan",
+        "allowance",
+        "months",
+        "segments",
+        "above",
+        "country",
+        "allowed",
+        "text_days",
+        "message_days",
+    )
     return {name: request.form[name] for name in names if name in request.form}
+
+
+def _days(request: Request, name: str, bounds: tuple[int, int]) -> int | None:
+    """What was typed; None: as long as the installation keeps them. Raises Invalid."""
+    text, (least, most) = request.form.get(name, "").strip(), bounds
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS and least <= int(text) <= most):
+        said = request.text("Write a number of days from %(least)s to %(most)s.", least=least, most=most)
+        raise Invalid((name, "range", said))
+    return int(text)
 
 
 async def _own_limit(conn: Connection, one: Organization) -> spending.Limit | None:
@@ -180,6 +217,8 @@ async def _values(request: Request) -> dict[str, Any]:
         limit, above = await _own_limit(conn, one), await quota.alert(conn, one.id)
         rated = await rates.read(conn, request.services.settings, one.id)
         sealed = await text_keys.get(conn, organization_id=one.id)
+        kept = await send_defaults.get(conn, organization_id=one.id)
+    settings = request.services.settings
     return {
         "one": one,
         "limit": limit,
@@ -193,6 +232,12 @@ async def _values(request: Request) -> dict[str, Any]:
         "months": "1",
         "segments": "" if limit is None else str(limit.segments),
         "above": "" if above is None else str(above),
+        "text_days": kept.text_days or "",
+        "message_days": kept.message_days or "",
+        "text_days_now": kept.text_days,
+        "message_days_now": kept.message_days,
+        "kept_days": settings.text_retention_days,
+        "kept_months": settings.metadata_retention_months,
         "country": one.country or "",
         "allowed": EVERYWHERE if one.allowed_countries is None else " ".join(one.allowed_countries),
         "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
