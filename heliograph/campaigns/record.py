@@ -80,6 +80,16 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: Whose texts are sealed by this name.
+class Named(msgspec.Struct, frozen=True):
+    """A campaign, for whoever looks one up by its name."""
+
+    id: UUID
+    name: str
+    created_at: datetime
+
+
+#: Campaigns, newest first, among which a name is looked for: names have no index.
+LOOKED = 500
 TABLE = "campaigns"
 #: Columns of what campaigns say; the others of a campaign are NULL.
 CONTENT = (
@@ -171,6 +181,16 @@ async def names(conn: Connection, actor: Actor, *, ids: Sequence[UUID]) -> dict[
     """Names of campaigns by their ids, those that the actor sees, in the order given."""
     rows = {row["id"]: row["name"] for row in await conn.fetch(NAMES, actor.organization_id, list(ids), actor.modes)}
     return {id: rows[id] for id in ids if id in rows}
+
+
+LATEST = """
+SELECT id, name, created_at FROM campaigns WHERE organization_id = $1 AND mode = $2 ORDER BY id DESC LIMIT $3
+"""
+
+
+async def latest(conn: Connection, actor: Actor, *, limit: int = LOOKED) -> list[Named]:
+    """The newest campaigns of the actor's mode, of both channels, by name."""
+    return [Named(*row) for row in await conn.fetch(LATEST, actor.organization_id, actor.mode, limit)]
 
 
 WAITING_FOR_TAG = """

@@ -6,6 +6,7 @@ import csv
 import html
 import io
 import re
+import urllib.parse
 import uuid
 from datetime import timedelta
 from uuid import UUID
@@ -214,7 +215,9 @@ async def test_filters_of_both_channels_stand_in_the_address(
     ):
         assert shown(await owner.get(f"/messages?{query}")) == ids, query
     page = await owner.get("/messages?key=x&campaign=y")
-    assert page.words.count("This is not an id.") == 2
+    assert page.words.count("This is not an id.") == 1
+    assert "None of your latest campaigns is called so." in page.words
+    assert shown(page) == []
     page = await owner.get("/messages")
     assert "Olá, amanhã às 9?" in page.words
     assert "Portugal" in page.words
@@ -545,6 +548,47 @@ async def test_a_message_of_a_campaign_says_what_it_is_called(
     await pool.execute("UPDATE messages SET campaign_id = $2 WHERE id = $1", UUID(id), other.id)
     page = await owner.get(f"/messages/{id}")
     assert ("Spring" in page.words, str(other.id)[:8] in page.words) == (False, True)
+
+
+async def test_messages_of_a_campaign_are_found_by_its_name(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    id, other = await send(api, tenant), await send(api, tenant)
+    made = {}
+    async with pool.acquire() as conn:
+        for name in ("Spring sale", "Spring clean", "Autumn", "Twins", "Twins"):
+            wish = Wish(name=name, message_template="Hello", recipients=["+258841234599"])
+            made[name] = (await campaigns.create(conn, tenant.actor, wish=wish, request_id="one")).id
+        wish = Wish(name="Winter", message_template="Hello", recipients=["+258841234599"])
+        await campaigns.create(conn, (await make_tenant(pool)).actor, wish=wish, request_id="one")
+    await pool.execute("UPDATE messages SET campaign_id = $2 WHERE id = $1", UUID(id), made["Spring sale"])
+    page = await owner.get("/messages")
+    assert '<option value="Autumn">' in page.text
+    assert page.text.count('<option value="Twins">') == 1
+    assert "Winter" not in page.text
+    for typed in ("spring SALE", "sale", str(made["Spring sale"])):
+        page = await owner.get("/messages?" + urllib.parse.urlencode({"campaign": typed}))
+        assert shown(page) == [id], typed
+        assert page.form("/messages")["campaign"] == "Spring sale"
+        # Links name it by its id: another may get the name.
+        assert f"campaign={made['Spring sale']}" in page.text
+    page = await owner.get("/messages?campaign=spring")
+    assert shown(page) == []
+    assert "Several campaigns have this in their name. Choose one:" in page.words
+    assert f'<a href="/messages?campaign={made["Spring clean"]}">Spring clean</a>' in page.text
+    # A name that two have leads to neither, so the field of one has its id.
+    assert "Choose one:" in (await owner.get("/messages?campaign=twins")).words
+    page = await owner.get(f"/messages?campaign={made['Twins']}")
+    assert page.form("/messages")["campaign"] == str(made["Twins"])
+    # What is not understood is not taken for all messages.
+    page = await owner.get("/messages")
+    for path in ("/messages/all", "/messages/export"):
+        back = await owner.post(f"{path}?campaign=spring", page.form("/messages/export"))
+        assert (back.path, "Choose one:" in back.words) == ("/messages?campaign=spring", True), path
+    assert await pool.fetchval("SELECT count(*) FROM exports") == 0
+    back = await owner.get("/messages/all?q=%2B12")
+    assert back.path == "/messages?q=%2B12"
+    assert other not in shown(await owner.get("/messages?campaign=autumn"))
 
 
 async def test_a_test_message_says_which_digits_chose_its_outcome(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
@@ -10,6 +11,8 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid_in
+from heliograph.campaigns import record
+from heliograph.campaigns.record import Named
 from heliograph.consent import optouts
 from heliograph.contacts import suggesting
 from heliograph.overview import finding, messages, requests
@@ -24,8 +27,10 @@ from heliograph.why.words import entries
 
 #: An id in any of its spellings has so many hexadecimal digits.
 ID_DIGITS = 32
-#: Longest text that is looked for.
-LONGEST = 200
+#: Longest text that is looked for, and campaigns that are offered where several fit.
+LONGEST, CHOICES = 200, 8
+#: Of no campaign: what was typed is not known, and nothing fits it.
+NOWHERE = UUID(int=0)
 #: What people put between the digits of a number.
 _SPACING = str.maketrans("", "", " \u00a0().-/")
 #: Fields of the address beside the range.
@@ -71,6 +76,9 @@ class Wanted(msgspec.Struct, frozen=True):
     problems: dict[str, str]
     #: The one message that was named by its id.
     id: UUID | None
+    #: What the field for the campaign holds, and the campaigns of which several have what was typed in their names.
+    campaign: str = ""
+    choices: Sequence[Named] = ()
 
     @property
     def statuses(self) -> list[str]:
@@ -83,8 +91,50 @@ class Wanted(msgspec.Struct, frozen=True):
         return any(self.typed.values()) or bool(self.range.name)
 
 
-def read(request: Request) -> Wanted:
-    """What the address of a list asks for."""
+async def find(conn: Connection, request: Request, *, latest: Sequence[Named] | None = None) -> Wanted:
+    """What the address of a list asks for. `latest`: the campaigns among which a name is looked for; None: the newest,
+    if a name is to be looked for."""
+    wanted = _read(request)
+    text = wanted.typed["campaign"]
+    if not text:
+        return wanted
+    if latest is None:
+        latest = await campaigns(conn, request)
+    if (id := _id(text)) is not None:
+        return msgspec.structs.replace(wanted, campaign=_shown(id, latest))
+    exact = [one for one in latest if one.name.casefold() == text.casefold()]
+    found = exact or [one for one in latest if text.casefold() in one.name.casefold()]
+    if len(found) == 1:
+        filters = msgspec.structs.replace(wanted.filters, campaign_id=found[0].id)
+        typed = wanted.typed | {"campaign": str(found[0].id)}  # so links stay right when another gets the name
+        return msgspec.structs.replace(wanted, filters=filters, typed=typed, campaign=_shown(found[0].id, latest))
+    said = (
+        request.text("Several campaigns have this in their name. Choose one:")
+        if found
+        else request.text("None of your latest campaigns is called so.")
+    )
+    return msgspec.structs.replace(
+        wanted,
+        filters=msgspec.structs.replace(wanted.filters, campaign_id=NOWHERE),
+        problems=wanted.problems | {"campaign": said},
+        campaign=text,
+        choices=found[:CHOICES],
+    )
+
+
+async def campaigns(conn: Connection, request: Request) -> list[Named]:
+    """The latest campaigns, for who may know them."""
+    return await record.latest(conn, request.actor) if request.may("campaigns:read") else []
+
+
+def _shown(id: UUID, latest: Sequence[Named]) -> str:
+    """The name of a campaign if it leads back to it, else its id."""
+    name = next((one.name for one in latest if one.id == id), None)
+    same = [one for one in latest if name is not None and one.name.casefold() == name.casefold()]
+    return str(id) if name is None or len(same) > 1 or _id(name) is not None else name
+
+
+def _read(request: Request) -> Wanted:
     typed = {name: request.query.get(name, "").strip()[:LONGEST] for name in FIELDS}
     range = ranges.read(request)
     problems: dict[str, str] = {}
@@ -93,7 +143,7 @@ def read(request: Request) -> Wanted:
     ids = {}
     for name in ("key", "by", "campaign"):
         ids[name] = _id(typed[name])
-        if typed[name] and ids[name] is None:
+        if typed[name] and ids[name] is None and name != "campaign":
             problems[name] = request.text("This is not an id.")
     country = typed["country"].upper()
     filters = Filters(

@@ -82,8 +82,10 @@ async def send_again(request: Request) -> Answer:
 
 async def show_all(request: Request) -> Answer:
     """Before all that fit the filters are canceled: how many they are, as far as a look goes."""
-    wanted = finding.read(request)
     async with request.reading() as conn:
+        wanted = await finding.find(conn, request)
+        if (elsewhere := back(request, wanted)) is not None:
+            return elsewhere
         found = await messages.list_page(conn, request.actor, filters=_waiting(wanted), limit=COUNTED)
     values = {
         "count": min(len(found.messages), COUNTED),
@@ -97,15 +99,28 @@ async def show_all(request: Request) -> Answer:
 
 async def cancel_all(request: Request) -> Answer:
     """Have all that fit the filters canceled, and show how far it is."""
+    async with request.reading() as conn:
+        wanted = await finding.find(conn, request)
+    if (elsewhere := back(request, wanted)) is not None:
+        return elsewhere
     return await exporting.ask(
         request,
         request.actor,
-        Cancel(form="csv", delimiter=exporting.separator(request), filters=finding.read(request).filters),
+        Cancel(form="csv", delimiter=exporting.separator(request), filters=wanted.filters),
     )
+
+
+def back(request: Request, wanted: Wanted) -> Answer | None:
+    """To the list, which says what of the filters is not understood: it would be all messages that are meant. None: all
+    of it is."""
+    problems = wanted.problems | wanted.range.problems
+    return Elsewhere(location=_back(request), notice=next(iter(problems.values()))) if problems else None
 
 
 def may_cancel(request: Request, wanted: Wanted) -> bool:
     """Whether there can be messages of these filters that may be canceled."""
+    if wanted.problems or wanted.range.problems:
+        return False
     filters = wanted.filters
     fits = (not wanted.statuses or "accepted" in wanted.statuses) and filters.channel in (None, "sms")
     fits = fits and filters.direction != "inbound"

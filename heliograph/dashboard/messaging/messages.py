@@ -27,16 +27,19 @@ from heliograph.whatsapp.money.rates import CATEGORIES
 EXCERPT = 60
 #: Looks that "Search further back" makes at a time, and messages that are counted above a list.
 LOOKS, NEWER = 10, 99
+#: Campaigns whose names are suggested.
+SUGGESTED = 50
 
 
 async def show_list(request: Request) -> Answer:
     """The list, by the filters of the address."""
-    wanted = finding.read(request)
-    if wanted.id is not None:
-        return Elsewhere(location=request.to(f"/messages/{wanted.id}"))
     size = leafing.size(request)
     after, top = leafing.after(request), _top(request)
     async with request.reading() as conn:
+        latest = await finding.campaigns(conn, request)
+        wanted = await finding.find(conn, request, latest=latest)
+        if wanted.id is not None:
+            return Elsewhere(location=request.to(f"/messages/{wanted.id}"))
         newer = await _newer(conn, request, wanted, top) if top is not None else 0
         start = UUID(int=top.int + 1) if top is not None else after
         found = await _look(conn, request, wanted, after=start, size=size)
@@ -50,11 +53,11 @@ async def show_list(request: Request) -> Answer:
         is_priced = any(one.name == "price" for one in columns.chosen)
         prices = await messages.prices(conn, request.actor, listed=rows) if is_priced else {}
         # What renews itself has none, and further back it is known already.
-        head, latest = None, None
+        head, failed = None, None
         if not request.is_fragment and after is None:
             head = await summing.head(conn, request, wanted)
             if head is None or head.reasons is None:
-                latest = await summing.latest(conn, request, wanted)
+                failed = await summing.latest(conn, request, wanted)
     last = rows[-1].id if len(found.messages) > size else found.seen
     values: dict[str, Any] = {
         "wanted": wanted,
@@ -68,7 +71,8 @@ async def show_list(request: Request) -> Answer:
         "readable": readable,
         "rows": rows,
         "head": head,
-        "latest": latest,
+        "latest": failed,
+        "campaigns": [one.name for one in latest[:SUGGESTED]],
         "texts": texts,
         "keys": [(str(one.id), one.name) for one in keys],
         "key_names": {one.id: one.name for one in keys},
@@ -95,7 +99,11 @@ async def show_list(request: Request) -> Answer:
 
 async def export(request: Request) -> Answer:
     """Have all that fit the filters, or the marked ones, written to a file."""
-    wanted = finding.read(request)
+    async with request.reading() as conn:
+        wanted = await finding.find(conn, request)
+    ids = tuple(marked.read(request))
+    if not ids and (back := marked.back(request, wanted)) is not None:
+        return back
     kind: Literal["csv", "jsonl"] = "jsonl" if request.form.get("format") == "jsonl" else "csv"
     sees: Literal["all", "own", "none"] = seeing.whose(request)
     filters = Messages(
@@ -103,7 +111,7 @@ async def export(request: Request) -> Answer:
         delimiter=exporting.separator(request),
         filters=wanted.filters,
         sees=sees,
-        ids=tuple(marked.read(request)),
+        ids=ids,
     )
     return await exporting.ask(request, request.actor, filters)
 
