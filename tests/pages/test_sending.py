@@ -253,6 +253,33 @@ async def test_without_a_sender_the_way_to_one_is_shown(owner: Browser, tenant: 
     assert sorted(options) == ["BAKERY (pending, 3 hours ago)", "SHOP (rejected: It is a &lt;brand&gt;.)"]
 
 
+async def test_without_a_sender_nothing_is_a_dead_end(
+    owner: Browser, other_browser: Browser, tenant: Tenant, pool: Pool
+) -> None:
+    await make_person(pool, tenant, "dev@example.com", "developer")
+    await other_browser.sign_in("dev@example.com")
+    await pool.execute("DELETE FROM sender_ids")
+    page = await other_browser.get("/send?mode=test")
+    assert "So do test messages: both modes share the senders." in page.words
+    # Who may not ask for one reads who may.
+    names = await pool.fetch("SELECT name FROM users JOIN memberships ON user_id = users.id WHERE role = 'owner'")
+    assert ("Ask for a sender ID" in page.words, f"Ask {names[0]['name']}." in page.words) == (False, True)
+    assert "So do test messages" not in (await owner.get("/send")).words
+
+
+async def test_without_a_default_the_sender_that_is_shown_is_meant(owner: Browser, tenant: Tenant, pool: Pool) -> None:
+    async with pool.acquire() as conn:
+        good = await sender_ids.request(conn, tenant.actor, value="ACME")
+        await sender_ids.review(conn, tenant.actor, id=good.id, status="approved")
+        former = await pool.fetchval("SELECT id FROM sender_ids WHERE is_default")
+        await sender_ids.review(conn, tenant.actor, id=former, status="suspended")
+    page = await owner.get("/send?to=%2B258841234567&text=Hello")
+    assert "none is approved yet" not in page.words
+    assert "From ACME" in page.words
+    page = await owner.submit(page, "/send")
+    assert await pool.fetchval("SELECT sender FROM messages") == "ACME", page.words
+
+
 async def test_hostile_values_are_inert(owner: Browser) -> None:
     form: dict[str, Any] = await fill(owner, to="<img src=x>", message='"><script>alert(1)</script>{{7*7}}')
     for path in ("/send", "/send/preview"):

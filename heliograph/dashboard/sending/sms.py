@@ -25,6 +25,7 @@ from heliograph.guard.book import ChallengeRequired
 from heliograph.overview import messages
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
+from heliograph.people import memberships
 from heliograph.sms.accepting import preview, sender_ids
 from heliograph.sms.accepting.accept import MAX_TEXT
 from heliograph.sms.accepting.preview import Measured, Preview
@@ -33,6 +34,8 @@ from heliograph.sms.by_hand.saved_texts import SavedText
 from heliograph.sms.dispatch import routing
 
 TEMPLATE = "sending/sms.html"
+#: What asking for a sender ID takes (scope, permission), and people who are named who may.
+ASK, NAMED = ("sender_ids:write", None), 5
 
 
 class Bubble(msgspec.Struct, frozen=True):
@@ -192,14 +195,19 @@ async def _saved(request: Request) -> SavedText | None:
 async def _page(request: Request, given: Typed, *, sees: bool = True) -> dict[str, Any]:
     async with request.reading() as conn:
         senders = await sender_ids.list_all(conn, request.actor)
+        approved = sorted((one for one in senders if one.status == "approved"), key=lambda one: not one.is_default)
+        askers = [] if approved else await _askers(conn, request)
+        if approved and not approved[0].is_default and not given.sender:
+            # The default was suspended: what the form shows as chosen is what is meant.
+            given = msgspec.structs.replace(given, sender=str(approved[0].id))
         texts = await saved_texts.list_all(conn, request.actor)
         own = await own_numbers.get(conn, user_id=request.person.user_id)
         seen = await _see(request, conn, given) if sees else Seen()
-    approved = [one for one in senders if one.status == "approved"]
     return {
         "channel": "sms",
         "given": given,
-        "senders": sorted(approved, key=lambda one: not one.is_default),
+        "senders": approved,
+        "askers": askers,
         "others": [one for one in senders if one.status != "approved"][-5:],
         "validities": sms_form.VALIDITIES,
         "outcomes": sms_form.OUTCOMES,
@@ -210,6 +218,14 @@ async def _page(request: Request, given: Typed, *, sees: bool = True) -> dict[st
         "may_save": request.may("sms:send", mode="live"),
         "seen": seen,
     }
+
+
+async def _askers(conn: Connection, request: Request) -> list[str]:
+    """Whom somebody asks for a sender ID who may not ask for one."""
+    if request.may(*ASK, mode="live"):
+        return []
+    roles = request.realm.holders(*ASK, "live")
+    return await memberships.holders(conn, request.actor.organization_id, roles, limit=NAMED)
 
 
 async def _see(request: Request, conn: Connection, given: Typed) -> Seen:

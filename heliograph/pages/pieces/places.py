@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -25,12 +25,14 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Action(msgspec.Struct, frozen=True):
-    """What the palette offers beside the places, for who holds scope and permission."""
+    """What the palette offers beside the places, for who holds scope and permission. `mode`: in which the scope is
+    judged; None: that of the page."""
 
     label: str
     path: str
     scope: str | None = None
     permission: str | None = None
+    mode: Literal["live", "test"] | None = None
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -75,7 +77,7 @@ def frame(
     for more."""
     rail = [(heading, [one for one in places if request.may(one.scope, one.permission)]) for heading, places in groups]
     places = [one for _, listed in rail for one in listed]
-    offered = [one for one in actions if request.may(one.scope, one.permission)]
+    offered = [one for one in actions if request.may(one.scope, one.permission, mode=one.mode)]
     keep = f"{request.realm.prefix}/preferences"
     choices = [
         *(Choice(request.text(one.label), request.to(one.path)) for one in places),
