@@ -13,8 +13,8 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.audit import reasons
 from heliograph.audit import recording as audit
-from heliograph.base import reasons
 from heliograph.base.actor import SYSTEM, Actor, Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.audit import reasons
 from heliograph.audit.actions import ACTIONS
-from heliograph.base import reasons
 from heliograph.base.actor import Actor, Who
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso

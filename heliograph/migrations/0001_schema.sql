@@ -1396,6 +1396,7 @@ CREATE TABLE messages (
     network          text,
     encoding         text NOT NULL CHECK (encoding IN ('gsm7', 'ucs2')),
     segments         smallint NOT NULL,
+    sender_defaulted boolean,
     class            text NOT NULL DEFAULT 'transactional' CHECK (class IN ('otp', 'transactional', 'marketing')),
     guarantee        text NOT NULL CHECK (guarantee IN ('at_least_once', 'at_most_once')),
     country          text NOT NULL,
@@ -1439,6 +1440,7 @@ CREATE INDEX messages_scheduled ON messages (send_at) WHERE send_at IS NOT NULL;
 CREATE INDEX messages_age ON messages USING brin (accepted_at) WITH (autosummarize = on);
 CREATE TABLE messages_rest PARTITION OF messages DEFAULT WITH (fillfactor = 75);
 COMMENT ON TABLE messages IS 'tenant: one row per SMS, which is also its entry of the usage list';
+COMMENT ON COLUMN messages.sender_defaulted IS 'true: the send named no sender, and got the organization''s default; NULL: it named one, or a campaign sent it';
 COMMENT ON COLUMN messages.supplier_id IS 'the supplier that accepted it, once known; traffic counts it under this supplier';
 COMMENT ON COLUMN messages.network IS 'the recipient''s network (MCC-MNC) as it was known when a supplier took it; empty: not known';
 COMMENT ON COLUMN messages.price IS 'millionths that its organization pays, settled when it was accepted; NULL: there was no price. price_due: submit, or delivered: only if it arrives';

@@ -72,6 +72,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     failure_code: str | None
     #: WhatsApp: what it says, where that is text.
     said: str | None = None
+    #: SMS: the send named no sender, and got the organization's default.
+    is_default_sender: bool = False
 
     @property
     def failure_kind(self) -> Kind:
@@ -245,6 +247,7 @@ def _of_sms(one: sms.Message) -> Message:
         delivered_at=one.delivered_at,
         failed_at=one.failed_at,
         failure_code=one.failure_code,
+        is_default_sender=bool(one.sender_defaulted),
     )
 
 

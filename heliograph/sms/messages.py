@@ -72,6 +72,8 @@ class Message(msgspec.Struct, frozen=True):
     #: When it became canceled or unknown.
     ended_at: datetime | None
     failure_code: str | None
+    #: The send named no sender, and got the default; None: it named one, or a campaign sent it.
+    sender_defaulted: bool | None = None
 
 
 class Filters(listing.Filters, frozen=True, kw_only=True):
@@ -124,7 +126,7 @@ SHOWN_STATUSES = ("accepted", SENDING, *(name for name in STATUSES if name != "a
 _STORED = (
     "mode, recipient, sender, sender_id, client_reference, campaign_id, key_id, person_id, request_id, country,"
     " encoding, segments, class, guarantee, accepted_at, send_at, expires_at, quiet_since, quiet_until,"
-    " sent_at, delivered_at, failed_at, ended_at, failure_code"
+    " sent_at, delivered_at, failed_at, ended_at, failure_code, sender_defaulted"
 )
 _COLUMNS = f"id, {{status}} AS status, {_STORED}"
 # The queue is asked last, and of what is returned: most rows that are scanned are not.

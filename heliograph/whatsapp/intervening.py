@@ -10,8 +10,8 @@ from uuid import UUID
 
 import asyncpg
 
+from heliograph.audit import reasons
 from heliograph.audit import recording as audit
-from heliograph.base import reasons
 from heliograph.base.actor import Actor, Who
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection

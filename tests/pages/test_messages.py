@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import html
 import io
@@ -501,6 +502,20 @@ async def test_a_failure_says_how_often_and_a_delay_what_for(
         UUID(ids[3]),
     )
     assert "of it waiting: others were before it" in (await owner.get(f"/messages/{ids[3]}")).words
+
+
+async def test_a_sender_that_the_send_did_not_name_is_called_the_default(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    said = "From HELIOGRAPH, the default: the send named none."
+    # One alone and one of many are stored by functions of their own.
+    alone, *among = [await send(api, tenant), *await asyncio.gather(*(send(api, tenant) for _ in range(5)))]
+    for id in (alone, *among):
+        assert said in (await owner.get(f"/messages/{id}")).words
+    sender = await pool.fetchval("SELECT id::text FROM sender_ids WHERE is_default")
+    for named in ({"senderName": "heliograph"}, {"senderId": sender}):
+        assert said not in (await owner.get(f"/messages/{await send(api, tenant, **named)}")).words
+    assert await pool.fetchval("SELECT count(*) FROM messages WHERE sender_defaulted") == 6
 
 
 async def test_what_a_message_cost_is_said_and_whether_it_came_back(

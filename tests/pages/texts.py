@@ -81,7 +81,7 @@ def texts() -> set[str]:
             found |= set(table.values()) if isinstance(table, dict) else {text for row in table for text in row[1:]}
     intervening = [*(PACKAGE / "sms/intervening").glob("*.py"), PACKAGE / "whatsapp/intervening.py"]
     intervening += [PACKAGE / "whatsapp/mirror/apps.py", PACKAGE / "whatsapp/mirror/accounts.py"]
-    intervening.append(PACKAGE / "base/reasons.py")
+    intervening.append(PACKAGE / "audit/reasons.py")
     for path in [*(PACKAGE / "sms/management").glob("*.py"), *intervening, PACKAGE / "overview/installation/notes.py"]:
         found |= set(_of_module(path))
     for kind in kinds.SETTINGS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from heliograph.base import reasons
+from heliograph.audit import reasons
 from heliograph.base.errors import Invalid
 
 NOTHING = [

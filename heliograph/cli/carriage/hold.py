@@ -7,7 +7,7 @@ from uuid import UUID
 
 import typer
 
-from heliograph.base import reasons
+from heliograph.audit import reasons
 from heliograph.base.database.pool import Connection
 from heliograph.cli.carriage.queue import Age, Kind, SupplierName, selection
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, Problem, on_database, settings_of, shell

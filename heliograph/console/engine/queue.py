@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from heliograph.accounts import organizations
-from heliograph.base import reasons
+from heliograph.audit import reasons
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.overview.installation import now, withdrawing

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from heliograph.accounts import organizations
-from heliograph.base import reasons
+from heliograph.audit import reasons
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import acting_for
 from heliograph.pages.answers import Answer, Elsewhere, Shown

@@ -10,7 +10,8 @@ import msgspec
 
 from heliograph.accounts import organizations, plans, quota, send_defaults, spending
 from heliograph.accounts.organizations import Organization
-from heliograph.base import phones, reasons
+from heliograph.audit import reasons
+from heliograph.base import phones
 from heliograph.base.actor import Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import structlog
 
-from heliograph.base import phones, reasons
+from heliograph.audit import reasons
+from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.errors import Invalid
 from heliograph.console.acting import acting_for, organization

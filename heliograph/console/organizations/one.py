@@ -10,7 +10,7 @@ from heliograph.accounts import organizations, quota
 from heliograph.accounts.organizations import Organization
 from heliograph.accounts.quota import QuotaExceeded
 from heliograph.audit import reading as audit
-from heliograph.base import reasons
+from heliograph.audit import reasons
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.console import typed

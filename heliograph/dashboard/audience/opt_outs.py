@@ -9,7 +9,7 @@ import msgspec
 
 from heliograph.accounts import organizations
 from heliograph.accounts.organizations import Organization
-from heliograph.base import reasons
+from heliograph.audit import reasons
 from heliograph.base.crypto import Key
 from heliograph.base.database import cursor
 from heliograph.base.database.pool import Connection

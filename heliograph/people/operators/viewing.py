@@ -13,8 +13,8 @@ from datetime import timedelta
 from uuid import UUID
 
 from heliograph.accounts import organizations
+from heliograph.audit import reasons
 from heliograph.audit import recording as audit
-from heliograph.base import reasons
 from heliograph.base.actor import Who
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection

@@ -46,7 +46,7 @@ from heliograph.sealing.text_keys import Sealing
 from heliograph.sending.intake import Intake, both, new_id, outcomes, senders_of, traced_of
 from heliograph.sms.accepting import encoding
 from heliograph.sms.accepting.carried import Carried
-from heliograph.sms.accepting.sender_choice import SenderBook
+from heliograph.sms.accepting.sender_choice import SenderBook, by_default
 from heliograph.sms.accepting.sender_ids import SenderId
 from heliograph.sms.charges import CurrentCharges
 
@@ -120,14 +120,14 @@ SELECT remaining, used, window_start, at, verdict, since, message, reference
     ARRAY(SELECT greatest(due, date_trunc('milliseconds', now())) + life
             FROM unnest($18::interval[], $19::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),
     $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31,
-    $32, $33, $34)
+    $32, $33, $34, $35)
 """
 # A batch of one, which is what a client that sends one after the other makes.
 ACCEPT_ONE = """
 SELECT remaining, used, window_start, at, verdict, since, message, reference
   FROM sms_accept_one(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
     $15, $16, $17, greatest($19, date_trunc('milliseconds', now())) + $18, $19, $20, $21, $22, $23, $24, $25, $26, $27,
-    $28, $29, $30)
+    $28, $29, $30, $31)
 """
 #: What says how an item of a batch was decided; the first is NULL where it was stored as a matter of course.
 DECIDED = ("verdict", "remaining", "since", "message", "reference")
@@ -260,6 +260,7 @@ class Acceptor:
                 send.actor.user_id,
                 send.traffic_class,
                 *(one and one[0] for one in columns([item.price])),
+                by_default(send.sender_id, send.sender_name),
             )
         assert row is not None
         self.stored.set()
@@ -310,6 +311,7 @@ class Acceptor:
                 senders_of([send.actor for send in sends]),
                 [send.traffic_class for send in sends],
                 *columns([item.price for item in items]),
+                [by_default(send.sender_id, send.sender_name) for send in sends],
             )
         assert row is not None
         self.stored.set()

@@ -19,6 +19,8 @@
 --
 -- p_person: who sent each item on the dashboard; NULL as a whole where nobody did, which is a batch of keys'.
 --
+-- p_defaulted: true for each item that named no sender, else NULL.
+--
 -- Items are read by their position, p_id[n]: PL/pgSQL keeps its arrays unpacked, so that costs less than the row that
 -- unnest() forms of each element (decision 0114).
 --
@@ -33,7 +35,7 @@ CREATE OR REPLACE FUNCTION sms_accept(
     p_due timestamptz[], p_lane smallint[], p_text text[],
     p_bucket text, p_rate_organization uuid[], p_rate_key uuid[], p_rate_units int[],
     p_slot int[], p_place int[], p_limit int[], p_key_id uuid[], p_person uuid[], p_class text[],
-    p_price bigint[], p_price_currency text[], p_price_due text[]
+    p_price bigint[], p_price_currency text[], p_price_due text[], p_defaulted boolean[]
 ) RETURNS TABLE (
     remaining bigint[], used int[], window_start timestamptz[], at timestamptz,
     verdict text[], since timestamptz[], message uuid[], reference text[]
@@ -149,12 +151,12 @@ BEGIN
     -- 4. Store.
     IF true = ANY (v_stored) THEN
         INSERT INTO messages (organization_id, id, mode, status, recipient, sender, sender_id, encoding, segments,
-                              class, guarantee, country, body, client_reference, campaign_id, key_id, person_id,
+                              sender_defaulted, class, guarantee, country, body, client_reference, campaign_id, key_id, person_id,
                               request_id, balance_after, price, price_currency, price_due, accepted_at, send_at,
                               expires_at)
         SELECT p_organization[n], p_id[n], CASE WHEN p_billed[n] THEN 'live' ELSE 'test' END, 'accepted',
-               p_recipient[n], p_sender[n], p_sender_id[n], p_encoding[n], p_segments[n], p_class[n], p_guarantee[n],
-               p_country[n], p_text[n], p_reference[n], p_campaign[n], p_key_id[n], p_person[n], p_request_id[n],
+               p_recipient[n], p_sender[n], p_sender_id[n], p_encoding[n], p_segments[n], p_defaulted[n], p_class[n],
+               p_guarantee[n], p_country[n], p_text[n], p_reference[n], p_campaign[n], p_key_id[n], p_person[n], p_request_id[n],
                v_left[n], p_price[n], p_price_currency[n], p_price_due[n], p_at, p_due[n], p_expires[n]
           FROM generate_series(1, cardinality(p_id)) AS n WHERE v_stored[n];
 

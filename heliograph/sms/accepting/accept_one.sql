@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION sms_accept_one(
     p_encoding text, p_segments smallint, p_guarantee text, p_request_id text, p_expires timestamptz,
     p_due timestamptz, p_lane smallint, p_text text,
     p_bucket text, p_rate_key uuid, p_limit int, p_key_id uuid, p_person uuid, p_class text,
-    p_price bigint, p_price_currency text, p_price_due text,
+    p_price bigint, p_price_currency text, p_price_due text, p_defaulted boolean,
     OUT remaining bigint, OUT used int, OUT window_start timestamptz, OUT at timestamptz,
     OUT verdict text, OUT since timestamptz, OUT message uuid, OUT reference text
 ) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
@@ -62,7 +62,7 @@ BEGIN
                           array_remove(ARRAY[CASE WHEN p_rate_key IS NOT NULL THEN 0 END], NULL),
                           ARRAY[CASE WHEN p_rate_key IS NOT NULL THEN 1 END], ARRAY[0], ARRAY[NULL::int],
                           ARRAY[p_key_id], ARRAY[p_person], ARRAY[p_class], ARRAY[p_price],
-                          ARRAY[p_price_currency], ARRAY[p_price_due]) AS many;
+                          ARRAY[p_price_currency], ARRAY[p_price_due], ARRAY[p_defaulted]) AS many;
         RETURN;
     END IF;
 
@@ -84,12 +84,12 @@ BEGIN
         INSERT INTO send_keys (organization_id, key_hash, made_on, request_hash, message_id, created_at)
         SELECT p_organization, p_key, v_today, p_request, p_id, now() WHERE p_key IS NOT NULL
     )
-    INSERT INTO messages (organization_id, id, mode, status, recipient, sender, sender_id, encoding, segments, class,
-                          guarantee, country, body, client_reference, campaign_id, key_id, person_id,
+    INSERT INTO messages (organization_id, id, mode, status, recipient, sender, sender_id, encoding, segments,
+                          sender_defaulted, class, guarantee, country, body, client_reference, campaign_id, key_id, person_id,
                           request_id, balance_after, price, price_currency, price_due, accepted_at, send_at,
                           expires_at)
     VALUES (p_organization, p_id, v_mode, 'accepted', p_recipient, p_sender, p_sender_id, p_encoding, p_segments,
-            p_class, p_guarantee, p_country, p_text, p_reference, p_campaign, p_key_id, p_person, p_request_id,
+            p_defaulted, p_class, p_guarantee, p_country, p_text, p_reference, p_campaign, p_key_id, p_person, p_request_id,
             remaining, p_price, p_price_currency, p_price_due, p_at, p_due, p_expires);
     at := clock_timestamp();
 END $$;

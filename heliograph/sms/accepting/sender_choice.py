@@ -93,6 +93,11 @@ async def resolve(
     return _choose((await _look_up(conn, [asked])).get(asked, Named()), asked, fields)
 
 
+def by_default(sender_id: UUID | None, sender_name: str | None) -> bool | None:
+    """What a message's row says of it: true if neither was given, else nothing, which takes no room."""
+    return True if sender_id is None and sender_name is None else None
+
+
 async def named(conn: Connection, actor: Actor, *, name: str) -> SenderId | None:
     """The organization's sender ID with a value, in any status, regardless of case."""
     asked = _asked(actor, None, name)

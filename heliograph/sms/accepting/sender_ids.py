@@ -12,8 +12,8 @@ from uuid import UUID
 import msgspec
 
 from heliograph import notices
+from heliograph.audit import reasons
 from heliograph.audit import recording as audit
-from heliograph.base import reasons
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base import reasons
+from heliograph.audit import reasons
 from heliograph.base.actor import Actor, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound

@@ -14,8 +14,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph.audit import reasons
 from heliograph.audit import recording as audit
-from heliograph.base import reasons
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound

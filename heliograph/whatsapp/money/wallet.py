@@ -26,8 +26,8 @@ import asyncpg
 import msgspec
 
 from heliograph.accounts import organizations
+from heliograph.audit import reasons
 from heliograph.audit import recording as audit
-from heliograph.base import reasons
 from heliograph.base.actor import SYSTEM, Actor, Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
