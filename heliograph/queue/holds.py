@@ -1,4 +1,4 @@
-"""What operators can do with queued work: inspect it, hold it, release it, withdraw it.
+"""What operators can do with queued work: hold it, release it, withdraw it. (`waiting` says how much there is.)
 
 A hold is a row that every claim checks (`backlog.HELD_BACK`), so it applies to every worker from its commit on,
 survives restarts, and covers future work. What a worker has already claimed still goes out.
@@ -13,13 +13,12 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
-from heliograph.base.ids import time_of, uuid7, uuid7_floor
+from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.queue import leases
 
 #: Kinds of work that leave this installation: to suppliers, to Meta, to customers' endpoints.
@@ -52,23 +51,6 @@ class Hold(msgspec.Struct, frozen=True):
     before: datetime | None
     reason: str
     created_at: datetime
-
-
-class Waiting(msgspec.Struct, frozen=True):
-    """Work of one kind, line and organization."""
-
-    kind: str
-    #: Name of the supplier, digits of the number, URL of the endpoint, or `template` and its name where messages wait
-    #: for one; None: no supplier has been chosen yet.
-    line: str | None
-    organization: str
-    rows: int
-    #: Of those: in progress in a worker; due later; held.
-    leased: int
-    later: int
-    held: int
-    #: When the oldest was created.
-    oldest_at: datetime
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -206,45 +188,6 @@ async def late(conn: Connection, kind: str, *, without: Collection[UUID]) -> flo
 async def late_by_line(conn: Connection, kind: str) -> dict[UUID, float]:
     """Like `late`, of each line that has overdue work; for kinds with few lines."""
     return {row["line"]: row["age"] for row in await conn.fetch(LATE_BY_LINE, kind, [])}
-
-
-# min(uuid) came with PostgreSQL 18.
-SUMMARY = f"""
-SELECT found.*, o.name AS organization,
-       coalesce(s.name, n.display_phone_number, e.url, 'template ' || t.name) AS line_name
-  FROM (SELECT kind, line, organization_id, count(*) AS rows, count(*) FILTER (WHERE lease_until > now()) AS leased,
-               count(*) FILTER (WHERE due_at > now()) AS later, count(*) FILTER (WHERE {IS_HELD}) AS held,
-               min(id::text)::uuid AS oldest
-          FROM queue
-         WHERE kind = ANY ($1) AND ($2::uuid IS NULL OR line = $2) AND ($3::uuid IS NULL OR organization_id = $3)
-           AND ($4::uuid IS NULL OR id < $4)
-         GROUP BY kind, line, organization_id ORDER BY rows DESC, kind, line, organization_id LIMIT $5) found
-  JOIN organizations o ON o.id = found.organization_id
-  LEFT JOIN suppliers s ON s.id = found.line
-  LEFT JOIN whatsapp_numbers n ON n.organization_id = found.organization_id AND n.id = found.line
-  LEFT JOIN webhook_endpoints e ON e.organization_id = found.organization_id AND e.id = found.line
-  LEFT JOIN whatsapp_templates t ON t.organization_id = found.organization_id AND t.id = found.line
- ORDER BY found.rows DESC, found.kind, found.line, found.organization_id
-"""
-
-
-async def summary(conn: Connection, which: Selection, *, limit: int) -> list[Waiting]:
-    """Queued work by kind, line and organization, largest first: at most `limit` entries."""
-    rows = await conn.fetch(SUMMARY, list(which.kinds), which.line, which.organization_id, which.before_id, limit)
-    return [_waiting(row) for row in rows]
-
-
-def _waiting(row: asyncpg.Record) -> Waiting:
-    return Waiting(
-        kind=row["kind"],
-        line=row["line_name"],
-        organization=row["organization"],
-        rows=row["rows"],
-        leased=row["leased"],
-        later=row["later"],
-        held=row["held"],
-        oldest_at=time_of(row["oldest"]),
-    )
 
 
 class Sample(msgspec.Struct, frozen=True):

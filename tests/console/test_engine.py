@@ -29,12 +29,13 @@ from heliograph.overview.installation.now import Watch
 from heliograph.pages.requests import Request
 from heliograph.people import users
 from heliograph.people.operators import accounts
-from heliograph.queue import holds
+from heliograph.queue import holds, waiting
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.dispatch import suppliers
 from heliograph.traffic.reconciliation import Line
 from heliograph.worker import Worker
 from tests.api.conftest import SECRET_KEY, Api, Tenant
+from tests.rules.factories import long_queue, organization
 
 from .conftest import Browser, signed_in
 
@@ -359,6 +360,22 @@ async def test_work_is_withdrawn_and_hurried(pool: Pool, tenant: Tenant, api: Ap
     assert await pool.fetchval("SELECT count(*) FROM messages WHERE status = 'canceled'") >= 2
     assert await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id) <= before - 2
     assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'queue.withdrawn'") == 1
+
+
+async def test_a_long_queue_is_told_as_far_as_it_was_counted(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    beta = (await organization(pool)).organization_id
+    for of, count in ((tenant.id, waiting.LOOK + 100), (beta, 10)):
+        await long_queue(pool, of, count)
+    page = await root.get("/console/queue")
+    assert f"at least {waiting.LOOK - 9:,}" in page.words, "what the other left of its share is for the long one"
+    assert "At most 10,000 rows are counted" in page.words
+    assert "Shares are shown where all rows are counted." in page.words
+    page = await root.get("/console/queue", accept_language="pt")
+    assert "pelo menos" in page.words
+    assert "Contam-se no máximo" in page.words
+    await pool.execute("DELETE FROM queue WHERE organization_id = $1", tenant.id)
+    page = await root.get("/console/queue")
+    assert "at least" not in page.words.lower()
 
 
 async def test_a_worker_is_drained_and_resumed(pool: Pool, root: Browser) -> None:

@@ -8,10 +8,11 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.database.pool import Pool
+from heliograph.queue import waiting
 from tests.journeys.test_cli import Cli
 from tests.load import Client
 from tests.processes import installation, until_true
-from tests.rules.factories import message, organization, status_of, tried
+from tests.rules.factories import long_queue, message, organization, status_of, tried
 
 
 async def test_what_is_held_waits_across_restarts_until_it_is_released_or_withdrawn(
@@ -70,6 +71,21 @@ async def test_what_is_held_waits_across_restarts_until_it_is_released_or_withdr
         refused = await cli("queue", "list", "--older-than", wrong)
         assert (refused.status, word in refused.err) == (2, True)
     assert "no supplier 'none'" in (await cli("hold", "add", "--supplier", "none")).err
+
+
+async def test_of_a_long_queue_it_says_how_far_it_was_counted(pool: Pool, database_url: str) -> None:
+    cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
+    long, short = (await organization(pool)).organization_id, (await organization(pool)).organization_id
+    await long_queue(pool, long, waiting.LOOK + 100)
+    await long_queue(pool, short, 10)
+    counted = waiting.LOOK - 9
+    listed = (await cli("queue", "list", "--json")).data
+    assert [(one["rows"], one["is_more"]) for one in listed] == [(counted, True), (10, False)]
+    assert f"at least {counted}" in (await cli("queue", "list")).out
+    tabbed = (await cli("queue", "list", "-o", "tsv")).out.splitlines()
+    assert [(line.split("\t")[3], line.split("\t")[-1]) for line in tabbed] == [(str(counted), "yes"), ("10", "no")]
+    # What is to be withdrawn is counted as a whole.
+    assert f"{waiting.LOOK + 110:,} rows" in (await cli("queue", "withdraw")).err
 
 
 async def _is(pool: Pool, id: UUID, status: str) -> bool:

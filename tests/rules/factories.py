@@ -14,6 +14,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
+from heliograph.queue.leases import UNROUTED
 from heliograph.sending.listing import shown_status
 from heliograph.sms.accepting.accept import Send
 from heliograph.sms.dispatch.routing import Supplier
@@ -397,3 +398,16 @@ SELECT organization_id, (hour AT TIME ZONE 'UTC')::date, channel, mode, country,
    SET count = excluded.count, segments = excluded.segments, to_sent = excluded.to_sent,
        to_delivered = excluded.to_delivered
 """
+
+
+# A queue that is longer than any look into it.
+LONG_QUEUE = """
+INSERT INTO queue (kind, line, organization_id, due_at, id)
+SELECT 'sms', $1, $2::uuid, now(), overlay($2::uuid::text placing lpad(to_hex(n), 8, '0') from 1)::uuid
+  FROM generate_series(1, $3::int) AS n
+"""
+
+
+async def long_queue(pool: Pool, organization_id: UUID, count: int, *, line: UUID = UNROUTED) -> None:
+    """So many rows of one organization in one line."""
+    await pool.execute(LONG_QUEUE, line, organization_id, count)

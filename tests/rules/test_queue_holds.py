@@ -13,7 +13,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import time_of, uuid7, uuid7_floor
-from heliograph.queue import holds, leases
+from heliograph.queue import holds, leases, waiting
 from heliograph.queue.backlog import claim_once
 from heliograph.queue.holds import OUTGOING, Overtaken, Selection, Withdrawn
 from heliograph.sms import timeline
@@ -135,16 +135,8 @@ async def test_who_has_work_in_hand_is_counted(pool: Pool) -> None:
         await claim_once(conn, "sms", {LINE: 2}, seconds=60)
     assert await hold(pool, SMS) == 2
     async with pool.acquire() as conn:
-        (line,) = await holds.summary(conn, ALL, limit=10)
+        (line,) = (await waiting.summary(conn, ALL, limit=10)).waiting
     assert (line.kind, line.rows, line.leased, line.held, line.later) == ("sms", 3, 2, 3, 0)
-
-
-async def test_what_waits_for_a_template_is_listed_under_its_name(pool: Pool) -> None:
-    acme = await whatsapp_factories.made(pool)
-    await fill(pool, acme.actor.organization_id, kind="whatsapp", line=acme.template_id, count=2)
-    async with pool.acquire() as conn:
-        (waiting,) = await holds.summary(conn, ALL, limit=10)
-    assert (waiting.line, waiting.rows) == ("template order_shipped", 2)
 
 
 async def test_nothing_is_routed_to_a_supplier_that_is_held(pool: Pool) -> None:

@@ -12,10 +12,10 @@ import typer
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, on_database, only, settings_of, shell
-from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
+from heliograph.cli.terminal.printing import Json, as_plain, form, group, say, show
 from heliograph.overview.installation import withdrawing
-from heliograph.queue import holds
-from heliograph.queue.holds import OUTGOING, Selection, Waiting, Withdrawn
+from heliograph.queue import holds, waiting
+from heliograph.queue.holds import OUTGOING, Selection, Withdrawn
 from heliograph.sms.dispatch import suppliers
 
 app = group("List, hurry and withdraw queued work.")
@@ -49,18 +49,26 @@ def list_(
 ) -> None:
     """Show how much work is waiting, by kind, supplier (or number, or endpoint) and organization, and how much is held.
 
+    At most 10,000 rows are counted, divided among the lines. Of a longer line, `rows` is what there is at least, which
+    JSON and TSV say as `is_more`; the other figures are of the rows that were counted, those that go out first.
+
     \b
     Examples:
       heliograph queue list
       heliograph queue list --kind sms --older-than 15m
     """
 
-    async def work(conn: Connection) -> tuple[list[Waiting], int]:
+    async def work(conn: Connection) -> tuple[waiting.Found, int]:
         which = await selection(conn, kind, supplier, org, older_than)
-        return await holds.summary(conn, which, limit=limit), len(await holds.list_all(conn))
+        return await waiting.summary(conn, which, limit=limit), len(await holds.list_all(conn))
 
-    waiting, held = on_database(work, settings_of(data_dir))
-    show(waiting, json, COLUMNS)
+    found, held = on_database(work, settings_of(data_dir))
+    rows = [as_plain(one) for one in found.waiting]
+    if form(json) in (None, "table"):
+        rows = [one | {"rows": f"at least {one['rows']}" if one["is_more"] else one["rows"]} for one in rows]
+    show(rows, json, (*COLUMNS, "is_more") if form(json) == "tsv" else COLUMNS)
+    if not found.is_whole:
+        say(f"There are more lines than were looked at, {waiting.PLACES} of each kind.")
     if held:
         say(f"{'1 hold is' if held == 1 else f'{held:,} holds are'} in force: `heliograph hold list`.")
 
@@ -113,7 +121,7 @@ def withdraw(
 
     async def selected(conn: Connection) -> tuple[Selection, int]:
         which = await selection(conn, kind, supplier, org, older_than)
-        return which, sum(one.rows for one in await holds.summary(conn, which, limit=1_000_000))
+        return which, await waiting.count(conn, which)
 
     which, found = on_database(selected, settings)
     if found and not yes:

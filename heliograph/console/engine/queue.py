@@ -14,8 +14,9 @@ from heliograph.overview.installation import now, withdrawing
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE_CHANGE
-from heliograph.queue import holds, workers
-from heliograph.queue.holds import OUTGOING, Selection, Waiting, Withdrawn
+from heliograph.queue import holds, waiting, workers
+from heliograph.queue.holds import OUTGOING, Selection, Withdrawn
+from heliograph.queue.waiting import Waiting
 from heliograph.sms.dispatch import suppliers
 
 HERE = "/console/queue"
@@ -28,12 +29,16 @@ BATCHES = 20
 async def show(request: Request) -> Answer:
     """Work that waits, workers, and what is held."""
     async with request.reading() as conn:
-        waiting = await holds.summary(conn, Selection(), limit=LINES)
+        found = await waiting.summary(conn, Selection(), limit=LINES)
         seen = {"workers": await now.workers(conn), "holds": await holds.list_all(conn)}
         retrying = await holds.sample(conn, only_tried=True)
     values = {
-        "waiting": waiting,
-        "organizations": _by_organization(waiting),
+        "waiting": found.waiting,
+        "is_whole": found.is_whole,
+        "is_counted": not any(one.is_more for one in found.waiting),
+        "look": waiting.LOOK,
+        "places": waiting.PLACES,
+        "organizations": _by_organization(found.waiting),
         "retrying": retrying,
         "now": seen,
         "may_change": request.may(permission=CARRIAGE_CHANGE),
@@ -163,12 +168,14 @@ def _missing(refusal: NotFound) -> Invalid:
     return Invalid((field, "unknown", refusal.message))
 
 
-def _by_organization(waiting: Sequence[Waiting]) -> list[tuple[str, int, datetime]]:
-    """(organization, rows, oldest) of what waits, the largest share first: whether one keeps others waiting."""
-    found: dict[str, tuple[int, datetime]] = {}
-    for one in waiting:
-        rows, oldest = found.get(one.organization, (0, one.oldest_at))
-        found[one.organization] = rows + one.rows, min(oldest, one.oldest_at)
+def _by_organization(listed: Sequence[Waiting]) -> list[tuple[str, int, bool, datetime]]:
+    """(organization, rows, whether there are more, oldest) of what waits, the largest first: whether one keeps others
+    waiting."""
+    found: dict[str, tuple[int, bool, datetime]] = {}
+    for one in listed:
+        if one.oldest_at is not None:
+            rows, is_more, oldest = found.get(one.organization, (0, False, one.oldest_at))
+            found[one.organization] = rows + one.rows, is_more or one.is_more, min(oldest, one.oldest_at)
     return sorted(((name, *sums) for name, sums in found.items()), key=lambda row: -row[1])[:ORGANIZATIONS]
 
 

@@ -1,0 +1,142 @@
+"""How much work waits, by kind, line and organization: a look with a bound, however long the queue is.
+
+A queue of a million rows takes a second to count, and it is long just when somebody wants to see it. So lines are
+found by skipping from one to the next, and LOOK rows are divided among them, each read in the order in which it goes
+out: a long line hides no other, and what short ones leave is for the long.
+
+The rule nobody may break: a figure that is not the whole one says so (`is_more`, `is_whole`).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import asyncpg
+import msgspec
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.ids import time_of
+from heliograph.queue.holds import IS_HELD, Selection
+
+#: Rows that are counted, divided among the places found; and places (line, lane, organization) of each kind.
+LOOK, PLACES = 10_000, 300
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """Work of one kind, line and organization."""
+
+    kind: str
+    #: Name of the supplier, digits of the number, URL of the endpoint, or `template` and its name where messages wait
+    #: for one; None: no supplier has been chosen yet.
+    line: str | None
+    organization: str
+    rows: int
+    #: There are more rows than that: what follows is said of those that were counted.
+    is_more: bool
+    #: Of those: in progress in a worker; due later; held.
+    leased: int
+    later: int
+    held: int
+    #: When the oldest was created; None: none of those that were looked at fits.
+    oldest_at: datetime | None
+
+
+class Found(msgspec.Struct, frozen=True):
+    """Work by kind, line and organization, largest first."""
+
+    waiting: list[Waiting]
+    #: Every line was found; else there were more than PLACES of a kind.
+    is_whole: bool
+
+
+# Skips from organization to organization in each line; with one organization ($3), from lane to lane, to look for its
+# rows in each. What short ones leave of their share is divided among those that have more. min(uuid) came with
+# PostgreSQL 18.
+SUMMARY = f"""
+WITH RECURSIVE place (kind, line, lane, organization_id, step) AS (
+    SELECT first.*, 1 FROM unnest($1::text[]) AS asked (kind) CROSS JOIN LATERAL (
+        SELECT kind, line, lane, organization_id FROM queue
+         WHERE queue.kind = asked.kind AND line >= coalesce($2::uuid, '00000000-0000-0000-0000-000000000000')
+           AND line <= coalesce($2, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+         ORDER BY line, lane, organization_id LIMIT 1) first
+    UNION ALL
+    SELECT next.*, place.step + 1 FROM place CROSS JOIN LATERAL (
+        SELECT kind, line, lane, organization_id FROM queue
+         WHERE queue.kind = place.kind AND line <= coalesce($2, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+           AND (line, lane, organization_id) > (place.line, place.lane,
+                CASE WHEN $3::uuid IS NULL THEN place.organization_id ELSE 'ffffffff-ffff-ffff-ffff-ffffffffffff' END)
+         ORDER BY line, lane, organization_id LIMIT 1) next
+     WHERE place.step <= $7
+), share (rows) AS MATERIALIZED (
+    SELECT greatest($6::bigint / greatest(count(*), 1), 1) FROM place
+), sized AS MATERIALIZED (
+    SELECT place.*, share.rows AS share, (SELECT count(*) FROM (
+               SELECT FROM queue WHERE kind = place.kind AND line = place.line AND lane = place.lane
+                  AND organization_id = coalesce($3, place.organization_id) LIMIT share.rows + 1) counted) AS rows
+      FROM place CROSS JOIN share
+), most (rows) AS MATERIALIZED (
+    SELECT max(share) + greatest($6 - sum(least(rows, share)), 0)::bigint
+                        / greatest(count(*) FILTER (WHERE rows > share), 1) FROM sized
+), found AS (
+    SELECT kind, line, coalesce($3, organization_id) AS organization_id, sum(looked.rows)::bigint AS rows,
+           bool_or(looked.seen > most.rows) AS is_more, sum(leased)::bigint AS leased, sum(later)::bigint AS later,
+           sum(held)::bigint AS held, min(oldest)::uuid AS oldest
+      FROM sized CROSS JOIN most CROSS JOIN LATERAL (
+           SELECT count(*) AS seen, count(*) FILTER (WHERE fits) AS rows,
+                  count(*) FILTER (WHERE fits AND lease_until > now()) AS leased,
+                  count(*) FILTER (WHERE fits AND due_at > now()) AS later,
+                  count(*) FILTER (WHERE fits AND {IS_HELD}) AS held,
+                  min(id::text COLLATE "C") FILTER (WHERE fits) AS oldest
+             FROM (SELECT *, $4::uuid IS NULL OR id < $4 AS fits FROM queue
+                    WHERE kind = sized.kind AND line = sized.line AND lane = sized.lane
+                      AND organization_id = coalesce($3, sized.organization_id)
+                    ORDER BY coalesce(since, due_at) LIMIT most.rows + 1) queue
+           ) looked
+     WHERE looked.rows > 0 OR looked.seen > most.rows
+     GROUP BY 1, 2, 3 ORDER BY rows DESC, kind, line, organization_id LIMIT $5
+)
+SELECT whole.is_whole, found.*, o.name AS organization,
+       coalesce(s.name, n.display_phone_number, e.url, 'template ' || t.name) AS line_name
+  FROM (SELECT coalesce(max(step), 0) <= $7 AS is_whole FROM place) whole
+  LEFT JOIN found ON true
+  LEFT JOIN organizations o ON o.id = found.organization_id
+  LEFT JOIN suppliers s ON s.id = found.line
+  LEFT JOIN whatsapp_numbers n ON n.organization_id = found.organization_id AND n.id = found.line
+  LEFT JOIN webhook_endpoints e ON e.organization_id = found.organization_id AND e.id = found.line
+  LEFT JOIN whatsapp_templates t ON t.organization_id = found.organization_id AND t.id = found.line
+ ORDER BY found.rows DESC, found.kind, found.line, found.organization_id
+"""
+
+
+async def summary(conn: Connection, which: Selection, *, limit: int, look: int = LOOK, places: int = PLACES) -> Found:
+    """Queued work by kind, line and organization, largest first: at most `limit` entries."""
+    rows = await conn.fetch(
+        SUMMARY, list(which.kinds), which.line, which.organization_id, which.before_id, limit, look, places
+    )
+    return Found([_waiting(row) for row in rows if row["kind"] is not None], rows[0]["is_whole"])
+
+
+def _waiting(row: asyncpg.Record) -> Waiting:
+    return Waiting(
+        kind=row["kind"],
+        line=row["line_name"],
+        organization=row["organization"],
+        rows=row["rows"],
+        is_more=row["is_more"],
+        leased=row["leased"],
+        later=row["later"],
+        held=row["held"],
+        oldest_at=None if row["oldest"] is None else time_of(row["oldest"]),
+    )
+
+
+COUNT = """
+SELECT count(*) FROM queue WHERE kind = ANY ($1) AND ($2::uuid IS NULL OR line = $2)
+   AND ($3::uuid IS NULL OR organization_id = $3) AND ($4::uuid IS NULL OR id < $4)
+"""
+
+
+async def count(conn: Connection, which: Selection) -> int:
+    """All of its rows, which is for who is about to withdraw them: of a long queue, it takes as long."""
+    rows: int = await conn.fetchval(COUNT, list(which.kinds), which.line, which.organization_id, which.before_id)
+    return rows
