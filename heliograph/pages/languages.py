@@ -7,7 +7,7 @@ no page is half in one language; a test extracts every text and looks for its tw
 from __future__ import annotations
 
 import re
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import cache, lru_cache
 from pathlib import Path
@@ -68,6 +68,8 @@ class Speech:
         self._texts = catalogue(self.language)
         self._locale = Locale.parse(_LOCALES[self.language])
         self._zone = ZoneInfo(self.zone)
+        standard = self._locale.currency_formats["standard"].pattern
+        self._money = numbers.parse_pattern(standard.replace("0.00", "0.00####"))
 
     def text(self, english: str, **values: object) -> str:
         """A text in the reader's language, with `%(name)s` filled in."""
@@ -110,12 +112,12 @@ class Speech:
     def money(self, millionths: int, currency: str) -> str:
         """An amount with its currency: `€12.50`, with as many places as it needs, two at least."""
         amount = Decimal(millionths) / 1_000_000
-        pattern = self._locale.currency_formats["standard"].pattern.replace("0.00", "0.00####")
-        return numbers.format_currency(amount, currency, pattern, locale=self._locale, currency_digits=False)
+        return self._money.apply(amount, self._locale, currency=currency, currency_digits=False)
 
     def moment(self, at: datetime) -> str:
         """A day and time of day: `12 May 2026, 10:02`."""
-        return dates.format_datetime(at, "d MMM y, HH:mm", tzinfo=self._zone, locale=self._locale)
+        local = at.astimezone(self._zone)
+        return f"{_day(self.language, local.date())}, {local.hour:02}:{local.minute:02}"
 
     def instant(self, at: datetime) -> str:
         """The same to the millisecond, for what follows one another within a second: `12 May 2026, 10:02:41.123`."""
@@ -123,8 +125,8 @@ class Speech:
 
     def exact(self, at: datetime) -> str:
         """To the millisecond, with the zone."""
-        local = at.astimezone(self._zone)
-        return f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03d} {self.zone}"
+        local = at.astimezone(self._zone).replace(tzinfo=None)
+        return f"{local.isoformat(' ', 'milliseconds')} {self.zone}"
 
     def country(self, region: str) -> str:
         """The name of an ISO region; `001` is a number of no country."""
@@ -132,11 +134,11 @@ class Speech:
 
     def day(self, at: datetime) -> str:
         """`12 May 2026`."""
-        return dates.format_date(at.astimezone(self._zone), "d MMM y", locale=self._locale)
+        return _day(self.language, at.astimezone(self._zone).date())
 
     def whole_day(self, day: date) -> str:
         """A day of the calendar: `12 May 2026`."""
-        return dates.format_date(day, "d MMM y", locale=self._locale)
+        return _day(self.language, day)
 
     def month(self, day: date) -> str:
         """`May 2026`."""
@@ -153,7 +155,7 @@ class Speech:
             return self.text("just now")
         if gap.total_seconds() < -86_400:
             return self.moment(at)
-        return dates.format_timedelta(gap, add_direction=True, locale=self._locale)
+        return _gap(self.language, gap // timedelta(seconds=1))
 
     def lasted(self, seconds: float) -> str:
         """A duration: `0.42 s`, `3.1 s`, `4 min 10 s`, `2 h 5 min`."""
@@ -173,6 +175,17 @@ class Speech:
 def _number(language: str, value: float, digits: int) -> str:
     pattern = "#,##0" + ("." + "0" * digits if digits else "")
     return numbers.format_decimal(value, format=pattern, locale=_LOCALES[language])
+
+
+# The same for times: a list shows some fifty moments of a few days.
+@lru_cache(4096)
+def _day(language: str, day: date) -> str:
+    return dates.format_date(day, "d MMM y", locale=_LOCALES[language])
+
+
+@lru_cache(4096)
+def _gap(language: str, seconds: int) -> str:
+    return dates.format_timedelta(timedelta(seconds=seconds), add_direction=True, locale=_LOCALES[language])
 
 
 @cache

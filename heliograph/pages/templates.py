@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ from heliograph.base import phones
 from heliograph.base.database.clock import iso
 from heliograph.pages import languages, words
 from heliograph.pages.assets import Assets
+from heliograph.pages.pieces import rendering
 from heliograph.why.words import Kind, why
 
 FOLDER = Path(__file__).with_name("templates")
@@ -53,7 +55,8 @@ class Compiled(BytecodeCache):
 
     def __init__(self) -> None:
         #: What decides, besides a template's text, what is made of it.
-        self._of = f"{jinja2.__version__} {hashlib.sha256(Path(__file__).read_bytes()).hexdigest()}"
+        ours = b"".join(Path(file).read_bytes() for file in (__file__, rendering.__file__))
+        self._of = f"{jinja2.__version__} {hashlib.sha256(ours).hexdigest()}"
 
     def get_cache_key(self, name: str, filename: str | None = None) -> str:
         """Where it lies."""
@@ -84,12 +87,17 @@ class Compiled(BytecodeCache):
                 part.unlink(missing_ok=True)
 
 
+class _Environment(Environment):
+    code_generator_class = rendering.Generator
+    context_class = rendering.Running
+
+
 def environment(folders: Sequence[Path], assets: Assets) -> Environment:
     """With all templates compiled: a mistake in one is found at start, and no request waits for a compiler.
 
     `folders`: of the screens; the kit's own is looked into last.
     """
-    made = Environment(
+    made = _Environment(
         loader=ChoiceLoader([FileSystemLoader(folder) for folder in (*folders, FOLDER)]),
         autoescape=True,
         undefined=StrictUndefined,
@@ -101,8 +109,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         extensions=["jinja2.ext.i18n"],
     )
     made.install_gettext_callables(_gettext, _ngettext, newstyle=True)  # type: ignore[attr-defined]
-    # The extension's own `_` looks the other name up at each text, of which a table has hundreds.
-    made.globals["_"] = made.globals["gettext"]
+    made.globals["_"] = _text(made.globals["gettext"])
     made.globals["asset"] = assets.address
     made.filters |= {
         "number": _number,
@@ -196,6 +203,31 @@ def _named(known: Mapping[str, str]) -> Callable[[Context, str], str]:
     return name
 
 
+def _text(long: Any) -> Callable[..., str]:
+    """`_` of templates: a text without values is looked up ready; for another, `long` is the extension's way."""
+
+    @pass_context
+    def text(context: Context, english: str, **values: Any) -> str:
+        if not values and (found := _ready(context["speech"].language).get(english)) is not None:
+            return found
+        said: str = long(context, english, **values)
+        return said
+
+    setattr(text, rendering.OUTER, True)
+    return text
+
+
+# A table has hundreds of texts.
+@cache
+def _ready(language: str) -> dict[str, Markup]:
+    """Our texts that have no place for a value, as they stand in a page."""
+    speech, found = languages.speech(language), {}
+    for english in languages.known():
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            found[english] = Markup(speech.text(english)) % {}  # noqa: S704 # our own text
+    return found
+
+
 @pass_context
 def _gettext(context: Context, text: str) -> str:
     """A text of a template. What comes back is taken for markup, into which values are filled, so what is none of our
@@ -259,5 +291,6 @@ def _ago(context: Context, at: datetime) -> Markup:
 
 def _time(context: Context, at: datetime, shown: str) -> Markup:
     """The exact time is on hover and for whoever copies it."""
-    markup = Markup('<time datetime="{}" title="{}">{}</time>')
-    return markup.format(iso(at), context["speech"].exact(at), shown)
+    # Figures and the name of a zone need no escaping, and formatting Markup takes longer than all that is in it.
+    markup = f'<time datetime="{iso(at)}" title="{context["speech"].exact(at)}">{escape(shown)}</time>'
+    return Markup(markup)  # noqa: S704 # see above
