@@ -55,10 +55,11 @@ class Advice(msgspec.Struct, frozen=True):
 
 
 UNMATCHED = f"""
-SELECT keys, recipient, sender FROM receipts
- WHERE supplier_id = $1 AND message_id IS NULL AND received_at > now() - interval '{MINUTES} minutes'
-   AND received_at < now() - interval '2 seconds' AND cardinality(keys) > 0
- ORDER BY received_at DESC LIMIT {SAMPLE}
+SELECT supplier.id, newest.* FROM unnest($1::uuid[]) AS supplier (id) CROSS JOIN LATERAL (
+       SELECT keys, recipient, sender FROM receipts
+        WHERE supplier_id = supplier.id AND message_id IS NULL AND received_at > now() - interval '{MINUTES} minutes'
+          AND received_at < now() - interval '2 seconds' AND cardinality(keys) > 0
+        ORDER BY received_at DESC LIMIT {SAMPLE}) newest
 """
 KNOWN = """
 SELECT item.n FROM unnest($2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS item (id_key, one, other, n)
@@ -73,13 +74,12 @@ SELECT item.n FROM unnest($2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS
 
 async def advise(conn: Connection) -> list[Advice]:
     """For each supplier with unmatched receipts: the settings with which at least half of them would match."""
-    found = []
-    for supplier in await routing.load(conn):
-        if supplier.kind == "smpp":
-            advice = await _advise(conn, supplier)
-            if advice is not None:
-                found.append(advice)
-    return found
+    known = {one.id: one for one in await routing.load(conn) if one.kind == "smpp"}
+    unmatched: dict[UUID, list[asyncpg.Record]] = {}
+    for row in await conn.fetch(UNMATCHED, list(known)):
+        unmatched.setdefault(row["id"], []).append(row)
+    found = [await _advise(conn, known[id], unmatched[id]) for id in known if id in unmatched]
+    return [advice for advice in found if advice is not None]
 
 
 WAITING = f"""
@@ -155,8 +155,7 @@ class Adviser:
             del self._said[id]
 
 
-async def _advise(conn: Connection, supplier: Supplier) -> Advice | None:
-    rows = await conn.fetch(UNMATCHED, supplier.id)
+async def _advise(conn: Connection, supplier: Supplier, rows: Sequence[asyncpg.Record]) -> Advice | None:
     now, *others = bases.ways(supplier.settings)
     fitting = await _in_other_bases(conn, supplier, rows)
     if not fitting:
