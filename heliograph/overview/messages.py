@@ -180,6 +180,12 @@ async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> li
     return sorted(found, key=lambda one: one.id, reverse=True)
 
 
+async def of_request(conn: Connection, actor: Actor, *, request_id: str) -> Message | None:
+    """The latest that a request with this `x-request-id` made, among the last of each channel."""
+    found = await by_ids(conn, actor, ids=await listing.of_request(conn, actor, request_id=request_id))
+    return found[0] if found else None
+
+
 async def prices(conn: Connection, actor: Actor, *, listed: Sequence[Message]) -> dict[UUID, Price]:
     """What these messages cost, of those that cost something; one that ended before its price was due costs nothing."""
     found = {}

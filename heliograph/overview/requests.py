@@ -85,8 +85,8 @@ async def find(conn: Connection, actor: Actor, *, request_id: str) -> Asked | No
     logged = await reading.by_request_id(conn, actor, request_id=request_id)
     if logged is not None:
         return logged
-    sent = await messages.list_page(conn, actor, filters=messages.Filters(request_id=request_id), limit=1)
-    return _of_message(sent.messages[0], actor.mode) if sent.messages else None
+    sent = await messages.of_request(conn, actor, request_id=request_id)
+    return None if sent is None else _of_message(sent, actor.mode)
 
 
 # What a request made was recorded in its transaction, shortly before it was answered.
