@@ -17,7 +17,7 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Actor, Who
 from heliograph.base.database import clock
-from heliograph.base.database.pool import Connection
+from heliograph.base.database.pool import RANGED, Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7_floor
 from heliograph.sms.accepting import sender_ids
@@ -217,4 +217,7 @@ class Said(msgspec.Struct, frozen=True):
 async def keywords(conn: Connection) -> list[Said]:
     """What handsets said within COUNTED, among KEYWORDS messages at most."""
     since = uuid7_floor(clock.now() - COUNTED - timedelta(hours=1))
-    return [Said(**row) for row in await conn.fetch(SAID, COUNTED, since, KEYWORDS)]
+    # By key, each row would be looked up in the order of organizations: three times as long.
+    async with conn.transaction():
+        await conn.execute(RANGED)
+        return [Said(**row) for row in await conn.fetch(SAID, COUNTED, since, KEYWORDS)]
