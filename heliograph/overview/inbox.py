@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.actor import Actor
+from heliograph.base.database.bounded_scan import PAGE_LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.consent import optouts
 from heliograph.consent.optouts import OptOut
@@ -28,7 +29,7 @@ from heliograph.why.words import Kind
 #: Characters of the last words in the list.
 SHOWN_WORDS = 90
 #: SMS that are looked at for a thread: they have no index by recipient.
-LOOK = 20_000
+LOOK = PAGE_LOOK
 
 
 class Window(msgspec.Struct, frozen=True):

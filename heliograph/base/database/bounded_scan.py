@@ -17,6 +17,8 @@ from heliograph.base.ids import uuid7_floor
 
 #: Maximum number of rows scanned for one page; this many take some 20 ms.
 LOOK = 20_000
+#: And for one that a person waits for, who goes on from there with a click; a page may look at two lists.
+PAGE_LOOK = 10_000
 #: A row's id is made before the time that is stored with it, at most this long; in a busy process ids run ahead a
 #: little.
 SLACK, AHEAD = timedelta(minutes=2), timedelta(seconds=1)

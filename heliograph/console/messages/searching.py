@@ -14,6 +14,7 @@ import msgspec
 from heliograph.accounts import organizations
 from heliograph.accounts.organizations import Organization
 from heliograph.base import phones
+from heliograph.base.database.bounded_scan import PAGE_LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import time_of, uuid_in
@@ -86,7 +87,7 @@ async def _listed(conn: Connection, request: Request, one: Organization, filters
         found = await messages.list_page(conn, actor, filters=msgspec.structs.replace(filters, **when), limit=LISTED)
     # A program may have chosen an id whose time is not that of its request.
     if not found.messages:
-        found = await messages.list_page(conn, actor, filters=filters, after=after, limit=LISTED)
+        found = await messages.list_page(conn, actor, filters=filters, after=after, limit=LISTED, look=PAGE_LOOK)
     rows = found.messages[:LISTED]
     last = rows[-1].id if len(found.messages) > LISTED else found.seen
     asked = filters.request_id and await requests.by_request_id(conn, actor, request_id=filters.request_id)

@@ -10,6 +10,7 @@ import msgspec
 
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
+from heliograph.base.database.bounded_scan import PAGE_LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import time_of
@@ -202,7 +203,7 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
     rows, last, seen, reasons = [], None, None, None
     if campaign.started_at is not None:
         found = await messages.list_page(
-            conn, request.actor, filters=filters, after=leafing.after(request), limit=limit
+            conn, request.actor, filters=filters, after=leafing.after(request), limit=limit, look=PAGE_LOOK
         )
         rows, seen = found.messages[:limit], found.seen
         last = rows[-1].id if len(found.messages) > limit else seen

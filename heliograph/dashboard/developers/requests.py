@@ -11,6 +11,7 @@ from uuid import UUID
 from heliograph.accounts import api_keys
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
+from heliograph.base.database.bounded_scan import PAGE_LOOK
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of
@@ -57,7 +58,7 @@ async def show_list(request: Request) -> Answer:
         groups = await reading.errors(conn, request.actor, since=since, until=until)
         limit = leafing.size(request)
         found = await requests.list_page(
-            conn, request.actor, filters=filters, after=leafing.after(request), limit=limit
+            conn, request.actor, filters=filters, after=leafing.after(request), limit=limit, look=PAGE_LOOK
         )
         names = await _names(conn, request, found.requests)
         keys = await api_keys.list_all(conn, request.actor) if request.may("api_keys:read") else []

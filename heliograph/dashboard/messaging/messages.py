@@ -7,6 +7,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from heliograph.accounts import api_keys
+from heliograph.base.database.bounded_scan import LOOK, PAGE_LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of
 from heliograph.dashboard import exporting, listing, seeing
@@ -118,12 +119,12 @@ async def export(request: Request) -> Answer:
 
 async def _look(conn: Connection, request: Request, wanted: Wanted, *, after: UUID | None, size: int) -> Found[Message]:
     """A page; with `far` in the address, up to LOOKS looks for it."""
-    looks = LOOKS if request.query.get("far") else 1
+    looks, look = (LOOKS, LOOK) if request.query.get("far") else (1, PAGE_LOOK)
     found: list[Message] = []
     seen: UUID | None = after
     for _ in range(looks):
         looked = await messages.list_page(
-            conn, request.actor, filters=wanted.filters, after=seen, limit=size - len(found)
+            conn, request.actor, filters=wanted.filters, after=seen, limit=size - len(found), look=look
         )
         found += looked.messages
         seen = looked.seen
