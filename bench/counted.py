@@ -105,11 +105,11 @@ def _watch_logs(counts: Counts) -> None:
     """Lines that are written, and calls for lines that the level leaves out."""
     made = structlog.make_filtering_bound_logger
 
-    def counted(level: Any) -> Any:
-        logger = made(level)
+    def counted(min_level: Any) -> Any:
+        logger = made(min_level)
         for name, its in (("debug", 10), ("info", 20), ("warning", 30), ("error", 40)):
             method = getattr(logger, name)
-            kind = "log line" if its >= level else "log call without a line"
+            kind = "log line" if its >= min_level else "log call without a line"
 
             def call(self: Any, event: str, *values: Any, _method: Any = method, _kind: str = kind, **more: Any) -> Any:
                 counts.note((_kind, event), lambda: _method(self, event, *values, **more))

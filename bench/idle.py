@@ -9,7 +9,7 @@ from bench.accept import Lengths
 from bench.figures import Report
 from bench.stage import Stage
 
-#: Until what a start brings with it is over, and then the window, seconds: what is done once a minute is done once in it.
+#: Seconds until what a start brings with it is over, and of the window, which has all that is done once a minute.
 CALM, WINDOW = 15.0, 60.0
 
 

@@ -419,8 +419,9 @@ class Stage:
 
     def _environment(self) -> dict[str, str]:
         settings = self._settings()
+        # What was compiled is kept, as where it is installed: a process that compiles itself is larger.
         return {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
             "HELIOGRAPH_DATABASE_URL": settings.database_url,
             "HELIOGRAPH_SECRET_KEY": settings.secret_key,
             "HELIOGRAPH_NOT_READY_SECONDS": "0",

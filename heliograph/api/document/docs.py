@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import mmap
 import urllib.parse
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ from heliograph.api.operations import discovery
 from heliograph.api.shapes import envelope
 from heliograph.api.shapes.refusals import RateLimited
 from heliograph.base.ids import uuid7_text
-from heliograph.http.static import ASKED, Headers, Page, digest
+from heliograph.http.static import ASKED, Headers, Page, digest, mapped
 
 #: Inline scripts, inline styles and eval are all refused: Swagger UI sets styles through the CSSOM only.
 POLICY = (
@@ -54,9 +55,9 @@ _HTML = "text/html; charset=utf-8"
 
 
 @functools.cache
-def _read() -> tuple[Guide, list[tuple[str, str, bytes]]]:
+def _read() -> tuple[Guide, list[tuple[str, str, mmap.mmap]]]:
     """The guide, and the viewer's files by name with their addresses: the same for every server of a process."""
-    bodies = ((name, (_FOLDER / name).read_bytes()) for name in _TYPES)
+    bodies = ((name, mapped(_FOLDER / name)) for name in _TYPES)
     return Guide(), [(name, f"{PATH}/{digest(body)}/{name}", body) for name, body in bodies]
 
 
@@ -81,7 +82,7 @@ class Docs:
         if document is not None:
             self._pages[_DOCUMENT] = document
         for address, path in self._guide.pictures.items():
-            self._pages[address] = Page(path.read_bytes(), "image/png", "no-cache", _ALWAYS)
+            self._pages[address] = Page(mapped(path), "image/png", "no-cache", _ALWAYS)
         self.paths = frozenset(self._pages) | frozenset(self._guide.entries) | {guide.SEARCH, _GUIDE}
 
     def _html(self, text: str, vary: str = "accept-encoding") -> Page:

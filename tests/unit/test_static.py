@@ -1,0 +1,24 @@
+"""Static content that is a file: what is sent of it is what it was at the start."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+from heliograph.http.static import Page, digest, mapped
+
+BEFORE, AFTER = b"as it was " * 5_000, b"as it is now"
+
+
+async def test_a_file_is_sent_as_it_was_when_the_process_began(tmp_path: Path) -> None:
+    file, newer = tmp_path / "viewer.js", tmp_path / "newer"
+    file.write_bytes(BEFORE)
+    page, same = Page(mapped(file), "text/javascript", "no-cache"), Page(BEFORE, "text/javascript", "no-cache")
+    newer.write_bytes(AFTER)
+    newer.replace(file)
+    assert page.etag == same.etag == f'"{digest(BEFORE)}"'.encode()
+    for _ in range(2):
+        plain, packed = await page.answer({}), await page.answer({b"accept-encoding": b"gzip"})
+        assert plain.body == BEFORE
+        assert gzip.decompress(packed.body) == BEFORE
+        assert plain.headers == (await same.answer({})).headers
