@@ -6,7 +6,7 @@ __version__ = "0.1.0"
 
 # structlog takes rich where it is installed, as it is with typer, for tracebacks that are never shown here: 77 modules,
 # and 4.5 MB of each process.
-if "rich" not in sys.modules:
+if "rich" not in sys.modules and "structlog" not in sys.modules:
     sys.modules["rich"] = None  # type: ignore[assignment]
     try:
         import structlog  # noqa: F401
