@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
+import json
 from uuid import UUID
 
 import msgspec
@@ -219,6 +222,37 @@ async def test_the_log_is_narrowed_and_tells_changes_in_words(pool: Pool, tenant
     ):
         wrong = await root.get(f"/console/audit?{query}")
         assert (wrong.status, said in wrong.words) == (422, True), query
+
+
+async def test_the_log_is_taken_away_as_it_was_narrowed(
+    pool: Pool, tenant: Tenant, root: Browser, other_browser: Browser
+) -> None:
+    other = await make_tenant(pool)
+    async with pool.acquire() as conn:
+        await organizations.rename(conn, id=tenant.id, name="Acme of the north")
+        await organizations.rename(conn, id=other.id, name="Acme of the south")
+    page = await root.get("/console/audit?action=organization.renamed&organization=acme%20of%20the%20north")
+    export = "/console/audit/export?action=organization.renamed&organization=acme+of+the+north"
+    file = await root.submit(page, export, format="csv")
+    assert "attachment" in file.headers["content-disposition"]
+    rows = list(csv.DictReader(io.StringIO(file.text.lstrip("\ufeff"))))
+    assert [(row["action"], row["object_name"]) for row in rows] == [("organization.renamed", "Acme of the north")]
+    history = f"/console/organizations/{other.id}/history"
+    file = await root.submit(await root.get(history), f"/console/audit/export?organization={other.id}", format="json")
+    lines = [json.loads(line) for line in file.text.splitlines()]
+    assert {line["organization_id"] for line in lines} == {str(other.id)}
+    # That it was taken is an entry, which the file has.
+    assert lines[0]["action"] == "audit.exported"
+    told = await pool.fetch("SELECT who, organization_id FROM audit_log WHERE action = 'audit.exported' ORDER BY id")
+    assert [tuple(row) for row in told] == [("operator", tenant.id), ("operator", other.id)]
+    wrong = await root.post("/console/audit/export?action=dancing", page.form(export))
+    assert (wrong.status, "Choose one of the actions" in wrong.words) == (422, True)
+    # Of who sees only what they did themselves, only that.
+    rui = await signed_in(pool, other_browser, "support", "rui@example.com")
+    file = await other_browser.submit(await other_browser.get("/console/audit"), "/console/audit/export", format="json")
+    lines = [json.loads(line) for line in file.text.splitlines()]
+    assert {line["who_id"] for line in lines} == {str(rui.id)}
+    assert lines[0]["action"] == "audit.exported"
 
 
 async def test_a_message_that_waits_is_given_up_for_a_reason(

@@ -568,6 +568,7 @@ SUBMITTED = {
     "/console/organizations/{id}/members/{member}/remove": "member.removed",
     "/console/organizations/{id}/invitations/{invitation}/renew": "invitation.made",
     "/console/organizations/{id}/invitations/{invitation}/withdraw": "invitation.withdrawn",
+    "/console/audit/export": "audit.exported",
     "/console/settings": "installation.changed",
     "/console/settings/mail": WORK,
     "/console/operators": "operator.added",

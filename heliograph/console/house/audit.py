@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
 from heliograph.accounts import organizations
-from heliograph.audit import reading
+from heliograph.audit import exporting, reading
 from heliograph.audit.actions import ACTIONS
 from heliograph.audit.reading import Filter, Looked
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.console import acting
 from heliograph.overview.installation.organizations import names
-from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.answers import Answer, Shown, Stream
 from heliograph.pages.lists.changes import told
 from heliograph.pages.pieces import ranges
+from heliograph.pages.pieces.charts import MARK, SEPARATORS
 from heliograph.pages.pieces.ranges import Range
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import AUDIT
@@ -51,10 +53,45 @@ async def show_organization(request: Request) -> Answer:
     return _shown("organizations/history.html", values)
 
 
+async def export(request: Request) -> Answer:
+    """All that fits, as a file that goes out while it is read; that it was taken is an entry itself."""
+    kept, range = {name: request.query.get(name, "").strip()[:LONGEST] for name in FIELDS}, ranges.read(request)
+    problems: dict[str, str] = {}
+    async with request.writing() as conn:
+        is_own = not request.may(permission=AUDIT)
+        wanted = await _wanted(request, conn, kept, range, problems, is_own=is_own)
+        if problems or range.problems:
+            return await show(request)
+        as_json = request.form.get("format") == "json"
+        await exporting.begin(conn, request.who, wanted, as_json=as_json)
+    kind = "application/jsonl" if as_json else "text/csv"
+    name = "audit-log.jsonl" if as_json else "audit-log.csv"
+    return Stream(name=name, kind=f"{kind}; charset=utf-8", parts=_file(request, wanted, as_json=as_json))
+
+
+async def _file(request: Request, wanted: Filter, *, as_json: bool) -> AsyncIterator[bytes]:
+    separator = SEPARATORS.get(request.speech.language, ",")
+    if not as_json:
+        yield MARK.encode()
+    async for _, text in exporting.pieces(request.reading_in_turn, wanted, as_json=as_json, delimiter=separator):
+        yield text.encode()
+
+
 async def _read(
     request: Request, conn: Connection, kept: dict[str, str], range: Range, problems: dict[str, str], *, is_own: bool
 ) -> Looked:
     """What fits. Filters that could not be understood are added to `problems`, by their field, and not asked for."""
+    wanted = await _wanted(request, conn, kept, range, problems, is_own=is_own)
+    try:
+        after = UUID(request.query["after"]) if request.query.get("after") else None
+    except ValueError:
+        after = None
+    return await reading.list_page(conn, wanted, after=after, limit=SIZE)
+
+
+async def _wanted(
+    request: Request, conn: Connection, kept: dict[str, str], range: Range, problems: dict[str, str], *, is_own: bool
+) -> Filter:
     organization_id = None
     if kept["organization"]:
         try:
@@ -63,11 +100,7 @@ async def _read(
             problems["organization"] = request.text("There is no organization of this name or id.")
     if kept["action"] and kept["action"] not in ACTIONS:
         problems["action"] = request.text("Choose one of the actions that are offered.")
-    try:
-        after = UUID(request.query["after"]) if request.query.get("after") else None
-    except ValueError:
-        after = None
-    wanted = Filter(
+    return Filter(
         organization_id=organization_id,
         who=str(request.operator.user_id) if is_own else kept["who"] or None,
         action=None if "action" in problems else kept["action"] or None,
@@ -75,7 +108,6 @@ async def _read(
         date_from=range.since,
         date_to=range.until,
     )
-    return await reading.list_page(conn, wanted, after=after, limit=SIZE)
 
 
 def _values(

@@ -8,6 +8,7 @@ from heliograph.people.operators.roles import AUDIT_OWN, OPERATORS, SETTINGS, SE
 
 ROUTES: tuple[Route, ...] = (
     get("/console/audit", audit.show, permission=AUDIT_OWN),
+    post("/console/audit/export", audit.export, permission=AUDIT_OWN),
     get("/console/settings", installation.show, permission=SETTINGS),
     post("/console/settings", installation.save, permission=SETTINGS_CHANGE, is_proved=True),
     post("/console/settings/mail", installation.send_mail, permission=SETTINGS_CHANGE),
