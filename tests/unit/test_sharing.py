@@ -10,7 +10,7 @@ import pytest
 
 from heliograph.console.places import TEMPLATES
 from heliograph.console.table import ROUTES
-from heliograph.pages.live.sharing import CAPACITY, FORGOTTEN, LEAST, MOST, SHARE, Sharing
+from heliograph.pages.live.sharing import BUSY, CAPACITY, FORGOTTEN, LEAST, MEASURED, MOST, SHARE, Sharing
 from heliograph.pages.routes import WALL
 
 
@@ -19,8 +19,15 @@ class World:
 
     def __init__(self) -> None:
         self.now = 100.0
+        #: Seconds of processor time that the process has used.
+        self.used = 3.0
         self.made: list[tuple[str, int]] = []
-        self.sharing: Sharing[str] = Sharing(monotonic=lambda: self.now)
+        self.sharing: Sharing[str] = Sharing(monotonic=lambda: self.now, processor=lambda: self.used)
+
+    def pass_by(self, seconds: float, *, busy: float) -> None:
+        """Time passes, in which the process is as busy as this."""
+        self.now += seconds
+        self.used += seconds * busy
 
     async def get(self, key: str = "home", *, seen: int = 0, takes: float = 0.001, most: float = MOST) -> str:
         return await self.sharing.get(key, seen=seen, clock=self.clock, make=self.make(key, takes), most=most)
@@ -64,7 +71,7 @@ async def test_a_wall_shows_what_is_so_now_however_long_it_takes_to_make() -> No
     world = World()
     first = await world.get(takes=2.0, most=WALL)
     world.now += int(live) / 1000
-    assert world.sharing.good_for() == MOST
+    assert world.sharing.good_for() == pytest.approx(MOST, rel=0.01)
     assert await world.get() == first
     assert await world.get(most=WALL) != first
 
@@ -76,11 +83,30 @@ async def test_the_more_regions_cost_the_longer_they_stay_good() -> None:
     await world.get("messages", takes=0.05)
     assert world.sharing.good_for() == pytest.approx(0.15 * SHARE)
     await world.get("campaigns", takes=5)
-    assert world.sharing.good_for() == MOST
+    assert world.sharing.good_for() == pytest.approx(MOST, rel=0.01)
     world.now += FORGOTTEN + 1
     await world.get("messages")
     # What nobody looks at any more does not count.
     assert world.sharing.good_for() == LEAST
+
+
+async def test_a_busy_process_makes_them_less_often() -> None:
+    world = World()
+    await world.get(takes=0.02)
+    assert world.sharing.good_for() == LEAST
+    goods = []
+    for busy in (0.0, 0.5, 0.8, 1.0, 0.0):
+        # So long that what making took is nothing beside it.
+        world.pass_by(100 * MEASURED, busy=busy)
+        await world.get(takes=0.02)
+        goods.append(world.sharing.good_for())
+    assert goods[0] == goods[4] == LEAST
+    wanted = [0.02 / ((1 - busy) / SHARE + busy / BUSY) for busy in (0.5, 0.8)]
+    assert goods[1:4] == [*(pytest.approx(one, rel=0.01) for one in wanted), pytest.approx(MOST, rel=0.01)]
+    # More threads than one: no more than busy.
+    world.pass_by(MEASURED, busy=1.7)
+    await world.get(takes=0.02)
+    assert world.sharing.good_for() == pytest.approx(MOST, rel=0.01)
 
 
 async def test_who_comes_meanwhile_waits_for_the_same_and_the_first_may_go() -> None:

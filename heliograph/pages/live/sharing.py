@@ -2,8 +2,8 @@
 
 Every open page looks again after two seconds, and what that costs must not grow with the number of pages: a region is
 made by whoever asks first, and the others get the same. How long it stays good follows from what all regions together
-took lately, so that open pages have a fixed share of a process that has better things to do: half a second on an idle
-machine, up to ten on a busy one.
+took lately and from how busy the process is, so that open pages take a share of the time that is left over and next to
+nothing of what accepting messages needs: half a second on an idle machine, up to ten on a busy one.
 
 The rule nobody may break: nobody gets anything older than what they have seen, so a page never goes back in time, and
 the outcome of one's own act is never hidden by what somebody else was shown before it.
@@ -20,9 +20,11 @@ import msgspec
 
 Value = TypeVar("Value")
 
-#: All regions together may take one part in so many of the time that passes; a region is good for at least and at most
-#: so many seconds.
-SHARE, LEAST, MOST = 20, 0.5, 10.0
+#: All regions together may take one part in SHARE of the time in which the process has nothing to do, and one in BUSY
+#: of the time in which it has; a region is good for at least and at most so many seconds.
+SHARE, BUSY, LEAST, MOST = 20, 500, 0.5, 10.0
+#: Seconds over which it is measured how busy the process is, at least.
+MEASURED = 1.0
 #: Regions that are kept, and seconds without a reader after which one no longer counts.
 CAPACITY, FORGOTTEN = 256, 30.0
 
@@ -40,8 +42,17 @@ class _Kept(msgspec.Struct, Generic[Value]):
 class Sharing(Generic[Value]):
     """What is shown in regions, by what decides it. One per process."""
 
-    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        processor: Callable[[], float] = time.process_time,
+    ) -> None:
+        """`processor`: seconds of processor time that the process has used."""
         self._now = monotonic
+        self._processor = processor
+        #: When it was last measured how busy the process is, what it had used then, and what came out, 0 to 1.
+        self._measured, self._used, self._busy = monotonic(), processor(), 0.0
         self._kept: dict[Hashable, _Kept[Value]] = {}
         self._making: dict[Hashable, tuple[int, asyncio.Task[Value]]] = {}
 
@@ -57,6 +68,7 @@ class Sharing(Generic[Value]):
         """A region that was begun at `seen` or later by `clock`, which `make` is told, and at most `most` seconds ago.
         Raises what `make` raises."""
         now = self._now()
+        self._measure(now)
         kept = self._kept.get(key)
         if kept is not None and kept.made >= seen and now - kept.began < min(self.good_for(), most):
             kept.read = now
@@ -72,8 +84,15 @@ class Sharing(Generic[Value]):
         return await asyncio.shield(task)
 
     def good_for(self) -> float:
-        """Seconds for which a region is good: what all of them cost, times SHARE."""
-        return min(max(SHARE * sum(one.took for one in self._kept.values()), LEAST), MOST)
+        """Seconds for which a region is good: what all of them cost, by the share that they may take."""
+        share = (1 - self._busy) / SHARE + self._busy / BUSY
+        return min(max(sum(one.took for one in self._kept.values()) / share, LEAST), MOST)
+
+    def _measure(self, now: float) -> None:
+        if (passed := now - self._measured) >= MEASURED:
+            used = self._processor()
+            self._busy = min((used - self._used) / passed, 1.0)
+            self._measured, self._used = now, used
 
     async def _make(self, key: Hashable, made: int, make: Callable[[int], Awaitable[Value]]) -> Value:
         began = self._now()
