@@ -43,6 +43,7 @@ async def show(request: Request) -> Answer:
         begun = await drafts.list_all(conn)
         rows = {row.id: row for row in await routing.load(conn)}
         reported = await heard.last(conn)
+    found = checks.of_suppliers([one.check for one in known.known], [one.name for one in listed])
     values: dict[str, Any] = {"drafts": begun, "suppliers": listed, "watched": watched}
     values |= {
         "simulated_only": now.only_simulated(listed),
@@ -50,9 +51,7 @@ async def show(request: Request) -> Answer:
         "windows": {one.id: window(rows[one.id]) * one.bound for one in listed if one.id in rows},
         "most": {one.id: fastest(rows[one.id]) * one.bound for one in listed if one.id in rows},
         "reported_at": reported,
-        "findings": {
-            one.id: [found.check for found in known.known if checks.about(found.check, one.name)] for one in listed
-        },
+        "findings": {one.id: found[one.name] for one in listed},
     }
     return Shown(
         template="carriage/suppliers_live.html" if request.is_fragment else "carriage/suppliers.html", values=values
