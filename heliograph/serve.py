@@ -63,6 +63,7 @@ from heliograph.http.server.registry import Limits, Registry, limits_of
 from heliograph.http.server.server import Server, listen
 from heliograph.http.static import Page
 from heliograph.metrics.exporting import Exporter, exported
+from heliograph.pages import languages
 from heliograph.pages.application import Pages
 from heliograph.pages.realms import CONSOLE, DASHBOARD
 from heliograph.pages.requests import Services as PageServices
@@ -220,6 +221,8 @@ async def serve(
                 await apart.start([listen(*_place(settings.console_listen))])
             if own_process:
                 _tune(settings)
+                # In a thread: what the first page of a process has to know would hold the loop for 0.3 s.
+                running.push_async_callback(_ended, asyncio.create_task(asyncio.to_thread(languages.learn)))
             clock.running()
             on_ready(_base_url(listening[0]))
             await stop.wait()

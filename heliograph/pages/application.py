@@ -158,7 +158,7 @@ class Pages:
                 answer = await self._run(request, scope, receive)
                 if isinstance(answer, Shown) and answer.refusal is not None:
                     code = answer.refusal.code
-                status, headers, body = self._made(request, answer)
+                status, headers, body = await self._made(request, answer)
         except Disconnected:
             self._end_span(request, spans.CLOSED, "")
             return
@@ -259,7 +259,7 @@ class Pages:
             answer = await route.handler(request)
             if not isinstance(answer, Shown) or answer.status != 200 or answer.cookies:
                 return answer
-            text = self._text(request, answer, token=regions.TOKEN, once=regions.ONCE)
+            text = await self._text(request, answer, token=regions.TOKEN, once=regions.ONCE)
             return regions.region(text, made=made)
 
         key = regions.key(request, route, scope["query_string"])
@@ -348,7 +348,7 @@ class Pages:
 
     # ── Answers ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _made(self, request: Request, answer: Answer) -> tuple[int, Headers, bytes | AsyncIterator[bytes]]:
+    async def _made(self, request: Request, answer: Answer) -> tuple[int, Headers, bytes | AsyncIterator[bytes]]:
         headers: Headers = []
         if isinstance(answer, Download | Stream):
             disposition = f'attachment; filename="{answer.name}"'.encode()
@@ -372,12 +372,12 @@ class Pages:
             return 303, headers, b""
         if request.notice and not request.is_fragment:
             headers.append((b"set-cookie", cookies.notice("", is_secure=request.is_secure).encode()))
-        status, more, body = self._page(request, answer)
+        status, more, body = await self._page(request, answer)
         return status, headers + more, body
 
-    def _page(self, request: Request, answer: Shown) -> tuple[int, Headers, bytes]:
+    async def _page(self, request: Request, answer: Shown) -> tuple[int, Headers, bytes]:
         token = forgery.token(self.services.form_key, request.session.id) if request.session else ""
-        body = self._text(request, answer, token=token, once=requests.new_once()).encode()
+        body = (await self._text(request, answer, token=token, once=requests.new_once())).encode()
         headers: Headers = [_NO_STORE, _VARY]
         if answer.status == 200 and request.method in ("GET", "HEAD"):
             etag = regions.etag(body)
@@ -386,7 +386,7 @@ class Pages:
                 return 304, headers, b""
         return answer.status, headers, self._packed(request, headers, body, None)
 
-    def _text(self, request: Request, answer: Shown, *, token: str, once: str) -> str:
+    async def _text(self, request: Request, answer: Shown, *, token: str, once: str) -> str:
         person, refusal = request.session, answer.refusal
         values: dict[str, Any] = {
             "request": request,
@@ -409,7 +409,7 @@ class Pages:
             **self._frame(request),
             **answer.values,
         }
-        return templates.render(self._templates, answer.template, values)
+        return await templates.render(self._templates, answer.template, values)
 
     def _packed(self, request: Request, headers: Headers, body: bytes, packed: bytes | None) -> bytes:
         """The body as the browser takes it, with the headers that say how."""
@@ -433,12 +433,12 @@ class Pages:
         shown = Shown(template="error.html", values=values, status=refusal.status)
         try:
             now = await self._now(request, refusal)
-            status, headers, body = now or self._page(request, shown)
+            status, headers, body = now or await self._page(request, shown)
         except Exception as again:
             # The page of an error must not fail with the error: without session and frame it is plain.
             self._refusal_of(again, request_id=request.request_id, operation="error page")
             request.session = None
-            status, headers, body = self._page(request, shown)
+            status, headers, body = await self._page(request, shown)
         headers += [(name.encode(), value.encode("latin-1")) for name, value in refusal.headers.items()]
         return status, headers, body, refusal.code
 
@@ -465,7 +465,7 @@ class Pages:
             if isinstance(answer, Shown) and answer.status == 200:
                 answer.status = refusal.status
                 answer.values = {**answer.values, "conflict": refusal.message}
-                return self._page(shown, answer)
+                return await self._page(shown, answer)
         return None
 
     async def _whom(self, request: Request, refusal: Refusal) -> list[str]:

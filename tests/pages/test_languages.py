@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, date, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
+from babel import dates
 
 from heliograph.base.database import clock
 from heliograph.pages.assets import Assets
@@ -81,3 +83,17 @@ def test_numbers_and_times_are_written_as_the_reader_does() -> None:
     assert english.lasted(0.42) == "0.42 s"
     assert english.lasted(250) == "4 min 10 s"
     assert speech("en", "Nowhere/Atall").zone == "UTC"
+
+
+@pytest.mark.parametrize(("language", "locale"), [("en", "en_GB"), ("pt", "pt_PT")])
+def test_days_are_written_as_babel_writes_them(language: str, locale: str) -> None:
+    """Which reads a pattern for each of them, and takes ten times as long."""
+    zone = ZoneInfo("America/Sao_Paulo")
+    made, midday = speech(language, zone.key), clock.EPOCH + timedelta(days=20_000, hours=2, minutes=5)
+    for number in range(0, 400, 9):
+        at = midday + timedelta(days=number, seconds=number)
+        day = date(2026, 1, 1) + timedelta(days=number)
+        assert made.whole_day(day) == dates.format_date(day, "d MMM y", locale=locale)
+        for shown, pattern in ((made.moment(at), "d MMM y, HH:mm"), (made.instant(at), "d MMM y, HH:mm:ss.SSS")):
+            assert shown == dates.format_datetime(at, pattern, tzinfo=zone, locale=locale)
+        assert made.day(at.astimezone(UTC)) == made.moment(at).partition(",")[0]

@@ -25,9 +25,9 @@ def folder(place: Path, text: str) -> Path:
     return place
 
 
-def greeting(place: Path) -> str:
+async def greeting(place: Path) -> str:
     """What a process that starts now makes of the template."""
-    return render(made(place), NAME, {"name": "<Ana>"})
+    return await render(made(place), NAME, {"name": "<Ana>"})
 
 
 def made(place: Path) -> Environment:
@@ -43,40 +43,40 @@ def kept(place: Path) -> Path:
     return found
 
 
-def test_what_was_compiled_is_not_compiled_again(tmp_path: Path) -> None:
+async def test_what_was_compiled_is_not_compiled_again(tmp_path: Path) -> None:
     folder(tmp_path, "Hello, {{ name }}")
-    assert greeting(tmp_path) == "Hello, &lt;Ana&gt;"
+    assert await greeting(tmp_path) == "Hello, &lt;Ana&gt;"
     assert is_kept(tmp_path, "Hello, {{ name }}")
     before = kept(tmp_path).stat()
-    assert greeting(tmp_path) == "Hello, &lt;Ana&gt;"
+    assert await greeting(tmp_path) == "Hello, &lt;Ana&gt;"
     assert kept(tmp_path).stat().st_ino == before.st_ino
 
 
-def test_a_template_that_has_changed_is(tmp_path: Path) -> None:
+async def test_a_template_that_has_changed_is(tmp_path: Path) -> None:
     folder(tmp_path, "Hello, {{ name }}")
-    greeting(tmp_path)
+    await greeting(tmp_path)
     folder(tmp_path, "Olá, {{ name }}")
-    assert greeting(tmp_path) == "Olá, &lt;Ana&gt;"
+    assert await greeting(tmp_path) == "Olá, &lt;Ana&gt;"
     assert not is_kept(tmp_path, "Hello, {{ name }}")
 
 
 @pytest.mark.parametrize("length", [0, 10, 30, 60, 150])
-def test_so_is_one_of_which_half_was_written(tmp_path: Path, length: int) -> None:
+async def test_so_is_one_of_which_half_was_written(tmp_path: Path, length: int) -> None:
     folder(tmp_path, "Hello, {{ name }}")
-    greeting(tmp_path)
+    await greeting(tmp_path)
     whole = kept(tmp_path).read_bytes()
     kept(tmp_path).write_bytes(whole[:length])
-    assert greeting(tmp_path) == "Hello, &lt;Ana&gt;"
+    assert await greeting(tmp_path) == "Hello, &lt;Ana&gt;"
     assert kept(tmp_path).read_bytes() == whole
 
 
-def test_where_nothing_can_be_kept_it_is_compiled_all_the_same(tmp_path: Path) -> None:
+async def test_where_nothing_can_be_kept_it_is_compiled_all_the_same(tmp_path: Path) -> None:
     folder(tmp_path, "Hello, {{ name }}")
     (tmp_path / "__pycache__").write_text("no directory")
-    assert greeting(tmp_path) == "Hello, &lt;Ana&gt;"
+    assert await greeting(tmp_path) == "Hello, &lt;Ana&gt;"
 
 
-def test_python_may_be_told_to_keep_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_python_may_be_told_to_keep_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    assert greeting(folder(tmp_path, "Hello, {{ name }}")) == "Hello, &lt;Ana&gt;"
+    assert await greeting(folder(tmp_path, "Hello, {{ name }}")) == "Hello, &lt;Ana&gt;"
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
