@@ -82,9 +82,13 @@ class Desk:
             self._compared, self._compared_at = await doctor.compare(conn, settings), began
         self.checks = await self._examine(conn, settings, far=False, safety=self.database, compared=self._compared)
         self.known = self.troubles(self.checks, await findings.since(conn))
-        self.waits = await approvals.waits(conn)
+        await self.ask(conn)
         self._at = began
         return self.known
+
+    async def ask(self, conn: Connection) -> None:
+        """What waits for a decision now."""
+        self.waits = await approvals.waits(conn)
 
     async def refresh(self, request: Request, *, fresh: float = FRESH) -> None:
         """Look, unless that was done within `fresh` seconds: of many who ask at once, one does."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.console.engine.desk import desk
+from heliograph.console.engine.desk import SHARED, desk
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 from heliograph.people.operators import accounts
@@ -14,10 +14,11 @@ HERE = "/console/notices"
 async def show(request: Request) -> Answer:
     """All of it; what is new to the reader is marked."""
     known = desk(request)
+    await known.refresh(request, fresh=SHARED)
     async with request.reading() as conn:
-        troubles = await known.look(conn, request.services.settings)
+        await known.ask(conn)
     values = {
-        "troubles": troubles,
+        "troubles": known.known,
         "waits": known.waits if request.may(permission=APPROVALS) else None,
         "told": request.operator.told_at,
         "unread": known.unread(request.operator),
