@@ -12,7 +12,6 @@ are written in the commit that they describe, and amounts of two currencies are 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
 from uuid import UUID
@@ -293,17 +292,18 @@ async def read(conn: Connection, query: Query) -> list[Line]:
 
 
 def _line(row: asyncpg.Record) -> Line:
-    counts: Counter[str] = Counter()
-    segments: Counter[str] = Counter()
-    unpriced: Counter[str] = Counter()
+    # A page has hundreds of lines, and Counters take twice as long.
+    counts: dict[str, int] = {}
+    segments: dict[str, int] = {}
+    unpriced: dict[str, int] = {}
     amounts: dict[str, dict[str, int]] = {}
     for what, currency, count, some, charged in _decode(row["sums"]):
-        counts[what] += count
-        segments[what] += some
+        counts[what] = counts.get(what, 0) + count
+        segments[what] = segments.get(what, 0) + some
         if currency:
             amounts.setdefault(what, {})[currency] = charged
         else:
-            unpriced[what] += count
+            unpriced[what] = unpriced.get(what, 0) + count
     return Line(
         supplier_id=row["supplier_id"],
         at=row["at"],

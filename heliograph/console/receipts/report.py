@@ -50,9 +50,10 @@ async def show(request: Request) -> Answer:
             query = _query(typed, known)
         except Invalid as wrong:
             refusal, query = wrong, _query({}, known)
-        lines = await reconciliation.report(conn, query)
-        whole = [] if "csv" in request.query else await _whole(conn, query)
-    if "csv" in request.query and refusal is None:
+        is_file = "csv" in request.query
+        lines = await reconciliation.report(conn, query, compared=is_file)
+        whole = [] if is_file else await _whole(conn, query)
+    if is_file and refusal is None:
         body = (MARK + reconciliation.as_csv(lines)).encode()
         name = f"receipts-{query.date_from:%Y-%m-%d}.csv"
         return Download(name=name, kind="text/csv; charset=utf-8", body=body)

@@ -69,11 +69,12 @@ class Reconciled(msgspec.Struct, frozen=True):
         }
 
 
-async def report(conn: Connection, query: Query) -> list[Reconciled]:
-    """The lines of a time, each with that of the same hour, day or time a week before."""
+async def report(conn: Connection, query: Query, *, compared: bool = True) -> list[Reconciled]:
+    """The lines of a time, each with that of the same hour, day or time a week before, if they are to be compared."""
     lines = await reconciliation.read(conn, query)
     earlier = msgspec.structs.replace(query, date_from=query.date_from - WEEK, date_to=query.date_to - WEEK)
-    before = {_key(one, one.at and one.at + WEEK): one for one in await reconciliation.read(conn, earlier)}
+    seen = await reconciliation.read(conn, earlier) if compared else []
+    before = {_key(one, one.at and one.at + WEEK): one for one in seen}
     names: dict[UUID, str] = {row["id"]: row["name"] for row in await conn.fetch(NAMES)}
     return [Reconciled(names.get(one.supplier_id, ""), one, before.get(_key(one, one.at))) for one in lines]
 
