@@ -20,6 +20,7 @@ from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.contacts import recency
+from heliograph.overview.installation import finding
 from heliograph.sending import listing
 from heliograph.sending.listing import Found
 from heliograph.sms import messages as sms
@@ -181,8 +182,14 @@ async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> li
 
 
 async def of_request(conn: Connection, actor: Actor, *, request_id: str) -> Message | None:
-    """The latest that a request with this `x-request-id` made, among the last of each channel."""
-    found = await by_ids(conn, actor, ids=await listing.of_request(conn, actor, request_id=request_id))
+    """The latest that a request with this `x-request-id` made: about the time that the id names, as those of the API
+    do, or else among the last of each channel."""
+    made_at, ids = finding.made_at(request_id), list[UUID]()
+    if made_at is not None:
+        since, until = made_at - finding.EARLIER, made_at + finding.ACCEPTED
+        ids = await listing.of_request(conn, actor, request_id=request_id, date_from=since, date_to=until, look=LOOK)
+    # A program may have chosen an id whose time is not that of its request.
+    found = await by_ids(conn, actor, ids=ids or await listing.of_request(conn, actor, request_id=request_id))
     return found[0] if found else None
 
 

@@ -14,7 +14,8 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.actor import Actor
-from heliograph.base.database.bounded_scan import LOOK
+from heliograph.base.database import bounded_scan
+from heliograph.base.database.bounded_scan import PAGE_LOOK
 from heliograph.base.database.pool import Connection
 
 Message = TypeVar("Message")
@@ -78,18 +79,28 @@ def shown_among(row: str, under_way: str, wanted: str) -> str:
 # Beside `bounded_scan`, which hands on all that a list shows of each row that it scans and takes twice as long.
 OF_REQUEST = """
 SELECT id FROM (
-    SELECT id, mode, request_id FROM {table} WHERE organization_id = $1 AND id < $2 ORDER BY id DESC LIMIT $5) looked_at
- WHERE request_id = $3 AND mode = ANY ($4) LIMIT 1
+    SELECT id, mode, request_id FROM {table} WHERE organization_id = $1 AND id < $2 AND id >= $3
+     ORDER BY id DESC LIMIT $6) looked_at
+ WHERE request_id = $4 AND mode = ANY ($5) LIMIT 1
 """
 #: One for each channel's table.
 TABLES = tuple(OF_REQUEST.format(table=table) for table in ("messages", "whatsapp_messages"))
-_LAST = UUID(int=2**128 - 1)
 
 
-async def of_request(conn: Connection, actor: Actor, *, request_id: str, look: int = LOOK) -> list[UUID]:
-    """The latest message of each channel that a request with this `x-request-id` made, among its last `look`."""
+async def of_request(
+    conn: Connection,
+    actor: Actor,
+    *,
+    request_id: str,
+    date_from: datetime | None = None,
+    date_to: datetime | None = None,
+    look: int = PAGE_LOOK,
+) -> list[UUID]:
+    """The latest message of each channel that a request with this `x-request-id` made, among the last `look` of that
+    time."""
+    bounds = bounded_scan.bounds(None, date_from=date_from, date_to=date_to)
+    modes = list(actor.modes)
     found = [
-        await conn.fetchval(statement, actor.organization_id, _LAST, request_id, list(actor.modes), look)
-        for statement in TABLES
+        await conn.fetchval(statement, actor.organization_id, *bounds, request_id, modes, look) for statement in TABLES
     ]
     return [id for id in found if id is not None]

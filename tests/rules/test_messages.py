@@ -16,11 +16,13 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
-from heliograph.base.ids import uuid7
+from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.consent.optouts import RecipientOptedOut
+from heliograph.overview import messages as overview
 from heliograph.queue import leases
 from heliograph.queue.backlog import claim_once
 from heliograph.queue.leases import UNROUTED
+from heliograph.sending import listing
 from heliograph.sms import messages
 from heliograph.sms.accepting import preview
 from heliograph.sms.accepting.accept import Acceptor
@@ -559,3 +561,23 @@ async def test_a_queue_row_that_is_leased_is_not_withdrawn(pool: Pool) -> None:
         await leases.postpone(conn, [leases.Postponed(lease, 0.0, UNROUTED)])
         assert set(await leases.withdraw(conn, "sms", [id, uuid7()], only="untried")) == {id}
         assert await conn.fetchval("SELECT count(*) FROM queue") == 0
+
+
+async def test_the_message_of_a_request_is_found_at_the_time_in_its_id(pool: Pool) -> None:
+    actor, other = await organization(pool), await organization(pool)
+    made = await message(pool, actor, queued=False)
+    at = clock.now() - timedelta(hours=1)
+    request = str(UUID(int=uuid7_floor(at).int + 1))
+    id = UUID(int=uuid7_floor(at + timedelta(seconds=1)).int + 1)
+    await pool.execute("UPDATE messages SET id = $2, request_id = $3 WHERE id = $1", made, id, request)
+    for _ in range(3):
+        await message(pool, actor, queued=False)
+    near = {"date_from": at, "date_to": at + timedelta(seconds=5)}
+    async with pool.acquire() as conn:
+        assert await listing.of_request(conn, actor, request_id=request, look=2) == []
+        assert await listing.of_request(conn, actor, request_id=request, look=2, **near) == [id]
+        assert await listing.of_request(conn, actor, request_id=request, look=4) == [id]
+        assert await listing.of_request(conn, other, request_id=request) == []
+        found = await overview.of_request(conn, actor, request_id=request)
+    assert found is not None
+    assert (found.id, found.request_id) == (id, request)
