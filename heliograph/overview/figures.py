@@ -83,14 +83,17 @@ async def picture(conn: Connection, actor: Actor, *, since: datetime, until: dat
         )
         return await traffic.read(conn, actor, query=query)
 
-    points = await read(since, until, step, None)
+    coarse = HOUR if length <= LONGEST_OF_COUNTRIES else DAY
+    countries = await read(since, until, coarse, "country")
+    # What is split by country adds up to the whole, unless some of it was left out.
+    is_whole = coarse == step and len(countries) < MOST
+    points = countries if is_whole else await read(since, until, step, None)
     # One sum, of as many days as it has.
     before = await read(since - length, since, DAY, None)
     by_time: dict[datetime, list[Point]] = {}
     for point in points:
         by_time.setdefault(point.at, []).append(point)
     failed = await traffic.failures(conn, actor, date_from=since, date_to=until, limit=MOST)
-    coarse = HOUR if length <= LONGEST_OF_COUNTRIES else DAY
     return Picture(
         since=since,
         until=until,
@@ -98,9 +101,7 @@ async def picture(conn: Connection, actor: Actor, *, since: datetime, until: dat
         now=summed(points),
         before=summed(before),
         intervals=[(at, summed(by_time.get(at, ()))) for at in _times(since, until, step)],
-        countries=_countries(
-            await read(since, until, coarse, "country"), _times(_floor(since, coarse), until, coarse), failed
-        ),
+        countries=_countries(countries, _times(_floor(since, coarse), until, coarse), failed),
         reasons=_reasons(failed),
     )
 
