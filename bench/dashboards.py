@@ -12,6 +12,7 @@ from bench.accept import Lengths, once
 from bench.figures import Report
 from bench.pages import owner
 from bench.stage import Stage
+from heliograph.traffic import folding
 
 #: Dashboards that are open while messages are accepted.
 OPEN = 20
@@ -26,7 +27,9 @@ async def dashboards(stage: Stage, report: Report, lengths: Lengths) -> None:
     async with owner(stage) as session:
         without, with_open, memory = [], [], 0.0
         for _ in range(lengths.rounds):
+            await _fold(stage)
             without.append((await once(stage, connections=64, seconds=lengths.window, empty=False)).rate)
+            await _fold(stage)
             async with _watching(session):
                 with_open.append((await once(stage, connections=64, seconds=lengths.window, empty=False)).rate)
             memory = max(memory, stage.size("api"))
@@ -36,6 +39,13 @@ async def dashboards(stage: Stage, report: Report, lengths: Lengths) -> None:
         "pages_accept", f"accepted with {OPEN} dashboards open ÷ with none", "pages_accept_open", "pages_accept_none"
     )
     report.add("pages_memory", "resident memory, API process after its pages", [memory], "MB")
+
+
+async def _fold(stage: Stage) -> None:
+    """What a worker does every ten seconds. None runs here, and home would add up whatever was accepted since the
+    database was filled: tens of thousands of deltas, seven times, where an installation has those of a few seconds."""
+    async with stage.connection() as conn:
+        await folding.fold(conn)
 
 
 @contextlib.asynccontextmanager
