@@ -25,8 +25,8 @@ from .conftest import Browser, Tenant
 
 pytestmark = pytest.mark.lasts(10)
 
-#: MB that a web process may have. It has 117; `bench` knows what it has under load.
-MOST = 130
+#: MB that a web process may have. It has 110; `bench` knows what it has under load.
+MOST = 125
 #: Hashes of passwords, two at a time: each needs 19 MB while it is made, which do not stay.
 HASHES, STAY = 8, 10
 
