@@ -80,9 +80,14 @@ def reached(names: Iterable[str]) -> set[str]:
 
 def texts(names: Iterable[str]) -> set[str]:
     """The string constants in these definitions."""
-    return {
+    return {text for name in names for text in _texts(name)}
+
+
+@cache
+def _texts(name: str) -> frozenset[str]:
+    """Of one: hundreds of tests reach most of the project, each time from elsewhere."""
+    return frozenset(
         node.value
-        for name in names
         for node in ast.walk(definitions()[name])
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
+    )

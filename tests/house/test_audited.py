@@ -18,6 +18,9 @@ from heliograph.dashboard.table import ROUTES
 from heliograph.suppliers import kinds
 from tests.house import calls
 
+#: One worker reads the whole project for them.
+pytestmark = pytest.mark.xdist_group("calls")
+
 #: Tables of settings, rights, keys, senders, money, campaigns and people.
 AUDITED = (
     *(

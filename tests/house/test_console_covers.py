@@ -15,6 +15,9 @@ from heliograph.suppliers import kinds
 from tests.house import calls
 from tests.house.test_audited import COMMANDS, READS, SUBMITTED, commands
 
+#: One worker reads the whole project for them.
+pytestmark = pytest.mark.xdist_group("calls")
+
 #: Groups of commands that the console covers.
 GROUPS = (
     "installation",
