@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +25,7 @@ from heliograph.campaigns.staging import Stager
 from heliograph.cli import app
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
+from tests import forks
 from tests.rules.factories import organization
 
 
@@ -107,9 +107,9 @@ async def test_watch_until_it_is_done(pool: Pool, database_url: str) -> None:
     made = await create(pool, actor, 3)
     # Processes of their own: two commands in one process would write into each other's output.
     watching = [
-        await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "heliograph", "campaign", "watch", str(made.id), *how),
-            env={**os.environ, "HELIOGRAPH_DATABASE_URL": database_url},
+        await forks.start(
+            *("campaign", "watch", str(made.id), *how),
+            environment={**os.environ, "HELIOGRAPH_DATABASE_URL": database_url},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from heliograph.campaigns.staging import Stager
 from heliograph.cli import app
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
+from tests import forks
 from tests.rules.test_campaigns import imported
 from tests.rules.whatsapp_factories import Made, made
 
@@ -118,10 +118,10 @@ async def test_wrong_usage(database_url: str, known: Made, change: tuple[str, ..
 
 
 async def test_create_and_watch_until_it_is_done(pool: Pool, database_url: str, known: Made) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "heliograph", "whatsapp", "campaign", "create", "--watch", "--number", known.digits),
+    process = await forks.start(
+        *("whatsapp", "campaign", "create", "--watch", "--number", known.digits),
         *WHAT,
-        env={**os.environ, "HELIOGRAPH_DATABASE_URL": database_url},
+        environment={**os.environ, "HELIOGRAPH_DATABASE_URL": database_url},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,24 +14,25 @@ from typing import Any
 from typer.testing import CliRunner
 
 from heliograph.cli.running.simulate import app
+from tests import forks
+from tests.forks import Forked
 from tests.ports import held_port
 from tests.suppliers.graph_peer import USER, reminder
 
 
-async def started(*arguments: str) -> tuple[asyncio.subprocess.Process, dict[str, Any]]:
+async def started(*arguments: str) -> tuple[Forked, dict[str, Any]]:
     process = await begun("--port", "0", "--latency-ms", "0", "--json", *arguments)
     assert process.stdout is not None
     async with asyncio.timeout(120):
         return process, json.loads(await process.stdout.readline())
 
 
-async def begun(*arguments: str) -> asyncio.subprocess.Process:
-    command = (sys.executable, "-m", "heliograph", "simulate", "graph", *arguments)
+async def begun(*arguments: str) -> Forked:
     pipe = asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    return await forks.start("simulate", "graph", *arguments, environment=os.environ, stdout=pipe, stderr=pipe)
 
 
-async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
+async def ended(process: Forked) -> tuple[int | None, str]:
     """By Ctrl-C; the status, and what it said at its end."""
     process.send_signal(signal.SIGINT)
     async with asyncio.timeout(120):
