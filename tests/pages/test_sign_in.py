@@ -20,6 +20,15 @@ from .conftest import PASSWORD, Api, Browser, Tenant, link_for, make_person
 FAILED = "E-mail or password is not correct."
 
 
+@pytest.fixture
+async def owner(pool: Pool, tenant: Tenant, browser: Browser) -> Browser:
+    """An owner's browser, signed in on the page, which is what these tests are about."""
+    await make_person(pool, tenant, "ana@example.com")
+    page = await browser.sign_in("ana@example.com")
+    assert (page.status, page.path) == (200, "/"), page.words
+    return browser
+
+
 async def test_a_link_signs_in_once(pool: Pool, tenant: Tenant, browser: Browser, other_browser: Browser) -> None:
     user = await make_person(pool, tenant, "ana@example.com", password=None)
     token = await link_for(pool, user, tenant)
