@@ -222,7 +222,7 @@ async def serve(
                 await apart.start([listen(*_place(settings.console_listen))])
             if own_process:
                 _tune(settings)
-                # In a thread: what the first page of a process has to know would hold the loop for 0.3 s.
+                # In a thread: what the first page of a process has to know would hold the loop for 0.1 s and more.
                 running.push_async_callback(_ended, asyncio.create_task(asyncio.to_thread(languages.learn)))
             clock.running()
             on_ready(_base_url(listening[0]))
