@@ -25,7 +25,7 @@ from tests.processes import GRANT, LONG, Installation, Program, installation, un
 
 KILLS = 60 if LONG else 6
 #: Recipients: enough for a kill to find some of them staged and others not.
-MANY = 200_000 if LONG else 25_000
+MANY = 200_000 if LONG else 12_000
 FEW = 2_500
 FAST = {"HELIOGRAPH_LEASE_SECONDS": "2", "HELIOGRAPH_UNCERTAIN_GRACE_SECONDS": "3"}
 
@@ -64,7 +64,7 @@ async def check(made: Installation, conn: asyncpg.Connection[asyncpg.Record], id
     return found
 
 
-@pytest.mark.lasts(31)
+@pytest.mark.lasts(22)
 @pytest.mark.timeout(KILLS * 10 + 120)
 async def test_random_kills_while_staging(database_server: Cluster, tmp_path: Path) -> None:
     seed = random.randrange(1_000_000)

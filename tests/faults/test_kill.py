@@ -23,7 +23,7 @@ from tests.load import Load
 from tests.processes import LONG, WINDOW, Installation, installation, kill
 from tests.suppliers.test_http_whole_way import ACCOUNTS, SECRET
 
-KILLS = 500 if LONG else 12
+KILLS = 500 if LONG else 8
 #: Seconds between two kills, on average.
 EVERY = 1.5
 WORKERS = 2
@@ -72,7 +72,7 @@ async def aggregators(made: Installation) -> AsyncIterator[None]:
         yield
 
 
-@pytest.mark.lasts(24)
+@pytest.mark.lasts(18)
 @pytest.mark.timeout(KILLS * 5 + 180)
 async def test_random_kills_lose_nothing_and_double_nothing(
     public_place: Path, tmp_path: Path, embedded: Start
