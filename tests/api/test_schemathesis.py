@@ -24,7 +24,7 @@ from .conftest import Api, Tenant, make_tenant, running
 LONG = os.environ.get("HELIOGRAPH_FAULTS") == "long"
 #: Cases of the two tests, at least; and what schemathesis makes of an operation in one phase, at most. Without a key
 #: the door refuses nearly all of it, so that the hundredth case says what the first did.
-CASES, EXAMPLES = (50_000, 1_000) if LONG else (2_600, 8)
+CASES, EXAMPLES = (50_000, 1_000) if LONG else (2_600, 4)
 REFUSED_CASES, REFUSED_EXAMPLES = (CASES, EXAMPLES) if LONG else (1_500, 3)
 CONFIG = Path(__file__).with_name("schemathesis.toml")
 UNLIMITED = dict.fromkeys(("rate_sms_send", "rate_campaigns", "rate_mutations", "rate_reads", "rate_failures"), 10**9)
