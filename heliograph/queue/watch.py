@@ -1,4 +1,4 @@
-"""What an idle worker asks the database: one query every half second for everything that it does.
+"""What an idle worker asks the database: one query a second for everything that it does.
 
 Loops and shared timers do not poll. The watch reads what became due in the queue, which timers are due, and the
 condition of each of the others (`when`), and wakes those that have something to do. A notification makes it look at the

@@ -225,7 +225,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float, "How long to wait for a status before deciding a WhatsApp attempt whose outcome is unknown"
     ] = 180.0
     drain_seconds: Annotated[float, "How long a stopping process lets work in progress finish"] = 20.0
-    poll_seconds: Annotated[float, "Longest interval between polls of an idle queue"] = 0.5
+    poll_seconds: Annotated[float, "Longest interval between polls of an idle queue"] = 1.0
 
     whatsapp_window_margin_seconds: Annotated[
         float, "How long before its end a service window counts as closed, since replies take time to arrive"
