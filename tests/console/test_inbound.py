@@ -41,7 +41,7 @@ async def test_a_number_that_nobody_has_is_given_to_an_organization(
         "asked for or suspended, and not approved:",
     ):
         assert told in page.words, page.words
-    for hidden in ("4711", TO[1:]):
+    for hidden in ("my code", TO[1:]):
         assert hidden not in page.text
     # Texts stand behind a reason.
     assert (await root.submit(page, f"{HERE}/reveal", reason=" ")).status == 422
