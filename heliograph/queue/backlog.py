@@ -42,13 +42,13 @@ CYCLE = 20.0
 SLICE = 500
 
 #: An SQL condition: an operator holds this row of `queue` back. Cheap while there are no holds at all.
-_HELD = """
+HELD = """
 (SELECT EXISTS (SELECT FROM queue_holds)) AND EXISTS (
  SELECT FROM queue_holds h WHERE h.kind = queue.kind AND (h.line IS NULL OR h.line = queue.line)
     AND (h.organization_id IS NULL OR h.organization_id = queue.organization_id)
     AND (h.before_id IS NULL OR queue.id < h.before_id))
 """
-_FREE = f"(lease_until IS NULL OR lease_until < now()) AND NOT ({_HELD})"
+_FREE = f"(lease_until IS NULL OR lease_until < now()) AND NOT ({HELD})"
 
 # Every row is written with a `due_at` that is no earlier than the beginning of its transaction (to the millisecond, as
 # messages are stamped). So once `settled` is known, all rows that are due before it are visible to the next statement.

@@ -1,6 +1,6 @@
 """What operators can do with queued work: hold it, release it, withdraw it. (`waiting` says how much there is.)
 
-A hold is a row that every claim checks (`backlog.HELD_BACK`), so it applies to every worker from its commit on,
+A hold is a row that every claim checks (`backlog.HELD`), so it applies to every worker from its commit on,
 survives restarts, and covers future work. What a worker has already claimed still goes out.
 
 The rule nobody may break: a hold never loses work. Held rows stay in the queue as they are; only a channel's
@@ -20,6 +20,7 @@ from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.queue import leases
+from heliograph.queue.backlog import HELD
 
 #: Kinds of work that leave this installation: to suppliers, to Meta, to customers' endpoints.
 OUTGOING = ("sms", "whatsapp", "webhook")
@@ -170,13 +171,8 @@ async def _record(
     )
 
 
-#: An SQL condition: this row of `queue` is held.
-IS_HELD = """EXISTS (SELECT FROM queue_holds h
-  WHERE h.kind = queue.kind AND (h.line IS NULL OR h.line = queue.line)
-    AND (h.organization_id IS NULL OR h.organization_id = queue.organization_id)
-    AND (h.before_id IS NULL OR queue.id < h.before_id))"""
-LATE = leases.OLDEST.format(counts=f"NOT {IS_HELD}", **leases.OF_ALL)
-LATE_BY_LINE = leases.OLDEST.format(counts=f"NOT {IS_HELD}", **leases.OF_EACH)
+LATE = leases.OLDEST.format(counts=f"NOT ({HELD})", **leases.OF_ALL)
+LATE_BY_LINE = leases.OLDEST.format(counts=f"NOT ({HELD})", **leases.OF_EACH)
 
 
 async def late(conn: Connection, kind: str, *, without: Collection[UUID]) -> float:

@@ -16,7 +16,8 @@ import msgspec
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of
-from heliograph.queue.holds import IS_HELD, Selection
+from heliograph.queue.backlog import HELD
+from heliograph.queue.holds import Selection
 
 #: Rows that are counted, divided among the places found; and places (line, lane, organization) of each kind.
 LOOK, PLACES = 10_000, 300
@@ -85,7 +86,7 @@ WITH RECURSIVE place (kind, line, lane, organization_id, step) AS (
            SELECT count(*) AS seen, count(*) FILTER (WHERE fits) AS rows,
                   count(*) FILTER (WHERE fits AND lease_until > now()) AS leased,
                   count(*) FILTER (WHERE fits AND due_at > now()) AS later,
-                  count(*) FILTER (WHERE fits AND (SELECT EXISTS (SELECT FROM queue_holds)) AND {IS_HELD}) AS held,
+                  count(*) FILTER (WHERE fits AND {HELD}) AS held,
                   min(id::text COLLATE "C") FILTER (WHERE fits) AS oldest
              FROM (SELECT *, $4::uuid IS NULL OR id < $4 AS fits FROM queue
                     WHERE kind = sized.kind AND line = sized.line AND lane = sized.lane
