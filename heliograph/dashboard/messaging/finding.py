@@ -91,15 +91,13 @@ class Wanted(msgspec.Struct, frozen=True):
         return any(self.typed.values()) or bool(self.range.name)
 
 
-async def find(conn: Connection, request: Request, *, latest: Sequence[Named] | None = None) -> Wanted:
-    """What the address of a list asks for. `latest`: the campaigns among which a name is looked for; None: the newest,
-    if a name is to be looked for."""
+async def find(conn: Connection, request: Request) -> Wanted:
+    """What the address of a list asks for."""
     wanted = _read(request)
     text = wanted.typed["campaign"]
     if not text:
         return wanted
-    if latest is None:
-        latest = await campaigns(conn, request)
+    latest = await campaigns(conn, request)
     if (id := _id(text)) is not None:
         return msgspec.structs.replace(wanted, campaign=_shown(id, latest))
     exact = [one for one in latest if one.name.casefold() == text.casefold()]
@@ -122,9 +120,9 @@ async def find(conn: Connection, request: Request, *, latest: Sequence[Named] | 
     )
 
 
-async def campaigns(conn: Connection, request: Request) -> list[Named]:
+async def campaigns(conn: Connection, request: Request, *, limit: int = record.LOOKED) -> list[Named]:
     """The latest campaigns, for who may know them."""
-    return await record.latest(conn, request.actor) if request.may("campaigns:read") else []
+    return await record.latest(conn, request.actor, limit=limit) if request.may("campaigns:read") else []
 
 
 def _shown(id: UUID, latest: Sequence[Named]) -> str:

@@ -37,8 +37,7 @@ async def show_list(request: Request) -> Answer:
     size = leafing.size(request)
     after, top = leafing.after(request), _top(request)
     async with request.reading() as conn:
-        latest = await finding.campaigns(conn, request)
-        wanted = await finding.find(conn, request, latest=latest)
+        wanted = await finding.find(conn, request)
         if wanted.id is not None:
             return Elsewhere(location=request.to(f"/messages/{wanted.id}"))
         newer = await _newer(conn, request, wanted, top) if top is not None else 0
@@ -53,12 +52,14 @@ async def show_list(request: Request) -> Answer:
         columns = listing.columns(request, "messages")
         is_priced = any(one.name == "price" for one in columns.chosen)
         prices = await messages.prices(conn, request.actor, listed=rows) if is_priced else {}
+        # What renews itself has no filters to fill in.
+        suggested = [] if request.is_fragment else await finding.campaigns(conn, request, limit=SUGGESTED)
         # What renews itself has none, and further back it is known already.
-        head, failed = None, None
+        head, latest = None, None
         if not request.is_fragment and after is None:
             head = await summing.head(conn, request, wanted)
             if head is None or head.reasons is None:
-                failed = await summing.latest(conn, request, wanted)
+                latest = await summing.latest(conn, request, wanted)
     last = rows[-1].id if len(found.messages) > size else found.seen
     values: dict[str, Any] = {
         "wanted": wanted,
@@ -72,8 +73,8 @@ async def show_list(request: Request) -> Answer:
         "readable": readable,
         "rows": rows,
         "head": head,
-        "latest": failed,
-        "campaigns": [one.name for one in latest[:SUGGESTED]],
+        "latest": latest,
+        "campaigns": [one.name for one in suggested],
         "texts": texts,
         "keys": [(str(one.id), one.name) for one in keys],
         "key_names": {one.id: one.name for one in keys},
