@@ -33,3 +33,10 @@ def check_optional(text: str) -> None:
     """Raises Invalid on `reason` for one that was given and cannot be read; nothing at all is no reason, and well."""
     if text.strip() and not is_readable(text):
         raise Invalid(("reason", "blank", "This reason shows nothing that can be read. Say why, in words."))
+
+
+def for_organization(text: str) -> str:
+    """A reason that an organization reads, without the spaces around it. Raises Invalid on `reason`."""
+    if (reason := given(text)) is None:
+        raise Invalid(("reason", "length", "Say why, in at most 500 characters: the organization reads it."))
+    return reason

@@ -49,7 +49,7 @@ async def give_up(conn: Connection, by: Who, *, id: UUID, reason: str) -> str:
 
     `reason`: 1 to 500 characters. Idempotent. Returns its status. Raises Invalid, NotFound, WhatsAppMessageNotEnded.
     """
-    reason = _reason(reason)
+    reason = reasons.for_organization(reason)
     found, actor = await _whose(conn, by, id)
     if found["status"] == "canceled":
         return "canceled"
@@ -72,7 +72,7 @@ async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: st
     One that was tried and still waits is taken out of the queue. What Meta reports later still counts. Idempotent.
     Returns the status. Raises Invalid (fields `reason` and `status`), NotFound, WhatsAppMessageNotEnded.
     """
-    reason = _reason(reason)
+    reason = reasons.for_organization(reason)
     found, actor = await _whose(conn, by, id)
     if status not in ENDS:
         raise Invalid(("status", "enum", "A message of this channel does not end that way. Choose another status."))
@@ -98,9 +98,3 @@ async def _whose(conn: Connection, by: Who, id: UUID) -> tuple[asyncpg.Record, A
     if row is None:
         raise NotFound("There is no such message.", resource="message", id=str(id))
     return row, Actor(row["id"], None, row["mode"], frozenset(), row["state"], by=by)
-
-
-def _reason(given: str) -> str:
-    if (found := reasons.given(given)) is None:
-        raise Invalid(("reason", "length", "Say why, in at most 500 characters: the organization reads it."))
-    return found

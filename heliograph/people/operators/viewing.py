@@ -18,7 +18,6 @@ from heliograph.audit import recording as audit
 from heliograph.base.actor import Who
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
 from heliograph.people.links import LinkUsed
 from heliograph.people.session_keeping.rows import printable
@@ -43,9 +42,7 @@ async def begin(conn: Connection, by: Who, *, organization_id: UUID, reason: str
 
     `by`: the operator. `reason`: 1 to 500 characters, which the organization reads. Raises Invalid, NotFound.
     """
-    why = reasons.given(reason)
-    if why is None:
-        raise Invalid(("reason", "length", "Say why, in at most 500 characters: the organization reads it."))
+    why = reasons.for_organization(reason)
     assert by.id is not None
     token = secrets.token_urlsafe(32)
     async with conn.transaction():

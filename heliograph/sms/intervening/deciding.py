@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.audit import reasons
 from heliograph.audit import recording as audit
 from heliograph.base import phones
 from heliograph.base.actor import Who
@@ -51,7 +52,7 @@ async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: st
     moved it after a receipt of the same. `reason`: as of `giving_up.give_up`. Returns the status. Raises NotFound,
     Invalid (fields `reason` and `status`), StatusNotDecided.
     """
-    reason = whose.reason(reason)
+    reason = reasons.for_organization(reason)
     found = await whose.find(conn, by, id=id)
     if status not in ENDS:
         raise Invalid(("status", "enum", "A message of this channel does not end that way. Choose another status."))

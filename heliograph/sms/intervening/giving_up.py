@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from heliograph.audit import reasons
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Who
 from heliograph.base.database.pool import Connection
@@ -19,7 +20,7 @@ async def give_up(conn: Connection, by: Who, *, id: UUID, reason: str) -> Messag
     as it is. Raises Invalid, NotFound, and MessageNotCancelable once it is on its way or has ended: what a supplier
     may have is not given up, for it may be delivered.
     """
-    reason = whose.reason(reason)
+    reason = reasons.for_organization(reason)
     found = await whose.find(conn, by, id=id)
     async with conn.transaction():
         message = await messages.cancel(conn, found.actor, id=id)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from heliograph.audit import reasons
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Who
 from heliograph.base.database.pool import Connection
@@ -72,7 +73,7 @@ async def send_elsewhere(
     supplier that is passed over, and those that can take the message, in their order. Raises NotFound, Invalid (fields
     `reason` and `may_arrive_twice`), MessageNotWaiting, MayNotArriveTwice, NoOtherSupplier.
     """
-    reason = whose.reason(reason)
+    reason = reasons.for_organization(reason)
     found = await whose.find(conn, by, id=id)
     organization_id = found.actor.organization_id
     async with conn.transaction():

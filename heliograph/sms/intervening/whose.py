@@ -6,10 +6,9 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.audit import reasons
 from heliograph.base.actor import Actor, Who
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import NotFound
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -43,10 +42,3 @@ async def find(conn: Connection, by: Who, *, id: UUID) -> Named:
         raise NotFound("There is no such message.", resource="message", id=str(id))
     organization_id, state, name, mode, *rest = row
     return Named(Actor(organization_id, None, mode, frozenset(), state, by=by), name, *rest)
-
-
-def reason(given: str) -> str:
-    """A reason without the spaces around it. Raises Invalid on `reason`."""
-    if (found := reasons.given(given)) is None:
-        raise Invalid(("reason", "length", "Say why, in at most 500 characters: the organization reads it."))
-    return found
