@@ -79,7 +79,6 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
         return self.audience_tags is not None or self.audience_import is not None
 
 
-#: Whose texts are sealed by this name.
 class Named(msgspec.Struct, frozen=True):
     """A campaign, for whoever looks one up by its name."""
 
@@ -90,6 +89,7 @@ class Named(msgspec.Struct, frozen=True):
 
 #: Campaigns, newest first, among which a name is looked for: names have no index.
 LOOKED = 500
+#: Whose texts are sealed by this name.
 TABLE = "campaigns"
 #: Columns of what campaigns say; the others of a campaign are NULL.
 CONTENT = (

@@ -124,8 +124,7 @@ class Speech:
 
     def moment(self, at: datetime) -> str:
         """A day and time of day: `12 May 2026, 10:02`."""
-        local = at.astimezone(self._zone)
-        return f"{_day(self.language, local.date())}, {local.hour:02}:{local.minute:02}"
+        return f"{self.day(at)}, {self.hour(at)}"
 
     def instant(self, at: datetime) -> str:
         """The same to the millisecond, for what follows one another within a second: `12 May 2026, 10:02:41.123`."""

@@ -178,7 +178,7 @@ async def render(templates: Environment, name: str, values: Mapping[str, Any]) -
             await asyncio.sleep(0)
             began = time.perf_counter()
     # What a page leaves refers to itself. Left to the collector, which a web process wakes late (`serve.GC_THRESHOLD`),
-    # that of forty pages together would hold the loop for 50 ms.
+    # that of several pages together would hold the loop for as long as all of them take.
     gc.collect(0)
     return "".join(made)
 

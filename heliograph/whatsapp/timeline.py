@@ -74,16 +74,16 @@ def _evident(message: dict[str, Any], entries: Sequence[Entry]) -> Sentence | No
     return said("Meta's code %(code)s: %(means)s", code=last["code"], means=last["means"])
 
 
-def _explained(answer: Entry) -> Entry:
+def _explained(one: Entry) -> Entry:
     """With what Meta's code means, and with Meta's own words called so."""
-    detail = answer.detail
-    if answer.what not in ("answer", "status"):
-        return answer
+    if one.what not in ("answer", "status"):
+        return one
+    detail = one.detail
     if (means := errors.told(detail.get("code", ""))) is None:
-        return answer
+        return one
     told = {name: value for name, value in detail.items() if name != "detail"} | {"means": means}
     words = detail.get("detail")
-    return Entry(answer.at, answer.what, known(told | {"words": None if words == means else words}))
+    return Entry(one.at, one.what, known(told | {"words": None if words == means else words}))
 
 
 async def _evidence(conn: Connection, row: asyncpg.Record, tried: Sequence[asyncpg.Record]) -> Iterable[Entry]:

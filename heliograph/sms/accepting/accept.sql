@@ -151,13 +151,13 @@ BEGIN
     -- 4. Store.
     IF true = ANY (v_stored) THEN
         INSERT INTO messages (organization_id, id, mode, status, recipient, sender, sender_id, encoding, segments,
-                              sender_defaulted, class, guarantee, country, body, client_reference, campaign_id, key_id, person_id,
-                              request_id, balance_after, price, price_currency, price_due, accepted_at, send_at,
-                              expires_at)
+                              sender_defaulted, class, guarantee, country, body, client_reference, campaign_id, key_id,
+                              person_id, request_id, balance_after, price, price_currency, price_due, accepted_at,
+                              send_at, expires_at)
         SELECT p_organization[n], p_id[n], CASE WHEN p_billed[n] THEN 'live' ELSE 'test' END, 'accepted',
                p_recipient[n], p_sender[n], p_sender_id[n], p_encoding[n], p_segments[n], p_defaulted[n], p_class[n],
-               p_guarantee[n], p_country[n], p_text[n], p_reference[n], p_campaign[n], p_key_id[n], p_person[n], p_request_id[n],
-               v_left[n], p_price[n], p_price_currency[n], p_price_due[n], p_at, p_due[n], p_expires[n]
+               p_guarantee[n], p_country[n], p_text[n], p_reference[n], p_campaign[n], p_key_id[n], p_person[n],
+               p_request_id[n], v_left[n], p_price[n], p_price_currency[n], p_price_due[n], p_at, p_due[n], p_expires[n]
           FROM generate_series(1, cardinality(p_id)) AS n WHERE v_stored[n];
 
         INSERT INTO traffic_deltas (organization_id, batch, n, hour, channel, mode, country, sender, supplier_id, status,

@@ -85,11 +85,11 @@ BEGIN
         SELECT p_organization, p_key, v_today, p_request, p_id, now() WHERE p_key IS NOT NULL
     )
     INSERT INTO messages (organization_id, id, mode, status, recipient, sender, sender_id, encoding, segments,
-                          sender_defaulted, class, guarantee, country, body, client_reference, campaign_id, key_id, person_id,
-                          request_id, balance_after, price, price_currency, price_due, accepted_at, send_at,
+                          sender_defaulted, class, guarantee, country, body, client_reference, campaign_id, key_id,
+                          person_id, request_id, balance_after, price, price_currency, price_due, accepted_at, send_at,
                           expires_at)
     VALUES (p_organization, p_id, v_mode, 'accepted', p_recipient, p_sender, p_sender_id, p_encoding, p_segments,
-            p_defaulted, p_class, p_guarantee, p_country, p_text, p_reference, p_campaign, p_key_id, p_person, p_request_id,
-            remaining, p_price, p_price_currency, p_price_due, p_at, p_due, p_expires);
+            p_defaulted, p_class, p_guarantee, p_country, p_text, p_reference, p_campaign, p_key_id, p_person,
+            p_request_id, remaining, p_price, p_price_currency, p_price_due, p_at, p_due, p_expires);
     at := clock_timestamp();
 END $$;
