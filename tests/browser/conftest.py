@@ -54,6 +54,12 @@ def chromium() -> str:
     return found
 
 
+async def press_key(page: Page, key: str) -> None:
+    """Press a key once the page has come: what stands in it is seen before its scripts hear keys."""
+    await page.wait_for_load_state("load")
+    await page.keyboard.press(key)
+
+
 class Site:
     """An installation, a browser with a page, and what that complained of."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from . import places
-from .conftest import LONG, Site
+from .conftest import LONG, Site, press_key
 
 VENDOR = Path(__file__).with_name("vendor")
 RUN = """async () => (await axe.run(document, {
@@ -96,7 +96,7 @@ async def test_every_page(site: Site, looks: list[tuple[str, str]]) -> None:
                 found.append(f"{path} is {wide} px wide at {width}")
             if LONG or width == (1280, 320)[len(looked) // len(looks) % 2]:
                 found.extend(f"{path} at {width}: {one}" for one in await page.evaluate(RUN))
-                await page.keyboard.press("Tab")  # who uses keys sees where they are
+                await press_key(page, "Tab")  # who uses keys sees where they are
                 found.extend(f"{path} at {width}: {one}" for one in await page.evaluate(FOCUS))
         if not LONG:
             found.extend(f"{path} not {theme}: {one}" for one in await page.evaluate(OTHER_THEME))

@@ -14,7 +14,7 @@ from heliograph.why.words import why
 from tests.journeys.test_cli import Cli
 from tests.processes import GRANT, LONG
 
-from .conftest import MAGIC, NIGHT, Look, Site, looks
+from .conftest import MAGIC, NIGHT, Look, Site, looks, press_key
 from .test_console import set_up
 
 PEOPLE, AT_FIRST = (10_000, 4_000) if LONG else (300, 120)
@@ -93,7 +93,7 @@ async def test_a_campaign_paused_by_quota_is_granted_more_and_finishes(site: Sit
     await desk.page.goto(f"{site.base}/console/organizations/{site.made.actor.organization_id}")
     await desk.page.locator("#amount").fill(str(PEOPLE))
     await desk.page.locator("#reason").fill("ticket 4")
-    await desk.page.keyboard.press("Enter")
+    await press_key(desk.page, "Enter")
     await desk.page.locator(".notice").wait_for()
     # The page follows by itself, and at every look everybody is somewhere.
     looked = 0

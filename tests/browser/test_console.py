@@ -18,7 +18,7 @@ from tests.processes import until_true
 from tests.rules.factories import message
 
 from . import places
-from .conftest import DAY, LONG, NIGHT, PASSWORD, Look, Site, browsing, looks
+from .conftest import DAY, LONG, NIGHT, PASSWORD, Look, Site, browsing, looks, press_key
 from .test_accessible import FOCUS, RUN, VENDOR
 from .test_passkeys import device
 
@@ -38,20 +38,20 @@ async def set_up(site: Site, host: str = "127.0.0.1") -> str:
     await page.goto((await setup_link(site)).replace("127.0.0.1", host))
     await page.wait_for_url("**/console/setup/account")
     # The field is where one begins.
-    await page.locator("#password").wait_for()
+    await page.locator("#password:focus").wait_for()
     await page.keyboard.type(PASSWORD)
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.wait_for_url("**/console/setup/factor")
     key = await page.locator("p.mono").inner_text()
     await page.locator("#code").focus()
     await page.keyboard.type(pyotp.TOTP(key.replace(" ", "").strip()).now())
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     code = await page.locator(".codes li").first.inner_text()
     await page.get_by_role("link", name=site.says("I have saved them")).focus()
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.wait_for_url("**/console/setup/next")
     await page.get_by_role("link", name=site.says("Open the console")).focus()
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.wait_for_url("**/console/now")
     return code
 
@@ -62,17 +62,17 @@ async def test_from_the_first_link_to_an_organization_whose_owner_signs_in(site:
     page = site.page
     await set_up(site)
     await page.get_by_role("link", name=site.says("Organizations")).first.focus()
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.wait_for_url("**/console/organizations")
     await page.get_by_role("link", name=site.says("New organization")).focus()
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.wait_for_url("**/console/organizations/new")
     await page.locator("#name").focus()
     await page.keyboard.type("Padaria Sol")
     for name, value in (("country", "MZ"), ("quota", "500"), ("sender", "PADARIA"), ("email", "dono@example.com")):
         await page.locator(f"#{name}").focus()
         await page.keyboard.type(value)
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     link = await page.locator("#link").input_value()
     async with browsing(site.made, site.pool, tmp_path / "owner", Look(site.speech.language, "light")) as theirs:
         await theirs.page.goto(link)
@@ -81,20 +81,20 @@ async def test_from_the_first_link_to_an_organization_whose_owner_signs_in(site:
         # They choose a password, and come back by it.
         owner = theirs.page
         await owner.get_by_role("link", name=site.says("Choose a password")).focus()
-        await owner.keyboard.press("Enter")
+        await press_key(owner, "Enter")
         await owner.locator("#password").focus()
         await owner.keyboard.type(PASSWORD)
-        await owner.keyboard.press("Enter")
+        await press_key(owner, "Enter")
         changed = site.says("The password is changed. Your other sessions were ended.")
         await owner.locator(".notice", has_text=changed).wait_for()
         await owner.locator("details.who.person > summary").focus()
-        await owner.keyboard.press("Enter")
+        await press_key(owner, "Enter")
         await owner.get_by_role("button", name=site.says("Sign out")).focus()
-        await owner.keyboard.press("Enter")
+        await press_key(owner, "Enter")
         await owner.locator("#email").fill("dono@example.com")
         await owner.locator("#password").focus()
         await owner.keyboard.type(PASSWORD)
-        await owner.keyboard.press("Enter")
+        await press_key(owner, "Enter")
         await owner.wait_for_url(site.base + "/")
         # The owner's browser is no operator's.
         await theirs.page.goto(site.base + "/console/organizations")
@@ -114,9 +114,9 @@ async def test_an_outage_is_named_with_what_to_do_and_gone_again(site: Site) -> 
         (supplier, *_) = await routing.load(conn)
     await page.goto(f"{site.base}/console/suppliers/{supplier.id}")
     await page.get_by_role("link", name=site.says("Pause or drain…")).focus()
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.get_by_role("button", name=site.says("Pause")).focus()
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.get_by_role("button", name=site.says("Resume")).wait_for()
     await page.goto(site.base + "/console/now")
     await page.locator("td", has_text=site.says("paused")).wait_for()
@@ -140,17 +140,17 @@ async def test_palette_keys_and_a_session_that_ends_over_a_form(site: Site) -> N
     page = site.page
     code = await set_up(site)
     organization = str(site.made.actor.organization_id)
-    await page.keyboard.press("Control+k")
+    await press_key(page, "Control+k")
     await page.locator(".palette input").fill(organization)
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.wait_for_url(f"**/console/organizations/{organization}")
-    await page.keyboard.press("?")
+    await press_key(page, "?")
     await page.locator("#keys dt", has_text="g q").wait_for()
-    await page.keyboard.press("Escape")
-    await page.keyboard.press("g")
-    await page.keyboard.press("o")
+    await press_key(page, "Escape")
+    await press_key(page, "g")
+    await press_key(page, "o")
     await page.wait_for_url("**/console/organizations")
-    await page.keyboard.press("n")
+    await press_key(page, "n")
     await page.wait_for_url("**/console/organizations/new")
 
     # The session ends while a form is open: password and code are asked for over it, and what was typed goes out.
@@ -165,12 +165,12 @@ async def test_palette_keys_and_a_session_that_ends_over_a_form(site: Site) -> N
     await page.locator("main form button").last.click()
     dialog = page.locator("#signed-out")
     await dialog.locator("#again-password").fill(PASSWORD)
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await dialog.locator("#again-code").fill("000000")
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await dialog.get_by_text(site.says("This code is not correct, or was used already.")).wait_for()
     await dialog.locator("#again-code").fill(code)
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.locator("main h1", has_text="Padaria Sol").wait_for()
     assert await site.pool.fetchval("SELECT count(*) FROM organizations WHERE name = 'Padaria Sol'") == 1
     site.complaints = [one for one in site.complaints if not re.search("status of 4(01|22)", one)]
@@ -197,10 +197,10 @@ async def test_a_passkey_of_the_console_is_made_and_opens_it(site: Site) -> None
     assert await site.pool.fetchval("SELECT count(*) FROM passkeys WHERE used_at IS NOT NULL") == 1
     # The wall screen fills the screen and comes back, by the key that `?` lists.
     await page.locator("#live h1").wait_for()
-    await page.keyboard.press("f")
+    await press_key(page, "f")
     await page.wait_for_function("document.fullscreenElement !== null")
     await page.locator(".rail").wait_for(state="hidden")
-    await page.keyboard.press("f")
+    await press_key(page, "f")
     await page.locator(".rail").wait_for()
     assert site.complaints == []
 
@@ -216,28 +216,28 @@ async def test_support_decides_by_keys_and_looks_into_an_organization(site: Site
         await sender_ids.request(conn, site.made.actor, value="G00GLE")
     await page.goto(site.base + "/console/approvals")
     await page.locator("article", has_text="G00GLE").wait_for()
-    await page.keyboard.press("j")
-    await page.keyboard.press("a")
+    await press_key(page, "j")
+    await press_key(page, "a")
     await page.get_by_role("button", name=says("Undo")).wait_for()
     assert await site.pool.fetchval("SELECT status FROM sender_ids WHERE value = 'PADARIA'") == "approved"
-    await page.keyboard.press("x")
+    await press_key(page, "x")
     await page.wait_for_url("**/reject")
     organization = str(site.made.actor.organization_id)
     # A message, from the number that a customer gives: its text for a reason.
     await message(site.pool, site.made.actor, to="+258841234567", text="Your code is 4711")
     await page.goto(site.base + "/console/messages")
     await page.locator("#recipient").fill("+258 84 123 4567")
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.locator("td a[href^='/console/messages/']").first.focus()
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.locator("#reason").wait_for()
     assert "4711" not in await page.locator("main").inner_text()
     await page.locator("#reason").fill("ticket 814")
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.locator(".bubble", has_text="Your code is 4711").wait_for()
     await page.goto(f"{site.base}/console/organizations/{organization}/view")
     await page.locator("#reason").fill("ticket 815")
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     async with page.context.expect_page() as opened:
         await page.get_by_role("link", name=says("Open its dashboard")).click()
     theirs = await opened.value
@@ -282,7 +282,7 @@ async def test_every_page_of_the_console(site: Site) -> None:
             # Both widths are asked by `make faults`; otherwise pages take turns.
             if LONG or width == (1280, 320)[len(looked) // 2 % 2]:
                 found.extend(f"{path} at {width}: {one}" for one in await page.evaluate(RUN))
-                await page.keyboard.press("Tab")
+                await press_key(page, "Tab")
                 found.extend(f"{path} at {width}: {one}" for one in await page.evaluate(FOCUS))
         looked.append(path)
         widths.reverse()

@@ -19,7 +19,7 @@ from heliograph.sms.dispatch import routing
 from tests.rules.factories import message
 
 from . import places
-from .conftest import DAY, NIGHT, PASSWORD, Site, looks
+from .conftest import DAY, NIGHT, PASSWORD, Site, looks, press_key
 from .test_console import set_up, setup_link
 from .test_hostile import RUNS, TURNS, WATCH
 
@@ -120,7 +120,7 @@ async def test_what_others_wrote_stays_text(site: Site) -> None:
         await page.set_viewport_size({"width": 1280, "height": 800})
     await page.goto(f"{site.base}/console/messages/{id}")
     await page.locator("#reason").fill(RUNS)
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.locator(".bubble").wait_for()
     assert RUNS in await page.locator(".bubble").inner_text()
     for query in ("q", "next"):
@@ -146,7 +146,7 @@ async def test_without_scripts(site: Site) -> None:
     await page.wait_for_url("**/console/setup/factor")
     key = (await page.locator("p.mono").inner_text()).replace(" ", "").strip()
     await page.locator("#code").fill(pyotp.TOTP(key).now())
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     code = await page.locator(".codes li").first.inner_text()
     # Out, and in again by password and a code that was kept.
     await page.goto(site.base + "/console/account")
@@ -154,9 +154,9 @@ async def test_without_scripts(site: Site) -> None:
     await page.get_by_role("button", name=says("Sign out")).click()
     await page.locator("#email").fill("eva@example.com")
     await page.locator("#password").fill(PASSWORD)
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.locator("#code").fill(code)
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.wait_for_url("**/console/now")
     # An organization with its first owner.
     await page.get_by_role("link", name=says("Organizations")).first.click()
@@ -180,11 +180,11 @@ async def test_without_scripts(site: Site) -> None:
     await page.goto(site.base + "/console/messages")
     await page.locator("#organization").fill(str(site.made.actor.organization_id))
     await page.locator("#recipient").fill("+258 84 123 4567")
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.locator("td a[href^='/console/messages/']").first.click()
     assert "4711" not in await page.locator("main").inner_text()
     await page.locator("#reason").fill("ticket 814")
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.locator(".bubble", has_text="Your code is 4711").wait_for()
     # A supplier is paused and goes on.
     async with pool.acquire() as conn:

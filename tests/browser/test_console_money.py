@@ -14,7 +14,7 @@ from heliograph.base.database.pool import Pool
 from tests.processes import installation
 from tests.rules.test_billing import LEDGER, bounds, used
 
-from .conftest import DAY, Site, browsing, looks
+from .conftest import DAY, Site, browsing, looks, press_key
 from .test_console import set_up
 
 
@@ -37,14 +37,14 @@ async def test_a_month_is_exported_and_equals_the_ledger(office: Site, pool: Poo
     page = office.page
     await set_up(office)
     await page.get_by_role("link", name=office.says("Billing export")).first.focus()
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.wait_for_url("**/console/billing")
     await page.locator(f'a[href="/console/billing/{month:%Y-%m}"]').focus()
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.wait_for_url(f"**/console/billing/{month:%Y-%m}")
     lock = page.get_by_role("button", name=office.says("Lock the month"))
     await lock.focus()
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     checksum = await page.locator("#checksum").input_value()
     # Each sum by the lines of the file is that of the usage lists.
     apart = page.locator("td .status")

@@ -8,14 +8,14 @@ from heliograph.routes import rules
 from heliograph.sms.dispatch import suppliers
 from tests.rules.factories import SUM_DAYS
 
-from .conftest import DAY, NIGHT, Site, looks
+from .conftest import DAY, NIGHT, Site, looks, press_key
 from .test_console import set_up
 
 
 async def press(site: Site, role: str, name: str) -> None:
     """Go to a link or button, and press it."""
     await site.page.get_by_role(role, name=name, exact=True).first.focus()  # type: ignore[arg-type]
-    await site.page.keyboard.press("Enter")
+    await press_key(site.page, "Enter")
 
 
 @pytest.mark.lasts(20)
@@ -37,17 +37,17 @@ async def test_a_route_is_added_changed_and_taken_back_by_keyboard(site: Site) -
         main.id,
     )
     await site.pool.execute(SUM_DAYS)
-    await page.keyboard.press("g")
-    await page.keyboard.press("d")
+    await press_key(page, "g")
+    await press_key(page, "d")
     await page.wait_for_url("**/console/routes")
-    await page.keyboard.press("n")
+    await press_key(page, "n")
     await page.wait_for_url("**/console/routes/new")
     await page.locator("#name").focus()
     await page.keyboard.type("moz")
     for name, value in (("country", "MZ"), (f"place-{main.id}", "10")):
         await page.locator(f'[id="{name}"]').focus()
         await page.keyboard.type(value)
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.get_by_role("heading", name=says("What it moves")).wait_for()
     assert "backup" in await page.locator("section", has_text=says("What it moves")).inner_text()
     await press(site, "button", says("Back to the form"))
@@ -58,7 +58,7 @@ async def test_a_route_is_added_changed_and_taken_back_by_keyboard(site: Site) -
     await press(site, "link", says("Edit"))
     await page.locator(f'[id="place-{backup}"]').focus()
     await page.keyboard.type("20")
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await press(site, "button", says("Save"))
     await page.locator(".notice").wait_for()
     async with site.pool.acquire() as conn:
@@ -70,6 +70,6 @@ async def test_a_route_is_added_changed_and_taken_back_by_keyboard(site: Site) -
     await press(site, "link", says("Where would this go?"))
     await page.locator("#to").focus()
     await page.keyboard.type("+258841234567")
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.get_by_text("country MZ (route moz): main").wait_for()
     assert site.complaints == []

@@ -10,7 +10,7 @@ from heliograph.sms.accepting import sender_ids
 from heliograph.sms.received import inbound, inbox
 from heliograph.suppliers.contract import Inbound
 
-from .conftest import Site
+from .conftest import Site, press_key
 
 ANA = "+258841234567"
 
@@ -39,26 +39,26 @@ async def test_by_keyboard_sent_delivered_and_answered(site: Site) -> None:
     await page.locator("#message").focus()
     await page.keyboard.type("Olá, já está pronto")
     await page.locator("#preview", has_text="Unicode").wait_for()
-    await page.keyboard.press("Alt+p")
+    await press_key(page, "Alt+p")
     await page.locator("#look:focus").wait_for()
     # The button writes it plainly, in the field.
     await page.locator("button[name=replace]").focus()
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.locator("#preview", has_text="GSM-7").wait_for()
     assert await page.locator("#message").input_value() == "Ola, ja esta pronto"
-    await page.keyboard.press("Control+Enter")
+    await press_key(page, "Control+Enter")
     await page.wait_for_url("**/send?sent=*")
     await page.locator("#state[data-final]", has_text="Delivered").wait_for()
     await hear(site.pool, site, "When do you open?")
     await page.goto(site.base + "/inbox")
-    await page.keyboard.press("j")
-    await page.keyboard.press("Enter")
+    await press_key(page, "j")
+    await press_key(page, "Enter")
     await page.locator(".bubbles li").wait_for()
     await page.wait_for_load_state("load")
-    await page.keyboard.press("r")
+    await press_key(page, "r")
     await page.locator("#message:focus").wait_for()
     await page.keyboard.type("At nine.")
-    await page.keyboard.press("Control+Enter")
+    await press_key(page, "Control+Enter")
     await page.locator(".bubbles .outbound", has_text="At nine.").locator(".status", has_text="Delivered").wait_for()
     assert await site.pool.fetchval("SELECT count(*) FROM messages") == 2
 

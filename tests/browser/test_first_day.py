@@ -14,13 +14,13 @@ from heliograph.accounts import organizations, quota
 from heliograph.base.actor import Actor
 from heliograph.sms.accepting import sender_ids
 
-from .conftest import DAY, NIGHT, PASSWORD, Site, looks
+from .conftest import DAY, NIGHT, PASSWORD, Site, looks, press_key
 
 
 async def press(where: Locator) -> None:
     """Follow a link or press a button, without a pointer."""
     await where.focus()
-    await where.page.keyboard.press("Enter")
+    await press_key(where.page, "Enter")
 
 
 async def write(where: Locator, text: str) -> None:
@@ -63,7 +63,7 @@ async def test_from_the_first_link_to_a_colleague(site: Site) -> None:
     await page.goto(site.base + "/team/invite")
     await write(page.locator("#email"), "rui@example.com")
     await page.locator("input[name=role][value=sender]").focus()
-    await page.keyboard.press("Space")
+    await press_key(page, "Space")
     await press(page.get_by_role("button", name=says("Create link")))
     invitation = await page.locator("#link").input_value()
     await sign_out(site)
@@ -80,9 +80,9 @@ async def test_from_the_first_link_to_a_colleague(site: Site) -> None:
     # The owner comes back with the second factor, by one of the codes that were kept.
     await write(page.locator("#email"), "owner@example.com")
     await write(page.locator("#password"), PASSWORD)
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await write(page.locator("#code"), codes[0])
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.wait_for_url(site.base + "/")
     await page.goto(site.base + "/team")
     row = page.get_by_role("row", name=re.compile("Rui Costa"))
@@ -120,7 +120,7 @@ async def test_steps_are_ticked_by_what_happens(site: Site) -> None:
     assert (await page.locator("#secret").input_value()).startswith("hg_test_")
     kept = page.get_by_label(says("I have saved it"))
     await kept.focus()
-    await page.keyboard.press("Space")
+    await press_key(page, "Space")
     await press(page.get_by_role("button", name=says("Go on")))
     await page.get_by_role("cell", name=re.compile("first")).first.wait_for()
     await ticked("Create a test key")

@@ -7,7 +7,7 @@ import re
 import aiohttp
 import pytest
 
-from .conftest import PASSWORD, Site
+from .conftest import PASSWORD, Site, press_key
 
 WHERE = re.compile(r"/messages/[0-9a-f-]{36}$")
 
@@ -33,9 +33,9 @@ async def test_from_the_first_link_to_a_delivered_message(site: Site) -> None:
     ):
         assert answer.status == 202
     # The palette finds it by what was pasted.
-    await page.keyboard.press("Control+k")
+    await press_key(page, "Control+k")
     await page.locator(".palette input").fill("order-1")
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     # It opens beside the list, and from there as a page.
     await page.get_by_role("link", name="+258841234567").click()
     await page.wait_for_url(re.compile(r"[?&]open=[0-9a-f-]{36}$"))
@@ -111,30 +111,31 @@ async def test_by_keyboard_alone(site: Site) -> None:
     page = site.page
     await site.link(password=True)
     await page.goto(site.base + "/login")
+    await page.locator("#email:focus").wait_for()  # a loaded page has not chosen its first field yet
     await page.keyboard.type("owner@example.com")
-    await page.keyboard.press("Tab")
+    await press_key(page, "Tab")
     await page.keyboard.type(PASSWORD)
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.wait_for_url(site.base + "/")
-    await page.keyboard.press("Tab")
+    await press_key(page, "Tab")
     assert await page.evaluate("document.activeElement.textContent") == "Skip to the content"
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     assert await page.evaluate("document.activeElement.id") == "main"
     # Who comes past the search field goes on; who types there has the palette, and the field again when it is left.
     field, palette = page.locator("#seek"), page.locator("dialog.palette")
     while not await field.evaluate("node => node === document.activeElement"):
-        await page.keyboard.press("Tab")
+        await press_key(page, "Tab")
     assert await palette.is_hidden()
-    await page.keyboard.press("Tab")
+    await press_key(page, "Tab")
     assert await page.evaluate("document.activeElement.hasAttribute('data-keys-help')")
-    await page.keyboard.press("Shift+Tab")
+    await press_key(page, "Shift+Tab")
     await page.keyboard.type("Team")
     assert await palette.locator("input").input_value() == "Team"
-    await page.keyboard.press("Escape")
+    await press_key(page, "Escape")
     await palette.wait_for(state="hidden")
     assert await field.evaluate("node => node === document.activeElement && node.value === ''")
     await page.keyboard.type("Messages")
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.wait_for_url(site.base + "/messages")
-    await page.keyboard.press("/")
+    await press_key(page, "/")
     assert await page.evaluate("document.activeElement.id") == "q"

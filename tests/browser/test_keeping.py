@@ -13,7 +13,7 @@ from playwright.async_api import Route
 from heliograph.why.words import entries, why
 from tests.processes import until_true
 
-from .conftest import PASSWORD, Site
+from .conftest import PASSWORD, Site, press_key
 
 PHONE = "+258841234567"
 
@@ -42,11 +42,11 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     # From the customer's number: look, open. From the id of the request: at once.
     await page.goto(site.base + "/messages")
     await page.get_by_label("Search").last.fill("258 84 123 4567")
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.wait_for_url(re.compile(r"\?q="))
     await page.locator("h1").click()
-    await page.keyboard.press("j")
-    await page.keyboard.press("Enter")
+    await press_key(page, "j")
+    await press_key(page, "Enter")
     await page.wait_for_url(re.compile(rf"[?&]open={id}$"))
     await page.get_by_role("link", name="Open as a page").click()
     await page.wait_for_url(f"{site.base}/messages/{id}")
@@ -65,11 +65,11 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
         assert said.remedy in reasons
     await page.goto(f"{site.base}/go/{asked}")
     assert page.url == f"{site.base}/messages/{id}"
-    await page.keyboard.press("?")
+    await press_key(page, "?")
     await page.get_by_role("heading", name="Keys").wait_for()
-    await page.keyboard.press("Escape")
-    await page.keyboard.press("g")
-    await page.keyboard.press("r")
+    await press_key(page, "Escape")
+    await press_key(page, "g")
+    await press_key(page, "r")
     await page.wait_for_url(site.base + "/requests")
     # A region that cannot be renewed says so in its place, and is tried again by its button.
     renewed = page.locator(".renewed")
@@ -179,7 +179,7 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
         await page.locator("#panel").wait_for(state="hidden")
         await page.go_forward()
         await page.locator(inside).wait_for()
-        await page.keyboard.press("Escape")
+        await press_key(page, "Escape")
         await page.locator("#panel").wait_for(state="hidden")
 
     # From a row's page the next one of its list is a key away, and so is the reason.
@@ -190,12 +190,12 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
     await page.get_by_role("link", name="Open as a page").click()
     await page.wait_for_url(first)
     await page.wait_for_load_state("load")
-    await page.keyboard.press("]")
+    await press_key(page, "]")
     await page.wait_for_url(second)
     await page.wait_for_load_state("load")
-    await page.keyboard.press("w")
+    await press_key(page, "w")
     assert await page.evaluate("document.activeElement.id") == "why"
-    await page.keyboard.press("[")
+    await press_key(page, "[")
     await page.wait_for_url(first)
     await page.goto(site.base + "/contacts")
 
@@ -219,7 +219,7 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
     may_come.set()
     await page.locator("#panel #known").wait_for()
     await page.unroute("**/panel.js*", held)
-    await page.keyboard.press("Escape")
+    await press_key(page, "Escape")
     await page.locator("#panel").wait_for(state="hidden")
 
     # Two tabs: what one of them deletes is said to be gone in the other, which does not break.
@@ -232,8 +232,8 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
     await other.goto(site.base + "/contacts")
     await other.wait_for_load_state("load")
     await other.locator("h1").click()
-    await other.keyboard.press("j")
-    await other.keyboard.press("Space")
+    await press_key(other, "j")
+    await press_key(other, "Space")
     await other.locator("input[name=ids]:checked").wait_for()
     await other.locator("button[value=delete]").click()
     await other.get_by_role("button", name="Undo").wait_for()

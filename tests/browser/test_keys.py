@@ -10,7 +10,7 @@ import pytest
 
 from tests.processes import until_true
 
-from .conftest import DAY, Look, Site, looks
+from .conftest import DAY, Look, Site, looks, press_key
 from .test_console import set_up
 
 
@@ -57,7 +57,7 @@ async def test_a_key_is_rotated_while_a_program_sends(site: Site) -> None:
         await until_true(program.has_sent)
         await page.goto(f"{site.base}/keys/{site.made.key_id}/rotate")
         await page.get_by_role("button", name=says("Rotate the key")).focus()
-        await page.keyboard.press("Enter")
+        await press_key(page, "Enter")
         await page.locator("#secret").wait_for()
         program.sent = 0
         await until_true(program.has_sent)  # still with the old one
@@ -67,7 +67,7 @@ async def test_a_key_is_rotated_while_a_program_sends(site: Site) -> None:
         here = f"/console/organizations/{site.made.actor.organization_id}/keys"
         await desk.page.goto(site.base + here)
         await desk.page.locator(f"form[action='{here}/{site.made.key_id}/revoke'] button").focus()
-        await desk.page.keyboard.press("Enter")
+        await press_key(desk.page, "Enter")
         await desk.page.locator(".notice").wait_for()
         program.sent = 0
         await until_true(program.has_sent)

@@ -10,7 +10,7 @@ import pytest
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 from heliograph.sms.dispatch import routing
 
-from .conftest import DAY, NIGHT, Site, looks
+from .conftest import DAY, NIGHT, Site, looks, press_key
 from .test_console import set_up
 
 
@@ -31,13 +31,13 @@ async def test_a_supplier_is_added_by_the_wizard(site: Site, smsc: Smsc) -> None
     await page.get_by_role("link", name=says("Suppliers"), exact=True).first.click()
     await page.get_by_role("link", name=says("Add a supplier")).click()
     await page.locator("#name").fill("hexadecimal")
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.wait_for_url("**/connection")
     for name, value in (("option.host", "127.0.0.1"), ("option.port", str(smsc.port)), ("option.system_id", "acme")):
         await page.locator(f'[id="{name}"]').fill(value)
     await page.locator('[id="option.tls"]').select_option("false")
     await page.locator("#secret").fill("geheim")
-    await page.keyboard.press("Enter")
+    await press_key(page, "Enter")
     await page.wait_for_url("**/test")
     await page.get_by_role("button", name=says("Test"), exact=True).click()
     await page.get_by_text(says("Sign out (unbind)")).wait_for()
