@@ -56,8 +56,9 @@ rewritten: $(VENV)/dev.stamp
 javac:
 	@command -v javac > /dev/null || { echo "The tests compile a Java client, and there is no javac: on Debian, apt-get install default-jdk-headless"; exit 1; }
 
+# The headless shell of Debian's Chromium where it is: the same pages for two thirds of the processor time.
 chromium:
-	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null || { test "$$(id -u)" = 0 && apt-get install -y -q chromium > /dev/null 2>&1; } || { echo "The tests use a browser, and there is no Chromium: on Debian, apt-get install chromium"; exit 1; }
+	@{ command -v chromium-headless-shell || command -v chromium || command -v chromium-browser || command -v google-chrome || { test "$$(id -u)" = 0 && { apt-get install -y -q chromium-headless-shell || apt-get install -y -q chromium; }; }; } > /dev/null 2>&1 || { echo "The tests use a browser, and there is no Chromium: on Debian, apt-get install chromium-headless-shell, or chromium"; exit 1; }
 
 check: $(VENV)/dev.stamp ## Formatting, lint, types and import layers
 	$(BIN)/ruff format --check .
