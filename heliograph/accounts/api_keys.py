@@ -21,7 +21,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base import naming
-from heliograph.base.actor import Actor
+from heliograph.base.actor import Actor, RateLimits
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -59,6 +59,8 @@ PROFILES: dict[str, frozenset[str]] = {
 
 MODES = ("live", "test")
 MAX_ACTIVE = 5
+#: Of an organization that has none of its own.
+NO_LIMITS = RateLimits()
 #: For how long revoked and expired keys are listed, and how many of them at most.
 LISTED, MOST_LISTED = timedelta(days=90), 500
 
@@ -463,7 +465,7 @@ async def names(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dic
 AUTHENTICATE = """
 SELECT k.secret_hash, k.id AS key_id, k.mode, k.scopes, k.allowed_ips,
        o.id AS organization_id, o.state, o.smart_encoding, o.replace_accents, o.guarantee,
-       o.validity_seconds, o.allowed_countries
+       o.validity_seconds, o.allowed_countries, o.rate_sms_send, o.rate_campaigns, o.rate_mutations, o.rate_reads
   FROM api_keys k JOIN organizations o ON o.id = k.organization_id
  WHERE k.secret_hash = ANY($1) AND k.status = 'active' AND (k.expires_at IS NULL OR k.expires_at > now())
 """
@@ -557,6 +559,7 @@ def _networks(texts: Sequence[str]) -> tuple[ipaddress.IPv4Network | ipaddress.I
 
 def _who(row: Any) -> Known:
     countries = row["allowed_countries"]
+    limits = RateLimits(row["rate_sms_send"], row["rate_campaigns"], row["rate_mutations"], row["rate_reads"])
     actor = Actor(
         organization_id=row["organization_id"],
         key_id=row["key_id"],
@@ -568,5 +571,6 @@ def _who(row: Any) -> Known:
         guarantee=row["guarantee"],
         validity_seconds=row["validity_seconds"],
         allowed_countries=None if countries is None else frozenset(countries),
+        rate_limits=None if limits == NO_LIMITS else limits,
     )
     return Known(actor, _networks(row["allowed_ips"]))

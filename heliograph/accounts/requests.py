@@ -15,7 +15,6 @@ import asyncpg
 import msgspec
 
 from heliograph.base.errors import Refusal
-from heliograph.base.process.settings import Settings
 
 
 class IdempotencyConflict(Refusal):
@@ -36,16 +35,6 @@ class IdempotencyInProgress(Refusal):
 
 class OverLimit(Exception):
     """The request's rate_unit says that its key's window is used up. Nothing was stored."""
-
-
-def limits(settings: Settings) -> dict[str, int]:
-    """Requests of a minute that each key may make, by the bucket that they count in."""
-    return {
-        "sms_send": settings.rate_sms_send,
-        "campaigns": settings.rate_campaigns,
-        "mutations": settings.rate_mutations,
-        "reads": settings.rate_reads,
-    }
 
 
 class RateUnit:

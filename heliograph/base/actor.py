@@ -28,6 +28,16 @@ class Who(msgspec.Struct, frozen=True):
 SYSTEM = Who("system")
 
 
+class RateLimits(msgspec.Struct, frozen=True):
+    """Requests that each key of an organization may make in a minute, by the bucket that they count in; None: as many
+    as the installation allows."""
+
+    sms_send: int | None = None
+    campaigns: int | None = None
+    mutations: int | None = None
+    reads: int | None = None
+
+
 class Actor(msgspec.Struct, frozen=True):
     """An organization, and the key or person that acts for it, at most a second old."""
 
@@ -48,6 +58,8 @@ class Actor(msgspec.Struct, frozen=True):
     validity_seconds: int | None = None
     #: ISO regions that may be sent to; None: all.
     allowed_countries: frozenset[str] | None = None
+    #: The organization's own; None: it has none.
+    rate_limits: RateLimits | None = None
     #: Who it is, if more is known than the key.
     by: Who | None = None
 
@@ -65,6 +77,13 @@ class Actor(msgspec.Struct, frozen=True):
     def is_operator(self) -> bool:
         """Whether it is neither a key nor a person, but somebody who runs the installation."""
         return self.key_id is None and self.user_id is None
+
+    def own_rate_limit(self, bucket: str) -> int | None:
+        """The organization's own limit of a bucket; None: the installation's holds."""
+        if self.rate_limits is None:
+            return None
+        limit: int | None = getattr(self.rate_limits, bucket)
+        return limit
 
     @property
     def modes(self) -> tuple[str, ...]:

@@ -45,6 +45,10 @@ CREATE TABLE organizations (
     quiet_hours       text NOT NULL DEFAULT 'country'
         CHECK (quiet_hours IN ('country', 'off') OR quiet_hours ~ '^[0-2][0-9]:[0-5][0-9]-[0-2][0-9]:[0-5][0-9]$'),
     approval_above    integer CHECK (approval_above >= 0),
+    rate_sms_send     integer CHECK (rate_sms_send BETWEEN 1 AND 1000000),
+    rate_campaigns    integer CHECK (rate_campaigns BETWEEN 1 AND 1000000),
+    rate_mutations    integer CHECK (rate_mutations BETWEEN 1 AND 1000000),
+    rate_reads        integer CHECK (rate_reads BETWEEN 1 AND 1000000),
     plan              text,
     allowance         bigint CHECK (allowance >= 0),
     period_anchor     timestamptz,
@@ -69,6 +73,7 @@ COMMENT ON COLUMN organizations.quiet_hours IS 'when marketing waits, by the rec
 COMMENT ON COLUMN organizations.notice_ways IS 'how its people are told, as JSON: kind of notice -> ways, of those that are not told as heliograph/notices/kinds.py has it';
 COMMENT ON COLUMN organizations.text_days IS 'texts are erased after so many days, if that is before the installation erases them; NULL: with those of all';
 COMMENT ON COLUMN organizations.message_days IS 'messages are removed with their numbers after so many days, and their texts by then; NULL: with those of all';
+COMMENT ON COLUMN organizations.rate_sms_send IS 'requests that each of its keys may make in a minute; NULL: the installation''s limit. The same for the other three';
 COMMENT ON COLUMN organizations.reveals IS 'members who see no texts and full numbers may reveal those of one message at a time, which is recorded';
 COMMENT ON COLUMN organizations.allowance IS 'quota granted each period; NULL: the plan does not change the quota';
 COMMENT ON COLUMN organizations.period_anchor IS 'the n-th period begins n × period_months after it, so that one that began on the 31st comes back to the 31st after a shorter month';

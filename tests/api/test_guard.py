@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, cast
 
 import aiohttp
 import msgspec
 
-from heliograph.accounts import api_keys, organizations
+from heliograph.accounts import api_keys, organizations, rate_limits
 from heliograph.accounts.keyring import Keyring
 from heliograph.api.door.guard import Guard
 from heliograph.api.door.limits import Limiter, Strangers
@@ -361,6 +362,62 @@ async def test_failures_are_limited_by_address_but_a_good_key_passes(database_ur
         assert (headers["X-RateLimit-Limit"], headers["X-RateLimit-Remaining"]) == ("3", "0")
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:00\.000Z", headers["X-RateLimit-Reset"])
         assert (await api.ask("GET", "/webhooks", headers=tenant.headers))[0] == 200
+
+
+async def test_a_rate_limit_of_its_own_holds_everywhere_and_is_given_back(
+    database_url: str, pool: Pool, tenant: Tenant
+) -> None:
+    other = await make_tenant(pool)
+
+    async def limit(reads: int | None) -> None:
+        async with pool.acquire() as conn:
+            await rate_limits.change(conn, organization_id=tenant.id, limits={"reads": reads})
+
+    async def is_told(api: Api, limit: str) -> bool:
+        answered = (await api.ask("GET", "/webhooks", headers=tenant.headers))[1]
+        return bool(answered["X-RateLimit-Limit"] == limit)
+
+    # What is asked while a change spreads is far less than a hundred million.
+    async with (
+        running(database_url, rate_reads=100_000_000) as one,
+        running(database_url, rate_reads=100_000_000) as two,
+    ):
+        for api in (one, two):
+            assert (await api.ask("GET", "/webhooks", headers=tenant.headers))[0] == 200
+        await limit(5)
+        for api in (one, two):
+            await until_true(partial(is_told, api, "5"))
+        # Eleven requests are more than five of two minutes each.
+        answers = [await (one, two)[turn % 2].ask("GET", "/webhooks", headers=tenant.headers) for turn in range(11)]
+        assert {status for status, _, _ in answers} <= {200, 429}
+        refused = [(headers, body) for status, headers, body in answers if status == 429]
+        assert refused
+        for headers, body in refused:
+            assert (code_of(body), body["error"]["details"]["limit"]) == ("rate_limit_exceeded", "reads")
+            assert (headers["X-RateLimit-Limit"], headers["X-RateLimit-Remaining"]) == ("5", "0")
+        for api in (one, two):
+            status, headers, _ = await api.ask("GET", "/webhooks", headers=other.headers)
+            assert (status, headers["X-RateLimit-Limit"]) == (200, "100000000"), "nobody else's"
+        await limit(None)
+        for api in (one, two):
+            await until_true(partial(is_told, api, "100000000"))
+            assert (await api.ask("GET", "/webhooks", headers=tenant.headers))[0] == 200, "in this very minute"
+
+
+async def test_sends_count_against_a_limit_of_their_own(api: Api, pool: Pool, tenant: Tenant) -> None:
+    async with pool.acquire() as conn:
+        await rate_limits.change(conn, organization_id=tenant.id, limits={"sms_send": 2})
+    answers = [
+        await api.ask("POST", "/sms/send", json=SEND, headers=tenant.headers | {"Idempotency-Key": str(number)})
+        for number in range(5)
+    ]
+    assert {headers["X-RateLimit-Limit"] for _, headers, _ in answers} == {"2"}
+    statuses = [status for status, _, _ in answers]
+    # Should the minute turn on the way, there are two more.
+    assert statuses[:1] == [202]
+    assert set(statuses) == {202, 429}
+    assert await pool.fetchval("SELECT count(*) FROM messages") == statuses.count(202) <= 4
+    assert (await api.ask("GET", "/webhooks", headers=tenant.headers))[1]["X-RateLimit-Limit"] == "3000"
 
 
 class Counting:

@@ -7,8 +7,10 @@ from uuid import UUID
 
 import pytest
 
+from heliograph.accounts.requests import RateUnit
 from heliograph.api.door.limits import Limiter, Standing, Strangers
 from heliograph.api.shapes.refusals import RateLimited
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
@@ -79,6 +81,41 @@ async def test_a_used_up_window_costs_no_query_and_ends_with_its_minute(pool: Po
     now += 61
     standing = await limits.take(organization, key, "reads")
     assert (standing.place, standing.exceeded) == (1, False)
+
+
+async def test_a_limit_of_its_own_holds_from_the_next_request_on(pool: Pool) -> None:
+    await within_one_minute(pool)
+    limits = limiter(pool, rate_reads=2)
+    organization, key = uuid7(), uuid7()
+
+    async def take(own: int | None) -> tuple[int, int, bool]:
+        standing = await limits.take(organization, key, "reads", own)
+        return standing.limit, standing.place, standing.exceeded
+
+    assert [await take(None) for _ in range(3)] == [(2, 1, False), (2, 2, False), (2, 3, True)]
+    # A window that was used up has room again, and the third request of this minute was never counted.
+    assert [await take(4) for _ in range(3)] == [(4, 3, False), (4, 4, False), (4, 5, True)]
+    assert await take(None) == (2, 5, True)
+    assert await take(3) == (3, 6, True)
+    assert (await limits.take(organization, uuid7(), "reads")).limit == 2, "another key of whoever has none"
+
+
+async def test_a_rate_unit_is_judged_by_the_limit_that_it_was_given(pool: Pool) -> None:
+    await within_one_minute(pool)
+    limits = limiter(pool, rate_sms_send=2)
+    organization, key = uuid7(), uuid7()
+    unit = limits.rate_unit(organization, key, "sms_send", 7)
+    assert isinstance(unit, RateUnit)
+    assert unit.limit == 7
+    unit.used, unit.at = 7, clock.now()
+    unit.window_start = unit.at.replace(second=0, microsecond=0)
+    standing = limits.standing_of(unit, organization, "sms_send")
+    assert (standing.limit, standing.place, standing.exceeded) == (7, 7, False)
+    used_up = limits.rate_unit(organization, key, "sms_send", 7)
+    assert isinstance(used_up, Standing)
+    assert (used_up.limit, used_up.exceeded) == (7, True)
+    again = limits.rate_unit(organization, key, "sms_send", 8)
+    assert isinstance(again, RateUnit), "there may be room under another limit"
 
 
 async def test_a_late_statement_does_not_turn_a_window_back(pool: Pool) -> None:

@@ -205,16 +205,16 @@ class Guard:
         actor, operation = call.actor, call.operation
         assert actor.key_id is not None
         assert operation.bucket is not None
-        limiter = self._services.limiter
+        limiter, own = self._services.limiter, actor.own_rate_limit(operation.bucket)
         if operation.own_commit and operation.scope in actor.scopes:
             # Taken in the commit that stores the message; `_settle` looks afterwards what came of it.
-            rate_unit = limiter.rate_unit(actor.organization_id, actor.key_id, operation.bucket)
+            rate_unit = limiter.rate_unit(actor.organization_id, actor.key_id, operation.bucket, own)
             if isinstance(rate_unit, RateUnit):
                 call.rate_unit = rate_unit
                 return
             standing = rate_unit
         else:
-            standing = await limiter.take(actor.organization_id, actor.key_id, operation.bucket)
+            standing = await limiter.take(actor.organization_id, actor.key_id, operation.bucket, own)
         call.standing_headers = standing.headers
         if operation.scope not in actor.scopes:
             raise ScopeRequired(required=[operation.scope])
@@ -233,7 +233,7 @@ class Guard:
         if rate_unit.used:
             standing = limiter.standing_of(rate_unit, actor.organization_id, bucket)
         else:
-            standing = await limiter.take(actor.organization_id, actor.key_id, bucket)
+            standing = await limiter.take(actor.organization_id, actor.key_id, bucket, actor.own_rate_limit(bucket))
         call.standing_headers = standing.headers
         if standing.exceeded:
             raise RateLimited(standing.bucket, standing.retry_after)

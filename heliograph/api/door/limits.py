@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from heliograph.accounts import requests
+from heliograph.accounts import rate_limits
 from heliograph.accounts.requests import RateUnit
 from heliograph.api.shapes.refusals import RateLimited
 from heliograph.base.database import clock
@@ -84,27 +84,33 @@ class Limiter:
     def __init__(self, pool: Pool, settings: Settings, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._pool = pool
         self._now = monotonic
-        self.limits = {**requests.limits(settings), FAILURES: settings.rate_failures}
+        self.limits = {**rate_limits.of_installation(settings), FAILURES: settings.rate_failures}
         self._meters: dict[tuple[UUID, UUID, str], _Meter] = {}
         #: Local time until which some address is locked out.
         self._locked_until = 0.0
         self._batcher: Batcher[_Meter, Standing] = Batcher(self._take, indivisible=is_down)
 
-    async def take(self, organization_id: UUID, key_id: UUID, bucket: str) -> Standing:
-        """Count one request. Raises what the database raises: a request that cannot be counted is not let through."""
-        meter = self._meter(organization_id, key_id, bucket)
+    async def take(self, organization_id: UUID, key_id: UUID, bucket: str, own: int | None = None) -> Standing:
+        """Count one request. Raises what the database raises: a request that cannot be counted is not let through.
+
+        `own`: the organization's own limit; None: the installation's.
+        """
+        meter = self._meter(organization_id, key_id, bucket, own)
         return self._known_full(meter) or await self._batcher.put(meter)
 
-    def rate_unit(self, organization_id: UUID, key_id: UUID, bucket: str) -> RateUnit | Standing:
-        """A rate unit to be taken in the operation's own commit, or a Standing if the window is known to be used up."""
-        meter = self._meter(organization_id, key_id, bucket)
+    def rate_unit(
+        self, organization_id: UUID, key_id: UUID, bucket: str, own: int | None = None
+    ) -> RateUnit | Standing:
+        """A rate unit to be taken in the operation's own commit, or a Standing if the window is known to be used up.
+        `own` as in `take`."""
+        meter = self._meter(organization_id, key_id, bucket, own)
         return self._known_full(meter) or RateUnit(key_id, meter.limit)
 
     def standing_of(self, rate_unit: RateUnit, organization_id: UUID, bucket: str) -> Standing:
         """The standing after a rate unit was taken."""
         assert rate_unit.window_start is not None
         assert rate_unit.at is not None
-        meter = self._meter(organization_id, rate_unit.key_id, bucket)
+        meter = self._meter(organization_id, rate_unit.key_id, bucket, rate_unit.limit)
         left = self._learn(meter, rate_unit.window_start, rate_unit.at)
         if rate_unit.used >= meter.limit:
             meter.full_until = self._now() + left
@@ -139,13 +145,17 @@ class Limiter:
         """Wait for the counts in progress."""
         await self._batcher.drain()
 
-    def _meter(self, organization_id: UUID, key_id: UUID, bucket: str) -> _Meter:
+    def _meter(self, organization_id: UUID, key_id: UUID, bucket: str, own: int | None = None) -> _Meter:
         key = (organization_id, key_id, bucket)
+        limit = self.limits[bucket] if own is None else own
         meter = self._meters.get(key)
         if meter is None:
             if len(self._meters) >= CAPACITY:
                 self._meters.clear()
-            meter = self._meters[key] = _Meter(key, self.limits[bucket])
+            meter = self._meters[key] = _Meter(key, limit)
+        elif meter.limit != limit:
+            # A window that was used up may have room under the new limit: the database is asked again.
+            meter.limit, meter.full_until = limit, 0.0
         return meter
 
     def _known_full(self, meter: _Meter) -> Standing | None:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.accounts import requests
+from heliograph.accounts import rate_limits
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
 
@@ -23,7 +23,7 @@ class Window(msgspec.Struct, frozen=True):
     key_id: UUID
     #: Empty: the key is not there any more.
     key: str
-    #: Of `accounts.requests.limits`.
+    #: Of `accounts.rate_limits`, as the limit is: the organization's own, or else the installation's.
     bucket: str
     taken: int
     limit: int
@@ -75,8 +75,8 @@ SELECT coalesce(sum(count), 0)::bigint AS count, coalesce(sum(refused), 0)::bigi
 
 
 async def read(conn: Connection, settings: Settings, organization_id: UUID) -> Rates:
-    """Of one organization."""
-    limits = requests.limits(settings)
+    """Of one organization. Raises NotFound."""
+    limits = rate_limits.in_force(settings, await rate_limits.get(conn, organization_id=organization_id))
     rows = await conn.fetch(NOW, organization_id, list(limits), list(limits.values()), MOST)
     day = await conn.fetchrow(DAY, organization_id)
     assert day is not None
