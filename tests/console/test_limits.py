@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from heliograph.accounts import organizations, quota, spending
+from heliograph.accounts import organizations, quota, rate_limits, spending
+from heliograph.base.actor import RateLimits
 from heliograph.base.database.pool import Pool
 from heliograph.sealing import text_keys
 from tests.api.conftest import Api, Tenant, make_tenant
@@ -55,7 +56,7 @@ async def test_requests_stand_beside_their_limits(pool: Pool, tenant: Tenant, ro
     other = await make_tenant(pool)
     windows = [(tenant, "reads", 1500), (tenant, "campaigns", 61), (other, "mutations", 17)]
     # The minute may end before the page is made: then it is asked for again, with windows of the next.
-    while "Sends" not in page.words:
+    while "Sends 2,500" not in page.words:
         await pool.executemany(
             "INSERT INTO rate_windows VALUES ($1, $2, $3, date_trunc('minute', now()), $4)"
             " ON CONFLICT (organization_id, key_id, bucket) DO UPDATE SET window_start = excluded.window_start",
@@ -66,7 +67,7 @@ async def test_requests_stand_beside_their_limits(pool: Pool, tenant: Tenant, ro
     for said in ("Campaigns 61 60 101.7 %", "Reads 1,500 3,000 50.0 %", "Sends 2,500 10,000 25.0 %"):
         assert said in page.words, page.words
     assert page.words.index("101.7 %") < page.words.index("50.0 %") < page.words.index("25.0 %")
-    assert "Other changes" not in page.words
+    assert "Other changes 17" not in page.words
     counted = [
         (tenant, 0, "listMessages", 200, "", 240),
         (tenant, 1, "sendSms", 202, "", 900),
@@ -82,6 +83,37 @@ async def test_requests_stand_beside_their_limits(pool: Pool, tenant: Tenant, ro
     )
     page = await root.get(f"{here(tenant)}/limits")
     assert "In 24 hours 1,440 A minute of the busiest hour 20 Refused beyond a limit 300" in page.words, page.words
+
+
+async def test_requests_a_minute_are_limited_for_one_organization(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    page = await root.get(f"{here(tenant)}/limits")
+    assert "Sends: 10,000 · Campaigns: 60 · Other changes: 6,000 · Reads: 3,000" in page.words
+    page = await root.submit(page, f"{here(tenant)}/rates", sms_send="25,000", reads="500")
+    assert "Sends: 25,000 (its own) · Campaigns: 60 · Other changes: 6,000 · Reads: 500 (its own)" in page.words
+    assert page.form(f"{here(tenant)}/rates").items() >= {"sms_send": "25000", "campaigns": ""}.items()
+    async with pool.acquire() as conn:
+        assert await rate_limits.get(conn, organization_id=tenant.id) == RateLimits(sms_send=25_000, reads=500)
+    # The share is that of its own limit.
+    while "Reads 400 500 80.0 %" not in page.words:
+        assert "Reads 400 3,000" not in page.words
+        await pool.execute(
+            "INSERT INTO rate_windows VALUES ($1, $2, 'reads', date_trunc('minute', now()), 400)"
+            " ON CONFLICT (organization_id, key_id, bucket) DO UPDATE SET window_start = excluded.window_start",
+            tenant.id,
+            tenant.key_id,
+        )
+        page = await root.get(f"{here(tenant)}/limits")
+    for wrong in ({"campaigns": "0"}, {"mutations": "many"}, {"reads": "1000001"}, {"sms_send": "-5"}):
+        answer = await root.submit(page, f"{here(tenant)}/rates", **wrong)
+        assert (answer.status, "Write a number of requests from 1 to 1,000,000." in answer.words) == (422, True), wrong
+        assert answer.form(f"{here(tenant)}/rates").items() >= wrong.items(), "what was typed stays"
+    page = await root.submit(page, f"{here(tenant)}/rates", sms_send="", reads="")
+    assert "its own" not in page.words
+    told = await pool.fetch(
+        "SELECT who, before, after FROM audit_log WHERE action = 'organization.configured' ORDER BY id"
+    )
+    own, usual = '{"rate_sms_send":25000,"rate_reads":500}', '{"rate_sms_send":null,"rate_reads":null}'
+    assert [tuple(row) for row in told] == [("operator", usual, own), ("operator", own, usual)]
 
 
 async def test_countries_and_state(pool: Pool, tenant: Tenant, root: Browser) -> None:
@@ -221,6 +253,6 @@ async def test_a_role_finds_only_its_own_forms(tenant: Tenant, pool: Pool, brows
     limits, keys = await browser.get(f"{here(tenant)}/limits"), await browser.get(f"{here(tenant)}/keys")
     assert (limits.status, keys.status) == (200, 200)
     assert (f'action="{here(tenant)}/plan"' in limits.text) == (role == "finance")
-    for path in ("countries", "state", "close", "kept"):
+    for path in ("countries", "state", "close", "kept", "rates"):
         assert f"{here(tenant)}/{path}" not in limits.text
     assert f'action="{here(tenant)}/keys' not in keys.text

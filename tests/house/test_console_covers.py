@@ -72,6 +72,7 @@ PAIRS = {
     "org suspend": f"{ONE}/suspend",
     "org resume": f"{ONE}/resume",
     "org configure": f"{ONE}/countries",
+    "org rate-limits": f"{ONE}/rates",
     "org note list": f"{ONE}/notes",
     "org note add": f"{ONE}/notes",
     "org note remove": f"{ONE}/notes/{{note}}/remove",

@@ -153,6 +153,35 @@ async def test_an_organization_from_nothing(cli: Cli) -> None:
     assert (await cli("org", "resume", "Acme", "--json")).data["state"] == "active"
 
 
+async def test_an_organization_has_rate_limits_of_its_own(cli: Cli, pool: Pool) -> None:
+    acme = (await cli("org", "create", "Acme", "--country", "any", "--json")).data
+
+    def rows(**own: int) -> list[dict[str, object]]:
+        usual = {"sms_send": 10_000, "campaigns": 60, "mutations": 6_000, "reads": 3_000}
+        return [
+            {"bucket": bucket, "limit": own.get(bucket, limit), "own": bucket in own} for bucket, limit in usual.items()
+        ]
+
+    assert (await cli("org", "rate-limits", "Acme", "--json")).data == rows()
+    changed = await cli("org", "rate-limits", acme["id"], "--sms-send", "30000", "--reads", "5", "--json")
+    assert changed.data == rows(sms_send=30_000, reads=5)
+    table, back = (
+        await cli("org", "rate-limits", "acme"),
+        await cli("org", "rate-limits", "Acme", "--reads", "0", "--json"),
+    )
+    assert "30000" in table.out
+    assert back.data == rows(sms_send=30_000)
+    refused = await cli("org", "rate-limits", "Acme", "--campaigns", "1000001", "--reads", "7")
+    assert (refused.status, "`campaigns` must be from 1 to 1000000" in refused.err) == (1, True), refused.err
+    kept = await pool.fetchrow("SELECT rate_sms_send, rate_campaigns, rate_reads FROM organizations")
+    assert tuple(kept) == (30_000, None, None)
+    told = await pool.fetch("SELECT who, after FROM audit_log WHERE action = 'organization.configured' ORDER BY id")
+    assert [tuple(row) for row in told] == [
+        ("cli", '{"rate_sms_send":30000,"rate_reads":5}'),
+        ("cli", '{"rate_reads":null}'),
+    ]
+
+
 async def test_a_key_is_rotated(cli: Cli, pool: Pool) -> None:
     await cli("org", "create", "Acme", "--country", "any", "--json")
     old = (await cli("key", "create", "shop", "--scope", "sms:send", "--allow-ip", "10.0.0.0/8", "--json")).data

@@ -10,7 +10,7 @@ from heliograph.accounts import installation, organizations, plans, quota
 from heliograph.accounts.organizations import Organization
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.cli.organization import configuring, notes, send_defaults
+from heliograph.cli.organization import configuring, notes, rate_limits, send_defaults
 from heliograph.cli.organization.configuring import countries, shown
 from heliograph.cli.terminal.console import DataDir, moment, on_database, organization, settings_of, shell
 from heliograph.cli.terminal.printing import Json, as_plain, group, show
@@ -234,6 +234,9 @@ app.command("defaults")(send_defaults.defaults)
 
 
 app.command("configure")(configuring.configure)
+
+
+app.command("rate-limits")(rate_limits.limits)
 
 
 def _set_state(which: str, state: str, json: bool, data_dir: DataDir) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from heliograph.accounts import organizations, plans, quota, send_defaults, spending
+from heliograph.accounts import organizations, plans, quota, rate_limits, send_defaults, spending
 from heliograph.accounts.organizations import Organization
 from heliograph.audit import reasons
 from heliograph.base import phones
@@ -142,6 +142,23 @@ async def set_kept(request: Request) -> Answer:
     return await _changed(request, work)
 
 
+async def set_rates(request: Request) -> Answer:
+    """Requests a minute of each of its keys, where they are not the installation's."""
+
+    async def work(conn: Connection, one: Organization) -> None:
+        least, most = rate_limits.BOUNDS
+        said = request.text(
+            "Write a number of requests from %(least)s to %(most)s.", least=least, most=request.speech.number(most)
+        )
+        limits = {
+            bucket: typed.within(request.form.get(bucket, ""), bucket, rate_limits.BOUNDS, said)
+            for bucket in rate_limits.BUCKETS
+        }
+        await rate_limits.change(conn, organization_id=one.id, limits=limits, by=request.who)
+
+    return await _changed(request, work)
+
+
 async def show_close(request: Request) -> Answer:
     """What closing it stops."""
     return Shown(template="organizations/close.html", values=await _stops(request))
@@ -219,6 +236,7 @@ async def _values(request: Request) -> dict[str, Any]:
         rated = await rates.read(conn, request.services.settings, one.id)
         sealed = await text_keys.get(conn, organization_id=one.id)
         kept = await send_defaults.get(conn, organization_id=one.id)
+        own = msgspec.structs.asdict(await rate_limits.get(conn, organization_id=one.id))
     settings = request.services.settings
     return {
         "one": one,
@@ -226,6 +244,10 @@ async def _values(request: Request) -> dict[str, Any]:
         "sealed": sealed,
         "rates": rated,
         "buckets": words.BUCKETS,
+        "by_bucket": [
+            (bucket, usual, own[bucket], request.form.get(bucket, own[bucket] or ""))
+            for bucket, usual in rate_limits.of_installation(settings).items()
+        ],
         "states": [(name, request.text(words.ORGANIZATION_STATES[name])) for name in STATES],
         "state": one.state,
         "plan": one.plan or "",

@@ -48,6 +48,7 @@ ROUTES: tuple[Route, ...] = (
     post("/console/organizations/{id}/countries", limits.set_countries, permission=ORGANIZATIONS_CHANGE),
     post("/console/organizations/{id}/state", limits.set_state, permission=ORGANIZATIONS_CHANGE),
     post("/console/organizations/{id}/texts", limits.set_sealing, permission=ORGANIZATIONS_CHANGE),
+    post("/console/organizations/{id}/rates", limits.set_rates, permission=ORGANIZATIONS_CHANGE),
     post("/console/organizations/{id}/kept", limits.set_kept, permission=ORGANIZATIONS_CHANGE, is_proved=True),
     get("/console/organizations/{id}/close", limits.show_close, permission=ORGANIZATIONS_CHANGE, is_proved=True),
     post("/console/organizations/{id}/close", limits.close, permission=ORGANIZATIONS_CHANGE, is_proved=True),
