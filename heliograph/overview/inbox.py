@@ -28,7 +28,7 @@ from heliograph.why.words import Kind
 
 #: Characters of the last words in the list.
 SHOWN_WORDS = 90
-#: SMS that are looked at for a thread: they have no index by recipient.
+#: Messages of each list that are looked at for a page of a thread; SMS have no index by recipient.
 LOOK = PAGE_LOOK
 
 
@@ -203,7 +203,7 @@ async def _whatsapp(
     conn: Connection, actor: Actor, thread: Thread, before: UUID | None, limit: int
 ) -> tuple[list[Bubble], UUID | None, str]:
     filters = whatsapp.Filters(recipient=thread.peer)
-    found = await whatsapp.list_page(conn, actor, filters=filters, after=before, limit=limit)
+    found = await whatsapp.list_page(conn, actor, filters=filters, after=before, limit=limit, look=LOOK)
     mine = [one for one in found.messages if one.number_id == thread.line_id]
     texts = await rendering.texts(conn, actor, messages=mine)
     bubbles = [

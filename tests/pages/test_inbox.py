@@ -12,6 +12,7 @@ import pytest
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.dashboard.conversations import inbox as screen
+from heliograph.overview import inbox
 from heliograph.privacy import erasure
 from heliograph.queue import timers
 from heliograph.sealing import text_keys
@@ -224,6 +225,41 @@ async def test_pages_parts_and_erasure(
     async with pool.acquire() as conn:
         await erasure.erase(conn, tenant.actor, address=ANA)
     assert (await owner.get(f"/inbox/{id}")).status == 404
+
+
+@pytest.mark.parametrize("channel", ["sms", "whatsapp"])
+async def test_a_look_that_ends_early_is_gone_on_with_where_it_ended(
+    pool: Pool, owner: Browser, made: Made, monkeypatch: pytest.MonkeyPatch, channel: str
+) -> None:
+    """Each look goes over what does not belong to the thread too, so a page may have none of it."""
+    monkeypatch.setattr(inbox, "LOOK", 3)
+    meta = Meta(pool)
+    _, another_line, _ = await making.number(pool, made.organization_id, made.account_id)
+    for number in range(3):
+        for _ in range(4):
+            if channel == "sms":
+                await write_sms(pool, "other", by=RUI)
+            else:
+                await meta.say(made, callback(made, "other", by=ANA, graph_id=another_line))
+        for text in (f"text {number}a.", f"text {number}b."):
+            await (write_sms(pool, text) if channel == "sms" else meta.say(made, callback(made, text, by=ANA)))
+    if channel == "sms":
+        id = await pool.fetchval("SELECT id FROM inbox_threads WHERE peer = $1", ANA)
+    else:
+        id = await pool.fetchval("SELECT id FROM inbox_threads WHERE line_id = $1", made.number_id)
+    pages, address = [], f"/inbox/{id}"
+    while address:
+        page = await owner.get(address)
+        said = page.text.partition('<ol class="bubbles"')[2].partition("</ol>")[0]
+        pages.append(re.findall(r"text \d[ab]\.", said))
+        assert "other" not in said
+        link = re.search(r'href="([^"]+)">(?:(?!</a>).)*Earlier messages', page.text)
+        address = html.unescape(link[1]) if link else ""
+    assert [text for some in reversed(pages) for text in some] == [
+        f"text {n}{part}." for n in range(3) for part in "ab"
+    ]
+    assert len(pages) > 3, "no look goes further than it may"
+    assert [] in pages
 
 
 @pytest.mark.usefixtures("armed")
