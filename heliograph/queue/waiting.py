@@ -34,10 +34,13 @@ class Waiting(msgspec.Struct, frozen=True):
     rows: int
     #: There are more rows than that: what follows is said of those that were counted.
     is_more: bool
-    #: Of those: in progress in a worker; due later; held.
+    #: Of those: in progress in a worker; due later; held; tried before and in no worker now; past their validity and
+    #: in no worker now, so that they end once one takes them.
     leased: int
     later: int
     held: int
+    retrying: int
+    expired: int
     #: When the oldest was created; None: none of those that were looked at fits.
     oldest_at: datetime | None
 
@@ -51,8 +54,8 @@ class Found(msgspec.Struct, frozen=True):
 
 
 # Skips from organization to organization in each line; with one organization ($3), from lane to lane, to look for its
-# rows in each. What short ones leave of their share is divided among those that have more. min(uuid) came with
-# PostgreSQL 18.
+# rows in each. What short ones leave of their share is divided among those that have more. Whether a message is past
+# its validity is asked last, of rows that no worker has: it is looked up. min(uuid) came with PostgreSQL 18.
 SUMMARY = f"""
 WITH RECURSIVE place (kind, line, lane, organization_id, step) AS (
     SELECT first.*, 1 FROM unnest($1::text[]) AS asked (kind) CROSS JOIN LATERAL (
@@ -81,14 +84,18 @@ WITH RECURSIVE place (kind, line, lane, organization_id, step) AS (
 ), found AS (
     SELECT kind, line, coalesce($3, organization_id) AS organization_id, sum(looked.rows)::bigint AS rows,
            bool_or(looked.seen > most.rows) AS is_more, sum(leased)::bigint AS leased, sum(later)::bigint AS later,
-           sum(held)::bigint AS held, min(oldest)::uuid AS oldest
+           sum(held)::bigint AS held, sum(retrying)::bigint AS retrying, sum(expired)::bigint AS expired,
+           min(oldest)::uuid AS oldest
       FROM sized CROSS JOIN most CROSS JOIN LATERAL (
            SELECT count(*) AS seen, count(*) FILTER (WHERE fits) AS rows,
                   count(*) FILTER (WHERE fits AND lease_until > now()) AS leased,
                   count(*) FILTER (WHERE fits AND due_at > now()) AS later,
                   count(*) FILTER (WHERE fits AND {HELD}) AS held,
+                  count(*) FILTER (WHERE fits AND is_free AND greatest(tries, attempt) > 0) AS retrying,
+                  count(*) FILTER (WHERE fits AND is_free AND {{expired}}) AS expired,
                   min(id::text COLLATE "C") FILTER (WHERE fits) AS oldest
-             FROM (SELECT *, $4::uuid IS NULL OR id < $4 AS fits FROM queue
+             FROM (SELECT *, $4::uuid IS NULL OR id < $4 AS fits, (lease_until > now()) IS NOT TRUE AS is_free
+                     FROM queue
                     WHERE kind = sized.kind AND line = sized.line AND lane = sized.lane
                       AND organization_id = coalesce($3, sized.organization_id)
                     ORDER BY coalesce(since, due_at) LIMIT most.rows + 1) queue
@@ -109,10 +116,20 @@ SELECT whole.is_whole, found.*, o.name AS organization,
 """
 
 
-async def summary(conn: Connection, which: Selection, *, limit: int, look: int = LOOK, places: int = PLACES) -> Found:
-    """Queued work by kind, line and organization, largest first: at most `limit` entries."""
+async def summary(
+    conn: Connection, which: Selection, *, expired: str, limit: int, look: int = LOOK, places: int = PLACES
+) -> Found:
+    """Queued work by kind, line and organization, largest first: at most `limit` entries. `expired`: an SQL condition
+    on a row of `queue`, past its validity."""
     rows = await conn.fetch(
-        SUMMARY, list(which.kinds), which.line, which.organization_id, which.before_id, limit, look, places
+        SUMMARY.format(expired=expired),
+        list(which.kinds),
+        which.line,
+        which.organization_id,
+        which.before_id,
+        limit,
+        look,
+        places,
     )
     return Found([_waiting(row) for row in rows if row["kind"] is not None], rows[0]["is_whole"])
 
@@ -127,6 +144,8 @@ def _waiting(row: asyncpg.Record) -> Waiting:
         leased=row["leased"],
         later=row["later"],
         held=row["held"],
+        retrying=row["retrying"],
+        expired=row["expired"],
         oldest_at=None if row["oldest"] is None else time_of(row["oldest"]),
     )
 

@@ -20,6 +20,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import SECRETS, SOURCES, Settings, from_environment, in_force
 from heliograph.base.sentences import Check, quoted
+from heliograph.cli.carriage.queue import COLUMNS
 from heliograph.console.engine import now
 from heliograph.console.engine.desk import SHARED, Desk
 from heliograph.health import database, findings
@@ -30,11 +31,13 @@ from heliograph.pages.requests import Request
 from heliograph.people import users
 from heliograph.people.operators import accounts
 from heliograph.queue import holds, waiting
+from heliograph.queue.waiting import Waiting
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.dispatch import suppliers
 from heliograph.traffic.reconciliation import Line
 from heliograph.worker import Worker
 from tests.api.conftest import SECRET_KEY, Api, Tenant
+from tests.journeys.test_cli import Cli
 from tests.rules.factories import long_queue, organization
 
 from .conftest import Browser, signed_in
@@ -376,6 +379,45 @@ async def test_a_long_queue_is_told_as_far_as_it_was_counted(pool: Pool, tenant:
     await pool.execute("DELETE FROM queue WHERE organization_id = $1", tenant.id)
     page = await root.get("/console/queue")
     assert "at least" not in page.words.lower()
+
+
+async def test_the_console_and_the_command_line_tell_the_same_of_what_waits(
+    pool: Pool, database_url: str, tenant: Tenant, api: Api, root: Browser
+) -> None:
+    ids = []
+    for number in range(5):
+        status, _, answer = await api.ask(
+            "POST",
+            "/sms/send",
+            json={"to": f"+25884123456{number}", "message": "Hello"},
+            headers=tenant.headers | {"idempotency-key": f"n{number}"},
+        )
+        assert status == 202
+        ids.append(UUID(answer["message"]["id"]))
+    assert "What is past its validity" not in (await root.get("/console/queue")).words
+    await pool.execute("UPDATE queue SET tries = 2, due_at = now() + interval '1 hour' WHERE id = $1", ids[0])
+    await pool.execute("UPDATE queue SET lease_until = now() + interval '1 hour' WHERE id = $1", ids[1])
+    await pool.execute("UPDATE messages SET expires_at = now() - interval '1 minute' WHERE id = ANY ($1)", ids[1:4])
+    page = await root.get("/console/queue")
+    row = page.text.partition('<caption class="unseen">Waiting</caption>')[2].partition("</table>")[0]
+    cells = dict(re.findall(r'data-name="([^"]*)">([^<]*)<', row))
+    names = {
+        "Rows": "rows",
+        "With workers": "leased",
+        "Due later": "later",
+        "Held": "held",
+        "Retrying": "retrying",
+        "Past validity": "expired",
+    }
+    told = {name: int(cells[label]) for label, name in names.items()}
+    assert told == {"rows": 5, "leased": 1, "later": 1, "held": 0, "retrying": 1, "expired": 2}
+    assert "What is past its validity is not sent any more" in page.words
+    (listed,) = (await Cli(HELIOGRAPH_DATABASE_URL=database_url)("queue", "list", "--json")).data
+    assert {name: listed[name] for name in told} == told
+    counted = {name for name, one in Waiting.__annotations__.items() if one == "int"}
+    assert counted == told.keys() <= set(COLUMNS), "what is counted is shown in both places"
+    page = await root.get("/console/queue", accept_language="pt")
+    assert "Fora da validade" in page.words
 
 
 async def test_a_worker_is_drained_and_resumed(pool: Pool, root: Browser) -> None:

@@ -5,19 +5,26 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import time_of, uuid7_floor
+from heliograph.overview.installation import queued
 from heliograph.queue import holds, waiting
+from heliograph.queue.backlog import claim_once
 from heliograph.queue.holds import Selection
+from heliograph.queue.leases import UNROUTED
 from heliograph.queue.waiting import Found
+from heliograph.sms.dispatch import claimed as sms
+from heliograph.sms.dispatch.outcomes import deadline
+from heliograph.whatsapp.dispatch import claimed as whatsapp
 from tests.rules import whatsapp_factories
-from tests.rules.factories import organization
+from tests.rules.factories import message, organization
 from tests.rules.test_queue_holds import ALL, LINE, SMS, fill
 
 
 async def summary(pool: Pool, which: Selection = ALL, *, limit: int = 100, **bounds: int) -> Found:
     async with pool.acquire() as conn:
-        return await waiting.summary(conn, which, limit=limit, **bounds)
+        return await queued.summary(conn, which, limit=limit, **bounds)
 
 
 async def test_of_an_empty_queue_there_is_nothing_to_say(pool: Pool) -> None:
@@ -104,3 +111,41 @@ async def test_by_age_what_lies_behind_the_look_may_fit_as_well(pool: Pool) -> N
     assert (one.rows, one.later, one.is_more, one.oldest_at) == (1, 1, False, time_of(old))
     (few,) = (await summary(pool, which, look=5)).waiting
     assert (few.rows, few.is_more, few.oldest_at) == (0, True, None)
+
+
+async def test_what_was_tried_and_waits_is_told_apart(pool: Pool) -> None:
+    acme = (await organization(pool)).organization_id
+    again, begun, _, taken = await fill(pool, acme, count=4)
+    await pool.execute("UPDATE queue SET tries = 2, due_at = now() + interval '1 hour' WHERE id = $1", again)
+    await pool.execute("UPDATE queue SET attempt = 1 WHERE id = $1", begun)
+    await pool.execute("UPDATE queue SET tries = 1, lease_until = now() + interval '1 hour' WHERE id = $1", taken)
+    (one,) = (await summary(pool)).waiting
+    assert (one.rows, one.retrying, one.leased, one.later, one.expired) == (4, 2, 1, 1, 0)
+    await pool.execute("UPDATE queue SET lease_until = now() - interval '1 second' WHERE id = $1", taken)
+    (one,) = (await summary(pool)).waiting
+    assert (one.retrying, one.leased) == (3, 0), "its worker is gone"
+
+
+async def test_what_is_past_its_validity_is_what_a_worker_would_end(pool: Pool) -> None:
+    """The one counts in SQL, the other decides message by message."""
+    acme = await whatsapp_factories.made(pool)
+    now = clock.now()
+    for age in (timedelta(0), timedelta(hours=23), timedelta(hours=25)):
+        for validity in (None, timedelta(minutes=-1), timedelta(hours=1)):
+            expires_at = None if validity is None else now + validity
+            await message(pool, acme.actor, age=age, expires_at=expires_at)
+    for category in ("utility", "marketing", "authentication"):
+        for left in (timedelta(minutes=14), timedelta(minutes=16), timedelta(hours=23), timedelta(hours=25)):
+            await whatsapp_factories.message(pool, acme, category=category, deadline=left)
+    await fill(pool, acme.organization_id, kind="webhook", count=2)
+    found = {one.kind: (one.rows, one.expired) for one in (await summary(pool)).waiting}
+    assert found == {"sms": (9, 4), "whatsapp": (12, 7), "webhook": (2, 0)}
+    async with pool.acquire() as conn:
+        told = {row["id"] for row in await conn.fetch(f"SELECT id FROM queue WHERE {queued.EXPIRED}")}
+        texts = await sms.load(conn, await claim_once(conn, "sms", {UNROUTED: 100}, seconds=60))
+        others = await whatsapp.load(conn, await claim_once(conn, "whatsapp", {acme.number_id: 100}, seconds=60))
+    ended = {one.lease.id for one in texts if one.at >= deadline(one.accepted_at, one.expires_at)}
+    ended |= {one.lease.id for one in others if one.at >= one.expires_at}
+    assert (len(texts), len(others)) == (9, 12)
+    assert told == ended
+    assert [one.expired for one in (await summary(pool)).waiting] == [0, 0, 0], "a worker has them"

@@ -13,14 +13,14 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, on_database, only, settings_of, shell
 from heliograph.cli.terminal.printing import Json, as_plain, form, group, say, show
-from heliograph.overview.installation import withdrawing
+from heliograph.overview.installation import queued, withdrawing
 from heliograph.queue import holds, waiting
 from heliograph.queue.holds import OUTGOING, Selection, Withdrawn
 from heliograph.sms.dispatch import suppliers
 
 app = group("List, hurry and withdraw queued work.")
 
-COLUMNS = ("kind", "line", "organization", "rows", "held", "leased", "later", "oldest_at")
+COLUMNS = ("kind", "line", "organization", "rows", "held", "leased", "later", "retrying", "expired", "oldest_at")
 
 Kind = Annotated[
     Literal["sms", "whatsapp", "webhook"] | None,
@@ -49,6 +49,9 @@ def list_(
 ) -> None:
     """Show how much work is waiting, by kind, supplier (or number, or endpoint) and organization, and how much is held.
 
+    Of those that no worker has, `retrying` were tried before, and `expired` are past their validity: they end once a
+    worker takes them.
+
     At most 10,000 rows are counted, divided among the lines. Of a longer line, `rows` is what there is at least, which
     JSON and TSV say as `is_more`; the other figures are of the rows that were counted, those that go out first.
 
@@ -60,7 +63,7 @@ def list_(
 
     async def work(conn: Connection) -> tuple[waiting.Found, int]:
         which = await selection(conn, kind, supplier, org, older_than)
-        return await waiting.summary(conn, which, limit=limit), len(await holds.list_all(conn))
+        return await queued.summary(conn, which, limit=limit), len(await holds.list_all(conn))
 
     found, held = on_database(work, settings_of(data_dir))
     rows = [as_plain(one) for one in found.waiting]

@@ -10,7 +10,7 @@ from heliograph.accounts import organizations
 from heliograph.audit import reasons
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.overview.installation import now, withdrawing
+from heliograph.overview.installation import now, queued, withdrawing
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE_CHANGE
@@ -29,7 +29,7 @@ BATCHES = 20
 async def show(request: Request) -> Answer:
     """Work that waits, workers, and what is held."""
     async with request.reading() as conn:
-        found = await waiting.summary(conn, Selection(), limit=LINES)
+        found = await queued.summary(conn, Selection(), limit=LINES)
         seen = {"workers": await now.workers(conn), "holds": await holds.list_all(conn)}
         retrying = await holds.sample(conn, only_tried=True)
     values = {

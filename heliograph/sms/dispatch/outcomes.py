@@ -238,3 +238,10 @@ def _unsent(due: ClaimedMessage, at: datetime, status: str, code: str | None = N
 def deadline(accepted_at: datetime, expires_at: datetime | None) -> datetime:
     """When a message is no longer worth sending."""
     return expires_at or accepted_at + timedelta(seconds=SUBMIT_HORIZON)
+
+
+#: An SQL condition on a row of `queue`: the deadline of its message is over.
+EXPIRED = f"""
+(SELECT coalesce(m.expires_at, m.accepted_at + interval '{SUBMIT_HORIZON:.0f} seconds') <= now() FROM messages m
+  WHERE m.organization_id = queue.organization_id AND m.id = queue.id LIMIT 1)
+"""

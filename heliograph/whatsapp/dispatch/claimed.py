@@ -89,6 +89,13 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
         return end - BUFFERS.get(self.category, BUFFER)
 
 
+_BUFFERS = " ".join(f"WHEN '{name}' THEN {one.total_seconds():.0f}" for name, one in BUFFERS.items())
+#: An SQL condition on a row of `queue`: its message is past its `expires_at`.
+EXPIRED = f"""
+(SELECT m.deadline_at - make_interval(secs => CASE m.billing_category {_BUFFERS} ELSE {BUFFER.total_seconds():.0f} END)
+        <= now()
+   FROM whatsapp_messages m WHERE m.organization_id = queue.organization_id AND m.id = queue.id LIMIT 1)
+"""
 # Attempts are looked at only for rows that have one; LIMIT keeps each look-up a look-up.
 DUE = """
 SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.conversation_id) AS conversation_id,
