@@ -29,6 +29,7 @@ from heliograph.queue.leases import GUARDED
 from heliograph.sending.listing import Found
 from heliograph.sms.arrivals import FAILURES
 from heliograph.sms.status import Move, move_many
+from heliograph.why.words import Kind, entries
 from tests.rules import whatsapp_factories as making
 
 from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
@@ -229,6 +230,30 @@ async def test_filters_of_both_channels_stand_in_the_address(
     assert shown(fragment) == [second, first]
     assert "1 newer" in fragment.words
     assert shown(await owner.get("/messages?top=x", HX_Request="true")) == [third, second, first]
+
+
+async def test_the_filter_by_reason_has_words_for_each_code(owner: Browser) -> None:
+    def offered(page: Page) -> dict[str, str]:
+        options = page.text.partition('<select id="reason"')[2].partition("</select>")[0]
+        found = re.findall(r'<option value="([a-z_]+)"(?: selected)?>(.*?)</option>', options)
+        return {code: html.unescape(text) for code, text in found}
+
+    for query, language, first in (
+        ("", "en", "sms_failure"),
+        ("?channel=sms", "en", "sms_failure"),
+        ("?channel=whatsapp", "en", "whatsapp_failure"),
+        ("", "pt", "sms_failure"),
+    ):
+        both: tuple[Kind, Kind] = ("sms_failure", "whatsapp_failure")
+        wanted = {}
+        for kind in sorted(both, key=lambda kind: kind == first):
+            wanted |= {code: f"{one.words(language).customer} ({code})" for code, one in entries()[kind].items()}
+        assert offered(await owner.get(f"/messages{query}", accept_language=language)) == wanted, (query, language)
+    # The address has the code.
+    page = await owner.get("/messages?reason=expired")
+    assert re.search(
+        r'<option value="expired" selected>The message could not be delivered before its validity', page.text
+    )
 
 
 async def test_a_list_has_only_messages_of_a_template_or_category(

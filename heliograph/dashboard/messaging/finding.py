@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 import msgspec
@@ -23,7 +23,7 @@ from heliograph.pages.pieces.ranges import Range
 from heliograph.pages.requests import Request
 from heliograph.people.roles import DEVELOP, TEAM
 from heliograph.whatsapp.money.rates import CATEGORIES
-from heliograph.why.words import entries
+from heliograph.why.words import Kind, entries
 
 #: An id in any of its spellings has so many hexadecimal digits.
 ID_DIGITS = 32
@@ -48,8 +48,9 @@ FIELDS = (
     "category",
     "direction",
 )
-#: Reasons for which a message may have failed, in either channel.
-REASONS = tuple(dict.fromkeys((*entries()["sms_failure"], *entries()["whatsapp_failure"])))
+#: Reasons for which a message may have failed, by channel.
+FAILURES: Mapping[str, Kind] = {"sms": "sms_failure", "whatsapp": "whatsapp_failure"}
+REASONS = tuple(dict.fromkeys(code for kind in FAILURES.values() for code in entries()[kind]))
 
 
 #: Where things are that have a page, and who sees it: (path, scope, permission). Of an event, its message.
@@ -89,6 +90,12 @@ class Wanted(msgspec.Struct, frozen=True):
     def is_filtered(self) -> bool:
         """Anything was asked for."""
         return any(self.typed.values()) or bool(self.range.name)
+
+
+def reasons(channel: str | None) -> list[tuple[str, Kind]]:
+    """All reasons, each with the kind that its words are of: that of the channel, where both know it."""
+    kinds = sorted(FAILURES.values(), key=lambda kind: kind != FAILURES.get(channel or ""))
+    return [(code, next(kind for kind in kinds if code in entries()[kind])) for code in REASONS]
 
 
 async def find(conn: Connection, request: Request) -> Wanted:

@@ -12,7 +12,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of
 from heliograph.dashboard import exporting, listing, seeing
 from heliograph.dashboard.messaging import finding, marked, message, summing
-from heliograph.dashboard.messaging.finding import REASONS, Wanted
+from heliograph.dashboard.messaging.finding import Wanted
 from heliograph.overview import messages
 from heliograph.overview.exports.kinds import Messages
 from heliograph.overview.messages import Message
@@ -67,7 +67,7 @@ async def show_list(request: Request) -> Answer:
         "problems": wanted.problems,
         "range": wanted.range,
         "statuses": messages.STATUSES,
-        "reasons": REASONS,
+        "reasons": finding.reasons(wanted.filters.channel),
         "categories": [(one, words.BILLING_CATEGORIES[one]) for one in CATEGORIES],
         "is_filtered": wanted.is_filtered,
         "readable": readable,
