@@ -270,6 +270,14 @@ async def find(conn: Connection, actor: Actor, *, phone: str) -> OptOut | None:
     return None if row is None else OptOut(*row.values())
 
 
+async def of_recipient(conn: Connection, actor: Actor, *, recipient: str) -> OptOut | None:
+    """Like `find`, of whoever a message was to, or from; None, too, for a name that nobody opts out under, such as a
+    short code."""
+    if not recipient.startswith("+") and not is_user_id(recipient):
+        return None
+    return await find(conn, actor, phone=recipient)
+
+
 async def add(conn: Connection, actor: Actor, *, phone: str, reason: str = "") -> OptOut:
     """Opt out somebody who asked for it; an existing opt-out stays as it was. Raises Invalid.
 

@@ -21,7 +21,6 @@ from heliograph.inbox.threads import Thread
 from heliograph.sms import messages as sms
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.received import inbound
-from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 from heliograph.whatsapp import messages as whatsapp
 from heliograph.whatsapp import reads, rendering
 from heliograph.why.words import Kind
@@ -144,7 +143,6 @@ async def get(conn: Connection, actor: Actor, *, id: UUID, before: UUID | None =
     if seen is not None:
         bubbles = [one for one in bubbles if one.id >= seen]
     older = bubbles[limit - 1].id if len(bubbles) > limit else seen
-    can_opt_out = thread.peer.startswith("+") or is_user_id(thread.peer)
     return Conversation(
         thread=thread,
         name=names.get(thread.peer) or profile,
@@ -152,7 +150,7 @@ async def get(conn: Connection, actor: Actor, *, id: UUID, before: UUID | None =
         line=line,
         is_line_usable=is_usable,
         window=window,
-        opt_out=await optouts.find(conn, actor, phone=thread.peer) if can_opt_out else None,
+        opt_out=await optouts.of_recipient(conn, actor, recipient=thread.peer),
         bubbles=bubbles[:limit][::-1],
         older=older,
     )

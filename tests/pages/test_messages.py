@@ -21,6 +21,8 @@ from heliograph.base.database import bounded_scan, clock
 from heliograph.base.database.pool import Pool
 from heliograph.campaigns.channels import sms as campaigns
 from heliograph.campaigns.channels.sms import Wish
+from heliograph.consent import optouts
+from heliograph.consent.optouts import OptOut
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.overview import explaining
@@ -31,6 +33,8 @@ from heliograph.sms.arrivals import FAILURES
 from heliograph.sms.status import Move, move_many
 from heliograph.why.words import Kind, entries
 from tests.rules import whatsapp_factories as making
+from tests.rules.callback_factories import Meta
+from tests.rules.callback_factories import message as callback
 
 from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
 from .exported import fetch
@@ -642,6 +646,72 @@ async def test_a_test_message_says_which_digits_chose_its_outcome(
     assert "cost nothing. The last four digits of its number, 0003, chose: Expired." in page.words
     page = await owner.get(f"/messages/{other}?mode=test")
     assert "cost nothing. The last four digits of its number choose nothing else, so it is delivered." in page.words
+
+
+@pytest.mark.parametrize(
+    ("source", "how"),
+    [
+        (optouts.KEYWORD, "wrote “parar”"),
+        (optouts.ORGANIZATION, "added by your organization"),
+        (optouts.OPERATOR, "added by the operator"),
+        (optouts.SUPPLIER, "reported by the network"),
+    ],
+)
+async def test_a_message_says_that_its_recipient_has_opted_out_since(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, source: str, how: str
+) -> None:
+    arrived, refused, other = await send(api, tenant), await send(api, tenant), await send(api, tenant, "+258849999999")
+    async with pool.acquire() as conn:
+        refusal = Move(tenant.id, UUID(refused), "rejected", clock.now(), "opted_out", unsent=True)
+        await move_many(conn, [refusal])
+        assert "Opted out since" not in (await owner.get(f"/messages/{arrived}")).words
+        word = "parar" if source == optouts.KEYWORD else None
+        await optouts.suppress(conn, [OptOut(tenant.id, NUMBER, clock.EPOCH + timedelta(days=20_000), source, word)])
+    for id in (arrived, refused):
+        page = await owner.get(f"/messages/{id}")
+        assert f"Opted out since 4 Oct 2024, 00:00 : {how}. The opt-out" in page.words
+        link = re.search(r'href="([^"]+)">The opt-out<', page.text)
+        assert link
+        assert how in (await owner.get(html.unescape(link[1]))).words
+        assert "/contacts/opt-outs/add" not in page.text.partition('aria-labelledby="person"')[2]
+    assert "Opted out since" not in (await owner.get(f"/messages/{other}")).words
+    assert "Cancelou a receção em" in (await owner.get(f"/messages/{arrived}", accept_language="pt")).words
+
+
+async def test_a_message_leads_to_the_one_by_which_its_recipient_opted_out(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    made = await making.made(pool, organization_id=tenant.id)
+    by_sms, by_whatsapp = await send(api, tenant), await making.message(pool, made, to=NUMBER)
+    await Meta(pool).say(made, callback(made, "STOP", by=NUMBER))
+    word = await pool.fetchval("SELECT id FROM whatsapp_messages WHERE direction = 'inbound'")
+    for id in (by_sms, by_whatsapp):
+        page = await owner.get(f"/messages/{id}")
+        assert f'<a href="/messages/{word}">wrote “stop”</a>' in page.text
+    page = await owner.get(f"/messages/{word}")
+    person = page.text.partition('aria-labelledby="person"')[2].partition("</section>")[0]
+    assert ("Who wrote it" in person, "wrote “stop”" in person, f"/messages/{word}" in person) == (True, True, False)
+    # An opt-out holds in test mode too.
+    async with pool.acquire() as conn:
+        _, secret = await api_keys.issue(conn, tenant.actor, name="tests", profile="sms_only", mode="test")
+    tested = await send(api, msgspec.structs.replace(tenant, secret=secret), to="+258849999999")
+    async with pool.acquire() as conn:
+        await optouts.add(conn, tenant.actor, phone="+258849999999")
+    assert "Opted out since" in (await owner.get(f"/messages/{tested}?mode=test")).words
+
+
+@pytest.mark.parametrize("role", ["viewer", "developer", "sender"])
+async def test_an_opt_out_names_no_number_to_who_does_not_see_it(
+    api: Api, pool: Pool, tenant: Tenant, browser: Browser, role: str
+) -> None:
+    id = await send(api, tenant)
+    async with pool.acquire() as conn:
+        await optouts.suppress(conn, [OptOut(tenant.id, NUMBER, clock.now(), optouts.KEYWORD, "stop")])
+    await make_person(pool, tenant, "rui@example.com", role)
+    await browser.sign_in("rui@example.com")
+    page = await browser.get(f"/messages/{id}")
+    assert ("Opted out since" in page.words, "wrote “stop”" in page.words) == (True, True)
+    assert (NUMBER[1:] in page.text, "/contacts/opt-outs?q" in page.text) == (False, False)
 
 
 async def test_the_recipient_is_kept_or_left_alone_from_a_message(

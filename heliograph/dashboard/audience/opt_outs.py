@@ -200,7 +200,6 @@ async def _listed(request: Request, searched: str, typed: dict[str, str]) -> dic
         "whole": request.may(permission=CONTENT) or request.may(WRITE, mode="live"),
         "may_write": request.may(WRITE, mode="live"),
         "typed": {"phone": "", "reason": "", **typed},
-        "sources": words.OPT_OUT_SOURCES,
         "older": None if older is None else request.to(HERE, limit=request.query.get("limit"), after=older),
         "first": request.to(HERE),
         "is_first": is_first,

@@ -16,13 +16,6 @@ CONTACT_FORM: Mapping[str, str] = {
     "same": "It already has this name.",
     "ids": "Select at least one person, and at most 200.",
 }
-#: How somebody came to opt out.
-OPT_OUT_SOURCES: Mapping[str, str] = {
-    "keyword": "wrote a word",
-    "operator": "added by the operator",
-    "organization": "added by your organization",
-    "supplier": "reported by the network",
-}
 #: What is wrong with a field of the forms for opt-outs.
 OPT_OUT_FORM: Mapping[str, str] = {
     "phone": "Write the number with + and its country code, or as people in your organization's country do.",

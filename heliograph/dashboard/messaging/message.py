@@ -12,6 +12,7 @@ import msgspec
 from heliograph.accounts import api_keys
 from heliograph.base.database.pool import Connection
 from heliograph.consent import optouts
+from heliograph.consent.optouts import OptOut
 from heliograph.contacts import records
 from heliograph.dashboard import seeing
 from heliograph.dashboard.messaging import explaining
@@ -101,12 +102,14 @@ async def _values(
     may_develop = request.may("webhooks:read", DEVELOP)
     events = await feed.get_many(conn, actor, ids=detail.events) if may_develop and whole and detail.events else []
     may_write = request.may("contacts:write", mode="live") and message.direction == "outbound" and whole
+    opt_out = await _opt_out(conn, request, message)
     return {
         "often": await explaining.often(conn, request, message, near.messages[: NEIGHBOURS + 1]),
         "delay": await explaining.delayed(conn, request, message),
         "charge": await explaining.charged(conn, request, message) if is_sms else "",
         "known": await _known(conn, request, message) if may_write else None,
-        "may_write": may_write,
+        "opt_out": opt_out,
+        "said_in": await _said_in(conn, request, message, opt_out),
         "may_resend": request.may("webhooks:write"),
         "snippets": _code(request, message, text) if is_sms and may_develop and text is not None else [],
         "is_revealed": is_revealed,
@@ -135,16 +138,30 @@ class Known(msgspec.Struct, frozen=True):
     """What is known of a recipient. `contact`: their id; None: they are none."""
 
     contact: UUID | None
-    opted_out: bool
 
 
 async def _known(conn: Connection, request: Request, message: Message) -> Known | None:
-    """Whether the recipient is a contact and may be written to; None for one who is no phone number."""
+    """Whether the recipient is a contact; None for one who is no phone number."""
     if not message.recipient.startswith("+"):
         return None
     found = await records.find(conn, request.actor, text=message.recipient, country=None, limit=1)
-    opted_out = await optouts.find(conn, request.acting("live"), phone=message.recipient) is not None
-    return Known(found[0].id if found else None, opted_out)
+    return Known(found[0].id if found else None)
+
+
+async def _opt_out(conn: Connection, request: Request, message: Message) -> OptOut | None:
+    """The opt-out that whoever the message was to, or from, has now, for those who see opt-outs."""
+    if not request.may("contacts:read", mode="live"):
+        return None
+    return await optouts.of_recipient(conn, request.acting("live"), recipient=message.recipient)
+
+
+async def _said_in(conn: Connection, request: Request, message: Message, opt_out: OptOut | None) -> UUID | None:
+    """The other message with the word by which somebody opted out, if it has a page."""
+    said_in = None if opt_out is None else opt_out.message_id
+    if said_in is None or said_in == message.id:
+        return None
+    found = await messages.by_ids(conn, request.actor, ids=[said_in])
+    return found[0].id if found else None
 
 
 def _code(request: Request, message: Message, text: str) -> list[code.Snippet]:
