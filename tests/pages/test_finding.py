@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import urllib.parse
 import uuid
 
@@ -13,7 +15,7 @@ from heliograph.contacts.records import Entry
 
 from .conftest import Api, Browser, Tenant, make_person, make_tenant
 from .test_campaigns import make
-from .test_messages import send
+from .test_messages import send, shown
 from .test_webhooks import id_in, register
 
 EVENT = """
@@ -113,6 +115,29 @@ async def test_a_number_leads_to_its_person_and_the_palette_offers_what_belongs_
     await other_browser.sign_in("bill@example.com")
     assert (await other_browser.get("/palette?q=%2B258841000001")).status == 403
     assert 'data-source=""' in (await other_browser.get("/")).text
+
+
+async def test_a_number_is_read_as_people_of_the_organizations_country_write_it(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """And where it may be another country's, the list offers that one."""
+    here, there = await send(api, tenant, to="+258841234567"), await send(api, tenant, to="+84841234567")
+    # Nobody chose a country: it is what its first digits say.
+    page = await owner.get("/messages?q=84%20841%20234%20567")
+    assert (shown(page), "Searched as +84 841 234 567, Vietnam." in page.words) == ([there], True)
+    await pool.execute("UPDATE organizations SET country = 'MZ' WHERE id = $1", tenant.id)
+    for typed in ("84 123 4567", "84-123/4567", "258 84 123 4567", "00258841234567", "+258 84 123 4567"):
+        page = await owner.get(f"/messages?q={urllib.parse.quote(typed, safe='')}")
+        assert shown(page) == [here], typed
+        assert ("Searched as +258 84 123 4567, Mozambique." in page.words) == (not typed.startswith(("+", "00"))), typed
+    page = await owner.get("/messages?q=84%20123%204567&channel=sms")
+    other = re.search(r'id="meant">.*?<a href="([^"]+)">([^<]+)</a>', page.text)
+    assert other
+    assert other[2] == "Search +84 1234567, Vietnam, instead"
+    assert urllib.parse.parse_qs(html.unescape(other[1]).partition("?")[2]) == {"q": ["+841234567"], "channel": ["sms"]}
+    async with pool.acquire() as conn:
+        contact = (await records.create(conn, tenant.actor, entry=Entry("+258841234567", "Ana"))).id
+    assert await found(owner, "84 123 4567") == f"/contacts/{contact}"
 
 
 async def test_the_palette_pauses_campaigns_and_lets_them_go_on(

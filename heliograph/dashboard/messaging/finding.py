@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.accounts import organizations
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
@@ -31,8 +32,6 @@ ID_DIGITS = 32
 LONGEST, CHOICES = 200, 8
 #: Of no campaign: what was typed is not known, and nothing fits it.
 NOWHERE = UUID(int=0)
-#: What people put between the digits of a number.
-_SPACING = str.maketrans("", "", " \u00a0().-/")
 #: Fields of the address beside the range.
 FIELDS = (
     "q",
@@ -80,6 +79,8 @@ class Wanted(msgspec.Struct, frozen=True):
     #: What the field for the campaign holds, and the campaigns of which several have what was typed in their names.
     campaign: str = ""
     choices: Sequence[Named] = ()
+    #: Numbers that what was typed may mean, the one that is looked for first.
+    numbers: Sequence[str] = ()
 
     @property
     def statuses(self) -> list[str]:
@@ -100,7 +101,7 @@ def reasons(channel: str | None) -> list[tuple[str, Kind]]:
 
 async def find(conn: Connection, request: Request) -> Wanted:
     """What the address of a list asks for."""
-    wanted = _read(request)
+    wanted = _read(request, await _numbers(conn, request, request.query.get("q", "").strip()[:LONGEST]))
     text = wanted.typed["campaign"]
     if not text:
         return wanted
@@ -139,12 +140,12 @@ def _shown(id: UUID, latest: Sequence[Named]) -> str:
     return str(id) if name is None or len(same) > 1 or _id(name) is not None else name
 
 
-def _read(request: Request) -> Wanted:
+def _read(request: Request, numbers: Sequence[str]) -> Wanted:
     typed = {name: request.query.get(name, "").strip()[:LONGEST] for name in FIELDS}
     range = ranges.read(request)
     problems: dict[str, str] = {}
     chosen = [one for one in typed["status"].split(",") if one in messages.STATUSES]
-    number, reference, id = _searched(request, typed["q"], problems)
+    number, reference, id = _searched(request, typed["q"], numbers, problems)
     ids = {}
     for name in ("key", "by", "campaign"):
         ids[name] = _id(typed[name])
@@ -168,17 +169,28 @@ def _read(request: Request) -> Wanted:
         date_from=range.since,
         date_to=range.until,
     )
-    return Wanted(filters, range, typed, problems, id)
+    return Wanted(filters, range, typed, problems, id, numbers=numbers)
 
 
-def _searched(request: Request, text: str, problems: dict[str, str]) -> tuple[str | None, str | None, UUID | None]:
-    """(number, reference, id) that somebody looks for."""
+async def _numbers(conn: Connection, request: Request, text: str) -> list[str]:
+    """The numbers that a text may mean, as people of the organization's country write them, the likeliest first; an id
+    is none."""
+    if not text or _id(text) is not None:
+        return []
+    home = (await organizations.get(conn, id=request.actor.organization_id)).country
+    return phones.readings(text.replace("/", " "), region=home)
+
+
+def _searched(
+    request: Request, text: str, numbers: Sequence[str], problems: dict[str, str]
+) -> tuple[str | None, str | None, UUID | None]:
+    """(number, reference, id) that somebody looks for. `numbers`: those that the text may mean."""
     if not text:
         return None, None, None
     if (id := _id(text)) is not None:
         return None, None, id
-    if (number := phones.parse(text.translate(_SPACING))) is not None:
-        return number, None, None
+    if numbers:
+        return numbers[0], None, None
     if text.startswith("+"):
         problems["q"] = request.text("This is not a phone number with a country code, such as +258841234567.")
         return None, None, None
@@ -191,28 +203,30 @@ async def go(request: Request) -> Answer:
     text = (request.parameters.get("anything", "").strip() or request.query.get("q", "").strip())[:LONGEST]
     id = _id(text)
     asked = request.mode
+    async with request.reading() as conn:
+        numbers = await _numbers(conn, request, text)
     for mode in (asked, "test" if asked == "live" else "live"):
         request.mode = mode
         if not request.may("sms:read"):
             continue
         async with request.reading() as conn:
-            path = await _place(conn, request, id, text)
+            path = await _place(conn, request, id, "" if numbers else text)
         if path is not None:
             return Elsewhere(location=request.to(path))
     if id is not None:
         raise NotFound
     request.mode = asked
-    if (person := await _person(request, text)) is not None:
-        return Elsewhere(location=person)
+    for number in numbers:
+        if (person := await _person(request, number)) is not None:
+            return Elsewhere(location=person)
     if text in entries()["error"]:
         return Elsewhere(location=f"/docs/errors/{text}")
     return Elsewhere(location=request.to("/messages", q=text))
 
 
-async def _person(request: Request, text: str) -> str | None:
+async def _person(request: Request, number: str) -> str | None:
     """Where the contact with a number is, whose page has messages and consent too; else where its opt-out is."""
-    number = phones.parse(text.translate(_SPACING))
-    if number is None or not request.may("contacts:read"):
+    if not request.may("contacts:read"):
         return None
     async with request.reading() as conn:
         contact = await suggesting.by_number(conn, request.actor, phones=phones.spellings(number))
@@ -225,7 +239,7 @@ async def _person(request: Request, text: str) -> str | None:
 
 
 async def _place(conn: Connection, request: Request, id: UUID | None, text: str) -> str | None:
-    """Where a message, a thing or a request of the mode is."""
+    """Where a message, a thing or a request of the mode is; `text`: its name, empty for what is a number."""
     if id is not None:
         try:
             await messages.get(conn, request.actor, id=id)
@@ -234,7 +248,7 @@ async def _place(conn: Connection, request: Request, id: UUID | None, text: str)
             pass
     if not text:
         return None
-    if id is None and (phones.parse(text.translate(_SPACING)) is not None or text in entries()["error"]):
+    if id is None and text in entries()["error"]:
         return None
     kinds = [kind for kind, (_, scope, permission) in THINGS.items() if request.may(scope, permission)]
     if id is not None:

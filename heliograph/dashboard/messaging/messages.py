@@ -7,6 +7,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from heliograph.accounts import api_keys
+from heliograph.base import phones
 from heliograph.base.database.bounded_scan import LOOK, PAGE_LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of
@@ -65,6 +66,7 @@ async def show_list(request: Request) -> Answer:
         "wanted": wanted,
         "typed": wanted.typed,
         "problems": wanted.problems,
+        "meant": [(one, request.speech.country(phones.country(one))) for one in wanted.numbers],
         "range": wanted.range,
         "statuses": messages.STATUSES,
         "reasons": finding.reasons(wanted.filters.channel),
