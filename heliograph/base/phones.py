@@ -216,6 +216,11 @@ def readings(text: str, *, region: str | None) -> list[str]:
     return found
 
 
+def digits(text: str) -> str:
+    """The digits of what is written as numbers are, without a `+`; empty for anything else."""
+    return _NOT_DIGIT.sub("", text) if _PASTED.fullmatch(text) else ""
+
+
 def spaced(e164: str) -> str:
     """A number as people read it: `+258 84 123 4567`."""
     try:

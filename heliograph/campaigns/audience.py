@@ -100,6 +100,18 @@ async def numbers(listed: Sequence[str]) -> Numbers:
     return Numbers(list(people.values()), len(found) - len(valid))
 
 
+async def at_home(listed: Sequence[str], *, home: str | None) -> dict[str, str | None]:
+    """What people pasted, each different text once: text → the number that it is (E.164), as people of the country
+    `home` (ISO) write theirs; None: none, or one that lacks its country's code where no country is known."""
+    found: dict[str, str | None] = {}
+    for n, text in enumerate(one.strip() for one in listed):
+        if text not in found:
+            found[text] = phones.read(text, region=home)
+        if n % _TURN == _TURN - 1:
+            await asyncio.sleep(0)
+    return found
+
+
 # One possible recipient is enough. LIMIT keeps each look-up a look-up, here and below, whatever a plan that was made
 # while a table was empty thinks.
 ANY_LISTED = """

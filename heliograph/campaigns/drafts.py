@@ -13,6 +13,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from heliograph.accounts import organizations
+from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -59,7 +61,8 @@ RETURNING true
 
 
 async def save(conn: Connection, actor: Actor, *, id: UUID, fields: Mapping[str, str], numbers: Sequence[str]) -> None:
-    """Keep a form under its id, in place of what was kept under it. `numbers`: as they were typed.
+    """Keep a form under its id, in place of what was kept under it. `numbers`: as they were typed; those that cannot be
+    read are kept as their digits, or as they are.
 
     Raises Invalid for one that no form can be, TooManyDrafts, and Unavailable.
     """
@@ -67,7 +70,9 @@ async def save(conn: Connection, actor: Actor, *, id: UUID, fields: Mapping[str,
         raise Invalid(("numbers", "length", f"`numbers` must list at most {audience.MAX_RECIPIENTS} numbers"))
     if sum(map(len, fields.values())) > LONGEST or sum(map(len, numbers)) > LONGEST * 10:
         raise Invalid(("form", "length", f"a draft has at most {LONGEST} characters"))
-    spelled = await audience.spelled([one.strip() for one in numbers])
+    home = (await organizations.get(conn, id=actor.organization_id)).country if numbers else None
+    read = await audience.at_home(numbers, home=home)
+    spelled = list(dict.fromkeys(number or phones.digits(text) or text for text, number in read.items()))
     sealing = await Sealing.of(conn, [actor.organization_id])
     told = sealing.sealed(actor.organization_id, TABLE, id, msgspec.json.encode(fields).decode())
     values = (actor.organization_id, actor.mode, id, actor.who.name, told, spelled)

@@ -85,10 +85,13 @@ WITH gone AS (
                          WHERE '+' || one <> ALL ($2::text[]) ORDER BY n)
      WHERE organization_id = $1
 ), drafted AS (
+    -- One that nobody could read yet may lack its plus.
     UPDATE campaign_drafts
        SET numbers = ARRAY(SELECT one FROM unnest(numbers) WITH ORDINALITY AS item (one, n)
-                            WHERE one <> ALL ($2::text[]) ORDER BY n)
-     WHERE organization_id = $1 AND numbers && $2::text[] RETURNING 1
+                            WHERE '+' || ltrim(one, '+') <> ALL ($2::text[]) ORDER BY n)
+     WHERE organization_id = $1
+       AND EXISTS (SELECT FROM unnest(numbers) AS item (one) WHERE '+' || ltrim(one, '+') = ANY ($2::text[]))
+    RETURNING 1
 ), said AS (
     DELETE FROM consent_history
      WHERE organization_id = $1 AND person IN (SELECT person_of(one) FROM unnest($2::text[]) AS item (one)) RETURNING 1

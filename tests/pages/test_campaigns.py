@@ -84,6 +84,39 @@ async def test_who_gets_it_is_counted_before_it_is_made(pool: Pool, tenant: Tena
     assert await pool.fetchval("SELECT who FROM audit_log WHERE action = 'campaign.created'") == "person"
 
 
+async def test_pasted_numbers_are_read_as_the_country_writes_them(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """84 123 4567 is a number of Mozambique there, and would be one of Viet Nam elsewhere: neither unasked."""
+    typed = {"to": "numbers", "numbers": "84 123 4567\n841000002; 0000\n+351912345678\n351912345678", "text": "Hi"}
+    page = await look(owner, **typed)
+    for said in ("Found 5", "no valid number, or too long a text −4", "Get it 1", "84 123 4567 ⊘ no number, left out"):
+        assert said in page.words, (said, page.words)
+    assert "+841234567" not in page.text
+    page = await look(owner, **typed | {"numbers": "84 123 4567"})
+    assert (page.status, "Your organization has no country by which" in page.words) == (422, True)
+    await pool.execute("UPDATE organizations SET country = 'MZ' WHERE id = $1", tenant.id)
+    page = await look(owner, **typed)
+    for said in ("As people write them in Mozambique", "Get it 3", "84 123 4567 +258841234567", "351912345678 ⊘ no"):
+        assert said in page.words, (said, page.words)
+    draft = page.form("/campaigns")["draft"]
+    assert await pool.fetchval("SELECT numbers FROM campaign_drafts WHERE id = $1", UUID(draft)) == [
+        "+258841234567",
+        "+258841000002",
+        "0000",
+        "+351912345678",
+        "351912345678",
+    ]
+    # What nobody could read is a number all the same to whoever wants to be forgotten.
+    async with pool.acquire() as conn:
+        await erasure.erase(conn, tenant.actor, address="+351912345678")
+        assert await conn.fetchval("SELECT cardinality(numbers) FROM campaign_drafts WHERE id = $1", UUID(draft)) == 3
+    await make(owner, **typed)
+    assert sorted(await pool.fetchval("SELECT array_agg(phone) FROM campaign_recipients")) == [
+        "+258841000002",
+        "+258841234567",
+        "+351912345678",
+    ]
+
+
 async def test_who_waits_for_the_end_of_quiet_hours_is_counted(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     await people(pool, tenant, 3)
     await pool.execute("UPDATE organizations SET quiet_hours = 'off' WHERE id = $1", tenant.id)

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from heliograph.accounts import quota, send_defaults, spending
+from heliograph.accounts import organizations, quota, send_defaults, spending
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -55,6 +55,8 @@ FIELDS = (
 )
 #: Templates that are offered, and imports.
 OFFERED, IMPORTS = 200, 50
+#: Pasted numbers that are shown with what they were read as, of each kind.
+SAMPLES = 3
 #: A refusal, and the field that it is told at.
 REFUSED: Mapping[type[Refusal], str] = {
     SenderIdNotApproved: "sender",
@@ -91,6 +93,20 @@ class Given(msgspec.Struct, frozen=True):
     sender: UUID | None
     #: None: it is an SMS.
     filled: Filled | None
+    #: Numbers that were pasted: text → what it was read as, None: no number.
+    pasted: Mapping[str, str | None]
+
+    @property
+    def unread(self) -> int:
+        """Pasted texts that are no numbers."""
+        return sum(number is None for number in self.pasted.values())
+
+    @property
+    def national(self) -> list[tuple[str, str]]:
+        """Some of the pasted texts that lack a country's code, those that are no numbers (with "") before others."""
+        national = [(text, number or "") for text, number in self.pasted.items() if not text.startswith(("+", "00"))]
+        none, read = [one for one in national if not one[1]], [one for one in national if one[1]]
+        return none[:SAMPLES] + read[:SAMPLES]
 
     @property
     def wish(self) -> sms.Wish | whatsapp.Wish:
@@ -185,7 +201,8 @@ async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Giv
         _text(request, typed, wrong)
         if typed["sender"] and sender is None:
             wrong.append(("sender", "unknown", words.CAMPAIGN_FORM["sender.unknown"]))
-    tags, listed, without = await _audience(request, conn, typed, wrong)
+    pasted = await _pasted(request, conn, typed, wrong) if typed["to"] == "numbers" else {}
+    tags, listed, without = await _audience(request, conn, typed, pasted, wrong)
     imported = uuid_in(typed["import"]) if typed["to"] == "import" else None
     scheduled_at: datetime | None = None
     if typed["when"] == "later":
@@ -214,6 +231,7 @@ async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Giv
         text=typed["text"],
         sender=sender,
         filled=said,
+        pasted=pasted,
     )
 
 
@@ -226,7 +244,11 @@ def _text(request: Request, typed: dict[str, str], wrong: list[tuple[str, str, s
 
 
 async def _audience(
-    request: Request, conn: Connection, typed: dict[str, str], wrong: list[tuple[str, str, str]]
+    request: Request,
+    conn: Connection,
+    typed: dict[str, str],
+    pasted: Mapping[str, str | None],
+    wrong: list[tuple[str, str, str]],
 ) -> tuple[list[str] | None, list[str] | None, list[str]]:
     """(tags, or listed numbers; tags that are left out)"""
     tags: list[str] | None = None
@@ -241,9 +263,7 @@ async def _audience(
         if uuid_in(typed["import"]) is None:
             wrong.append(("import", "unknown", words.CAMPAIGN_FORM["import.unknown"]))
     elif typed["to"] == "numbers":
-        listed = numbers(typed["numbers"])
-        if not 1 <= len(listed) <= audience.MAX_RECIPIENTS:
-            wrong.append(("numbers", "length", words.CAMPAIGN_FORM["numbers.length"]))
+        listed = [number for number in pasted.values() if number is not None]
     else:
         try:
             tags = list(records.tags(_split(typed["tags"]), "tags"))
@@ -257,6 +277,23 @@ async def _audience(
         issue = "exclusive" if listed is not None else "length"
         wrong.append(("without", issue, words.CAMPAIGN_FORM[f"without.{issue}"]))
         return tags, listed, []
+
+
+async def _pasted(
+    request: Request, conn: Connection, typed: dict[str, str], wrong: list[tuple[str, str, str]]
+) -> dict[str, str | None]:
+    """Pasted numbers, read as people of the organization's country write them: text → number. A national number never
+    becomes another country's; the check shows what became of it."""
+    listed = numbers(typed["numbers"])
+    if not 1 <= len(listed) <= audience.MAX_RECIPIENTS:
+        wrong.append(("numbers", "length", words.CAMPAIGN_FORM["numbers.length"]))
+        return {}
+    home = (await organizations.get(conn, id=request.actor.organization_id)).country
+    read = await audience.at_home(listed, home=home)
+    if not any(read.values()):
+        issue = "pattern" if home else "country"
+        wrong.append(("numbers", issue, words.CAMPAIGN_FORM[f"numbers.{issue}"]))
+    return read
 
 
 def numbers(text: str) -> list[str]:
@@ -325,7 +362,7 @@ async def look(request: Request, conn: Connection, typed: dict[str, str], given:
         say = preview.sms(request.actor, given.text)
         if CLASSES[wish.traffic_class].waits_for_day:
             waits = max(clock.now(), wish.scheduled_at or clock.now())
-    return await preview.look(
+    seen = await preview.look(
         conn,
         request.actor,
         say=say,
@@ -337,15 +374,20 @@ async def look(request: Request, conn: Connection, typed: dict[str, str], given:
         start=int(typed["start"]) if typed["start"].isdecimal() and len(typed["start"]) < 6 else 0,
         waits=waits,
     )
+    return msgspec.structs.replace(seen, found=seen.found + given.unread, invalid=seen.invalid + given.unread)
 
 
-async def values(request: Request, typed: dict[str, str], seen: Preview | None = None) -> dict[str, Any]:
+async def values(
+    request: Request, typed: dict[str, str], seen: Preview | None = None, given: Given | None = None
+) -> dict[str, Any]:
     """What the form's template needs."""
     shown: dict[str, Any] = {"typed": typed, "seen": seen, "zone": request.speech.zone, "longest": LONGEST}
+    shown["national"] = [] if given is None else given.national
     pace = int(typed["pace"]) if typed["pace"].isdecimal() and len(typed["pace"]) < 8 else 0
     shown["lasts"] = 60 * seen.would / pace if seen is not None and pace else None
     async with request.reading() as conn:
         defaults = await send_defaults.get(conn, organization_id=request.actor.organization_id)
+        home = (await organizations.get(conn, id=request.actor.organization_id)).country
         own = await own_numbers.get(conn, user_id=request.person.user_id)
         sees = request.may("contacts:write")
         imports = await drafts.list_page(conn, request.actor, after=None, limit=IMPORTS) if sees else []
@@ -353,6 +395,7 @@ async def values(request: Request, typed: dict[str, str], seen: Preview | None =
             shown |= await _whatsapp_values(request, conn, typed)
         else:
             shown |= await _sms_values(request, conn)
+    shown["home"] = request.speech.country(home) if home else ""
     shown["imports"] = [
         (str(one.id), f"{one.file} · {request.speech.moment(one.started_at)}") for one in imports if one.is_audience
     ]

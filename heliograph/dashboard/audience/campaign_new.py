@@ -61,14 +61,14 @@ async def create(request: Request) -> Answer:
     if wants == "trial":
         return await _try(request, typed, given, seen)
     if wants != "create":
-        return Shown(template=PAGE, values=await _values(request, typed, seen) | {"twins": twins})
+        return Shown(template=PAGE, values=await _values(request, typed, seen, given) | {"twins": twins})
     if seen.would > MANY and typed["typed"] != str(seen.would):
         wrong = Invalid(("typed", "differs", "Type how many people get it."))
-        return refused(PAGE, wrong, await _values(request, typed, seen))
+        return refused(PAGE, wrong, await _values(request, typed, seen, given))
     try:
         id = await request.once(lambda conn: _make(request, conn, given, uuid_in(typed["draft"])))
     except Refusal as refusal:
-        return refused(PAGE, campaign_form.told(refusal), await _values(request, typed, seen))
+        return refused(PAGE, campaign_form.told(refusal), await _values(request, typed, seen, given))
     return Elsewhere(location=request.to(f"{HERE}/{id}"), notice=request.text("The campaign is created."))
 
 
@@ -85,7 +85,7 @@ async def _make(request: Request, conn: Connection, given: Given, draft: UUID | 
 
 async def _try(request: Request, typed: dict[str, str], given: Given, seen: Preview) -> Answer:
     """Send it to whoever asks, and show the form as it was."""
-    values = await _values(request, typed, seen)
+    values = await _values(request, typed, seen, given)
     if not values["own"]:  # removed meanwhile, or their role sends nothing
         return Shown(template=PAGE, values=values)
     try:
@@ -97,5 +97,7 @@ async def _try(request: Request, typed: dict[str, str], given: Given, seen: Prev
     return Shown(template=PAGE, values=values | {"sent": sent})
 
 
-async def _values(request: Request, typed: dict[str, str], seen: Preview | None = None) -> dict[str, Any]:
-    return await campaign_form.values(request, typed, seen) | {"many": MANY, "sent": None, "twins": []}
+async def _values(
+    request: Request, typed: dict[str, str], seen: Preview | None = None, given: Given | None = None
+) -> dict[str, Any]:
+    return await campaign_form.values(request, typed, seen, given) | {"many": MANY, "sent": None, "twins": []}

@@ -72,6 +72,10 @@ CAMPAIGN_FORM: Mapping[str, str] = {
     "tags.length": "Enter 1 to 20 tags, separated by commas.",
     "import.unknown": "Choose one of the imports.",
     "numbers.length": "List 1 to 10,000 numbers, one per line.",
+    "numbers.pattern": "None of these is a phone number. Write them as people in your country do, or with + and the "
+    "country code.",
+    "numbers.country": "None of these is a phone number with + and its country code. Your organization has no country "
+    "by which other numbers could be read.",
     "day.format": "Enter a day and a time.",
     "pace.range": "Enter the pace as a number of messages a minute, 1 or more.",
     "text.length": "Write a text.",
