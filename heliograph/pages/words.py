@@ -284,6 +284,17 @@ OUTCOMES: Mapping[str, str] = {
     "0006": "The receipt comes twice",
     "0007": "The receipt comes early, before the answer",
 }
+#: The same of a WhatsApp message.
+WHATSAPP_OUTCOMES: Mapping[str, str] = {
+    "0000": "Delivered and read",
+    "0001": "Failed: the recipient cannot be reached",
+    "0002": "Failed, nobody knows why",
+    "0003": "Sent, then expired",
+    "0004": "Sent, and nothing more is heard",
+    "0005": "Read late, after 60 s",
+    "0006": "Every status comes twice",
+    "0007": "A status comes early, before the answer",
+}
 #: How a webhook endpoint does, and what may be wrong with the form for one.
 ENDPOINT_STATES: Mapping[str, str] = {
     "well": "Working",

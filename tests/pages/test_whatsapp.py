@@ -55,6 +55,36 @@ async def test_a_template_is_chosen_filled_in_and_sent_once(pool: Pool, owner: B
     assert fragment.text.lstrip().startswith('<p class="lead" id="state"')
 
 
+async def test_a_message_is_sent_again_as_what_it_was(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser, made: Made
+) -> None:
+    """From its page, which has it as code and says what it cost."""
+    template = await making.message(pool, made, to=TO, price=30_000)
+    page = await owner.get(f"/messages/{template}")
+    assert f'href="/send?again={template}"' in page.text
+    assert ("/v1/whatsapp/messages" in page.words, '"parameters": ["Ana", "7"]' in page.words) == (True, True)
+    assert "Its price is €0.03, which is not charged yet." in page.words
+    await pool.execute(
+        "UPDATE whatsapp_messages SET charge = 'consumed', consumed = reserved, reserved = 0 WHERE id = $1", template
+    )
+    assert "Its price is €0.03." in (await owner.get(f"/messages/{template}")).words
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    await other_browser.sign_in("vera@example.com")
+    assert "Its price" not in (await other_browser.get(f"/messages/{template}")).words
+    reply = await making.message(pool, made, to=TO, type="text", text="On its way", price=0)
+    page = await owner.get(f"/messages/{reply}")
+    assert ('"text": {"body": "On its way"}' in page.words, "Its price" in page.words) == (True, False)
+    page = await owner.get(f"/send?again={reply}")
+    assert page.path == f"/send?channel=reply&again={reply}"
+    assert ">On its way</textarea>" in page.text
+    # What was erased is not made up, and what a test cost is said of its own digits.
+    await pool.execute("UPDATE whatsapp_messages SET content = NULL")
+    assert "The same by a program" not in (await owner.get(f"/messages/{template}")).words
+    test = await making.message(pool, made, to="+258841230003", mode="test")
+    said = "The last four digits of its number, 0003, chose: Sent, then expired."
+    assert said in (await owner.get(f"/messages/{test}?mode=test")).words
+
+
 async def test_what_a_template_is_refused_for(pool: Pool, owner: Browser, made: Made) -> None:
     where = f"/send?channel=template&to=%2B258841234567&template={made.template_id}"
     form = (await owner.get(where)).form("/send/template") | {"p1": "Ana", "p2": "7"}

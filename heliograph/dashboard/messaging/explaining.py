@@ -8,7 +8,7 @@ from heliograph.accounts import usage
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.campaigns import record
-from heliograph.overview import figures
+from heliograph.overview import figures, messages
 from heliograph.overview.messages import Message
 from heliograph.pages import words
 from heliograph.pages.requests import Request
@@ -82,10 +82,28 @@ async def delayed(conn: Connection, request: Request, message: Message) -> str:
 
 
 async def charged(conn: Connection, request: Request, message: Message) -> str:
-    """What an SMS cost: a unit of the quota, from which number to which for whoever sees those, unless it came back."""
-    text, number = request.text, request.speech.number
+    """What a message cost: of an SMS, a unit of the quota, from which number to which for whoever sees those, unless it
+    came back; of either channel, for them alone, its price, if it has one."""
+    if message.direction != "outbound":
+        return ""
     if request.mode == "test":
         return _chosen(request, message)
+    quota = await _quota(conn, request, message) if message.channel == "sms" else ""
+    if not request.may(permission=USAGE):
+        return quota
+    price = (await messages.prices(conn, request.actor, listed=[message])).get(message.id)
+    if price is None or not price.amount:
+        return quota
+    amount = request.speech.money(price.amount, price.currency)
+    if price.is_due:
+        said = request.text("Its price is %(amount)s.", amount=amount)
+    else:
+        said = request.text("Its price is %(amount)s, which is not charged yet.", amount=amount)
+    return f"{quota} {said}".lstrip()
+
+
+async def _quota(conn: Connection, request: Request, message: Message) -> str:
+    text, number = request.text, request.speech.number
     paid = await usage.of_message(conn, request.actor, id=message.id)
     if paid is None:
         return ""
@@ -107,9 +125,10 @@ def _chosen(request: Request, message: Message) -> str:
     """What a test message cost, and by which digits its outcome was chosen."""
     said = request.text("A test message: it reached nobody and cost nothing.")
     digits = message.recipient[-DIGITS:]
-    if digits not in words.OUTCOMES:
+    outcomes = words.OUTCOMES if message.channel == "sms" else words.WHATSAPP_OUTCOMES
+    if digits not in outcomes:
         return f"{said} {request.text('The last four digits of its number choose nothing else, so it is delivered.')}"
-    outcome = request.text(words.OUTCOMES[digits])
+    outcome = request.text(outcomes[digits])
     chose = request.text(
         "The last four digits of its number, %(digits)s, chose: %(outcome)s.", digits=digits, outcome=outcome
     )

@@ -16,7 +16,7 @@ from heliograph.consent.optouts import OptOut
 from heliograph.contacts import records
 from heliograph.dashboard import seeing
 from heliograph.dashboard.messaging import explaining
-from heliograph.dashboard.sending import code
+from heliograph.dashboard.sending import code, whatsapp_form
 from heliograph.overview import documents, messages
 from heliograph.overview.messages import Filters, Message, MessageDetail
 from heliograph.pages.answers import Answer, Elsewhere, Shown
@@ -106,12 +106,12 @@ async def _values(
     return {
         "often": await explaining.often(conn, request, message, near.messages[: NEIGHBOURS + 1]),
         "delay": await explaining.delayed(conn, request, message),
-        "charge": await explaining.charged(conn, request, message) if is_sms else "",
+        "charge": await explaining.charged(conn, request, message),
         "known": await _known(conn, request, message) if may_write else None,
         "opt_out": opt_out,
         "said_in": await _said_in(conn, request, message, opt_out),
         "may_resend": request.may("webhooks:write"),
-        "snippets": _code(request, message, text) if is_sms and may_develop and text is not None else [],
+        "snippets": await _code(conn, request, message, text) if may_develop and text is not None else [],
         "is_revealed": is_revealed,
         "may_reveal": not whole and request.may(permission=REVEAL),
         "message": message,
@@ -120,7 +120,7 @@ async def _values(
         "whole": whole,
         "took": None if message.delivered_at is None else _took(message),
         "may_cancel": is_sms and message.status == "accepted" and request.may("sms:send"),
-        "may_send": is_sms and request.may("sms:send"),
+        "may_send": request.may("sms:send") and (is_sms or request.may("whatsapp:send")),
         "may_develop": may_develop,
         "may_see_endpoints": request.may("webhooks:read"),
         "campaigns": await seeing.campaigns(conn, request, [message.campaign_id]),
@@ -164,8 +164,12 @@ async def _said_in(conn: Connection, request: Request, message: Message, opt_out
     return found[0].id if found else None
 
 
-def _code(request: Request, message: Message, text: str) -> list[code.Snippet]:
-    """The same send by a program."""
+async def _code(conn: Connection, request: Request, message: Message, text: str) -> list[code.Snippet]:
+    """The same send by a program; nothing for what was received."""
+    if message.direction != "outbound":
+        return []
+    if message.channel == "whatsapp":
+        return code.of_whatsapp(request, await whatsapp_form.again(conn, request, id=message.id))
     body = {"to": message.recipient, "message": text, "senderName": message.sender}
     if message.client_reference is not None:
         body["clientReference"] = message.client_reference

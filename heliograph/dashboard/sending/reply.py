@@ -13,6 +13,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.contacts import suggesting
+from heliograph.dashboard import seeing
 from heliograph.dashboard.sending import refusals, sms_form, whatsapp_form
 from heliograph.dashboard.sending.sms_form import Recipient
 from heliograph.overview import messages
@@ -42,15 +43,13 @@ async def show(request: Request) -> Answer:
     """The form, empty or for somebody; beside it a reply that was just sent."""
     sent = None
     if request.query.get("sent"):
-        try:
-            id = UUID(request.query["sent"])
-        except ValueError:
-            raise NotFound from None
         async with request.reading() as conn:
-            sent = (await messages.get(conn, request.actor, id=id)).message
+            sent = (await messages.get(conn, request.actor, id=_id(request.query["sent"]))).message
         if request.is_fragment:
             return Shown(template="sending/sent_live.html", values={"sent": sent})
     given = Typed(request.query.get("to", "")[: sms_form.LONGEST_NAME], request.query.get("number", ""))
+    if request.query.get("again"):
+        given = await _again(request)
     return Shown(template=PAGE, values=await _values(request, given) | {"sent": sent})
 
 
@@ -72,6 +71,23 @@ async def send(request: Request) -> Answer:
 async def back(request: Request) -> Answer:
     """The address of a form that was sent, asked for without it."""
     return Elsewhere(location=request.to("/send", channel="reply"))
+
+
+def _id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise NotFound from None
+
+
+async def _again(request: Request) -> Typed:
+    """An earlier reply, as far as the reader sees it."""
+    id = _id(request.query["again"])
+    async with request.reading() as conn:
+        earlier = await whatsapp_form.again(conn, request, id=id)
+        whole = seeing.is_whole(request, (await messages.get(conn, request.actor, id=id)).message.person_id)
+    text = earlier.content.body if isinstance(earlier.content, TextReply) else ""
+    return Typed(earlier.to, str(earlier.number_id), text) if whole else Typed(number=str(earlier.number_id))
 
 
 def _typed(request: Request) -> Typed:

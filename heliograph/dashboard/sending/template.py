@@ -23,7 +23,6 @@ from heliograph.pages.words import SEND_FORM
 from heliograph.sms.accepting.accept import MAX_REFERENCE
 from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 from heliograph.whatsapp import library, reads, rendering, standing
-from heliograph.whatsapp import messages as whatsapp
 from heliograph.whatsapp.accepting import preview
 from heliograph.whatsapp.accepting.accept import Send, TemplateSend
 from heliograph.whatsapp.accepting.preview import Preview
@@ -68,6 +67,8 @@ async def show(request: Request) -> Answer:
         if request.is_fragment:
             return Shown(template="sending/sent_live.html", values={"sent": sent})
     given = await _prefilled(request)
+    if given is None:  # it was free text: so is another one
+        return Elsewhere(location=request.to("/send", channel="reply", again=request.query["again"]))
     values = await _values(request, given, sees=bool(given.to))
     return Shown(template=PAGE, values=values | {"sent": sent})
 
@@ -133,25 +134,27 @@ def _typed(request: Request) -> Typed:
     return Typed(to, form.get("number", ""), form.get("template", ""), form.get("reference", ""), tuple(values))
 
 
-async def _prefilled(request: Request) -> Typed:
+async def _prefilled(request: Request) -> Typed | None:
+    """What the form begins with; None: the message that is to be sent again was no template."""
     query = request.query
     given = Typed(query.get("to", "")[: sms_form.LONGEST_NAME], query.get("number", ""), query.get("template", ""))
     if not query.get("again"):
         return given
     async with request.reading() as conn:
-        earlier = await whatsapp.get(conn, request.actor, id=_id(query["again"]))
+        id = _id(query["again"])
+        earlier = await whatsapp_form.again(conn, request, id=id)
+        whole = seeing.is_whole(request, (await messages.get(conn, request.actor, id=id)).message.person_id)
         listed = await _offered(request, conn)
-    chosen = next(
-        (one for one in listed if (one.name, one.language) == (earlier.template_name, earlier.template_language)), None
-    )
-    whole = seeing.is_whole(request, earlier.person_id)
-    parameters = (earlier.content or {}).get("parameters") or []
+    said = earlier.content
+    if not isinstance(said, TemplateSend):
+        return None
+    chosen = next((one for one in listed if (one.name, one.language) == (said.name, said.language)), None)
     return Typed(
-        earlier.recipient if whole else "",
+        earlier.to if whole else "",
         str(earlier.number_id),
         str(chosen.id) if chosen else "",
         earlier.client_reference or "",
-        tuple(str(one) for one in parameters) if whole else (),
+        said.parameters if whole else (),
     )
 
 

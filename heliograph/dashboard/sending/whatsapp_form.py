@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from uuid import UUID
 
 import msgspec
 
@@ -12,7 +13,8 @@ from heliograph.dashboard.sending import sms_form
 from heliograph.dashboard.sending.sms_form import Recipient
 from heliograph.pages.requests import Request
 from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
-from heliograph.whatsapp.accepting.accept import Send
+from heliograph.whatsapp import messages
+from heliograph.whatsapp.accepting.accept import Send, TemplateSend, TextReply
 
 
 async def recipient(request: Request, conn: Connection, to: str) -> Recipient:
@@ -35,3 +37,26 @@ async def accept(request: Request, read: Callable[[Connection], Awaitable[Send]]
         return refusal
     id: str = msgspec.json.decode(answer.body)["message"]["id"]
     return id
+
+
+async def again(conn: Connection, request: Request, *, id: UUID) -> Send:
+    """The send that an earlier message was; what it said is empty once it is erased. Raises NotFound."""
+    earlier = await messages.get(conn, request.actor, id=id)
+    said = earlier.content or {}
+    content: TemplateSend | TextReply
+    if earlier.template_name is None:
+        content = TextReply(str(said.get("body") or ""))
+    else:
+        content = TemplateSend(
+            earlier.template_name,
+            earlier.template_language or "",
+            earlier.billing_category or "",
+            tuple(str(one) for one in said.get("parameters") or ()),
+        )
+    return Send(
+        actor=request.actor,
+        to=earlier.recipient,
+        number_id=earlier.number_id,
+        content=content,
+        client_reference=earlier.client_reference,
+    )
