@@ -6,9 +6,14 @@ from heliograph.accounts import spending
 from heliograph.base.actor import SYSTEM
 from heliograph.base.database.pool import Pool
 from heliograph.guard import holds, rules
+from heliograph.queue import timers
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.received import inbox as received
 from tests.api.conftest import Api
 
 from .conftest import Browser, Tenant, make_person
+from .test_campaigns import look
+from .test_inbox import first, write_sms
 
 BLOCK = "25884123"
 
@@ -116,3 +121,29 @@ async def test_who_may_not_change_settings_sees_no_limits(pool: Pool, tenant: Te
     await make_person(pool, tenant, "rui@example.com", role="viewer")
     await browser.sign_in("rui@example.com")
     assert (await browser.get("/settings/limits")).status == 403
+
+
+async def test_a_limit_of_the_day_is_told_in_every_form_that_sends(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """What was typed is kept: it is no page of its own."""
+    said = "The organization's daily limit does not cover it."
+    async with pool.acquire() as conn:
+        await timers.ensure(conn, received.TIMER)
+        asked = await sender_ids.request(conn, tenant.actor, value="90210")
+        await sender_ids.review(conn, tenant.actor, id=asked.id, status="approved")
+    await write_sms(pool, "Is it late?")
+    answered = f"/inbox/{await first(pool, 'sms')}"
+    async with pool.acquire() as conn:
+        await spending.limit(conn, tenant.id, segments=1, by=SYSTEM)
+        await conn.execute("UPDATE spend_limits SET used = 1, day = (now() AT TIME ZONE 'UTC')::date")
+    page = await owner.submit(await owner.get(answered), f"{answered}/reply", message="On its way.")
+    assert (page.status, said in page.words, ">On its way.</textarea>" in page.text) == (422, True, True)
+    page = await owner.submit(await owner.get("/account/number"), "/account/number", phone="+258840000001")
+    assert (page.status, said in page.words) == (422, True)
+    await pool.execute(
+        "INSERT INTO own_numbers (user_id, phone, codes, codes_since) SELECT id, $1, 1, now() FROM users"
+        " ON CONFLICT (user_id) DO UPDATE SET phone = excluded.phone",
+        "+258840000001",
+    )
+    page = await look(owner, do="trial", to="numbers", numbers="+258841000001", text="Hello")
+    assert (page.status, said in page.words, ">Hello</textarea>" in page.text) == (422, True, True)
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 0

@@ -14,6 +14,7 @@ from heliograph.campaigns.views import preview
 from heliograph.campaigns.views.preview import Preview
 from heliograph.dashboard.audience import campaign_drafts, campaign_form, campaign_trial, lists, people
 from heliograph.dashboard.audience.campaign_form import Given
+from heliograph.dashboard.sending import refusals
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 
@@ -91,7 +92,7 @@ async def _try(request: Request, typed: dict[str, str], given: Given, seen: Prev
     try:
         sent = await campaign_trial.send(request, given, seen, values["own"])
     except Refusal as refusal:
-        if refusal.status not in (400, 403, 409):
+        if not refusals.is_told(refusal):
             raise
         return refused(PAGE, campaign_trial.told(request, refusal), values)
     return Shown(template=PAGE, values=values | {"sent": sent})

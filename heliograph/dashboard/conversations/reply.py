@@ -27,7 +27,7 @@ async def send(request: Request) -> Answer:
     try:
         await _accept(request, thread, text)
     except Refusal as refusal:
-        if refusal.status not in (400, 403, 409):
+        if not refusals.is_told(refusal):
             raise
         told = refusals.told(request, refusal)
         values = await inbox.page(request, id, typed=text, is_refused=True)

@@ -43,7 +43,7 @@ async def ask(request: Request) -> Answer:
     except TooManyCodes as refusal:
         return refused(TEMPLATE, Invalid(("phone", refusal.code, refusal.message)), await _values(request, typed))
     except Refusal as refusal:
-        if refusal.status not in (400, 403, 409):
+        if not refusals.is_told(refusal):
             raise
         wrong = refusals.told(request, refusal).details["fields"][0]
         return refused(TEMPLATE, Invalid(("phone", wrong["issue"], wrong["message"])), await _values(request, typed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from heliograph.accounts.spending import SpendLimitReached
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.consent import optouts
@@ -42,6 +43,12 @@ WAYS: dict[str, tuple[str, dict[str, str]]] = {
     "sender_id_not_allowed": ("/senders", {}),
     "whatsapp_window_closed": ("/send", {"channel": "template"}),
 }
+
+
+def is_told(refusal: Refusal) -> bool:
+    """Whether a refusal is about what somebody wants to send, and told in its form: also that no more may be sent
+    today, but not that somebody asks too often."""
+    return refusal.status in (400, 403, 409) or isinstance(refusal, SpendLimitReached)
 
 
 async def behind(conn: Connection, request: Request, refusal: Refusal, number: str | None) -> OptOut | None:

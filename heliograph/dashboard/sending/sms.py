@@ -8,7 +8,6 @@ from uuid import UUID
 import msgspec
 
 from heliograph.accounts.requests import IdempotencyConflict
-from heliograph.accounts.spending import SpendLimitReached
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -119,7 +118,7 @@ async def send(request: Request) -> Answer:
     except (Invalid, IdempotencyConflict) as refusal:
         return await _refused(request, given, refusal)
     except Refusal as refusal:
-        if refusal.status not in (400, 403, 409) and not isinstance(refusal, SpendLimitReached):
+        if not refusals.is_told(refusal):
             raise
         return await _refused(request, given, refusal)
     id = msgspec.json.decode(answer.body, type=Sent).message.id

@@ -9,7 +9,7 @@ import msgspec
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Refusal
-from heliograph.dashboard.sending import sms_form
+from heliograph.dashboard.sending import refusals, sms_form
 from heliograph.dashboard.sending.sms_form import Recipient
 from heliograph.pages.requests import Request
 from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
@@ -32,7 +32,7 @@ async def accept(request: Request, read: Callable[[Connection], Awaitable[Send]]
             wanted = await read(conn)
         answer = await request.services.whatsapp.accept(wanted)
     except Refusal as refusal:
-        if refusal.status not in (400, 403, 409):
+        if not refusals.is_told(refusal):
             raise
         return refusal
     id: str = msgspec.json.decode(answer.body)["message"]["id"]
