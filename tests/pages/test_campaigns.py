@@ -22,6 +22,7 @@ from heliograph.contacts.records import Entry
 from heliograph.pages.languages import speech
 from heliograph.privacy import erasure
 from heliograph.retention import rules
+from heliograph.why.words import why
 from tests.rules import whatsapp_factories as making
 from tests.rules.factories import quiet_now
 from tests.rules.test_campaigns import count
@@ -239,6 +240,37 @@ async def test_a_campaign_is_paused_resumed_and_canceled(pool: Pool, tenant: Ten
     assert await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id) == 0
     late = await owner.post(where + "/pause", ask.form(where + "/cancel") | {"_once": "late"})
     assert "cannot be paused or resumed" in late.words
+
+
+async def test_a_campaign_that_is_kept_from_sending_leads_to_the_cure(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    where = (await make(owner, to="numbers", numbers="+258841000001", text="Hello")).path
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    await other_browser.sign_in("vera@example.com")
+    assert 'class="button" href="/usage"' not in (await owner.get(where)).text
+    for reason, path, sees in (
+        ("quota_exceeded", "/usage", False),
+        ("spend_limit_reached", "/settings/limits", False),
+        ("wallet_insufficient_funds", "/wallet", False),
+        ("whatsapp_messaging_limit_reached", "/numbers", True),
+        ("sender_id_not_approved", "/senders", True),
+    ):
+        status = "failed" if reason == "sender_id_not_approved" else "paused"
+        await pool.execute("UPDATE campaigns SET status = $1, status_reason = $2", status, reason)
+        page, seen = await owner.get(where), await other_browser.get(where)
+        cure = why("campaign", reason)
+        assert cure is not None
+        assert cure.en.remedy in page.words, reason
+        assert f'class="button" href="{path}"' in page.text, reason
+        assert (f'href="{path}"' in seen.text.partition('id="state"')[2]) == sees, reason
+    made = await making.made(pool, organization_id=tenant.id)
+    campaign = await making.campaign(pool, made)
+    await pool.execute(
+        "UPDATE campaigns SET status = 'paused', status_reason = 'whatsapp_template_not_approved' WHERE id = $1",
+        campaign,
+    )
+    assert f'class="button" href="/templates/{made.template_id}"' in (await owner.get(f"/campaigns/{campaign}")).text
 
 
 async def test_who_did_not_get_it_is_seen_taken_away_and_tried_again(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
@@ -31,7 +32,7 @@ from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.pieces import charts, leafing, ranges
 from heliograph.pages.pieces.charts import Chart, Mark, Series
 from heliograph.pages.requests import Request
-from heliograph.people.roles import CONTENT
+from heliograph.people.roles import CONTENT, SETTINGS, USAGE
 from heliograph.sms import messages as sms
 from heliograph.whatsapp import messages as whatsapp
 
@@ -46,6 +47,34 @@ STATUSES = {
 UNDER_WAY = ("scheduled", "staging", "running", "paused")
 #: Below so many seconds of sending nothing is said of its pace.
 EARLY = 5
+
+#: Where what keeps a campaign from sending is put right, by its reason: the place, what the rail calls it, and the
+#: scope and permission that see it.
+CURES: Mapping[str, tuple[str, str, str | None, str | None]] = {
+    "quota_exceeded": ("/usage", "Usage", None, USAGE),
+    "spend_limit_reached": ("/settings/limits", "Limits", None, SETTINGS),
+    "wallet_insufficient_funds": ("/wallet", "Wallet", None, USAGE),
+    "sender_id_not_approved": ("/senders", "Sender IDs", "sender_ids:read", None),
+    **dict.fromkeys(
+        (
+            "whatsapp_phone_number_unavailable",
+            "whatsapp_account_paused",
+            "whatsapp_number_held",
+            "whatsapp_messaging_limit_reached",
+        ),
+        ("/numbers", "WhatsApp numbers", "whatsapp:read", None),
+    ),
+    **dict.fromkeys(
+        (
+            "whatsapp_template_not_approved",
+            "whatsapp_template_not_utility",
+            "whatsapp_template_not_sendable",
+            "whatsapp_template_parameter_mismatch",
+            "whatsapp_template_unconfirmed",
+        ),
+        ("/templates", "Templates", "whatsapp:read", None),
+    ),
+}
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -221,6 +250,7 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         "is_final": campaign.status not in UNDER_WAY and not counts.queued and not counts.sent,
         "is_ours": campaign.status_reason == plan.BY_REQUEST
         or (campaign.status_reason == rule.REASON and approval.above is None),
+        "cure": _cure(request, campaign),
         "approval": approval,
         "may_write": request.may(WRITE),
         "whole": request.may(permission=CONTENT) or request.may("contacts:write"),
@@ -236,6 +266,17 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         and counts.failed > 0
         and campaign.status in ("completed", "canceled", "failed"),
     }
+
+
+def _cure(request: Request, campaign: Campaign) -> tuple[str, str] | None:
+    """(what it is called, where) of the place at which the reader may put right what keeps it from sending."""
+    known = CURES.get(campaign.status_reason or "")
+    if known is None or not request.may(known[2], known[3]):
+        return None
+    path, label = known[:2]
+    if path == "/templates":
+        path += f"/{campaign.content['template_id']}"
+    return request.text(label), request.to(path)
 
 
 def _missing(request: Request, campaign: Campaign, course: Progress) -> str:
