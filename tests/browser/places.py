@@ -92,7 +92,7 @@ async def dashboard(site: Site) -> tuple[list[str], str]:
         await conn.execute(TRAFFIC, site.made.actor.organization_id, UUID(int=0))
         await conn.execute(SUM_DAYS)
     ids = {
-        "/messages/{id}": message,
+        **{f"/messages/{{id}}{one}": message for one in ("", "/cancel")},
         "/team/members/{id}": str(member),
         "/contacts/{id}": str(person),
         "/contacts/{id}/edit": str(person),

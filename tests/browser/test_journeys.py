@@ -87,6 +87,7 @@ async def test_without_scripts(site: Site) -> None:
     await page.get_by_role("button", name="Filter", exact=True).click()
     await page.locator("a.row-link").click()
     await page.wait_for_url(WHERE)
+    await page.get_by_role("link", name="Cancel the message").click()
     await page.get_by_role("button", name="Cancel the message").click()
     await page.locator("#state", has_text="Canceled").wait_for()
     assert await site.pool.fetchval("SELECT status FROM messages") == "canceled"

@@ -609,6 +609,7 @@ SUBMITTED = {
     "/notices/read": OWN,
     "/notices/choices": "member.notices_chosen",
     "/messages/marked": WORK,
+    "/messages/marked/cancel": WORK,
     "/messages/again": WORK,
     "/messages/all": "messages.canceling",
     "/messages/export": "messages.exported",

@@ -56,7 +56,10 @@ async def test_a_text_is_saved_chosen_changed_and_removed(pool: Pool, owner: Bro
     told = await pool.fetch("SELECT action, before, after FROM audit_log WHERE action LIKE 'saved_text%' ORDER BY at")
     assert [one["action"] for one in told] == ["saved_text.created", "saved_text.changed"]
     assert "Olá" not in str(told)
-    page = await owner.submit(await owner.get(address), address + "/remove")
+    assert f'href="{address}/remove"' in (await owner.get(address)).text
+    page = await owner.get(f"{address}/remove")
+    assert ("Olá" in page.words, "Last used:" in page.words) == (True, True)
+    page = await owner.submit(page, address + "/remove")
     assert "No text saved yet" in page.words
     assert (await owner.get(address)).status == 404
     assert value(await owner.get(f"/send?saved={id}"), "message") == ""

@@ -116,7 +116,10 @@ async def test_a_messy_file_in_five_steps(
     page = await owner.submit(page, f"/contacts/imports/{id}/mend", **typed)
     assert ("1 row imported." in page.words, "still wrong" in page.text) == (True, True)
     assert (await owner.get(f"/contacts/imports/{id}")).words.count("Rejected 2") == 1
-    page = await owner.submit(await owner.get(f"/contacts/imports/{id}"), f"/contacts/imports/{id}/undo")
+    assert f'href="/contacts/imports/{id}/undo"' in (await owner.get(f"/contacts/imports/{id}")).text
+    page = await owner.get(f"/contacts/imports/{id}/undo")
+    assert "3 contacts that it created are deleted. 0 contacts that it changed are restored." in page.words
+    page = await owner.submit(page, f"/contacts/imports/{id}/undo")
     await work(pool)
     assert "Undone" in (await owner.get(page.path)).words
     assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
@@ -222,7 +225,9 @@ async def test_a_suppression_list_and_back(pool: Pool, tenant: Tenant, owner: Br
     await work(pool)
     assert await pool.fetchval("SELECT count(*) FROM opt_outs WHERE source = 'organization'") == 2
     assert await pool.fetchval("SELECT count(*) FROM events WHERE kind = 'contact.opted_out'") == 2
-    await owner.submit(await owner.get(f"/contacts/imports/{id}"), f"/contacts/imports/{id}/undo")
+    page = await owner.get(f"/contacts/imports/{id}/undo")
+    assert "2 opt-outs that it added are lifted." in page.words
+    await owner.submit(page, f"/contacts/imports/{id}/undo")
     await work(pool)
     assert [row["source"] for row in await pool.fetch("SELECT source FROM opt_outs")] == ["keyword"]
 

@@ -29,6 +29,11 @@ def boxes(page: Page) -> list[str]:
     return re.findall(r'form="marks" name="id" value="([^"]+)"', page.text)
 
 
+def boxes_asked(page: Page) -> list[str]:
+    """Ids that a page asks about before it acts."""
+    return re.findall(r'type="hidden" name="id" value="([^"]+)"', page.text)
+
+
 async def marked(browser: Browser, page: Page, ids: list[str], **button: str) -> Page:
     return await browser.submit(page, "/messages/marked?channel=sms", id=",".join(ids), **button)
 
@@ -40,10 +45,17 @@ async def test_the_marked_ones_are_canceled_together(api: Api, pool: Pool, tenan
     assert boxes(page) == [*reversed(ids)]
     used = await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id)
     page = await marked(owner, page, [*ids, str(uuid.uuid4())], do="cancel")
+    said = "2 SMS do not go out and are refunded. 2 messages can no longer be canceled. This cannot be undone."
+    assert said in page.words
+    assert await pool.fetchval("SELECT count(*) FROM messages WHERE status = 'canceled'") == 0
+    fields = page.form("/messages/marked/cancel?channel=sms") | {"id": ",".join(boxes_asked(page))}
+    page = await owner.post("/messages/marked/cancel?channel=sms", fields)
     assert page.path == "/messages?channel=sms"
     assert "2 messages canceled. 2 messages can no longer be canceled." in page.words
     assert await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id) == used - 2
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'sms'") == 1
+    late = await marked(owner, await owner.get("/messages?channel=sms"), [ids[0]], do="cancel")
+    assert "0 messages canceled. 1 can no longer be canceled." in late.words
     assert "Select the messages first." in (await marked(owner, page, [], do="cancel")).words
     assert (await marked(owner, page, ["x"], do="cancel")).status == 400
 

@@ -111,10 +111,14 @@ async def test_a_message_says_what_happened_and_why(api: Api, pool: Pool, tenant
     assert "<html" not in fragment.text
     assert (await owner.get(f"/messages/{id}", HX_Request="true", If_None_Match=fragment.headers["etag"])).status == 304
     assert fragment.headers["etag"] != etag
+    page = await owner.get(f"/messages/{id}/cancel")
+    assert f"The SMS to {NUMBER} does not go out, and one message goes back to the quota." in page.words
     page = await owner.submit(page, f"/messages/{id}/cancel")
     assert "The message is canceled" in page.words
     assert "It was refunded on " in page.words
-    assert f'action="/messages/{id}/cancel"' not in page.text
+    assert f'"/messages/{id}/cancel"' not in page.text
+    late = await owner.get(f"/messages/{id}/cancel")
+    assert late.path == f"/messages/{id}"
     gone = await owner.get(f"/messages/{id}", HX_Request="true", If_None_Match=fragment.headers["etag"])
     assert (gone.status, "data-final" in gone.text) == (200, True)
     await pool.execute("UPDATE messages SET body = NULL")
@@ -563,7 +567,7 @@ async def test_what_a_message_cost_is_said_and_whether_it_came_back(
         await move_many(conn, [Move(tenant.id, UUID(first), "undelivered", clock.now(), "undelivered")])
     assert f"{said} It was refunded on " in (await owner.get(f"/messages/{second}")).words
     assert "refunded" not in (await owner.get(f"/messages/{first}")).words
-    page = await owner.submit(await owner.get(f"/messages/{canceled}"), f"/messages/{canceled}/cancel")
+    page = await owner.submit(await owner.get(f"/messages/{canceled}/cancel"), f"/messages/{canceled}/cancel")
     assert "It was refunded on " in page.words
     # Balances are for those who see usage.
     await make_person(pool, tenant, "vera@example.com", "viewer")

@@ -211,6 +211,15 @@ async def stop(request: Request) -> Answer:
     return await _act(request, drafts.stop)
 
 
+async def show_undo(request: Request) -> Answer:
+    """What undoing would take back, in numbers; of what can no longer be undone, its page."""
+    async with request.reading() as conn:
+        draft = await drafts.get(conn, request.actor, id=request.id())
+    if not draft.can_undo:
+        return Elsewhere(location=request.to(f"{HERE}/{draft.id}"))
+    return Shown(template="audience/import_undo.html", values={"draft": draft, "mends": draft.kind == "contacts"})
+
+
 async def undo(request: Request) -> Answer:
     """Take back what it made."""
     return await _act(request, drafts.undo)

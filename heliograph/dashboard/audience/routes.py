@@ -54,6 +54,7 @@ ROUTES: tuple[Route, ...] = (
     post("/contacts/imports/{id}/back", imports.back, WRITE),
     post("/contacts/imports/{id}/run", imports.run, WRITE),
     post("/contacts/imports/{id}/stop", imports.stop, WRITE),
+    get("/contacts/imports/{id}/undo", imports.show_undo, WRITE),
     post("/contacts/imports/{id}/undo", imports.undo, WRITE),
     post("/contacts/imports/{id}/discard", imports.discard, WRITE),
     post("/contacts/imports/{id}/rejects", imports.export_rejects, WRITE),

@@ -40,12 +40,17 @@ async def act(request: Request) -> Answer:
     if not ids:
         return Elsewhere(location=_back(request), notice=request.text("Select the messages first."))
     if request.form.get("do") != "again":
-        return await _cancel(request, ids)
+        return await _show_cancel(request, ids)
     if len(ids) == 1:
         return Elsewhere(location=request.to("/send", again=ids[0]))
     listed = await _again(request, ids)
     values = {"listed": listed, "others": len(ids) - len(listed)}
     return Shown(template="messaging/messages_again.html", values=values)
+
+
+async def cancel(request: Request) -> Answer:
+    """Cancel the marked messages."""
+    return await _cancel(request, read(request))
 
 
 async def send_again(request: Request) -> Answer:
@@ -133,6 +138,23 @@ def read(request: Request) -> list[UUID]:
         return [UUID(one) for one in request.form.get("id", "").split(",") if one][:MOST]
     except ValueError:
         raise Invalid(("id", "format", "This is not an id.")) from None
+
+
+async def _show_cancel(request: Request, ids: list[UUID]) -> Answer:
+    """Before they are canceled: how many still can be."""
+    async with request.reading() as conn:
+        found = await sms.by_ids(conn, request.actor, ids=ids)
+    waiting = [one.id for one in found if one.status == "accepted"]
+    if not waiting:
+        return await _cancel(request, ids)
+    values = {
+        "ids": ids,
+        "count": len(waiting),
+        "late": len(set(ids)) - len(waiting),
+        "action": request.to("/messages/marked/cancel", **_kept(request)),
+        "back": _back(request),
+    }
+    return Shown(template="messaging/messages_cancel.html", values=values)
 
 
 async def _cancel(request: Request, ids: list[UUID]) -> Answer:

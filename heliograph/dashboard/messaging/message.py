@@ -68,6 +68,18 @@ async def reveal(request: Request) -> Answer:
     return Shown(template="messaging/message.html", values=values)
 
 
+async def show_cancel(request: Request) -> Answer:
+    """What canceling would do; of what can no longer be canceled, its page."""
+    async with request.reading() as conn:
+        detail = await messages.get(conn, request.actor, id=request.id())
+    message = detail.message
+    if message.channel != "sms" or message.status != "accepted":
+        said = request.text(MessageNotCancelable().message) if message.channel == "sms" else ""
+        return Elsewhere(location=request.to(f"/messages/{message.id}"), notice=said)
+    values = {"message": message, "whole": seeing.is_whole(request, message.person_id)}
+    return Shown(template="messaging/message_cancel.html", values=values)
+
+
 async def cancel(request: Request) -> Answer:
     """Take an SMS back that nobody has yet."""
     id = request.id()

@@ -24,6 +24,7 @@ ROUTES: tuple[Route, ...] = (
     shared("POST", "/texts/new", texts.keep, "sms:send"),
     shared("GET", "/texts/{id}", texts.show, "sms:send"),
     shared("POST", "/texts/{id}", texts.change, "sms:send"),
+    shared("GET", "/texts/{id}/remove", texts.show_remove, "sms:send"),
     shared("POST", "/texts/{id}/remove", texts.remove, "sms:send"),
     shared("GET", "/account/number", own_number.show, "sms:send"),
     shared("POST", "/account/number", own_number.ask, "sms:send"),

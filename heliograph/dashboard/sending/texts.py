@@ -86,6 +86,13 @@ async def change(request: Request) -> Answer:
     return Elsewhere(location=request.to("/texts"), notice=request.text("Saved."))
 
 
+async def show_remove(request: Request) -> Answer:
+    """What removing it would do."""
+    async with request.reading() as conn:
+        found = await saved_texts.get(conn, request.acting("live"), id=request.id())
+    return Shown(template="sending/texts_remove.html", values={"one": found})
+
+
 async def remove(request: Request) -> Answer:
     """Forget it."""
     id = request.id()
