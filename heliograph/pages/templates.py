@@ -208,9 +208,13 @@ def _country(context: Context, region: str) -> str:
 
 
 @pass_context
-def _why(context: Context, code: str, kind: Kind, part: Literal["customer", "cause", "remedy"] = "customer") -> str:
-    """What a status or failure means to a customer; nothing for a code that needs no words."""
+def _why(
+    context: Context, code: str, kind: Kind, part: Literal["customer", "cause", "remedy", "address"] = "customer"
+) -> str:
+    """What a status or failure means to a customer, or where to read on; nothing for a code that needs no words."""
     found = why(kind, code)
+    if found is not None and part == "address":
+        return found.address
     return "" if found is None else str(getattr(found.words(context["speech"].language), part))
 
 

@@ -35,6 +35,12 @@ class Why(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Statuses that it comes with, where it is not the status itself.
     of: list[str] = []
 
+    @property
+    def address(self) -> str:
+        """Where the guide has it, as it is served."""
+        file, mark, heading = self.link.partition("#")
+        return f"/guide/{file.removesuffix('.md')}{mark}{heading}"
+
     def words(self, language: str) -> Words:
         """In a language; in English where there is no such one."""
         return self.pt if language == "pt" else self.en

@@ -15,6 +15,7 @@ from heliograph.api.document.error_pages import address, errors
 from heliograph.api.document.guide import Guide
 from heliograph.api.shapes.envelope import ERRORS
 from heliograph.pages.application import POLICY as PAGES_POLICY
+from heliograph.why.words import entries
 from tests.house.project import ROOT
 
 from .conftest import Api, Tenant, running
@@ -132,6 +133,15 @@ async def test_the_guide_is_served_and_its_links_lead_somewhere(api: Api) -> Non
         for picture in re.findall(r'src(?:set)?="([^"]+[.]png)"', text):
             async with api.session.get(api.base_url + picture) as answer:
                 assert (answer.status, answer.content_type) == (200, "image/png"), f"{path}: {picture}"
+
+
+def test_where_a_reason_is_read_on_is_a_place_of_the_guide() -> None:
+    served = Guide()
+    for listed in entries().values():
+        for code, one in listed.items():
+            path, heading = urldefrag(one.address)
+            assert path in served.entries, code
+            assert not heading or f'id="{heading}"' in served.page(path), code
 
 
 async def test_a_slash_behind_the_front_of_documents_does_no_harm(api: Api) -> None:

@@ -262,6 +262,7 @@ async def test_a_campaign_that_is_kept_from_sending_leads_to_the_cure(
         cure = why("campaign", reason)
         assert cure is not None
         assert cure.en.remedy in page.words, reason
+        assert f'href="{cure.address}">Read more<' in page.text, reason
         assert f'class="button" href="{path}"' in page.text, reason
         assert (f'href="{path}"' in seen.text.partition('id="state"')[2]) == sees, reason
     made = await making.made(pool, organization_id=tenant.id)

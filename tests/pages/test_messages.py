@@ -211,6 +211,9 @@ async def test_filters_of_both_channels_stand_in_the_address(
         "UPDATE messages SET status = 'failed', failed_at = now(), failure_code = 'expired' WHERE id = $1",
         UUID(first),
     )
+    read_on = 'href="/guide/errors#failures-of-messages">Read more<'
+    page, other = await owner.get(f"/messages/{first}"), await owner.get(f"/messages/{second}")
+    assert (read_on in page.text, read_on in other.text) == (True, False)
     key = await pool.fetchval("SELECT key_id FROM messages LIMIT 1")
     for query, ids in (
         ("status=accepted&status=failed", [second, first]),

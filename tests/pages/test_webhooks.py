@@ -237,6 +237,7 @@ async def test_attempts_are_leafed_through_and_one_is_sent_again(
             True,
             True,
         )
+        assert 'href="/guide/webhooks">Read more<' in page.text
         beside = await owner.get(f"/webhooks/{id}?result=refused&open={events[0]}")
         assert ("is-open" in beside.text, "Refused HTTP 503" in beside.words) == (True, True)
         opened = beside.text.partition('id="panel"')[2]
