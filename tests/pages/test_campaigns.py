@@ -15,8 +15,9 @@ import pytest
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7, uuid7_floor
-from heliograph.campaigns import drafts
+from heliograph.campaigns import drafts, record
 from heliograph.campaigns.staging import Stager
+from heliograph.campaigns.views import progress
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.pages.languages import speech
@@ -520,6 +521,41 @@ async def test_its_course_is_shown_minute_by_minute_and_its_pace_changed(
     ended = await pool.fetchval("UPDATE campaigns SET status = 'canceled', step_at = NULL RETURNING id")
     page = await owner.post(f"/campaigns/{ended}/pace", page.form(where + "/pace") | {"pace": "5", "_once": "late"})
     assert "cannot be paused or resumed" in page.words
+
+
+async def test_its_pace_is_that_of_the_last_minutes(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """Not the average since it started, in which a pause would count, and an hour that went faster."""
+    await people(pool, tenant, 1)
+    where = (await make(owner)).path
+    await pool.execute(
+        "UPDATE campaigns SET status = 'running', started_at = now() - interval '1 hour', total = 7000, sent = 6160,"
+        " pending = 840"
+    )
+    await pool.execute(
+        "INSERT INTO campaign_minutes SELECT organization_id, id, date_trunc('minute', now() - ago), handed, 0"
+        " FROM campaigns, (VALUES (interval '50 min', 6000), ('8 min', 100), ('2 min', 60)) one (ago, handed)"
+    )
+
+    async def rate() -> float:
+        async with pool.acquire() as conn:
+            one = await record.get(conn, tenant.actor, id=UUID(where.rpartition("/")[2]))
+            return (await progress.rates(conn, tenant.actor, campaigns=[one])).get(one.id, 0)
+
+    assert 14 < await rate() <= 16  # 160 in ten minutes, and what of the eleventh has passed
+    page = await owner.get(where)
+    assert re.search(r"1[456] a minute at present · handed over by \d", page.words), page.words
+    # Since it went on, if that was later; right after it nothing can be said.
+    await owner.submit(await owner.get(where), where + "/pause")
+    await owner.submit(await owner.get(where), where + "/resume")
+    assert await rate() == 0
+    assert "at present" not in (await owner.get(where)).words
+    # Nobody changes what the log has: it says last that it went on three minutes ago.
+    moved = await pool.fetchrow("SELECT * FROM audit_log WHERE action = 'campaign.moved' ORDER BY id DESC LIMIT 1")
+    assert moved is not None
+    values = dict(moved) | {"id": uuid7(), "at": moved["at"] - timedelta(minutes=3)}
+    places = ", ".join(f"${n}" for n in range(1, len(values) + 1))
+    await pool.execute(f"INSERT INTO audit_log ({', '.join(values)}) VALUES ({places})", *values.values())
+    assert 19 < await rate() <= 20
 
 
 async def test_a_default_stands_in_and_the_same_text_is_warned_of(pool: Pool, tenant: Tenant, owner: Browser) -> None:

@@ -45,8 +45,6 @@ STATUSES = {
     "whatsapp": tuple(one for one in whatsapp.SHOWN_STATUSES if one not in ("sending", "received")),
 }
 UNDER_WAY = ("scheduled", "staging", "running", "paused")
-#: Below so many seconds of sending nothing is said of its pace.
-EARLY = 5
 
 #: Where what keeps a campaign from sending is put right, by its reason: the place, what the rail calls it, and the
 #: scope and permission that see it.
@@ -86,7 +84,7 @@ class Line(msgspec.Struct, frozen=True):
     failed: int
     on_way: int
     waiting: int
-    #: Messages a minute so far; and when it will have handed over the last one, at that pace.
+    #: Messages a minute at present; and when it will have handed over the last one, at that pace.
     rate: float | None
     ends_at: datetime | None
 
@@ -106,10 +104,11 @@ async def show_list(request: Request) -> Answer:
             date_from=range.since,
             date_to=range.until,
         )
+        rates = await progress.rates(conn, request.actor, campaigns=found[:limit])
         kept = [] if request.is_fragment or not request.may(WRITE) else await campaign_drafts.values(request, conn)
     rows = found[:limit]
     values = {
-        "lines": [_line(one) for one in rows],
+        "lines": [_line(one, rates.get(one.id)) for one in rows],
         "channel": channel,
         "range": range,
         "columns": listing.columns(request, "campaigns"),
@@ -240,11 +239,12 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
             reasons = await recipients.reasons(conn, request.actor, campaign=campaign)
     counts = campaign.counts
     approval = await approving.standing(conn, request.actor, campaign=campaign)
+    rates = await progress.rates(conn, request.actor, campaigns=[campaign])
     course = await progress.read(conn, request.actor, campaign_id=campaign.id)
     return {
         "chart": _chart(request, course),
         "pace": campaign.messages_per_minute or "",
-        "line": _line(campaign),
+        "line": _line(campaign, rates.get(campaign.id)),
         "missing": _missing(request, campaign, course),
         "campaign": campaign,
         "is_final": campaign.status not in UNDER_WAY and not counts.queued and not counts.sent,
@@ -344,17 +344,10 @@ def _funnel(counts: Counts) -> list[tuple[str, int]]:
     ]
 
 
-def _line(campaign: Campaign) -> Line:
+def _line(campaign: Campaign, rate: float | None) -> Line:
     counts = campaign.counts
-    over = counts.sent + counts.delivered + counts.read + counts.failed + counts.unknown
     waiting = counts.pending + counts.queued
-    rate, ends_at = None, None
-    if campaign.status == "running" and campaign.started_at is not None and over:
-        now = clock.now()
-        seconds = (now - campaign.started_at).total_seconds()
-        if seconds >= EARLY:
-            rate = 60 * over / seconds
-            ends_at = now + timedelta(minutes=waiting / rate) if waiting else None
+    ends_at = clock.now() + timedelta(minutes=waiting / rate) if waiting and rate else None
     return Line(
         campaign=campaign,
         delivered=counts.delivered + counts.read,
