@@ -641,6 +641,8 @@ CREATE TABLE contact_imports (
     -- What was found out, and what became of it.
     survey          text,
     position        bigint NOT NULL DEFAULT 0,
+    resumed_at      timestamptz,
+    resumed_from    integer NOT NULL DEFAULT 0,
     rows            integer NOT NULL DEFAULT 0,
     created         integer NOT NULL DEFAULT 0,
     updated         integer NOT NULL DEFAULT 0,
@@ -657,6 +659,7 @@ COMMENT ON COLUMN contact_imports.finished_at IS 'NULL: interrupted or still run
 COMMENT ON COLUMN contact_imports.is_uploaded IS 'a worker imports it from contact_import_chunks; otherwise the command line does, from a local file';
 COMMENT ON COLUMN contact_imports.columns IS 'JSON: the header''s cells. fields: which of them holds the phone number, the name …';
 COMMENT ON COLUMN contact_imports.survey IS 'JSON: what the import would do, once the whole file has been read';
+COMMENT ON COLUMN contact_imports.resumed_at IS 'when somebody last let it run; resumed_from: from which row';
 COMMENT ON COLUMN contact_imports.rows IS 'rows read so far; advances in the commit that writes their contacts';
 
 CREATE TABLE contact_import_chunks (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -200,6 +201,15 @@ async def test_what_was_stopped_goes_on_where_it_was(
     assert ("Stopped" in page.words, "Rows 20" in page.words) == (True, True)
     assert await runner.round() == 0
     await owner.submit(page, f"/contacts/imports/{id}/run")
+    await runner.round()
+    assert "left" not in (await owner.get(f"/contacts/imports/{id}")).words, "a moment says nothing of its pace"
+    # Since it went on: the time in which it was stopped is no slowness.
+    await pool.execute("UPDATE contact_imports SET resumed_at = now() - interval '10 seconds'")
+    page = await owner.get(f"/contacts/imports/{id}")
+    assert re.search(r"% · [12] rows a second · less than a minute left", page.words), page.words
+    await pool.execute("UPDATE contact_imports SET resumed_at = now() - interval '10 minutes'")
+    page = await owner.get(f"/contacts/imports/{id}")
+    assert "about 5 min left" in page.words, page.words
     while await runner.round():
         pass
     await runner.close()

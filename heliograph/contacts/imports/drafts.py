@@ -34,6 +34,8 @@ LONGEST, CHUNK = 200_000_000, 262_144
 MOST_OPEN = 20
 #: How long an import can be undone by its organization, and how long a file and its rejected rows are kept.
 UNDONE_FOR, KEPT = timedelta(hours=24), timedelta(days=7)
+#: Seconds before which nothing is said of an import's pace.
+EARLY = 2
 #: What is imported: people, or numbers that must not be written to.
 KINDS = ("contacts", "opt_outs")
 #: States before anything was written.
@@ -78,6 +80,9 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     survey: Survey | None
     #: How far a worker has come, in bytes; what became of the rows until there.
     position: int
+    #: When somebody last let it run, and how many rows it had read then.
+    resumed_at: datetime | None
+    resumed_from: int
     rows: int
     created: int
     updated: int
@@ -87,6 +92,15 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     #: A campaign may go to its people.
     is_audience: bool
     erases_at: datetime
+
+    def pace(self, now: datetime) -> tuple[float, float] | None:
+        """(rows a second, seconds left) at its pace since it was last let run; None: that cannot be said."""
+        if self.state != "running" or self.resumed_at is None or self.survey is None:
+            return None
+        seconds, done = (now - self.resumed_at).total_seconds(), self.rows - self.resumed_from
+        if seconds < EARLY or done <= 0:
+            return None
+        return done / seconds, max(self.survey.rows - self.rows, 0) * seconds / done
 
     @property
     def layout(self) -> Layout:
@@ -104,7 +118,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 COLUMNS = f"""
 id, mode, kind, state, file, coalesce(author, '') AS author, started_at, finished_at, undone_at,
 coalesce(size, 0) AS size, encoding, delimiter, preamble, has_header, fields, columns, country, tags, on_duplicate,
-survey, position, rows, created, updated, unchanged, rejected,
+survey, position, resumed_at, resumed_from, rows, created, updated, unchanged, rejected,
 state IN ('finished', 'stopped') AND coalesce(finished_at, started_at) > now() - interval '24 hours' AS can_undo,
 {IS_AUDIENCE} AS is_audience,
 started_at + interval '7 days' AS erases_at
@@ -297,7 +311,8 @@ async def back(conn: Connection, actor: Actor, *, id: UUID) -> Draft:
 
 RUN = f"""
 UPDATE contact_imports SET state = 'running', started_at = CASE WHEN rows = 0 THEN now() ELSE started_at END,
-                           position = CASE WHEN rows = 0 THEN 0 ELSE position END
+                           position = CASE WHEN rows = 0 THEN 0 ELSE position END,
+                           resumed_at = now(), resumed_from = rows
  WHERE organization_id = $1 AND mode = $2 AND id = $3 AND state IN ('checked', 'stopped')
 RETURNING {COLUMNS}
 """

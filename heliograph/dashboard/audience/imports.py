@@ -14,6 +14,7 @@ import msgspec
 
 from heliograph.accounts import organizations
 from heliograph.base import phones
+from heliograph.base.database import clock
 from heliograph.base.errors import Invalid
 from heliograph.contacts import records, sheets
 from heliograph.contacts.imports import drafts, mending
@@ -202,7 +203,12 @@ async def show(request: Request) -> Answer:
         draft = await drafts.get(conn, request.actor, id=request.id())
     if draft.state in drafts.UNSTARTED:
         return _now(request, draft)
-    values = {"draft": draft, "may_write": request.may(WRITE), "mends": draft.kind == "contacts"}
+    values = {
+        "draft": draft,
+        "pace": draft.pace(clock.now()),
+        "may_write": request.may(WRITE),
+        "mends": draft.kind == "contacts",
+    }
     return Shown(template="audience/import_live.html" if request.is_fragment else "audience/import.html", values=values)
 
 
