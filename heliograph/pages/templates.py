@@ -146,6 +146,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "device": device,
         "mode_name": _named(words.MODES),
         "outcome_name": _named(words.OUTCOMES),
+        "whatsapp_outcome_name": _named(words.WHATSAPP_OUTCOMES),
         "content_name": _named(words.CONTENTS),
         "slot_name": _named(words.SLOTS),
         "category_name": _named(words.CATEGORIES),

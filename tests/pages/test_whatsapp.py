@@ -9,6 +9,8 @@ import pytest
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.contacts import records
+from heliograph.contacts.records import Entry
 from heliograph.whatsapp.mirror import qualities
 from heliograph.whatsapp.mirror.qualities import Noted
 from heliograph.why.words import LANGUAGES, entries
@@ -53,6 +55,29 @@ async def test_a_template_is_chosen_filled_in_and_sent_once(pool: Pool, owner: B
     assert (fields["p1"], fields["p2"], fields["to"], fields["reference"]) == ("Ana", "7", TO, "order-7")
     fragment = await owner.get(page.path, HX_Request="true")
     assert fragment.text.lstrip().startswith('<p class="lead" id="state"')
+
+
+async def test_in_test_mode_the_outcome_is_chosen_and_contacts_are_suggested(
+    pool: Pool, tenant: Tenant, owner: Browser, made: Made
+) -> None:
+    async with pool.acquire() as conn:
+        await records.create(conn, tenant.actor, entry=Entry(TO, "Ana Silva"))
+    form = (await owner.get(f"/send?channel=template&template={made.template_id}")).form("/send/template")
+    assert "outcome" not in form
+    typed = {"p1": "Ana", "p2": "7"}
+    page = await owner.post("/send/template/preview", form | typed | {"to": "ana"}, HX_Request="true")
+    assert f'<option value="{TO}">Ana Silva</option>' in page.text
+    page = await owner.get(f"/send?channel=template&mode=test&template={made.template_id}")
+    assert 'value="0003">Sent, then expired</option>' in page.text
+    form = page.form("/send/template?mode=test") | typed | {"outcome": "0003"}
+    page = await owner.post("/send/template?mode=test", form | {"to": ""})
+    assert "Your message" in page.words, page.words
+    page = await owner.get("/send?channel=reply&mode=test")
+    form = page.form("/send/reply?mode=test") | {"to": "+258841230000", "message": "Hi", "outcome": "0001"}
+    page = await owner.post("/send/reply?mode=test", form)
+    assert "Your message" in page.words, page.words
+    sent = [row["recipient"] for row in await pool.fetch("SELECT recipient FROM whatsapp_messages ORDER BY id")]
+    assert [sent[0][-4:], sent[1]] == ["0003", "+258841230001"]
 
 
 async def test_a_message_is_sent_again_as_what_it_was(

@@ -37,6 +37,8 @@ class Typed(msgspec.Struct, frozen=True):
     #: Id of a number.
     number: str = ""
     message: str = ""
+    #: In test mode: one of `sms_form.OUTCOMES`.
+    outcome: str = ""
 
 
 async def show(request: Request) -> Answer:
@@ -93,17 +95,18 @@ async def _again(request: Request) -> Typed:
 def _typed(request: Request) -> Typed:
     form = request.form
     text = form.get("message", "").replace("\r\n", "\n").replace("\r", "\n")
-    return Typed(form.get("take") or form.get("to", ""), form.get("number", ""), text)
+    return Typed(form.get("take") or form.get("to", ""), form.get("number", ""), text, form.get("outcome", ""))
 
 
 async def _read(request: Request, conn: Connection, given: Typed) -> Send:
     wrong: list[tuple[str, str]] = []
     number = None
-    if not given.to.strip():
+    to = await sms_form.whom(request, conn, given.to, given.outcome)
+    if not to.strip():
         wrong.append(("to", "required"))
     else:
-        meant = await whatsapp_form.recipient(request, conn, given.to)
-        number = meant.number
+        meant = await whatsapp_form.recipient(request, conn, to)
+        number = None if meant.number is None else sms_form.ending(request, meant.number, given.outcome)
         if number is None:
             wrong.append(("to", "ambiguous" if meant.choices else "pattern"))
     if not given.message.strip():
@@ -161,6 +164,7 @@ async def _values(request: Request, given: Typed) -> dict[str, Any]:
         "lefts": {one.id: _left(one) for one in listed},
         "names": names,
         "longest": LONGEST,
+        "outcomes": sms_form.OUTCOMES,
     }
 
 

@@ -90,12 +90,23 @@ async def recipient(request: Request, conn: Connection, text: str) -> Recipient:
     return Recipient(None, choices=tuple((one.phone, one.name) for one in people))
 
 
+async def whom(request: Request, conn: Connection, text: str, outcome: str) -> str:
+    """What the field for a recipient says, or in test mode, where it is empty and an outcome chosen, any number."""
+    if request.mode == "test" and outcome in OUTCOMES and not text.strip():
+        return phones.example((await organizations.get(conn, id=request.actor.organization_id)).country)
+    return text
+
+
+def ending(request: Request, number: str, outcome: str) -> str:
+    """A number, in test mode with the digits that choose an outcome."""
+    is_chosen = request.mode == "test" and outcome in OUTCOMES and number.startswith("+")
+    return number[:-4] + outcome if is_chosen else number
+
+
 async def read(request: Request, conn: Connection, given: Typed) -> Send:
     """The send that the form means. Raises Invalid, each part at its field."""
     wrong: list[tuple[str, str]] = []
-    number, to = None, given.to
-    if request.mode == "test" and given.outcome in OUTCOMES and not to.strip():
-        to = phones.example((await organizations.get(conn, id=request.actor.organization_id)).country)
+    number, to = None, await whom(request, conn, given.to, given.outcome)
     if not to.strip():
         wrong.append(("to", "required"))
     else:
@@ -103,8 +114,8 @@ async def read(request: Request, conn: Connection, given: Typed) -> Send:
         number = meant.number
         if number is None:
             wrong.append(("to", "ambiguous" if meant.choices else "pattern"))
-    if number is not None and request.mode == "test" and given.outcome in OUTCOMES:
-        number = number[:-4] + given.outcome
+    if number is not None:
+        number = ending(request, number, given.outcome)
     if not given.message:
         wrong.append(("message", "required"))
     elif len(given.message) > MAX_TEXT:

@@ -44,6 +44,8 @@ class Typed(msgspec.Struct, frozen=True):
     template: str = ""
     reference: str = ""
     values: tuple[str, ...] = ()
+    #: In test mode: one of `sms_form.OUTCOMES`.
+    outcome: str = ""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +133,14 @@ def _typed(request: Request) -> Typed:
     while (name := f"p{len(values) + 1}") in form and len(values) < 50:
         values.append(form[name])
     to = form.get("take") or form.get("to", "")
-    return Typed(to, form.get("number", ""), form.get("template", ""), form.get("reference", ""), tuple(values))
+    return Typed(
+        to,
+        form.get("number", ""),
+        form.get("template", ""),
+        form.get("reference", ""),
+        tuple(values),
+        form.get("outcome", ""),
+    )
 
 
 async def _prefilled(request: Request) -> Typed | None:
@@ -161,11 +170,12 @@ async def _prefilled(request: Request) -> Typed | None:
 async def _read(request: Request, conn: Connection, given: Typed) -> Send:
     wrong: list[tuple[str, str]] = []
     number = None
-    if not given.to.strip():
+    to = await sms_form.whom(request, conn, given.to, given.outcome)
+    if not to.strip():
         wrong.append(("to", "required"))
     else:
-        meant = await whatsapp_form.recipient(request, conn, given.to)
-        number = meant.number
+        meant = await whatsapp_form.recipient(request, conn, to)
+        number = None if meant.number is None else sms_form.ending(request, meant.number, given.outcome)
         if number is None:
             wrong.append(("to", "ambiguous" if meant.choices else "pattern"))
     entry = await _entry(request, conn, given.template)
@@ -222,6 +232,7 @@ async def _values(request: Request, given: Typed, *, sees: bool = True) -> dict[
         "entry": entry,
         "slots": slots,
         "longest": LONGEST,
+        "outcomes": sms_form.OUTCOMES,
         "shown": [] if entry is None else filled(entry, values),
         "seen": seen,
         "route": "simulator" if chosen is not None and chosen.is_simulated and request.mode == "live" else "",
@@ -233,6 +244,7 @@ async def _see(request: Request, conn: Connection, given: Typed) -> Seen:
     if given.to.strip() and not is_user_id(given.to.strip()):
         recipient = await sms_form.recipient(request, conn, given.to)
     number = recipient.number if recipient is not None and recipient.number else ""
+    number = sms_form.ending(request, number, given.outcome)
     found, snippets, problems, way = None, list[Snippet](), list[str](), None
     try:
         request.form.setdefault("_once", "preview")
