@@ -142,6 +142,28 @@ async def list_page(
     return await read(conn, actor.organization_id, rows)
 
 
+LIST_UNDER_WAY = f"""
+SELECT {COLUMNS}, {standstill.WHY} AS stands FROM campaigns
+ WHERE organization_id = $1 AND mode = $2 AND status IN ('staging', 'running', 'paused') AND channel = $3
+   AND ($4::timestamptz IS NULL OR created_at >= $4) AND ($5::timestamptz IS NULL OR created_at < $5)
+ ORDER BY id DESC LIMIT $6
+"""
+
+
+async def under_way(
+    conn: Connection,
+    actor: Actor,
+    *,
+    channel: str,
+    date_from: datetime | None = None,
+    date_to: datetime | None = None,
+    limit: int,
+) -> list[Campaign]:
+    """Campaigns of a channel that have begun and not ended, paused ones too, newest first."""
+    rows = await conn.fetch(LIST_UNDER_WAY, actor.organization_id, actor.mode, channel, date_from, date_to, limit)
+    return await read(conn, actor.organization_id, rows)
+
+
 LIST_EVERYWHERE = f"""
 SELECT organization_id, (SELECT name FROM organizations WHERE id = organization_id) AS organization, {COLUMNS},
        {standstill.WHY} AS stands FROM campaigns

@@ -902,6 +902,7 @@ CREATE TABLE campaigns (
 CREATE INDEX campaigns_step ON campaigns (organization_id, step_at) WHERE step_at IS NOT NULL;
 CREATE INDEX campaigns_forget ON campaigns (organization_id, id)
     WHERE NOT forgotten AND status IN ('completed', 'canceled', 'failed');
+CREATE INDEX campaigns_under_way ON campaigns (organization_id, mode) WHERE status IN ('staging', 'running', 'paused');
 CREATE INDEX campaigns_by_channel ON campaigns (organization_id, channel, id) WHERE channel IS NOT NULL;
 COMMENT ON TABLE campaigns IS 'tenant: one text or template for many recipients, with maintained counts';
 COMMENT ON COLUMN campaigns.class IS 'traffic class of its messages; NULL: marketing, or it is WhatsApp';

@@ -606,6 +606,41 @@ async def test_campaigns_of_a_time_are_listed(pool: Pool, tenant: Tenant, owner:
     assert await named("?from=2026-03-10&to=nonsense") == ["Autumn", "Spring"]
 
 
+async def test_those_under_way_stand_first_and_are_acted_on_in_the_list(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heliograph.pages.pieces.leafing.USUAL", 2)
+    names = ["One", "Two", "Three", "Four", "Five"]
+    for name in names:
+        await make(owner, name=name, to="numbers", numbers="+258841000001", text=f"Hello {name}")
+    await pool.execute("UPDATE campaigns SET status = 'canceled' WHERE name <> 'Two'")
+    await pool.execute("UPDATE campaigns SET status = 'running', started_at = now() WHERE name = 'Two'")
+
+    def named(page: Page) -> list[str]:
+        return re.findall(r'class="row-link" href="[^"]*"><bdi>([^<]*)', page.text)
+
+    page = await owner.get("/campaigns")
+    assert named(page) == ["Two", "Five", "Four"]
+    older = re.search(r'rel="next" href="([^"]+)"', page.text)
+    assert older
+    assert named(await owner.get(older[1].replace("&amp;", "&"))) == ["Three", "One"]
+    id = await pool.fetchval("SELECT id FROM campaigns WHERE name = 'Two'")
+    assert page.text.count("/campaigns/new?copy=") == 3
+    assert [f"/{id}/{act}" in page.text for act in ("pause", "resume", "cancel")] == [True, False, True]
+    page = await owner.submit(page, f"/campaigns/{id}/pause")
+    assert (page.path, "The campaign is paused." in page.words) == ("/campaigns", True)
+    assert [f"/{id}/{act}" in page.text for act in ("pause", "resume", "cancel")] == [False, True, True]
+    page = await owner.submit(page, f"/campaigns/{id}/resume")
+    assert (page.path, await pool.fetchval("SELECT status FROM campaigns WHERE id = $1", id)) == (
+        "/campaigns",
+        "running",
+    )
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    await other_browser.sign_in("vera@example.com")
+    page = await other_browser.get("/campaigns")
+    assert (named(page), f"/{id}/pause" in page.text, "copy=" in page.text) == (["Two", "Five", "Four"], False, False)
+
+
 async def test_a_second_person_approves_a_campaign_to_many(
     pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:

@@ -45,6 +45,8 @@ STATUSES = {
     "whatsapp": tuple(one for one in whatsapp.SHOWN_STATUSES if one not in ("sending", "received")),
 }
 UNDER_WAY = ("scheduled", "staging", "running", "paused")
+#: Campaigns under way that stand above the others.
+FIRST = 50
 
 #: Where what keeps a campaign from sending is put right, by its reason: the place, what the rail calls it, and the
 #: scope and permission that see it.
@@ -90,31 +92,31 @@ class Line(msgspec.Struct, frozen=True):
 
 
 async def show_list(request: Request) -> Answer:
-    """A page of campaigns of a channel, newest first."""
+    """A page of campaigns of a channel: those under way on the first one, then the others, newest first."""
     channel = request.query.get("channel", "sms")
     channel = channel if channel in CHANNELS else "sms"
-    limit, range = leafing.size(request), ranges.read(request)
+    limit, range, after = leafing.size(request), ranges.read(request), leafing.after(request)
+    period = {"date_from": range.since, "date_to": range.until}
     async with request.reading() as conn:
-        found = await record.list_page(
-            conn,
-            request.actor,
-            after=leafing.after(request),
-            limit=limit + 1,
-            channel=channel,
-            date_from=range.since,
-            date_to=range.until,
+        first = await record.under_way(conn, request.actor, channel=channel, limit=FIRST, **period)
+        above = {one.id for one in first}
+        listed = await record.list_page(
+            conn, request.actor, after=after, limit=limit + 1 + len(first), channel=channel, **period
         )
-        rates = await progress.rates(conn, request.actor, campaigns=found[:limit])
+        found = [one for one in listed if one.id not in above]
+        rows = [*(first if after is None else []), *found[:limit]]
+        rates = await progress.rates(conn, request.actor, campaigns=rows)
         kept = [] if request.is_fragment or not request.may(WRITE) else await campaign_drafts.values(request, conn)
-    rows = found[:limit]
     values = {
         "lines": [_line(one, rates.get(one.id)) for one in rows],
         "channel": channel,
         "range": range,
         "columns": listing.columns(request, "campaigns"),
         "drafts": kept,
-        "pages": leafing.pages(request, rows[-1].id if len(found) > limit else None),
+        "pages": leafing.pages(request, found[limit - 1].id if len(found) > limit else None),
         "may_write": request.may(WRITE),
+        "by_request": plan.BY_REQUEST,
+        "waits_for_approval": rule.REASON,
         "is_live": any(one.status in UNDER_WAY for one in rows),
     }
     return Shown(
@@ -208,9 +210,13 @@ def _filters(campaign: Campaign, status: str) -> Filters:
 
 async def _act(request: Request, act: Any, said: str) -> Answer:
     id: UUID = request.id()
+    back = request.to(f"{HERE}/{id}")
 
     async def work(conn: Any) -> str:
+        nonlocal back
         campaign = await find(request, conn)
+        if request.form.get("back") == "list":
+            back = request.to(HERE, channel=campaign.channel if campaign.channel != "sms" else None)
         return str((await act(conn, request.actor, id=id, channel=campaign.channel)).id)
 
     try:
@@ -222,7 +228,7 @@ async def _act(request: Request, act: Any, said: str) -> Answer:
         CampaignApprovalByAnother,
     ) as refusal:
         said = request.text(refusal.message)
-    return Elsewhere(location=request.to(f"{HERE}/{id}"), notice=said)
+    return Elsewhere(location=back, notice=said)
 
 
 async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, Any]:
