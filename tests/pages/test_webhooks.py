@@ -511,3 +511,12 @@ async def test_charts_of_an_endpoint_and_times_of_ones_own(pool: Pool, owner: Br
         assert (again.status, 'href="#from"' in again.text) == (422, True), wrong
     done = await owner.submit(page, f"/webhooks/{id}/replay", **(form | {"from": at, "to": ""}))
     assert "It is on its way" in done.words
+
+
+async def test_the_line_that_listens_on_ones_own_machine(owner: Browser) -> None:
+    for path in ("/webhooks", "/webhooks/catcher"):
+        page = await owner.get(path)
+        assert f"heliograph login --url {owner.base_url} --profile live" in page.words, path
+        assert "heliograph listen --forward-to http://localhost:3000/hooks --profile live" in page.words, path
+    page = await owner.get("/webhooks?mode=test")
+    assert "heliograph listen --forward-to http://localhost:3000/hooks --profile test" in page.words
