@@ -137,7 +137,7 @@ async def test_the_first_message_is_sent_for_who_asks_for_it(
 ) -> None:
     page = await owner.get("/")
     before = open_steps(page.text)
-    for said in ("curl -sS", "requests.post(", "await fetch(", "$HELIOGRAPH_API_KEY", TRIED["to"]):
+    for said in ("curl -sS", "requests.post(", "await fetch(", "curl_init(", "$HELIOGRAPH_API_KEY", TRIED["to"]):
         assert html.escape(said, quote=False) in page.text, said
     form = page.form("/send?mode=test")
     sent = await owner.post("/send?mode=test", form)

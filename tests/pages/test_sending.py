@@ -109,6 +109,9 @@ async def test_a_preview_stores_nothing_and_shows_what_a_send_would_be(
     assert "Write them plainly" not in page.words, "nothing stands for a tick"
     assert f"curl -sS {owner.base_url}/v1/sms/send" in page.words
     assert "hg_live" not in page.text
+    # In PHP nothing between single quotes is replaced, but for these two.
+    quoted = await owner.post("/send/preview", form | {"message": "It's $5 \\ {x}"}, HX_Request="true")
+    assert r"'message' => 'It\'s $5 \\ {x}'," in quoted.words
     page = await owner.post("/send/preview", form | {"message": "Ação às 5"}, HX_Request="true")
     assert "Write them plainly: 1 segment" in page.words
     # Without scripts the same is a whole page, and a button changes the text.

@@ -1,4 +1,4 @@
-"""The same send as a program would make it: lines for curl, Python and Node, with a place for the key."""
+"""The same send as a program would make it: lines for curl, Python, Node and PHP, with a place for the key."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def of_whatsapp(request: Request, send: WhatsAppSend) -> list[Snippet]:
 
 
 def snippets(request: Request, path: str, body: Mapping[str, Any]) -> list[Snippet]:
-    """A POST with an idempotency key, in three languages; the key is expected in the environment."""
+    """A POST with an idempotency key, in four languages; the key is expected in the environment."""
     base = request.services.settings.public_url.rstrip("/") or f"http://{request.host}"
     said = json.dumps(body, ensure_ascii=False)
     curl = (
@@ -95,7 +95,36 @@ def snippets(request: Request, path: str, body: Mapping[str, Any]) -> list[Snipp
         "});\n"
         "console.log((await answer.json()).message.id);"
     )
-    return [Snippet("curl", curl), Snippet("Python", python), Snippet("Node.js", node)]
+    php = (
+        "<?php\n"
+        f"$request = curl_init({_in_php(base + path)});\n"
+        "curl_setopt_array($request, [\n"
+        "    CURLOPT_RETURNTRANSFER => true,\n"
+        "    CURLOPT_FAILONERROR => true,\n"
+        "    CURLOPT_HTTPHEADER => [\n"
+        "        'authorization: Bearer ' . getenv('HELIOGRAPH_API_KEY'),\n"
+        "        'idempotency-key: ' . bin2hex(random_bytes(16)),\n"
+        "        'content-type: application/json',\n"
+        "    ],\n"
+        f"    CURLOPT_POSTFIELDS => json_encode({_in_php(body, 4)}),\n"
+        "]);\n"
+        "$answer = json_decode(curl_exec($request), true, 512, JSON_THROW_ON_ERROR);\n"
+        "echo $answer['message']['id'];"
+    )
+    return [Snippet("curl", curl), Snippet("Python", python), Snippet("Node.js", node), Snippet("PHP", php)]
+
+
+def _in_php(value: Any, by: int = 0) -> str:
+    """A text, a number, or a list or mapping of them, as PHP writes it; single quotes, in which nothing is replaced."""
+    inner, outer = " " * (by + 4), " " * by
+    if isinstance(value, str):
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    if isinstance(value, Mapping):
+        rows = [f"{inner}{_in_php(name)} => {_in_php(one, by + 4)},\n" for name, one in value.items()]
+        return "[\n" + "".join(rows) + outer + "]"
+    if isinstance(value, list):
+        return "[" + ", ".join(_in_php(one, by + 4) for one in value) + "]"
+    return json.dumps(value)
 
 
 def _indented(body: Mapping[str, Any], by: int) -> str:
