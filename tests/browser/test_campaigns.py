@@ -75,6 +75,10 @@ async def test_a_campaign_paused_by_quota_is_granted_more_and_finishes(site: Sit
         await page.wait_for_timeout(50)
     await page.get_by_role("link", name="Spring sale").click()
     assert await page.locator("#hour").input_value() == "10:45"
+    # What it comes to stays beside the form, however far one is in it.
+    await page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    assert (await page.evaluate("scrollY")) > 300
+    assert (await page.evaluate("document.getElementById('check').getBoundingClientRect().top")) > 0
     await page.get_by_role("button", name=says("Check"), exact=True).click()
     await page.get_by_text(says("not enough: it would pause")).wait_for()
     if PEOPLE > 1_000:
