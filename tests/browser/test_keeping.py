@@ -8,7 +8,7 @@ from uuid import UUID
 
 import aiohttp
 import pytest
-from playwright.async_api import Route
+from playwright.async_api import Locator, Page, Route
 
 from heliograph.why.words import entries, why
 from tests.processes import until_true
@@ -113,6 +113,22 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     ]
 
 
+#: Counts clicks on the links of rows.
+LED = """window.led = 0;
+document.addEventListener("click", (event) => { if (event.target.closest("a.row-link")) window.led += 1; });"""
+
+
+async def select(page: Page, cell: Locator) -> None:
+    """A cell's text, by the mouse."""
+    await cell.scroll_into_view_if_needed()
+    box = await cell.locator("span").first.bounding_box()
+    assert box is not None
+    await page.mouse.move(box["x"] + 1, box["y"] + box["height"] / 2)
+    await page.mouse.down()
+    await page.mouse.move(box["x"] + box["width"] - 1, box["y"] + box["height"] / 2, steps=3)
+    await page.mouse.up()
+
+
 async def counted(site: Site) -> list[int]:
     """How many of what the forms below make there are."""
     tables = ("contacts", "invitations", "api_keys", "webhook_endpoints", "messages", "campaigns", "saved_texts")
@@ -171,8 +187,15 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
     ):
         await page.goto(site.base + path)
         here = page.url
-        await page.locator("[data-rows] a.row-link").first.click()
+        # Anywhere in its row, as on its link; but a text that is selected in a row leads nowhere.
+        last = page.locator("[data-rows] tbody tr").first.locator("td").last
+        await page.wait_for_load_state("load")
+        await page.evaluate(LED)
+        await select(page, last)
+        assert await page.evaluate("[getSelection().isCollapsed, led]") == [False, 0]
+        await last.click()
         await page.wait_for_url(re.compile(r"[?&]open="))
+        assert await page.evaluate("led") == 1
         await page.locator(inside).wait_for()
         await page.go_back()
         await page.wait_for_url(here)

@@ -1,5 +1,6 @@
-// Lists: looking further back where a look ended before its page was full. Each step is one look, which says how far it
-// came; it ends at the first row, after ten looks, or when somebody stops it, on the page that shows what was found.
+// Lists: rows that lead where their link does, and looking further back where a look ended before its page was full.
+// Each step of that is one look, which says how far it came; it ends at the first row, after ten looks, or when somebody
+// stops it, on the page that shows what was found.
 
 const MOST = 10;
 
@@ -54,4 +55,12 @@ document.addEventListener("click", (event) => {
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey || event.button) return;
   event.preventDefault();
   further(link.closest("[data-further]"));
+});
+
+// A row leads where the link in its first cell does: a click anywhere in it is one on that link, unless it is on
+// something with a meaning of its own, or a text of the row was selected.
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("tbody tr")?.querySelector(":scope > :first-child > a");
+  if (!link || event.defaultPrevented || event.target.closest("a, button, input, select, textarea, label, summary")) return;
+  if (getSelection().isCollapsed) link.dispatchEvent(new MouseEvent("click", event));
 });
