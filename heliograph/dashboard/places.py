@@ -87,7 +87,8 @@ def frame(request: Request) -> dict[str, Any]:
     news = [] if person is None else [name for name in person.unread if name not in person.silent]
     known = [KINDS[name] for name in news if name in KINDS]
     unread = [one for one in known if request.may(one.scope, one.permission, mode="live")]
+    finds = request.may("sms:read")
     return {
         "unread": len(unread),
-        **places.frame(request, GROUPS, ACTIONS, KEYS, source="/palette" if request.may("sms:read") else ""),
+        **places.frame(request, GROUPS, ACTIONS, KEYS, source="/palette" if finds else "", has_search=finds),
     }

@@ -140,3 +140,11 @@ async def test_by_keyboard_alone(site: Site) -> None:
     await page.wait_for_url(site.base + "/messages")
     await press_key(page, "/")
     assert await page.evaluate("document.activeElement.id") == "q"
+    # On a telephone, which has neither the field nor the keys, the palette is behind "More".
+    await page.set_viewport_size({"width": 320, "height": 640})
+    assert await field.is_hidden()
+    await page.locator("details.more > summary").click()
+    await page.locator("#seek-more").click()
+    await palette.locator("input").fill("Team")
+    await palette.get_by_role("option", name="Team", exact=True).click()
+    await page.wait_for_url(site.base + "/team")

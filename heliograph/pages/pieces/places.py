@@ -71,10 +71,16 @@ KEYS: tuple[Key, ...] = (
 
 
 def frame(
-    request: Request, groups: Groups, actions: Sequence[Action], keys: Sequence[Key], *, source: str = ""
+    request: Request,
+    groups: Groups,
+    actions: Sequence[Action],
+    keys: Sequence[Key],
+    *,
+    source: str = "",
+    has_search: bool = True,
 ) -> dict[str, Any]:
     """What `shell.html` needs: what of these places, actions and keys is the reader's. `source`: where the palette asks
-    for more."""
+    for more; `has_search`: the reader may look for things, without a script too."""
     rail = [(heading, [one for one in places if request.may(one.scope, one.permission)]) for heading, places in groups]
     places = [one for _, listed in rail for one in listed]
     offered = [one for one in actions if request.may(one.scope, one.permission, mode=one.mode)]
@@ -91,6 +97,7 @@ def frame(
         "rail": [(heading, listed) for heading, listed in rail if listed],
         "palette": msgspec.to_builtins(choices),
         "palette_source": source,
+        "has_search": has_search,
         "key_help": [*KEYS[:-2], *keys, *((f"g {one.key}", one.label) for one in places if one.key), *KEYS[-2:]],
         "shortcuts": "off" if request.cookies.get(cookies.KEYS) == "off" else "on",
         "is_folded": request.cookies.get(cookies.RAIL) == "folded",
