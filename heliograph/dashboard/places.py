@@ -8,7 +8,7 @@ from typing import Any
 from heliograph.notices.kinds import KINDS
 from heliograph.pages.pieces import places
 from heliograph.pages.pieces.places import Action, Groups, Place
-from heliograph.pages.requests import Request
+from heliograph.pages.requests import MODES, Request
 from heliograph.people import roles
 
 #: Of the dashboard's screens.
@@ -79,6 +79,9 @@ KEYS = (
     ("o", "You, and your organizations"),
 )
 
+#: Of an address, where in a list one is: that of another mode has other rows.
+WITHIN = ("after", "csv", "far", "open", "top")
+
 
 def frame(request: Request) -> dict[str, Any]:
     """What the templates of the frame need."""
@@ -90,5 +93,16 @@ def frame(request: Request) -> dict[str, Any]:
     finds = request.may("sms:read")
     return {
         "unread": len(unread),
+        "modes": {mode: _in_mode(request, mode) for mode in MODES},
         **places.frame(request, GROUPS, ACTIONS, KEYS, source="/palette" if finds else "", has_search=finds),
     }
+
+
+def _in_mode(request: Request, mode: str) -> str:
+    """Where this page is in a mode, with its filters and its time. Of a thing, and of what a form was answered with,
+    the other mode knows nothing: their place on the rail stands for them."""
+    if "{" in request.route or request.method == "POST":
+        listed = [one.path for _, places in GROUPS for one in places if request.path.startswith(f"{one.path}/")]
+        if listed:
+            return request.to(listed[0], mode=mode)
+    return request.again(mode=mode, **dict.fromkeys(WITHIN, ""))
