@@ -266,6 +266,14 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
     await other.get_by_text("Undone: 1 contact is as before.").wait_for()
     await page.go_back()
     await page.locator("#name").fill("Ana Maria")
-    await page.get_by_role("button", name="Save").click()
+    # Whose answer is late sees that it is on its way.
+    asked.clear()
+    may_come.clear()
+    await page.route(f"**/contacts/{id}", held)
+    await page.get_by_role("button", name="Save").click(no_wait_after=True)
+    await asked.wait()
+    await page.locator("button[aria-busy=true]", has_text="Save").wait_for()
+    may_come.set()
     await page.get_by_role("heading", name="Ana Maria").wait_for()
+    await page.unroute(f"**/contacts/{id}", held)
     site.complaints = [one for one in site.complaints if "status of 404" not in one]

@@ -98,5 +98,24 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+// Whoever waits for a form sees that it is on its way: after 400 ms its button says so, until the page goes or the form
+// is held back (session.js). Where the answer is a file (`data-file`), the page stays, and nobody would say that it came.
+const LATE = 400;
+let waits = null, late = 0;
+
+function rest() {
+  clearTimeout(late);
+  waits?.removeAttribute("aria-busy");
+  waits = null;
+}
+document.addEventListener("submit", (event) => {
+  const form = event.target, button = event.submitter || form.querySelector("button");
+  if (event.defaultPrevented || form.method !== "post" || "file" in form.dataset || !button || waits === button) return;
+  rest();
+  waits = button;
+  late = setTimeout(() => button.setAttribute("aria-busy", "true"), LATE);
+});
+document.addEventListener("held-back", rest);
+addEventListener("pageshow", rest);
+
 copying();
-document.addEventListener("renewed", (event) => copying(event.detail));

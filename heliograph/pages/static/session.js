@@ -37,10 +37,16 @@ async function submitted(event) {
     offline(false);
     if (person) return again(form, button);
   } catch {
+    held();
     return offline(true);
   }
+  held();
   going = { form, button };
   dialog.showModal();
+}
+
+function held() {
+  document.dispatchEvent(new CustomEvent("held-back"));
 }
 
 function again(form, button) {
