@@ -1,5 +1,7 @@
 // The form of a send: its preview is renewed while somebody types. Without a script the button does it.
 
+import { fell } from "./fragments.js";
+
 const form = document.querySelector("form[data-preview]");
 const shown = document.getElementById("preview");
 const PAUSE = 250;
@@ -17,12 +19,13 @@ async function look() {
       redirect: "error",
       signal: asking.signal,
     });
-    if (!answer.ok) return;
+    if (!answer.ok) return fell(shown, answer.status, look);
     const text = await answer.text();
     await window.htmx.swap({ sourceElement: shown, target: shown, text, swap: "innerMorph" });
     document.dispatchEvent(new CustomEvent("renewed", { detail: shown }));
-  } catch {
-    // The next key asks again; what was shown stays.
+  } catch (error) {
+    // One that the next key overtook was let go.
+    if (error.name !== "AbortError") fell(shown, 0, look);
   }
 }
 
