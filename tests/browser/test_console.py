@@ -47,9 +47,16 @@ async def set_up(site: Site, host: str = "127.0.0.1") -> str:
     await page.keyboard.type(pyotp.TOTP(key.replace(" ", "").strip()).now())
     await press_key(page, "Enter")
     code = await page.locator(".codes li").first.inner_text()
-    await page.get_by_role("link", name=site.says("I have saved them")).focus()
+    # They are copied or kept as a file, and left once that is ticked.
+    async with page.expect_download() as kept:
+        await page.get_by_role("button", name=site.says("Download")).focus()
+        await press_key(page, "Enter")
+    assert code in Path(await (await kept.value).path()).read_text().splitlines()
+    await page.get_by_label(site.says("I have saved them")).focus()
+    await press_key(page, "Space")
+    await page.get_by_role("button", name=site.says("Go on")).focus()
     await press_key(page, "Enter")
-    await page.wait_for_url("**/console/setup/next")
+    await page.wait_for_url(re.compile("/console/setup/next"))
     await page.get_by_role("link", name=site.says("Open the console")).focus()
     await press_key(page, "Enter")
     await page.wait_for_url("**/console/now")
