@@ -27,6 +27,11 @@ async def test_from_the_link_to_the_console(pool: Pool, browser: Browser, other_
     assert page.path == "/console/login"
     assert page.status == 200
     secret = await set_up(browser, token)
+    # The last step leads on to what an installation needs first, and that to a page which is there.
+    page = await browser.get("/console/setup/next")
+    for path in ("/", "/console/organizations/new", "/console/suppliers/new", "/console"):
+        assert f'href="{path}"' in page.text
+        assert (await browser.get(path)).status == 200
     page = await browser.get("/console")
     assert (page.status, page.path) == (200, "/console/now"), page.words
     # The link is used up.
