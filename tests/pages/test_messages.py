@@ -174,7 +174,10 @@ async def test_other_organizations_and_modes_have_their_own(
     assert (await owner.get(f"/go/{id}?mode=test")).path == f"/messages/{id}"
     # The way to the other mode keeps what is looked for; where one is in a list, and a message, are of one mode alone.
     for path, there in (
-        (f"/messages?status=failed&range=7d&after={UUID(id).hex}", "/messages?status=failed&amp;range=7d&amp;mode=test"),
+        (
+            f"/messages?status=failed&range=7d&after={UUID(id).hex}",
+            "/messages?status=failed&amp;range=7d&amp;mode=test",
+        ),
         (f"/messages/{id}", "/messages?mode=test"),
     ):
         assert f'<a href="{there}">Test</a>' in (await owner.get(path)).text

@@ -56,6 +56,13 @@ async def test_errors_are_grouped_explained_and_found(api: Api, pool: Pool, tena
         ("limit=25", 5),
     ):
         assert len(rows((await owner.get(f"/requests?{query}")).text)) == count, query
+    # What comes while somebody reads is counted above the rows, and does not move in.
+    first, second, *rest = rows(page.text)
+    assert f'data-top="{first}"' in page.text
+    region = await owner.get(f"/requests?top={second}", HX_Request="true")
+    assert (rows(region.text), "1 newer" in region.words) == ([second, *rest], True)
+    assert 'href="/requests" data-newer' in region.text
+    assert "newer" not in (await owner.get(f"/requests?top={first}", HX_Request="true")).words
     assert "This is not the id of a key." in (await owner.get("/requests?key=x")).words
     assert "No request of the last 30 days has this id." in (await owner.get("/requests?q=nothing")).words
 

@@ -244,6 +244,7 @@ async def test_attempts_are_leafed_through_and_one_is_sent_again(
         assert f"/webhooks/{id}/events/{events[0]}" in opened
         assert (await owner.get(f"/webhooks/{id}?open={UUID(int=9)}")).status == 404
         receiver.options = Options()
+        listed = await owner.get(f"/webhooks/{id}")
         page = await owner.submit(page, f"/webhooks/{id}/events/{events[0]}/resend")
         assert "It is on its way again." in page.words
         async with delivering(pool, UNDER):
@@ -251,6 +252,16 @@ async def test_attempts_are_leafed_through_and_one_is_sent_again(
         page = await owner.get(f"/webhooks/{id}/events/{events[0]}")
         assert "Delivered HTTP 200" in page.words
         assert page.words.index("Attempt 2") < page.words.index("Attempt 1")
+        # What comes while somebody reads the list is counted above the rows, and does not move in.
+        top = re.findall('data-top="([^"]+)"', listed.text)[0]
+        region = await owner.get(f"/webhooks/{id}?top={top}", HX_Request="true")
+        assert (tried(region), "1 newer" in region.words) == (tried(listed), True)
+        assert len(tried(await owner.get(f"/webhooks/{id}", HX_Request="true"))) == 6
+
+
+def tried(page: Page) -> list[str]:
+    """The attempts that a page lists."""
+    return re.findall(r'<tr id="a-([0-9a-f-]{36}-\d+)"', page.text)
 
 
 async def test_attempts_of_one_message(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:

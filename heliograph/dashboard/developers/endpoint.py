@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,11 +11,12 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from heliograph.base.database import clock, cursor
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.dashboard import listing
 from heliograph.dashboard.developers import deliveries, endpoint_charts, webhooks
+from heliograph.dashboard.developers.attempt_places import Places, place
 from heliograph.overview import messages
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
@@ -40,7 +42,6 @@ SINCE = {
 }
 #: Or times of one's own.
 OWN = "custom"
-COLLECTION = "attempts of a page"
 #: What is due within this time is not put off.
 SOON = timedelta(seconds=5)
 #: Characters of an id that is looked for; and deliveries a minute that are told without decimals.
@@ -272,7 +273,6 @@ async def _replay_values(request: Request) -> dict[str, Any]:
 
 async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
     """None: the address names a page of the list that is none."""
-    organization_id, key = request.actor.organization_id, request.services.cursor_key
     range, size = ranges.read(request), leafing.size(request)
     filters = Filters(
         _of(request, "result", (history.FAILED, *history.RESULTS)),
@@ -283,31 +283,28 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
     bound = {"endpoint": str(id), "mode": request.mode, "result": filters.result, "kind": filters.kind}
     named = request.query.get("message", "").strip()[:LONGEST_ID]
     bound |= {"message": named, "range": range.name, "from": range.typed_since, "to": range.typed_until}
-    before = None
-    if request.query.get("after"):
-        try:
-            at, event, number = cursor.decode(
-                key, request.query["after"], organization_id=organization_id, collection=COLLECTION, filters=bound
-            )
-        except Invalid:
-            return None
-        before = (datetime.fromisoformat(at), UUID(event), number)
+    places, newer = Places(request, bound), 0
+    try:
+        before, top = places.after(), places.top()
+    except Invalid:
+        return None
+    is_first = before is None
+    if top is not None:
+        before = (top[0], top[1], top[2] + 1)  # with the first one itself
     async with request.reading() as conn:
         health = await figures.of(conn, request.actor, id=id)
         filters, problem = await _of_message(conn, request, filters, named)
         since, until = endpoint_charts.bounds(range)
         course = await figures.course(conn, request.actor, id=id, since=since, until=until)
-        page = await history.attempts(
-            conn, request.actor, endpoint_id=id, filters=filters, before=before, limit=size + 1
-        )
+        asked = functools.partial(history.attempts, conn, request.actor, endpoint_id=id, filters=filters)
+        page = await asked(before=before, limit=size + 1)
+        if top is not None:
+            newer = sum(place(one) > top for one in (await asked(limit=leafing.MOST_NEWER)).attempts)
         pace = await _pace(conn, request, health)
-    tried, position, older = page.attempts, page.seen, None
+    tried, position = page.attempts, page.seen
     if len(tried) > size:
-        last = tried[size - 1]
-        position = (last.started_at, last.event_id, last.attempt)
-    if position is not None:
-        after = cursor.encode(key, position, organization_id=organization_id, collection=COLLECTION, filters=bound)
-        older = request.again(after=after)
+        position = place(tried[size - 1])
+    older = None if position is None else request.again(after=places.written(position), top="")
     word, because = webhooks.state(request, health)
     return {
         "health": health,
@@ -322,7 +319,9 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         "columns": listing.columns(request, "deliveries"),
         "older": older,
         "size": size,
-        "is_first": before is None,
+        "is_first": is_first,
+        "top": places.written(place(tried[0])) if tried else "",
+        "newer": newer,
         "range": range,
         "filters": filters,
         "named": named,

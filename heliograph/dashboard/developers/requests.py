@@ -56,10 +56,10 @@ async def show_list(request: Request) -> Answer:
         if (file := charts.download(request, [drawn])) is not None:
             return file
         groups = await reading.errors(conn, request.actor, since=since, until=until)
-        limit = leafing.size(request)
-        found = await requests.list_page(
-            conn, request.actor, filters=filters, after=leafing.after(request), limit=limit, look=PAGE_LOOK
-        )
+        limit, top = leafing.size(request), leafing.top(request)
+        newer = 0 if top is None else await _newer(conn, request.actor, filters, top)
+        after = leafing.after(request) if top is None else UUID(int=top.int + 1)
+        found = await requests.list_page(conn, request.actor, filters=filters, after=after, limit=limit, look=PAGE_LOOK)
         names = await _names(conn, request, found.requests)
         keys = await api_keys.list_all(conn, request.actor) if request.may("api_keys:read") else []
     rows = found.requests[:limit]
@@ -69,6 +69,7 @@ async def show_list(request: Request) -> Answer:
         "chart": drawn,
         "groups": groups,
         "rows": rows,
+        "newer": newer,
         "columns": listing.columns(request, "requests"),
         "names": names,
         "keys": [(str(one.id), one.name) for one in keys],
@@ -92,6 +93,12 @@ async def show(request: Request) -> Answer:
     """One request, with what it was told and its siblings."""
     template = "developers/request_live.html" if request.is_fragment else "developers/request.html"
     return Shown(template=template, values=await _values(request, request.id()))
+
+
+async def _newer(conn: Connection, actor: Actor, filters: Filters, top: UUID) -> int:
+    """How many requests have come that would stand above the first one shown; at most MOST_NEWER are counted."""
+    found = await requests.list_page(conn, actor, filters=filters, limit=leafing.MOST_NEWER, look=1_000)
+    return sum(one.id > top for one in found.requests[: leafing.MOST_NEWER])
 
 
 async def _values(request: Request, id: UUID) -> dict[str, Any]:

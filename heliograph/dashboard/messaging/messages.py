@@ -27,8 +27,8 @@ from heliograph.whatsapp.money.rates import CATEGORIES
 
 #: Characters of a text that a list shows.
 EXCERPT = 60
-#: Looks that "Search further back" makes at a time, and messages that are counted above a list.
-LOOKS, NEWER = 10, 99
+#: Looks that "Search further back" makes at a time.
+LOOKS = 10
 #: Campaigns whose names are suggested.
 SUGGESTED = 50
 
@@ -36,7 +36,7 @@ SUGGESTED = 50
 async def show_list(request: Request) -> Answer:
     """The list, by the filters of the address."""
     size = leafing.size(request)
-    after, top = leafing.after(request), _top(request)
+    after, top = leafing.after(request), leafing.top(request)
     async with request.reading() as conn:
         wanted = await finding.find(conn, request)
         if wanted.id is not None:
@@ -137,8 +137,8 @@ async def _look(conn: Connection, request: Request, wanted: Wanted, *, after: UU
 
 
 async def _newer(conn: Connection, request: Request, wanted: Wanted, top: UUID) -> int:
-    """How many messages have come that would stand above the first one shown; at most NEWER are counted."""
-    found = await messages.list_page(conn, request.actor, filters=wanted.filters, limit=NEWER, look=1_000)
+    """How many messages have come that would stand above the first one shown; at most MOST_NEWER are counted."""
+    found = await messages.list_page(conn, request.actor, filters=wanted.filters, limit=leafing.MOST_NEWER, look=1_000)
     return sum(one.id > top for one in found.messages)
 
 
@@ -148,14 +148,6 @@ async def _texts(conn: Connection, request: Request, rows: Sequence[Message]) ->
     found = await sms.texts(conn, request.actor, ids=ids, most=EXCERPT + 1) if ids else {}
     found |= {one.id: one.said for one in rows if one.said}
     return {id: f"{text[:EXCERPT]}…" if len(text) > EXCERPT else text for id, text in found.items()}
-
-
-def _top(request: Request) -> UUID | None:
-    """The first row that the reader sees: a region that renews itself names it, so that nothing moves in above."""
-    try:
-        return UUID(request.query["top"]) if request.is_fragment and request.query.get("top") else None
-    except ValueError:
-        return None
 
 
 def _following(request: Request, last: UUID) -> str:

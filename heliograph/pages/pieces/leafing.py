@@ -19,6 +19,8 @@ from heliograph.pages.requests import Request
 SIZES, USUAL = (25, 50, 100, 200), 50
 #: Pages that "Newer" leads back through, one by one; from there it leads to the newest.
 MOST_BACK = 30
+#: New rows that are counted above a list.
+MOST_NEWER = 99
 
 
 class Pages(msgspec.Struct, frozen=True):
@@ -43,6 +45,15 @@ def size(request: Request) -> int:
 def after(request: Request) -> UUID | None:
     """The id that the page before this one ended with; None: this is the newest page."""
     return next(reversed(trail_of(request)), None)
+
+
+def top(request: Request) -> UUID | None:
+    """The first row that the reader sees: a list that renews itself names it, so that nothing moves in above. None:
+    this is no such region, or an empty one."""
+    try:
+        return UUID(request.query["top"]) if request.is_fragment and request.query.get("top") else None
+    except ValueError:
+        return None
 
 
 def opened(request: Request) -> UUID | None:
