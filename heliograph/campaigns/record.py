@@ -215,6 +215,22 @@ async def latest(conn: Connection, actor: Actor, *, limit: int = LOOKED) -> list
     return [Named(*row) for row in await conn.fetch(LATEST, actor.organization_id, actor.mode, limit)]
 
 
+# By their ids: of those that came to an end an organization has any number.
+PAUSED = """
+SELECT count(*)
+  FROM unnest(ARRAY['sms', 'whatsapp']) AS of (channel) CROSS JOIN LATERAL (
+       SELECT status FROM campaigns
+        WHERE organization_id = $1 AND campaigns.channel = of.channel AND mode = $2 ORDER BY id DESC LIMIT $3) newest
+ WHERE status = 'paused'
+"""
+
+
+async def paused(conn: Connection, actor: Actor, *, among: int) -> int:
+    """How many of the newest `among` campaigns of each channel, in the actor's mode, are paused."""
+    found: int = await conn.fetchval(PAUSED, actor.organization_id, actor.mode, among)
+    return found
+
+
 WAITING_FOR_TAG = """
 SELECT name FROM campaigns
  WHERE organization_id = $1 AND channel IS NOT NULL AND mode = $2 AND step_at IS NOT NULL

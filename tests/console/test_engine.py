@@ -306,6 +306,7 @@ async def test_the_bell_tells_what_is_wrong_until_it_is_seen_and_what_waits(
     state = await browser.get("/console/state", hx_request="true")
     assert 'data-now="bell"' in state.text
     assert " new" in state.words, "no worker runs in this test"
+    assert '<span data-mark="/console/approvals"><span class="count" aria-hidden="true">1</span>' in state.text
     page = await browser.get("/console/notices")
     assert "1 sender ID waits for a decision." in page.words
     assert "workers: none seen" in page.words

@@ -9,12 +9,15 @@ import pytest
 from heliograph import notices
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
+from heliograph.base.process.settings import Settings
 from heliograph.notices import Notice
 from heliograph.notices.kinds import KINDS
 from heliograph.pages import cookies
+from heliograph.webhooks import endpoints
+from tests.api.conftest import SECRET_KEY
 from tests.hooks import until
 
-from .conftest import Browser, Page, Tenant, make_person, make_tenant
+from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
 
 FACTS: dict[str, dict[str, str | int]] = {
     "campaign.paused": {"reason": "quota_exceeded"},
@@ -27,6 +30,7 @@ FACTS: dict[str, dict[str, str | int]] = {
     "wallet.low": {"left": "4.500000", "below": "50.000000", "currency": "EUR"},
     "key.ending": {"until": "2027-01-02T03:04:05.000Z"},
 }
+KIND = ["message.delivered"]
 OBJECTS = {"quota.used": "95", "wallet.low": "wallet"}
 
 
@@ -126,6 +130,30 @@ async def test_the_bell_of_an_open_page_renews_itself(pool: Pool, tenant: Tenant
         return page.status == 200 and "Notifications: 1 new" in page.words
 
     await until(counted)
+
+
+async def test_the_rail_is_marked_where_something_needs_somebody(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    def marks(page: Page) -> list[tuple[str, str]]:
+        return re.findall(r'<span data-mark="([^"]+)">.*?<span class="unseen">: ([^<]+)<', page.text)
+
+    body = {"name": "Spring sale", "content": "Hello", "recipients": ["+258841234567"]}
+    status, _, begun = await api.ask("POST", "/campaigns", json=body, headers=tenant.headers)
+    assert status < 300, begun
+    async with pool.acquire() as conn:
+        about = endpoints.rules(Settings(secret_key=SECRET_KEY))
+        await endpoints.create(conn, tenant.actor, url="https://example.com", subscribed_events=KIND, rules=about)
+    assert marks(await owner.get("/state", HX_Request="true")) == []
+    await pool.execute("UPDATE campaigns SET status = 'paused', status_reason = 'quota_exceeded'")
+    await pool.execute("UPDATE webhook_endpoints SET consecutive_failures = 3, failing_since = now()")
+    found = marks(await owner.get("/state", HX_Request="true"))
+    assert found == [("/campaigns", "1 campaign is stalled."), ("/webhooks", "1 endpoint fails.")]
+    assert marks(await owner.get("/state?mode=test", HX_Request="true")) == []
+    # Whoever does not see a place has no mark on it.
+    await make_person(pool, tenant, "bill@example.com", "billing")
+    await other_browser.sign_in("bill@example.com")
+    assert marks(await other_browser.get("/state", HX_Request="true")) == []
 
 
 async def test_the_state_of_the_service_in_words(pool: Pool, owner: Browser) -> None:

@@ -1,16 +1,26 @@
-"""The frame's own news: how the service is, in words."""
+"""The frame's own news: how the service is, in words, and what waits for a decision."""
 
 from __future__ import annotations
 
 from heliograph.console.engine.desk import desk
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.pieces import state
+from heliograph.pages.pieces.places import Mark
 from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import APPROVALS
 
 
 async def show(request: Request) -> Answer:
-    """How the service is; the fragment has the bell too, which each page renews from time to time."""
+    """How the service is; the fragment has the bell and the rail's marks too, which each page renews from time to
+    time."""
     known = desk(request)
     await known.refresh(request)
-    values = {"words": await state.said(request), "unread": known.unread(request.operator)}
+    marks = []
+    if request.may(permission=APPROVALS):
+        waiting = known.waits.count
+        said = request.speech.count(
+            "%(num)s sender ID waits for a decision.", "%(num)s sender IDs wait for a decision.", waiting
+        )
+        marks.append(Mark("/console/approvals", waiting, said))
+    values = {"words": await state.said(request), "unread": known.unread(request.operator), "marks": marks}
     return Shown(template="state_live.html" if request.is_fragment else "state.html", values=values)

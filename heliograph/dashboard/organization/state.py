@@ -1,13 +1,39 @@
-"""The frame's own news: how many notices are new, and how the service is, in words."""
+"""The frame's own news: how many notices are new, how the service is, in words, and what needs somebody."""
 
 from __future__ import annotations
 
+from heliograph.campaigns import record
+from heliograph.dashboard.messaging.attention import FAILURES, LATEST
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.pieces import state
+from heliograph.pages.pieces.places import Mark
 from heliograph.pages.requests import Request
+from heliograph.webhooks import endpoints
 
 
 async def show(request: Request) -> Answer:
-    """How the service is; the fragment has the bell too, which each page renews from time to time."""
-    values = {"words": await state.said(request)}
-    return Shown(template="state_live.html" if request.is_fragment else "state.html", values=values)
+    """How the service is; the fragment has the bell and the rail's marks too, which each page renews from time to
+    time."""
+    if not request.is_fragment:
+        return Shown(template="state.html", values={"words": await state.said(request)})
+    name, _ = await request.services.status()
+    marks = [] if name == "down" or request.person.organization_id is None else await _marks(request)
+    return Shown(template="state_live.html", values={"words": await state.said(request), "marks": marks})
+
+
+async def _marks(request: Request) -> list[Mark]:
+    """Campaigns that are stalled, and endpoints that fail, in the mode of the page."""
+    marks, count = [], request.speech.count
+    if not (request.may("campaigns:read") or request.may("webhooks:read")):
+        return []
+    async with request.reading() as conn:
+        if request.may("campaigns:read"):
+            paused = await record.paused(conn, request.actor, among=LATEST)
+            said = count("%(num)s campaign is stalled.", "%(num)s campaigns are stalled.", paused)
+            marks.append(Mark("/campaigns", paused, said))
+        if request.may("webhooks:read"):
+            listed = await endpoints.list_all(conn, request.actor)
+            failing = sum(one.status == "active" and one.consecutive_failures >= FAILURES for one in listed)
+            said = count("%(num)s endpoint fails.", "%(num)s endpoints fail.", failing)
+            marks.append(Mark("/webhooks", failing, said))
+    return marks

@@ -24,6 +24,14 @@ class Place(msgspec.Struct, frozen=True):
     key: str = ""
 
 
+class Mark(msgspec.Struct, frozen=True):
+    """What needs somebody at a place: how much it is, and in words, in the reader's language."""
+
+    path: str
+    count: int
+    said: str
+
+
 class Action(msgspec.Struct, frozen=True):
     """What the palette offers beside the places, for who holds scope and permission. `mode`: in which the scope is
     judged; None: that of the page."""

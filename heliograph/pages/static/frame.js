@@ -1,8 +1,10 @@
-// What the frame does by itself: the bell and the word on the service renew themselves as regions do (live.js), and the
-// list of organizations is filtered by typing.
+// What the frame does by itself: the bell, the word on the service and what needs somebody at a place of the rail renew
+// themselves as regions do (live.js), and the list of organizations is filtered by typing.
 
 const FIRST = 2000, MOST = 15000, GROWS = 1.5;
+const mode = document.getElementById("palette-places").dataset.mode;
 const places = { bell: document.querySelector("[data-bell]"), state: document.querySelector("[data-state]") };
+const links = document.querySelectorAll(".rail a");
 let pause = FIRST, tag = "", timer = 0, asking = false, over = false;
 
 function later() {
@@ -16,13 +18,19 @@ async function ask() {
   try {
     const headers = { "HX-Request": "true", Accept: "text/html" };
     if (tag) headers["If-None-Match"] = tag;
-    const answer = await fetch(`${document.body.dataset.prefix}/state`, { headers, redirect: "error" });
+    const answer = await fetch(`${document.body.dataset.prefix}/state${mode}`, { headers, redirect: "error" });
     if (answer.ok) {
       tag = answer.headers.get("etag") || "";
       const found = new DOMParser().parseFromString(await answer.text(), "text/html");
       for (const [name, place] of Object.entries(places)) {
         const now = found.querySelector(`[data-now="${name}"]`);
         if (place && now) place.replaceChildren(...now.childNodes);
+      }
+      const marks = new Map([...found.querySelectorAll("[data-mark]")].map((one) => [one.dataset.mark, one]));
+      for (const link of links) {
+        link.querySelector("[data-mark]")?.remove();
+        const mark = marks.get(link.pathname);
+        if (mark) link.append(mark.cloneNode(true));
       }
       pause = FIRST;
     } else if (answer.status === 304) {
