@@ -96,6 +96,26 @@ async def test_errors_are_grouped_explained_and_found(api: Api, pool: Pool, tena
     assert rows((await owner.get("/requests?mode=test")).text) == []
 
 
+async def test_the_page_of_an_error_leads_to_what_is_known_of_it(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await make_person(pool, tenant, "rui@example.com", "sender")
+    await other_browser.sign_in("rui@example.com")
+    for browser, leads in ((owner, True), (other_browser, False)):
+        token = (await browser.get("/account")).form("/account")["_token"]
+        page = await browser.post(f"/contacts/{uuid.uuid4()}", {"_token": token, "name": "Ana", "phone": PHONE})
+        assert page.status == 404
+        link = f"/requests?q={page.headers['x-request-id']}"
+        assert (f'href="{link}"' in page.text) is leads
+        # Pages that are only looked at stand in no log.
+        assert "/requests?q=" not in (await browser.get(f"/contacts/{uuid.uuid4()}")).text
+
+    async def is_known() -> bool:
+        return (await owner.get(link)).path.startswith("/requests/")
+
+    await until(is_known)
+
+
 async def test_who_may_not_develop_sees_no_requests(pool: Pool, tenant: Tenant, browser: Browser) -> None:
     await make_person(pool, tenant, "rui@example.com", "sender")
     await browser.sign_in("rui@example.com")
