@@ -186,6 +186,18 @@ async def test_other_organizations_and_modes_have_their_own(
     assert (page.status, NUMBER in page.text) == (404, False)
 
 
+async def test_each_filter_of_an_empty_list_can_be_dropped_by_itself(owner: Browser) -> None:
+    for path, name, left in (
+        ("/messages?q=nothing&channel=sms&range=24h", "Channel: SMS", "/messages?q=nothing&amp;range=24h"),
+        ("/messages?channel=sms&range=24h", "Period: Last 24 hours", "/messages?channel=sms"),
+        ("/requests?status=4xx&code=nothing", "Status: 4xx", "/requests?code=nothing"),
+        ("/contacts?q=nobody&opted=yes", "Opted out: yes", "/contacts?q=nobody"),
+    ):
+        page = await owner.get(path)
+        links = dict(re.findall(r'<li><a class="button small" href="([^"]*)"><svg.*?</svg>([^<]*)</a></li>', page.text))
+        assert links.get(left) == name, (path, links)
+
+
 def message(number: int, channel: str = "sms") -> Message:
     now = clock.now()
     return Message(

@@ -226,6 +226,10 @@ async def test_attempts_are_leafed_through_and_one_is_sent_again(
         assert ("result=refused" in page.text, '<option value="refused" selected>' in page.text) == (True, True)
         page = await owner.get(f"/webhooks/{id}?result=timeout")
         assert "No attempt matches all of these filters." in page.words
+        assert (
+            f'href="/webhooks/{id}"><svg'
+            in page.text.partition('aria-label="Drop one filter"')[2].partition("</ul>")[0]
+        )
         # What is not offered chooses nothing.
         assert "/events/" in (await owner.get(f"/webhooks/{id}?result=eaten&kind=eaten")).text
         monkeypatch.setattr("heliograph.webhooks.history.attempts", partial(history.attempts, look=2))
