@@ -10,6 +10,8 @@ from collections.abc import Mapping
 SECURE = "__Host-"
 #: A notice too: the button that it may have writes in the reader's name.
 NOTICE, SECURE_NOTICE = "hg-notice", "__Host-hg-notice"
+#: The token of an invitation, from its page through the sign-in of whoever it is for, and seconds that it is kept.
+INVITATION, INVITED = "hg-invitation", 3_600
 #: That of a browser in which somebody has signed in before (`people.signing_in.mark`).
 BROWSER = "hg-browser"
 THEME, LANGUAGE, RAIL = "hg-theme", "hg-language", "hg-rail"
@@ -44,6 +46,11 @@ def no_session(name: str, *, is_secure: bool) -> str:
 def session_name(name: str, is_secure: bool) -> str:
     """By https or not."""
     return SECURE + name if is_secure else name
+
+
+def invitation(token: str, *, is_secure: bool) -> str:
+    """That of an invitation that was opened; or with "" that it is over."""
+    return _set(session_name(INVITATION, is_secure), token, is_secure=is_secure, age=INVITED if token else 0)
 
 
 def preference(name: str, value: str, *, is_secure: bool) -> str:

@@ -35,7 +35,12 @@ async def test_an_invitation_makes_an_account_and_a_member(pool: Pool, owner: Br
     weak = await other_browser.submit(page, "/invitation/accept", name="Rui Costa", password="short")
     assert (weak.status, 'value="Rui Costa"' in weak.text, "short" in weak.text) == (422, True, False)
     page = await other_browser.submit(weak, "/invitation/accept", name="Rui Costa", password=PASSWORD)
-    assert page.path == "/"
+    # A second factor is offered at once, and can be left for later.
+    assert (page.path, 'href="/">Not now<' in page.text) == ("/account/factor?new=yes", True)
+    wrong = await other_browser.submit(page, "/account/factor?new=yes", code="000000")
+    assert (wrong.status, 'href="/">Not now<' in wrong.text) == (422, True)
+    assert "Not now" not in (await other_browser.get("/account/factor")).words
+    assert (await other_browser.get("/")).status == 200
     page = await owner.get("/team")
     assert "Rui Costa" in page.words
     assert "Pending invitations" not in page.words
@@ -90,9 +95,14 @@ async def test_whoever_has_an_account_joins_by_signing_in(
     elsewhere = Tenant(beta.id, Actor(beta.id, None, "live", frozenset(), "active"), "", beta.id)
     await make_person(pool, elsewhere, "eva@example.com")
     link = await invite(owner, "eva@example.com", "billing")
-    await other_browser.sign_in("eva@example.com")
     page = await other_browser.submit(await other_browser.get("/invitation"), "/invitation", link=link)
+    assert "This address has an account" in page.words
+    # The link is not needed again, and its token is in no address.
+    page = await other_browser.get(re.findall('href="(/login[^"]*)"', page.text)[0])
+    page = await other_browser.submit(page, "/login", email="eva@example.com", password=PASSWORD)
+    assert (page.path, "Join Acme" in page.words) == ("/invitation", True)
     page = await other_browser.submit(page, "/invitation/accept")
+    assert "Join Acme" not in (await other_browser.get("/invitation")).words
     page = await other_browser.get("/account")
     assert "Acme Billing" in page.words
     notices = await owner.get("/notices")
@@ -182,6 +192,7 @@ async def test_an_account_made_by_invitation_takes_the_place_of_who_was(pool: Po
     link = await invite(owner, "rui@example.com")
     page = await owner.submit(await owner.get("/invitation"), "/invitation", link=link)
     page = await owner.submit(page, "/invitation/accept", name="Rui Costa", password=PASSWORD)
+    page = await owner.get("/")
     assert (page.path, "Rui Costa" in page.words) == ("/", True)
     assert await pool.fetchval("SELECT count(*) FROM sessions") == 1
 

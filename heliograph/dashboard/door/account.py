@@ -63,7 +63,7 @@ async def change_password(request: Request) -> Answer:
 async def show_factor(request: Request) -> Answer:
     """Turn an authenticator app on: its QR code, its secret as text, and a field for the first code."""
     elsewhere = await factor.refused_here(request)
-    return elsewhere or Shown(template="door/account_factor.html", values=factor.offer(request, factors.new_secret()))
+    return elsewhere or Shown(template="door/account_factor.html", values=_offer(request, factors.new_secret()))
 
 
 async def turn_factor_on(request: Request) -> Answer:
@@ -86,9 +86,18 @@ async def turn_factor_on(request: Request) -> Answer:
                 given=request.form.get("code", ""),
             )
     except Invalid as refusal:
-        return refused("door/account_factor.html", refusal, factor.offer(request, secret))
+        return refused("door/account_factor.html", refusal, _offer(request, secret))
     request.services.sessions.forget(request.token)
-    return Shown(template="door/account_codes.html", values={"codes": codes})
+    return Shown(template="door/account_codes.html", values={"codes": codes, "is_new": _is_new(request)})
+
+
+def _offer(request: Request, secret: str) -> dict[str, Any]:
+    return factor.offer(request, secret) | {"is_new": _is_new(request)}
+
+
+def _is_new(request: Request) -> bool:
+    """Whose account was just made by an invitation: they may leave it for later, and go on to the front page."""
+    return request.query.get("new") == "yes"
 
 
 async def turn_factor_off(request: Request) -> Answer:

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 from uuid import UUID
 
 from heliograph.base.actor import Who
 from heliograph.base.errors import Invalid
+from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.people.door import end_former, signed_in
 from heliograph.pages.requests import Request
 from heliograph.people import invitations, passwords, sessions, users
 from heliograph.people.invitations import InvitationEnded, Offer
 
+#: Where a new account goes on: its second factor is offered at once.
+OFFERED = "/account/factor?new=yes"
+
 
 async def show(request: Request) -> Answer:
-    """Where the link leads: the token stands after `#`."""
+    """Where the link leads: the token stands after `#`. Whoever signed in to accept what they had opened finds it
+    open."""
+    token = request.cookies.get(cookies.session_name(cookies.INVITATION, request.is_secure), "")
+    if token and request.session is not None:
+        with contextlib.suppress(InvitationEnded):
+            async with request.reading() as conn:
+                offer = await invitations.offer(conn, token=token)
+            if request.session.email == offer.email:
+                return Shown(template="door/invitation_offer.html", values=_values(request, offer, token))
     return Shown(template="door/invitation.html", values={})
 
 
@@ -29,7 +42,10 @@ async def read(request: Request) -> Answer:
     except InvitationEnded as refusal:
         request.services.failures.note(request.address, door="dashboard")
         return refused("door/invitation.html", Invalid(("link", "ended", refusal.message)), {})
-    return Shown(template="door/invitation_offer.html", values=_values(request, offer, token))
+    values = _values(request, offer, token)
+    # The address of the sign-in must not hold it: addresses stand in logs.
+    kept = [_kept(request, token)] if offer.is_known and not values["is_them"] else []
+    return Shown(template="door/invitation_offer.html", values=values, cookies=kept)
 
 
 async def accept(request: Request) -> Answer:
@@ -43,7 +59,7 @@ async def accept(request: Request) -> Answer:
             await invitations.accept(conn, request.who, token=token, user_id=person.user_id)
             await sessions.switch(conn, id=person.id, user_id=person.user_id, organization_id=offer.organization_id)
         request.services.sessions.forget(request.token)
-        return Elsewhere(location="/")
+        return Elsewhere(location="/", cookies=[_kept(request, "")])
     if offer.is_known:
         return Shown(template="door/invitation_offer.html", values=_values(request, offer, token))
     try:
@@ -53,7 +69,7 @@ async def accept(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("door/invitation_offer.html", refusal, _values(request, offer, token))
     await end_former(request)
-    return signed_in(request, user_id, session, "/", is_kept=False)
+    return signed_in(request, user_id, session, OFFERED, is_kept=False)
 
 
 async def _with_new_account(request: Request, offer: Offer, token: str) -> tuple[UUID, str]:
@@ -83,6 +99,10 @@ async def _with_new_account(request: Request, offer: Offer, token: str) -> tuple
             request_id=request.request_id,
         )
     return user.id, session
+
+
+def _kept(request: Request, token: str) -> str:
+    return cookies.invitation(token, is_secure=request.is_secure)
 
 
 def _values(request: Request, offer: Offer, token: str) -> dict[str, Any]:
