@@ -72,7 +72,7 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     await press_key(page, "r")
     await page.wait_for_url(site.base + "/requests")
     # A region that cannot be renewed says so in its place, and is tried again by its button.
-    renewed = page.locator(".renewed")
+    renewed = page.locator(".renewed").first
     await renewed.get_by_text("Renewed at").wait_for()
     # A day has 24 hours here as everywhere else on the page.
     assert re.search(r"Renewed at \d\d:\d\d:\d\d(?!\s?[AP]M)", await renewed.inner_text())
@@ -228,6 +228,13 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
         await page.locator("#panel").wait_for(state="hidden")
         await page.go_forward()
         await page.locator(inside).wait_for()
+        # It says when it was renewed and can be held, unless nothing more comes of it.
+        if path == "/contacts":
+            line = page.locator("#panel .renewed")
+            await line.get_by_text("Renewed at").wait_for()
+            await line.get_by_role("button", name="Pause").click()
+            await line.get_by_role("button", name="Go on").click()
+            await line.get_by_role("button", name="Pause").wait_for()
         await press_key(page, "Escape")
         await page.locator("#panel").wait_for(state="hidden")
 
@@ -244,6 +251,11 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
     await page.wait_for_load_state("load")
     await press_key(page, "w")
     assert await page.evaluate("document.activeElement.id") == "why"
+    # Who uses keys reads the exact time of what is told as a distance.
+    exact = page.locator("main time[title]").first
+    await exact.focus()
+    told = await exact.evaluate("one => getComputedStyle(one, '::after').content")
+    assert told == f'"{await exact.get_attribute("title")}"'
     await press_key(page, "[")
     await page.wait_for_url(first)
     await page.goto(site.base + "/contacts")

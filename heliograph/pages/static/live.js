@@ -4,6 +4,24 @@
 
 const FIRST = 2000, MOST = 15000, GROWS = 1.5;
 
+// The line below what renews itself: when it did, and a button that pauses it, `pressed`. Returns what fills it.
+export function line(foot, pressed) {
+  const said = document.createElement("span"), button = document.createElement("button");
+  button.type = "button";
+  button.className = "button quiet small";
+  button.addEventListener("click", pressed);
+  foot.replaceChildren(said, button);
+  const words = document.documentElement.dataset;
+  // What is shown is as old as the last answer, however often it was asked for since.
+  return ({ at, failed, paused, over }) => {
+    const time = new Intl.DateTimeFormat(document.documentElement.lang, { timeStyle: "medium", hourCycle: "h23" }).format(at);
+    said.textContent = over ? "" : `${failed ? `${words.failed} ` : ""}${words.renewed} ${time}`;
+    foot.classList.toggle("wrong", failed);
+    button.textContent = failed ? words.again : paused ? words.goOn : words.pause;
+    foot.hidden = over;
+  };
+}
+
 function live(region) {
   // A region may ask to be looked at more often: `data-live` names the longest pause.
   const most = Number(region.dataset.live) || MOST, first = Math.min(FIRST, most);
@@ -18,22 +36,13 @@ function live(region) {
     foot.className = "renewed muted small in-place";
     region.after(foot);
   }
-  const said = document.createElement("span");
-  const button = document.createElement("button");
-  button.type = "button";
-  button.className = "button quiet small";
-  foot.replaceChildren(said, button);
-  const words = document.documentElement.dataset;
-  let seen = words.made;
-
-  // What is shown is as old as the last answer, however often it was asked for since.
-  function tell() {
-    const time = new Intl.DateTimeFormat(document.documentElement.lang, { timeStyle: "medium", hourCycle: "h23" }).format(at);
-    said.textContent = over ? "" : `${failed ? `${words.failed} ` : ""}${words.renewed} ${time}`;
-    foot.classList.toggle("wrong", failed);
-    button.textContent = failed ? words.again : paused ? words.goOn : words.pause;
-    foot.hidden = over;
-  }
+  const fill = line(foot, () => {
+    if (!failed) paused = !paused;
+    tell();
+    if (!paused || failed) ask();
+  });
+  const tell = () => fill({ at, failed, paused, over });
+  let seen = document.documentElement.dataset.made;
 
   function later() {
     clearTimeout(timer);
@@ -79,11 +88,6 @@ function live(region) {
     later();
   }
 
-  button.addEventListener("click", () => {
-    if (!failed) paused = !paused;
-    tell();
-    if (!paused || failed) ask();
-  });
   document.addEventListener("visibilitychange", () => {
     clearTimeout(timer);
     if (!document.hidden && !paused && !over) ask();

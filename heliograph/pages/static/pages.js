@@ -98,6 +98,22 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+// The exact time of one that is told as "3 minutes ago" shows under a pointer. By keyboard a time takes the focus, or the
+// row that it stands in; where nothing hovers, it is touched. `tabindex` stays when a region is renewed (`morphIgnore`).
+const TIMES = "time[title]", OTHERS = "a, button, label, summary";
+function telling(root = document) {
+  for (const time of $(TIMES, root)) if (!time.closest(`tr, ${OTHERS}`)) time.tabIndex = 0;
+}
+document.addEventListener("click", (event) => {
+  const time = event.target.closest(TIMES);
+  for (const one of $("time.told")) if (one !== time) one.classList.remove("told");
+  if (!time || time.closest(OTHERS) || !matchMedia("(hover: none)").matches) return;
+  event.preventDefault();
+  time.classList.toggle("told");
+});
+document.addEventListener("renewed", (event) => telling(event.detail));
+telling();
+
 // Whoever waits for a form sees that it is on its way: after 400 ms its button says so, until the page goes or the form
 // is held back (session.js). Where the answer is a file (`data-file`), the page stays, and nobody would say that it came.
 const LATE = 400;

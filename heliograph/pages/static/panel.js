@@ -1,11 +1,21 @@
 // A list with a panel: on a wide screen a row opens beside it, and the address says which. Without a script, and on a
 // narrow screen, a row is a page.
 
+import { line } from "./live.js";
+
 const panel = document.querySelector("[data-panel]");
 const inside = panel?.querySelector("[data-inside]");
 const WIDE = matchMedia("(min-width: 1280px)");
 const FIRST = 3000, MOST = 15000, GROWS = 1.5;
 let opener = null, timer = 0, tag = "", pause = FIRST;
+// Whether it renews itself, as the line below it says.
+let isPaused = false, hasFailed = false, at = new Date();
+const fill = panel && line(panel.querySelector(".renewed"), () => {
+  if (!hasFailed) isPaused = !isPaused;
+  if (isPaused && !hasFailed) return later();
+  renew();
+});
+const isOver = () => inside.querySelector("#state[data-final]") !== null;
 // What an address names as open, and what is: at first what this page was asked for.
 const named = (address) => new URL(address).searchParams.get("open") || "";
 let opened = named(performance.getEntriesByType("navigation")[0].name), isLeaving = false;
@@ -26,7 +36,7 @@ async function show(where) {
   // What has not changed costs nothing, and is asked for less often.
   if (answer.status === 304) {
     pause = Math.min(pause * GROWS, MOST);
-    return later(where);
+    return shown();
   }
   if (answer.status === 401) document.dispatchEvent(new CustomEvent("signed-out"));
   if (!answer.ok) throw new Error(answer.status);
@@ -34,24 +44,41 @@ async function show(where) {
   pause = FIRST;
   await window.htmx.swap({ sourceElement: inside, target: inside, text: await answer.text(), swap: "innerMorph" });
   document.dispatchEvent(new CustomEvent("renewed", { detail: inside }));
-  later(where);
+  shown();
+}
+
+function shown() {
+  at = new Date();
+  hasFailed = false;
+  later();
+}
+
+function renew() {
+  show(panel.querySelector("[data-page]").href).catch(() => {
+    hasFailed = true;
+    pause = MOST;
+    later();
+  });
 }
 
 // What is open renews itself until nothing more comes of it, as its page does.
-function later(where) {
+function later() {
   clearTimeout(timer);
+  fill({ at, failed: hasFailed, paused: isPaused, over: isOver() });
+  if (isPaused) return;
   timer = setTimeout(() => {
-    if (panel.hidden || inside.querySelector("#state[data-final]")) return;
-    if (document.hidden) later(where);
-    else show(where).catch(() => ((pause = MOST), later(where)));
+    if (panel.hidden || isOver()) return;
+    if (document.hidden) later();
+    else renew();
   }, pause);
 }
 
 async function open(link, push) {
   const where = new URL(link.href);
   tag = "";
-  await show(where);
+  isPaused = false;
   panel.querySelector("[data-page]").href = where;
+  await show(where);
   panel.hidden = false;
   panel.parentElement.classList.add("is-open");
   opener = link.id || link.closest("tr")?.id;
@@ -75,7 +102,7 @@ function close() {
 }
 
 if (panel) {
-  if (!panel.hidden) later(new URL(panel.querySelector("[data-page]").href));
+  if (!panel.hidden) later();
   document.addEventListener("click", (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey || event.button) return;
     const link = event.target.closest("[data-rows] a.row-link");
