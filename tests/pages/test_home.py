@@ -311,6 +311,13 @@ async def test_what_chance_explains_is_no_fall_and_neither_is_a_test(
     assert 'class="attention"' not in (await owner.get("/?mode=test")).text
 
 
+async def test_who_is_alone_is_told_of_a_second_factor_once_the_checklist_is_gone(owner: Browser) -> None:
+    page = await owner.get("/")
+    assert ("Turn on a second factor" in page.words, "Nobody here has a second factor" in page.words) == (True, False)
+    page = await owner.submit(page, "/checklist/dismiss")
+    assert ("Turn on a second factor" in page.words, "Nobody here has a second factor" in page.words) == (False, True)
+
+
 async def test_a_passkey_counts_where_no_password_can_be_stolen(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     rui = await make_person(pool, tenant, "rui@example.com", "viewer")
     assert "Nobody here has a second factor" in (await owner.get("/")).words

@@ -66,6 +66,8 @@ async def test_both_channels_stand_in_one_list_and_are_answered(pool: Pool, owne
     assert order(page, "Is it late?", "Where is my order?"), "the newest first"
     assert "Amal Bén" in page.words, "what a user calls themselves, who is no contact"
     assert page.text.count('class="unread"') == 2
+    # How long the window stays open is a bar in the list too; an SMS has none.
+    assert re.findall(r'<progress max="24" value="(\d+)"', page.text) == ["24"]
     # By WhatsApp, within a day.
     id = await first(pool, "whatsapp")
     page = await owner.get(f"/inbox/{id}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 from uuid import UUID
 
@@ -9,7 +10,7 @@ from heliograph.base.database import clock, cursor
 from heliograph.base.errors import Invalid
 from heliograph.inbox import threads
 from heliograph.overview import inbox
-from heliograph.overview.inbox import Conversation
+from heliograph.overview.inbox import Window
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
@@ -83,18 +84,20 @@ async def _values(request: Request, id: UUID | None) -> dict[str, Any]:
         "may_answer": may_answer,
         "whole": request.may(permission=CONVERSE),
         "names": {one.user_id: one.name for one in people},
-        "left": _left(found),
+        "left": _left(None if found is None else found.window),
+        # In whole hours: a list that changed with each look would be sent anew each time.
+        "hours_left": {one.thread.id: math.ceil(_left(one.window)) for one in lines},
         "hours": WINDOW_HOURS,
         "typed": "",
         "is_refused": False,
     }
 
 
-def _left(found: Conversation | None) -> float:
-    """Hours for which the window is open still."""
-    if found is None or found.window is None or found.window.expires_at is None or not found.window.is_open:
+def _left(window: Window | None) -> float:
+    """Hours for which a window is open still."""
+    if window is None or window.expires_at is None or not window.is_open:
         return 0.0
-    return max((found.window.expires_at - clock.now()).total_seconds() / 3600, 0.0)
+    return max((window.expires_at - clock.now()).total_seconds() / 3600, 0.0)
 
 
 def _at(request: Request, id: UUID, bound: str) -> str:

@@ -61,14 +61,17 @@ async def campaigns(conn: Connection, request: Request) -> list[Campaign]:
 
 
 async def notices(
-    conn: Connection, request: Request, *, balance: Quota | None, running: Sequence[Campaign]
+    conn: Connection, request: Request, *, balance: Quota | None, running: Sequence[Campaign], has_checklist: bool
 ) -> list[Notice]:
-    """What needs somebody, the most pressing first."""
+    """What needs somebody, the most pressing first. `has_checklist`: it stands beside them, and has a second factor on
+    it."""
     found = await _of_quota(conn, request, balance)
     found += [_of_campaign(request, one) for one in running if one.status == "paused"]
-    for part in (_of_held, _of_endpoints, _of_countries, _of_senders, _of_numbers, _of_keys, _of_factors):
+    for part in (_of_held, _of_endpoints, _of_countries, _of_senders, _of_numbers, _of_keys):
         if len(found) < MOST:
             found += await part(conn, request)
+    if len(found) < MOST:
+        found += await _of_factors(conn, request, has_checklist=has_checklist)
     return found[:MOST]
 
 
@@ -242,11 +245,12 @@ async def _of_keys(conn: Connection, request: Request) -> list[Notice]:
     ]
 
 
-async def _of_factors(conn: Connection, request: Request) -> list[Notice]:
+async def _of_factors(conn: Connection, request: Request, *, has_checklist: bool) -> list[Notice]:
     if not request.may(permission=TEAM):
         return []
     team = await memberships.list_all(conn, request.acting("live"))
-    if len(team) < 2 or any(one.has_totp or one.has_passkey for one in team):
+    # Who begins alone has it on their checklist.
+    if (len(team) < 2 and has_checklist) or any(one.has_totp or one.has_passkey for one in team):
         return []
     return [
         Notice(

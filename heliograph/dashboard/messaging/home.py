@@ -69,8 +69,9 @@ async def front(request: Request) -> Answer:
             else []
         )
         running = await attention.campaigns(conn, request)
-        notices = await attention.notices(conn, request, balance=balance, running=running)
-        done = await checklist.steps(conn, actor) if _wants_checklist(request) else None
+        has_checklist = _wants_checklist(request)
+        notices = await attention.notices(conn, request, balance=balance, running=running, has_checklist=has_checklist)
+        done = await checklist.steps(conn, actor) if has_checklist else None
     drawn = charts.pictured(request, picture, _links(request, picture) if request.may("sms:read") else ())
     if (file := charts.download(request, drawn)) is not None:
         return file
