@@ -235,6 +235,23 @@ async def test_charts_of_home_lead_to_the_messages_they_are_made_of(
     listed = await owner.get(html.unescape(links[0]))
     assert len(re.findall(r'<tr id="m-', listed.text)) == 1
     assert len(re.findall(r'<tr id="m-', (await owner.get("/messages?to=2021-01-01")).text)) == 0
+    # What a dip may come from is marked, and stands beside the table for those who do not see the chart.
+    body = {"name": "Spring sale", "content": "Hello", "recipients": ["+258841234567"]}
+    status, _, begun = await api.ask("POST", "/campaigns", json=body, headers=tenant.headers)
+    assert status < 300, begun
+    await pool.execute("UPDATE campaigns SET status = 'running', started_at = now() - interval '1 minute'")
+    where = f"/campaigns/{begun['campaign']['id']}"
+    for act in ("pause", "resume"):
+        await owner.submit(await owner.get(where), f"{where}/{act}")
+    page = await owner.get("/?range=7d")
+    (block, *_) = re.findall('<script type="application/json" data-figures>(.*?)</script>', page.text, re.S)
+    assert [one["name"] for one in json.loads(block)["marks"]] == [
+        "Spring sale",
+        "Spring sale: a pause",
+        "Spring sale: going on",
+    ]
+    assert re.search(r": <bdi>Spring sale: a pause</bdi></li>", page.text)
+    assert "Spring sale" not in (await owner.get("/?range=7d&mode=test")).words
     long = await owner.get("/?from=2020-01-01")
     assert "1 accepted" in long.words
     assert "Nothing happened in this period." in (await owner.get("/?from=2021-01-01&to=2021-01-02")).words

@@ -12,6 +12,8 @@ from heliograph.accounts.quota import Quota
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
+from heliograph.campaigns.views import happenings
+from heliograph.campaigns.views.happenings import Happening
 from heliograph.dashboard.messaging import attention
 from heliograph.dashboard.sending import code
 from heliograph.overview import checklist, figures, messages, usage
@@ -19,6 +21,7 @@ from heliograph.overview.figures import ARRIVED, DAY, Picture
 from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.pieces import charts, ranges
+from heliograph.pages.pieces.charts import Mark
 from heliograph.pages.requests import Request
 from heliograph.people.roles import CONTENT, TEAM_CHANGE, USAGE
 from heliograph.traffic import Failed
@@ -29,8 +32,8 @@ from heliograph.why.words import Kind
 USUAL = "24h"
 #: Messages that are shown, countries that are listed.
 LATEST, COUNTRIES = 10, 8
-#: Reasons for which messages failed that are shown.
-REASONS = 8
+#: Reasons for which messages failed that are shown; characters of a campaign's name on a chart.
+REASONS, LONGEST_NAME = 8, 30
 
 
 #: What the checklist sends: in test mode the last four digits say that it arrives.
@@ -72,7 +75,13 @@ async def front(request: Request) -> Answer:
         has_checklist = _wants_checklist(request)
         notices = await attention.notices(conn, request, balance=balance, running=running, has_checklist=has_checklist)
         done = await checklist.steps(conn, actor) if has_checklist else None
-    drawn = charts.pictured(request, picture, _links(request, picture) if request.may("sms:read") else ())
+        happened = (
+            await happenings.between(conn, actor, since=picture.since, until=picture.until)
+            if request.may("campaigns:read")
+            else []
+        )
+    links = _links(request, picture) if request.may("sms:read") else ()
+    drawn = charts.pictured(request, picture, links, [_mark(request, one) for one in happened])
     if (file := charts.download(request, drawn)) is not None:
         return file
     values: dict[str, Any] = {
@@ -199,6 +208,18 @@ def _compared(request: Request, since: date, until: date, before: str) -> str:
 
 def _links(request: Request, picture: Picture) -> list[str]:
     return [request.to("/messages", **{"from": iso(at), "to": iso(at + picture.step)}) for at, _ in picture.intervals]
+
+
+def _mark(request: Request, one: Happening) -> Mark:
+    """On a chart."""
+    name = one.name if len(one.name) <= LONGEST_NAME else f"{one.name[:LONGEST_NAME]}…"
+    match one.kind:
+        case "begun":
+            return Mark(one.at, name)
+        case "paused":
+            return Mark(one.at, f"{name}: {request.text('a pause')}")
+        case _:
+            return Mark(one.at, f"{name}: {request.text('going on')}")
 
 
 def _stretch(picture: Picture) -> dict[str, str]:

@@ -117,7 +117,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
         return "–" if value is None else self.speech.number(value, self.digits)
 
 
-def pictured(request: Request, picture: Picture, links: Sequence[str] = ()) -> list[Chart]:
+def pictured(request: Request, picture: Picture, links: Sequence[str] = (), marks: Sequence[Mark] = ()) -> list[Chart]:
     """What became of messages, and how long they took, by hour or day. `links`: where each interval leads to."""
     text, speech = request.text, request.speech
     figures = [one for _, one in picture.intervals]
@@ -126,6 +126,7 @@ def pictured(request: Request, picture: Picture, links: Sequence[str] = ()) -> l
         "times": [at for at, _ in picture.intervals],
         "step": int(picture.step.total_seconds()),
         "links": links,
+        "marks": marks,
     }
     now = picture.now
     return [
