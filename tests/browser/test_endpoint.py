@@ -76,7 +76,7 @@ async def test_what_a_dead_endpoint_missed_is_recovered(site: Site) -> None:
 
         # Seen at home, and what it answered is three clicks away.
         await page.goto(site.base + "/")
-        await page.locator(".rail .groups a[href='/webhooks'] [data-mark]").wait_for()
+        await page.locator(".rail .groups a[href='/webhooks'] .count").wait_for()
         await page.locator(".attention", has_text=receiver.url).get_by_role("link").click()
         await page.wait_for_url(where)
         await page.locator("#live a.row-link").first.click()
