@@ -2844,10 +2844,12 @@ CREATE TABLE queue_holds (
     before_id       uuid,
     before          timestamptz,
     reason          text NOT NULL DEFAULT '' CHECK (length(reason) <= 500),
+    made_by         text NOT NULL DEFAULT '',
     created_at      timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT queue_holds_before CHECK ((before IS NULL) = (before_id IS NULL))
 );
 COMMENT ON TABLE queue_holds IS 'control: work held by operators, read by every claim: by kind, line (supplier, number, endpoint), organization and age; all given conditions must match';
+COMMENT ON COLUMN queue_holds.made_by IS 'name of the operator, or of the user at a shell; empty: a restore';
 
 CREATE TABLE timers (
     name       text PRIMARY KEY,

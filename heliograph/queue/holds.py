@@ -51,6 +51,8 @@ class Hold(msgspec.Struct, frozen=True):
     organization_id: UUID | None
     before: datetime | None
     reason: str
+    #: Name of the operator, or of the user at a shell; "": a restore made it.
+    made_by: str
     created_at: datetime
 
 
@@ -90,13 +92,13 @@ async def ago(conn: Connection, age: timedelta) -> datetime:
     return at
 
 
-_HOLD = "id, kind, line, organization_id, before, reason, created_at"
+_HOLD = "id, kind, line, organization_id, before, reason, made_by, created_at"
 SAME = """
 line IS NOT DISTINCT FROM $2 AND organization_id IS NOT DISTINCT FROM $3 AND before IS NOT DISTINCT FROM $4
 """
 PUT = f"""
-INSERT INTO queue_holds (id, kind, line, organization_id, before, before_id, reason)
-SELECT item.id, item.kind, $2, $3, $4, $5, $6 FROM unnest($1::text[], $7::uuid[]) AS item (kind, id)
+INSERT INTO queue_holds (id, kind, line, organization_id, before, before_id, reason, made_by)
+SELECT item.id, item.kind, $2, $3, $4, $5, $6, $8 FROM unnest($1::text[], $7::uuid[]) AS item (kind, id)
  WHERE NOT EXISTS (SELECT FROM queue_holds known WHERE known.kind = item.kind AND {SAME})
 """
 LIST = f"SELECT {_HOLD} FROM queue_holds ORDER BY id"
@@ -114,7 +116,7 @@ async def hold(conn: Connection, which: Selection, *, reason: str, by: Who = SYS
     """
     values = (which.line, which.organization_id, which.before, which.before_id)
     async with conn.transaction():
-        await conn.execute(PUT, list(which.kinds), *values, reason, [uuid7() for _ in which.kinds])
+        await conn.execute(PUT, list(which.kinds), *values, reason, [uuid7() for _ in which.kinds], by.name)
         await _record(conn, by, "queue.held", which, reason=reason)
     leased: int = await conn.fetchval(LEASED, list(which.kinds), which.line, which.organization_id, which.before_id)
     return await list_all(conn), leased
@@ -194,14 +196,19 @@ class Sample(msgspec.Struct, frozen=True):
     organization: str
     due_at: datetime
     tries: int
+    #: A worker has it; its time is yet to come; an operator holds it. None of these: it is due, and nobody took it.
+    is_leased: bool
+    is_later: bool
+    is_held: bool
 
 
-SAMPLE = """
-SELECT q.id, q.kind, o.name AS organization, q.due_at, q.tries
+SAMPLE = f"""
+SELECT queue.id, queue.kind, o.name AS organization, queue.due_at, queue.tries,
+       coalesce(queue.lease_until > now(), false) AS is_leased, queue.due_at > now() AS is_later, {HELD} AS is_held
   FROM (SELECT * FROM (SELECT * FROM queue ORDER BY due_at LIMIT 3000) first
-         WHERE kind = ANY ($1) AND (NOT $2 OR tries > 0) ORDER BY due_at LIMIT $3) q
-       LEFT JOIN organizations o ON o.id = q.organization_id
- ORDER BY q.due_at
+         WHERE kind = ANY ($1) AND (NOT $2 OR tries > 0) ORDER BY due_at LIMIT $3) queue
+       LEFT JOIN organizations o ON o.id = queue.organization_id
+ ORDER BY queue.due_at
 """
 
 

@@ -11,7 +11,7 @@ deltas are written in the commit that they describe, so that roll-ups, once fold
 from heliograph.base.histogram import percentile
 from heliograph.traffic.deltas import LOST, Change, record
 from heliograph.traffic.folding import ANY, EVERY, TIMER, fold
-from heliograph.traffic.reading import Failed, Point, Query, by_sender, failures, read
+from heliograph.traffic.reading import Failed, Point, Query, by_sender, delivered, failures, read
 from heliograph.traffic.reconciliation import LATE
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Point",
     "Query",
     "by_sender",
+    "delivered",
     "failures",
     "fold",
     "percentile",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 import typer
@@ -11,13 +11,14 @@ from heliograph.audit import reasons
 from heliograph.base.database.pool import Connection
 from heliograph.cli.carriage.queue import Age, Kind, SupplierName, selection
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, Problem, on_database, settings_of, shell
-from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
+from heliograph.cli.terminal.printing import Json, group, say, show
+from heliograph.overview.installation import holding
+from heliograph.overview.installation.holding import Held
 from heliograph.queue import holds
-from heliograph.queue.holds import Hold
 
 app = group("List holds of outgoing work, add and release them.")
 
-COLUMNS = ("id", "kind", "supplier", "organization", "before", "reason", "created_at")
+COLUMNS = ("id", "kind", "supplier", "organization", "before", "reason", "made_by", "created_at")
 
 
 @app.command("list")
@@ -29,8 +30,8 @@ def list_(json: Json = False, data_dir: DataDir = None) -> None:
       heliograph hold list
     """
 
-    async def work(conn: Connection) -> list[dict[str, Any]]:
-        return await _named(conn, await holds.list_all(conn))
+    async def work(conn: Connection) -> list[Held]:
+        return await holding.listed(conn)
 
     show(on_database(work, settings_of(data_dir)), json, COLUMNS)
 
@@ -59,10 +60,10 @@ def add(
     if len(reason) > reasons.LONGEST:
         raise typer.BadParameter(f"has at most {reasons.LONGEST} characters", param_hint="--reason")
 
-    async def work(conn: Connection) -> tuple[list[dict[str, Any]], int]:
+    async def work(conn: Connection) -> tuple[list[Held], int]:
         which = await selection(conn, kind, supplier, org, older_than)
         made, leased = await holds.hold(conn, which, reason=reason, by=shell())
-        return await _named(conn, made), leased
+        return await holding.named(conn, made), leased
 
     held, leased = on_database(work, settings_of(data_dir))
     show(held, json, COLUMNS)
@@ -90,33 +91,11 @@ def release(
     if not everything and hold_id is kind is supplier is org is None:
         raise typer.BadParameter("select the holds: HOLD_ID, --kind, --supplier, --org or --all")
 
-    async def work(conn: Connection) -> list[dict[str, Any]]:
+    async def work(conn: Connection) -> list[Held]:
         which = await selection(conn, kind, supplier, org, None)
-        return await _named(conn, await holds.release(conn, which, id=hold_id, by=shell()))
+        return await holding.named(conn, await holds.release(conn, which, id=hold_id, by=shell()))
 
     released = on_database(work, settings_of(data_dir))
     if hold_id is not None and not released:
         raise Problem(f"there is no hold {hold_id}")
     show(released, json, COLUMNS)
-
-
-async def _named(conn: Connection, held: list[Hold]) -> list[dict[str, Any]]:
-    """Holds, with the names of the suppliers and organizations they refer to."""
-    names = {row["id"]: row["name"] for row in await conn.fetch(NAMES, [one for hold in held for one in _ids(hold)])}
-    return [
-        as_plain(one)
-        | {
-            "supplier": names.get(one.line, one.line and str(one.line)),
-            "organization": names.get(one.organization_id),
-        }
-        for one in held
-    ]
-
-
-NAMES = """
-SELECT id, name FROM suppliers WHERE id = ANY ($1) UNION ALL SELECT id, name FROM organizations WHERE id = ANY ($1)
-"""
-
-
-def _ids(hold: Hold) -> list[UUID]:
-    return [one for one in (hold.line, hold.organization_id) if one is not None]

@@ -7,6 +7,7 @@ from itertools import zip_longest
 
 import msgspec
 
+from heliograph.console.engine import leads
 from heliograph.console.engine.desk import SHARED, Trouble, desk
 from heliograph.health import webs
 from heliograph.overview.installation.now import Now, only_simulated
@@ -28,17 +29,8 @@ from heliograph.traffic.reconciliation import Line
 LATE = 10.0
 #: Of so many findings everything is said, the failures first; of the others, which they are.
 CARDS = 12
-#: Where a check that is not well is looked into, by how its name begins: the page has the buttons.
-PLACES = (
-    ("supplier", "/console/suppliers"),
-    ("receipts of ", "/console/receipts/unmatched"),
-    ("whatsapp", "/console/whatsapp"),
-    ("inbox", "/console/inbound"),
-    ("queue", "/console/queue"),
-    ("holds", "/console/queue"),
-    ("workers", "/console/queue"),
-    ("", "/console/health"),
-)
+#: So many holds are told whole.
+HOLDS = 5
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -65,7 +57,8 @@ async def show(request: Request) -> Answer:
         seen = await known.watch.read(conn)
         watched = await watching.watch(conn)
         processes = await webs.listed(conn)
-    troubles = [(one, _place(one) if request.may(permission=CARRIAGE) else "") for one in known.known]
+        named = await leads.known(conn, seen, [one.check for one in known.known])
+    troubles = [(one, leads.lead(request, one.check, named)) for one in known.known]
     values = {
         "now": seen,
         "suppliers": seen.suppliers,
@@ -78,6 +71,8 @@ async def show(request: Request) -> Answer:
         "more": troubles[CARDS:],
         "steps": _steps(request, seen),
         "said": _said(request, seen, known.known),
+        "may_change": request.may(permission=CARRIAGE_CHANGE),
+        "holds_shown": HOLDS,
     }
     values["simulated_only"] = only_simulated(seen.suppliers)
     return Shown(template="engine/now_live.html" if request.is_fragment else "engine/now.html", values=values)
@@ -92,10 +87,6 @@ def reported(lines: Iterable[Line]) -> Reported:
         delivered=sum(one["delivered"] for one in listed) / ended if ended else None,
         p95=percentile(histogram, 0.95) if any(histogram) else None,
     )
-
-
-def _place(one: Trouble) -> str:
-    return next(path for name, path in PLACES if one.check.check.startswith(name))
 
 
 def _steps(request: Request, seen: Now) -> list[Step]:

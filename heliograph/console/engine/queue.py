@@ -10,7 +10,7 @@ from heliograph.accounts import organizations
 from heliograph.audit import reasons
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.overview.installation import now, queued, withdrawing
+from heliograph.overview.installation import holding, now, queued, withdrawing
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE_CHANGE
@@ -30,8 +30,8 @@ async def show(request: Request) -> Answer:
     """Work that waits, workers, and what is held."""
     async with request.reading() as conn:
         found = await queued.summary(conn, Selection(), limit=LINES)
-        seen = {"workers": await now.workers(conn), "holds": await holds.list_all(conn)}
-        retrying = await holds.sample(conn, only_tried=True)
+        seen = {"workers": await now.workers(conn), "holds": await holding.listed(conn)}
+        retrying, first = await holds.sample(conn, only_tried=True), await holds.sample(conn)
     values = {
         "waiting": found.waiting,
         "is_whole": found.is_whole,
@@ -40,6 +40,7 @@ async def show(request: Request) -> Answer:
         "places": waiting.PLACES,
         "organizations": _by_organization(found.waiting),
         "retrying": retrying,
+        "first": first,
         "now": seen,
         "may_change": request.may(permission=CARRIAGE_CHANGE),
     }
