@@ -38,6 +38,37 @@ async def named(pool: Pool, settings: Settings, name: str) -> Check:
     return found[0]
 
 
+async def test_mails_that_a_dead_server_keeps_are_told_without_asking_it(pool: Pool, database_url: str) -> None:
+    settings = Settings(
+        database_url=database_url, secret_key="k" * 40, smtp_url="smtp://127.0.0.1:9", mail_from="a@example.com"
+    )
+
+    async def mail(state: str, reason: str, minutes: int) -> None:
+        await pool.execute(
+            "INSERT INTO mails (id, kind, sealed, state, reason, attempts, created_at, due_at, deadline)"
+            " VALUES (gen_random_uuid(), 'trial', CASE $1 WHEN 'waiting' THEN ''::bytea END, $1, $2, 1,"
+            " now() - make_interval(mins => $3), now(), now() + interval '1 hour')",
+            state,
+            reason,
+            minutes,
+        )
+
+    await mail("failed", "credentials", 60)
+    await mail("sent", "", 50)
+    # What is one mail's own affair, and what failed before one went out.
+    await mail("failed", "refused", 40)
+    await mail("waiting", "", 30)
+    assert (await named(pool, settings, "mails")).state == "ok"
+    await mail("waiting", "unreachable", 20)
+    await mail("waiting", "slow", 10)
+    found = await named(pool, settings, "mails")
+    assert (found.state, found.detail.startswith("2 could not be sent since ")) == ("warning", True)
+    assert found.detail.endswith("the mail server did not answer in time")
+    assert (await named(pool, msgspec.structs.replace(settings, smtp_url=""), "mails")).state == "ok"
+    await mail("sent", "", 5)
+    assert (await named(pool, settings, "mails")).state == "ok"
+
+
 async def test_who_waits_for_somebody_elses_transaction_is_told(pool: Pool, database_url: str) -> None:
     settings = Settings(database_url=database_url, secret_key="k" * 40)
     assert (await named(pool, settings, "speed of the database")).detail
