@@ -21,11 +21,15 @@ BACKUPS, FINDINGS = 10, 100
 
 
 async def show(request: Request) -> Answer:
-    """All checks, also of what answers elsewhere."""
+    """All checks, also of what answers elsewhere, which is asked once for a page and not each time it renews itself."""
     settings, known = request.services.settings, desk(request)
     await known.refresh(request, fresh=SHARED)
+    if request.is_fragment:
+        async with request.reading() as conn:
+            history = await findings.history(conn, limit=FINDINGS)
+        return Shown(template="engine/health_live.html", values={"checks": known.checks, "history": history})
     async with request.reading() as conn:
-        checks = [*known.checks, *await doctor.mail(conn, settings)]
+        far = await doctor.mail(conn, settings)
         backups, verified = await kept.latest(conn, limit=BACKUPS), await kept.verified(conn)
         kept_tables = await standing.standing(conn, settings)
         postgres = await conn.fetchval("SHOW server_version")
@@ -33,7 +37,8 @@ async def show(request: Request) -> Answer:
         samples = await sizes.latest(conn)
         processes = await webs.listed(conn)
     values = {
-        "checks": checks,
+        "checks": known.checks,
+        "far": far,
         "settings": in_force(settings),
         "backups": backups,
         "verified": verified,

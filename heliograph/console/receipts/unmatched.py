@@ -50,7 +50,8 @@ async def show(request: Request) -> Answer:
         "pages": leafing.pages(request, _written(rows[-1]) if len(found) > size else None),
         "may_change": request.may(permission=CARRIAGE_CHANGE),
     }
-    return Shown(template="receipts/unmatched.html", values=values)
+    template = "receipts/unmatched_live.html" if request.is_fragment else "receipts/unmatched.html"
+    return Shown(template=template, values=values)
 
 
 async def retry(request: Request) -> Answer:

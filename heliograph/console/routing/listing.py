@@ -55,7 +55,7 @@ async def show(request: Request) -> Answer:
 
 async def show_matrix(request: Request) -> Answer:
     """The same, with a column for each supplier."""
-    return await _listed(request, "routing/matrix.html")
+    return await _listed(request, "routing/matrix_live.html" if request.is_fragment else "routing/matrix.html")
 
 
 async def show_one(request: Request) -> Answer:
