@@ -163,6 +163,16 @@ async def test_a_supplier_is_paused_drained_resumed_and_removed(pool: Pool, root
         assert await routing.load(conn) == []
 
 
+async def test_its_page_says_what_is_found_of_it_and_what_to_do(pool: Pool, root: Browser, settings: Settings) -> None:
+    id = await add(pool, settings)
+    await add(pool, settings, "other")
+    page = await root.get(f"/console/suppliers/{id}")
+    assert page.words.count("no session bound") == 1
+    assert "What to do: Start a worker if none is running" in page.words
+    region = await root.get(f"/console/suppliers/{id}", hx_request="true")
+    assert "What to do: Start a worker if none is running" in region.words
+
+
 TRAFFIC = """
 INSERT INTO traffic (organization_id, hour, channel, mode, country, sender, supplier_id, status, count, segments,
                      to_sent, to_delivered)

@@ -60,9 +60,12 @@ async def show(request: Request) -> Answer:
 
 async def show_one(request: Request) -> Answer:
     """One of them, with its settings, its last hours, and who changed what."""
-    id = request.id()
+    id, known = request.id(), desk(request)
+    await known.refresh(request)
     async with request.reading() as conn:
         values = await _state(request, conn, id)
+        name = values["row"].name
+        values["findings"] = checks.of_suppliers([one.check for one in known.known], [name])[name]
         if request.is_fragment:
             return Shown(template="carriage/supplier_live.html", values=values)
         one: Supplier = values["row"]
