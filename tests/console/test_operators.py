@@ -47,6 +47,21 @@ async def test_an_operator_is_added_changed_and_removed(pool: Pool, root: Browse
         assert actions[action] in ("operator", "system"), action
 
 
+async def test_their_sessions_and_factors_are_told(pool: Pool, root: Browser) -> None:
+    async with pool.acquire() as conn:
+        (eva,) = await accounts.list_all(conn)
+    assert (eva.has_totp, eva.has_passkey, eva.has_factor) == (True, False, True)
+    page = await root.get("/console/operators")
+    assert "on authenticator app" in page.words
+    assert "heliograph user link EMAIL --operator" in page.words
+    page = await root.get(f"/console/operators/{eva.user_id}")
+    assert "Second factor: authenticator app" in page.words
+    assert "1 session is open." in page.words
+    assert "127.0.0.1" in page.words
+    page = await root.submit(page, f"/console/operators/{eva.user_id}/sessions/end")
+    assert await pool.fetchval("SELECT count(*) FROM operator_sessions") == 0
+
+
 async def test_the_last_root_stays(pool: Pool, root: Browser) -> None:
     async with pool.acquire() as conn:
         (eva,) = await accounts.list_all(conn)

@@ -43,7 +43,7 @@ async def add(request: Request) -> Answer:
 
 async def show_one(request: Request) -> Answer:
     """One operator: another role, a new link, the end of their sessions, or of being one."""
-    return Shown(template="house/operator.html", values=_of(request, await _operator(request)))
+    return Shown(template="house/operator.html", values=await _of(request, await _operator(request)))
 
 
 async def change_role(request: Request) -> Answer:
@@ -56,7 +56,7 @@ async def change_role(request: Request) -> Answer:
             )
     except (LastRoot, Invalid) as refusal:
         wrong = refusal if isinstance(refusal, Invalid) else Invalid(("role", refusal.code, refusal.message))
-        return refused("house/operator.html", wrong, _of(request, one))
+        return refused("house/operator.html", wrong, await _of(request, one))
     return Elsewhere(location=HERE, notice=request.text("The role is changed."))
 
 
@@ -85,7 +85,7 @@ async def remove(request: Request) -> Answer:
             await accounts.remove(conn, request.who, user_id=one.user_id, email=one.email)
     except (LastRoot, Invalid) as refusal:
         wrong = refusal if isinstance(refusal, Invalid) else Invalid((confirming.FIELD, refusal.code, refusal.message))
-        return refused("house/operator.html", wrong, _of(request, one))
+        return refused("house/operator.html", wrong, await _of(request, one))
     return Elsewhere(location=HERE, notice=request.text("%(name)s is no longer an operator.", name=one.name))
 
 
@@ -115,8 +115,15 @@ def _typed(request: Request) -> dict[str, Any]:
     }
 
 
-def _of(request: Request, one: Listed) -> dict[str, Any]:
-    return {"one": one, "roles": _offered(request), "chosen": request.form.get("role", one.role)}
+async def _of(request: Request, one: Listed) -> dict[str, Any]:
+    async with request.reading() as conn:
+        opened = await sessions.list_all(conn, user_id=one.user_id)
+    return {
+        "one": one,
+        "sessions": opened,
+        "roles": _offered(request),
+        "chosen": request.form.get("role", one.role),
+    }
 
 
 def _link(request: Request, email: str, token: str) -> Answer:

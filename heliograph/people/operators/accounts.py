@@ -34,6 +34,8 @@ class Listed(msgspec.Struct, frozen=True):
     email: str
     name: str
     role: str
+    has_totp: bool
+    has_passkey: bool
     has_factor: bool
     created_at: datetime
     signed_in_at: datetime | None
@@ -44,10 +46,11 @@ class Listed(msgspec.Struct, frozen=True):
 
 LIST = """
 SELECT o.user_id, u.email, u.name, o.role, o.created_at, u.signed_in_at,
-       u.totp IS NOT NULL OR EXISTS (SELECT FROM passkeys p WHERE p.user_id = o.user_id) AS has_factor,
+       u.totp IS NOT NULL AS has_totp, keys.found AS has_passkey, u.totp IS NOT NULL OR keys.found AS has_factor,
        s.count AS sessions, s.seen_at
   FROM operators o
        CROSS JOIN LATERAL (SELECT * FROM users WHERE id = o.user_id LIMIT 1) u
+       CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM passkeys WHERE user_id = o.user_id) AS found) keys
        CROSS JOIN LATERAL (SELECT count(*) AS count, max(seen_at) AS seen_at FROM operator_sessions
                             WHERE user_id = o.user_id AND ends_at > now()) s
  ORDER BY u.name, u.email LIMIT 1000
