@@ -14,6 +14,7 @@ from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7_floor
+from heliograph.base.money import decimal
 from heliograph.base.sentences import joined, kept
 from heliograph.guard.windows import RULES
 from heliograph.sealing import text_keys
@@ -97,8 +98,12 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by:
     came = await rebuilding.of_message(conn, whose, id, whole=with_text)
     if with_text:
         came += await _written(conn, whose, id, found.message["accepted_at"] - timedelta(days=1))
+    amounts = {name: decimal(amount) for name in ("price", "cost") if (amount := found.message[name]) is not None}
     return msgspec.structs.replace(
-        found, text=text, entries=sorted([*found.entries, *came], key=lambda entry: entry.at)
+        found,
+        text=text,
+        message=found.message | amounts,
+        entries=sorted([*found.entries, *came], key=lambda entry: entry.at),
     )
 
 

@@ -6,18 +6,26 @@ import asyncio
 import csv
 import io
 import json
+from datetime import timedelta
 from uuid import UUID
 
 import msgspec
 
 from heliograph.accounts import organizations
+from heliograph.base.actor import SYSTEM
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
+from heliograph.base.process.settings import Settings
+from heliograph.queue import holds as queue_holds
+from heliograph.queue.holds import Selection
+from heliograph.queue.leases import GUARDED
+from heliograph.sms.dispatch import suppliers
 from heliograph.sms.reports import receipts
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import ReceiptState
 from heliograph.why.words import why
-from tests.api.conftest import Api, Tenant, make_tenant
+from tests.api.conftest import SECRET_KEY, Api, Tenant, make_tenant
 from tests.rules import factories, whatsapp_factories
 
 from .conftest import Browser, signed_in
@@ -125,7 +133,7 @@ async def test_a_message_is_found(pool: Pool, api: Api, tenant: Tenant, root: Br
         page = await root.get(f"/console/messages?organization=acme&recipient={written}")
         assert f"/console/messages/{id}" in page.text, written
     for query, said in (
-        ("id=nothing", "An id looks like"),
+        ("id=nothing", "No message has this id"),
         ("organization=acme&recipient=12", "country code"),
         ("organization=nobody", "There is no organization"),
     ):
@@ -134,6 +142,82 @@ async def test_a_message_is_found(pool: Pool, api: Api, tenant: Tenant, root: Br
         assert said in wrong.words
     assert "No message matches" in (await root.get("/console/messages?organization=acme&channel=whatsapp")).words
     assert (await root.get("/console/messages/00000000-0000-0000-0000-000000000000")).status == 404
+
+
+async def test_a_message_is_found_by_the_id_of_who_carried_it(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    id = await factories.sent(pool, tenant.actor, UUID(int=101), "7f3a")
+    for written in ("7f3a", "7F3A"):
+        assert (await root.get(f"/console/messages?id={written}")).path == f"/console/messages/{id}", written
+    made = await whatsapp_factories.made(pool)
+    of, number = await pool.fetchrow("SELECT organization_id, id FROM whatsapp_numbers LIMIT 1")
+    theirs = await whatsapp_factories.message(pool, made)
+    await pool.execute(
+        "INSERT INTO whatsapp_wamids VALUES ((now() AT TIME ZONE 'UTC')::date, $1, 'wamid.OURS', $2, $3, now())",
+        number,
+        of,
+        theirs,
+    )
+    assert (await root.get("/console/messages?id=wamid.OURS")).path == f"/console/messages/{theirs}"
+    assert (await root.get("/console/go?q=wamid.OURS")).path == f"/console/messages/{theirs}"
+
+
+async def test_a_message_that_waits_says_what_for(pool: Pool, api: Api, tenant: Tenant, root: Browser) -> None:
+    id = await sent(api, tenant)
+    here = f"/console/messages/{id}"
+    page = await root.get(here)
+    assert "It is due, and waits for its turn or for a supplier." in page.words
+    assert "Nobody can be asked now: it waits." in page.words
+    key = suppliers.seal_key(Settings(secret_key=SECRET_KEY))
+    async with pool.acquire() as conn:
+        smpp = {"host": "127.0.0.1", "port": 2775, "system_id": "a"}
+        line = await suppliers.add(conn, key, name="main", kind="smpp", settings=smpp, secret="s")
+    # The supplier that would be asked has no session.
+    page = await root.get(here)
+    assert "Where it would go now: " in page.words
+    assert "main skipped: no session bound" in page.words, page.words
+    async with pool.acquire() as conn:
+        which = Selection(kinds=("sms",), organization_id=tenant.id)
+        (held, *_), _ = await queue_holds.hold(conn, which, reason="the bill is disputed", by=SYSTEM)
+    assert "An operator holds it back: the bill is disputed" in (await root.get(here)).words
+    await pool.execute("DELETE FROM queue_holds WHERE id = $1", held.id)
+    for change, told in (
+        ("due_at = now() + interval '1 hour', tries = 2", "could not be handed over yet and is tried again at"),
+        ("tries = 0", "It waits for its time"),
+        (f"due_at = now(), line = '{GUARDED}'", "The guard holds it"),
+        ("lease_until = now() + interval '1 hour'", "A worker has it and hands it over."),
+    ):
+        await pool.execute(f"UPDATE queue SET {change} WHERE id = $1", UUID(id))
+        assert told in (await root.get(here)).words, told
+    until = clock.now() + timedelta(hours=5)
+    await pool.execute(
+        "UPDATE queue SET lease_until = NULL, line = $2, due_at = $3 WHERE id = $1", UUID(id), line, until
+    )
+    await pool.execute("UPDATE messages SET quiet_since = now(), quiet_until = $2 WHERE id = $1", UUID(id), until)
+    assert "It is quiet where the recipient is" in (await root.get(here)).words
+    await pool.execute("DELETE FROM queue WHERE id = $1", UUID(id))
+    assert "What it waits for" not in (await root.get(here)).words
+
+
+async def test_a_whatsapp_message_that_waits_says_what_for(pool: Pool, root: Browser) -> None:
+    made = await whatsapp_factories.made(pool)
+    id = await whatsapp_factories.message(pool, made)
+    here = f"/console/messages/{id}"
+    assert "It is due, and waits for its turn at its number." in (await root.get(here)).words
+    await pool.execute("UPDATE whatsapp_numbers SET held_until = now() + interval '1 hour', held_reason = 'credential'")
+    assert "Its number is held at Meta until" in (await root.get(here)).words
+
+
+async def test_cost_and_price_are_told_in_their_currency(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    id = await factories.sent(pool, tenant.actor, UUID(int=101), "7")
+    await pool.execute(
+        "UPDATE messages SET price = 31000, price_currency = 'EUR', price_due = 'delivered', cost = 12500,"
+        " cost_currency = 'USD', cost_due = 'submit' WHERE id = $1",
+        id,
+    )
+    page = await root.get(f"/console/messages/{id}")
+    assert "Price €0.031 due only if it arrives Cost US$0.0125 Its record" in page.words, page.words
+    assert "0.031000" in page.words
+    assert " 31000 " not in page.words
 
 
 async def asked(api: Api, tenant: Tenant, **body: str) -> tuple[str, str]:

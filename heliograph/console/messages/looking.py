@@ -15,10 +15,11 @@ from heliograph.audit import reasons
 from heliograph.base.actor import Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.money import micros
 from heliograph.base.phones import masked
 from heliograph.base.process.logs import NUMBERS, cleaned
 from heliograph.base.sentences import Sentence
-from heliograph.console.messages import telling
+from heliograph.console.messages import telling, waiting
 from heliograph.pages.answers import Answer, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE
@@ -34,8 +35,8 @@ HERE = "/console/messages"
 async def show(request: Request) -> Answer:
     """Everything that happened to it, without text and whole number."""
     async with request.reading() as conn:
-        found = await read(conn, request.id(), None)
-    return Shown(template="messages/message.html", values=values_of(request, found, whole=False))
+        values = await seen(conn, request, request.id())
+    return Shown(template="messages/message.html", values=values)
 
 
 async def reveal(request: Request) -> Answer:
@@ -44,12 +45,12 @@ async def reveal(request: Request) -> Answer:
     id = request.id()
     if reason is None:
         async with request.reading() as conn:
-            found = await read(conn, id, None)
+            values = await seen(conn, request, id)
         wrong = Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
-        return refused("messages/message.html", wrong, values_of(request, found, whole=False))
+        return refused("messages/message.html", wrong, values)
     async with request.writing() as conn:
-        found = await read(conn, id, msgspec.structs.replace(request.who, reason=reason))
-    return Shown(template="messages/message.html", values=values_of(request, found, whole=True))
+        values = await seen(conn, request, id, by=msgspec.structs.replace(request.who, reason=reason))
+    return Shown(template="messages/message.html", values=values)
 
 
 async def read(conn: Connection, id: UUID, by: Who | None) -> Timeline:
@@ -67,13 +68,24 @@ async def read(conn: Connection, id: UUID, by: Who | None) -> Timeline:
     raise NotFound
 
 
-def values_of(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
+async def seen(conn: Connection, request: Request, id: UUID, *, by: Who | None = None) -> dict[str, Any]:
+    """What the page shows of a message, as `read` finds it. Raises NotFound."""
+    found = await read(conn, id, by)
+    return _values(request, found, whole=by is not None) | {"waits": await waiting.of(conn, request, found)}
+
+
+def _values(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
     shown = (lambda values: values) if whole else _masked
     return {
         "id": found.message["id"],
         "organization": found.message["organization_name"],
         "organization_id": found.message["organization_id"],
         "message": [(name, value) for name, value in shown(found.message).items() if value is not None],
+        "money": [
+            (label, request.speech.money(amount, found.message[f"{name}_currency"]), found.message[f"{name}_due"])
+            for name, label in (("price", request.text("Price")), ("cost", request.text("Cost")))
+            if (amount := micros(found.message.get(name) or "")) is not None
+        ],
         "entries": [
             (one.at, telling.step(request, one.what), telling.details(request, shown(one.detail)))
             for one in found.entries

@@ -1,5 +1,5 @@
-"""O4 Messages: one is found by its id; several by number, the customer's reference, or the id of the request that sent
-them.
+"""O4 Messages: one is found by its id, here or at whoever carried it; several by number, the customer's reference, or
+the id of the request that sent them.
 
 The rule nobody may break: no look goes through the messages of all organizations. Ids say when they were made, so a
 request is looked for in its minutes; everything else is one organization's.
@@ -39,7 +39,11 @@ async def find(request: Request) -> Answer:
     if typed["id"]:
         if (id := uuid_in(typed["id"])) is not None:
             return Elsewhere(location=f"{HERE}/{id}")
-        wrong = Invalid(("id", "format", "An id looks like 0199c0de-0000-7000-8000-000000000000."))
+        async with request.reading() as conn:
+            id = await finding.by_foreign_id(conn, id=typed["id"])
+        if id is not None:
+            return Elsewhere(location=f"{HERE}/{id}")
+        wrong = Invalid(("id", "unknown", "No message has this id, neither here nor at a supplier or Meta."))
         return refused("messages/find.html", wrong, values)
     if not any(typed[name] for name in ("organization", "recipient", "reference", "request_id")):
         return Shown(template="messages/find.html", values=values)

@@ -67,8 +67,35 @@ SELECT kind, id FROM (
     UNION ALL
     (SELECT 'message', message_id FROM sms_parts WHERE id_key = ANY (ARRAY[$1, lower($1)])
       ORDER BY created_at DESC LIMIT 1)
+    UNION ALL
+    (SELECT 'message', w.message_id FROM whatsapp_numbers n CROSS JOIN LATERAL (
+        SELECT message_id FROM whatsapp_wamids WHERE number_id = n.id AND wamid = $1 LIMIT 1) w
+      WHERE $1 LIKE 'wamid.%' LIMIT 1)
 ) found WHERE kind = ANY ($2) LIMIT 1
 """
+
+# A supplier's id as `BY_NAME` looks for it, of the latest message that had it. Meta's stands with a number and a day:
+# each number in turn, by the key of each partition that is kept.
+BY_FOREIGN_ID = """
+SELECT id FROM (
+    (SELECT message_id AS id, ended_at AS at FROM attempts WHERE supplier_message_id = ANY (ARRAY[$1, lower($1)])
+      ORDER BY ended_at DESC LIMIT 1)
+    UNION ALL
+    (SELECT message_id, created_at FROM sms_parts WHERE id_key = ANY (ARRAY[$1, lower($1)])
+      ORDER BY created_at DESC LIMIT 1)
+    UNION ALL
+    (SELECT w.message_id, w.created_at FROM whatsapp_numbers n CROSS JOIN LATERAL (
+        SELECT message_id, created_at FROM whatsapp_wamids WHERE number_id = n.id AND wamid = $1 LIMIT 1) w
+      WHERE $1 LIKE 'wamid.%' LIMIT 1)
+) found ORDER BY at DESC LIMIT 1
+"""
+
+
+async def by_foreign_id(conn: Connection, *, id: str) -> UUID | None:
+    """The message that a supplier or Meta gave this id, the latest where one was given twice; None: there is none."""
+    found: UUID | None = await conn.fetchval(BY_FOREIGN_ID, id)
+    return found
+
 
 # Most is found by organization and id: asking for each organization in turn costs a look-up each, where a search by id
 # alone would read whole tables. A number or a template at Meta is its account's, and an event its message's if it is of

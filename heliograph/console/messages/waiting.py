@@ -1,0 +1,141 @@
+"""O4: what a message that has not gone waits for, as operators may know it: the guard, a hold, its hour, its number at
+Meta, or its suppliers; and where it would go now, by the look-up that workers use.
+
+The rule nobody may break: what is said comes from the rows that workers read, and no number of a recipient is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from heliograph.accounts import organizations
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.base.ids import uuid7_floor
+from heliograph.base.process.logs import cleaned
+from heliograph.base.sentences import Sentence, kept
+from heliograph.console.acting import acting_for
+from heliograph.overview.installation import holding
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import CARRIAGE
+from heliograph.sending.timeline import Timeline
+from heliograph.sms import messages as sms
+from heliograph.sms.dispatch import explaining
+from heliograph.sms.messages import Waiting
+
+#: Kinds of work that send a message; what else is queued tells of it.
+SENDING = ("sms", "whatsapp")
+#: A time that is this near the end of quiet hours is that end.
+SAME = timedelta(seconds=1)
+
+
+class Waits(msgspec.Struct, frozen=True):
+    """What it waits for, in a sentence, and the page where that is changed, "": there is none, or not for this role."""
+
+    said: str
+    link: str = ""
+    #: Where it would go now, and why not elsewhere; None: that is no question of suppliers.
+    decision: Sentence | None = None
+    #: Names of those that would be asked; none: it waits until one can be.
+    asked: tuple[str, ...] = ()
+
+
+async def of(conn: Connection, request: Request, found: Timeline) -> Waits | None:
+    """None: it does not wait to be sent."""
+    row = next((one for one in found.queued if one["kind"] in SENDING), None)
+    if row is None or found.message["status"] != "accepted":
+        return None
+    if row["kind"] == "whatsapp":
+        return _linked(request, *await _whatsapp(conn, request, found.message, row))
+    one = await organizations.get(conn, id=found.message["organization_id"])
+    waiting = await sms.waiting(conn, acting_for(request, one), id=found.message["id"])
+    if waiting is None:
+        return None
+    waits = _linked(request, *await _sms(conn, request, found.message, row, waiting))
+    if waiting.is_begun or waiting.is_suspicious or found.message["mode"] != "live":
+        return waits
+    decided = await explaining.explain(
+        conn,
+        found.message["recipient"],
+        organization_id=one.id,
+        organization=one.name,
+        sender=found.message["sender"],
+        traffic_class=found.message["class"],
+    )
+    return msgspec.structs.replace(waits, decision=decided.decision.changed(cleaned), asked=tuple(decided.suppliers))
+
+
+async def _sms(
+    conn: Connection, request: Request, message: Mapping[str, Any], row: Mapping[str, Any], waiting: Waiting
+) -> tuple[str, str]:
+    if waiting.is_begun:
+        return request.text("A worker has it and hands it over."), "/console/queue"
+    if waiting.is_suspicious:
+        said = request.text("The guard holds it: unusually many messages go to numbers like this one.")
+        return said, "/console/guard"
+    if waiting.is_held:
+        return await _held(conn, request, message, row), "/console/queue"
+    if not waiting.is_later:
+        return request.text("It is due, and waits for its turn or for a supplier."), "/console/queue"
+    moment, until = request.speech.moment(waiting.due_at), message["quiet_until"]
+    if until is not None and abs(waiting.due_at - until) < SAME:
+        said = request.text("It is quiet where the recipient is: marketing waits until %(time)s.", time=moment)
+        return said, ""
+    return _later(request, message, waiting.due_at, waiting.tries)
+
+
+async def _whatsapp(
+    conn: Connection, request: Request, message: Mapping[str, Any], row: Mapping[str, Any]
+) -> tuple[str, str]:
+    now = clock.now()
+    if _is_after(row.get("lease_until"), now):
+        return request.text("A worker has it and hands it over."), "/console/queue"
+    if row.get("held") and _is_after(row.get("held_until"), now):
+        why = request.text("Credential") if row["held"] == "credential" else request.speech.told(kept(row["held"]))
+        said = request.text(
+            "Its number is held at Meta until %(time)s: %(reason)s",
+            time=request.speech.moment(row["held_until"]),
+            reason=why,
+        )
+        return said, "/console/whatsapp"
+    if (said := await _held(conn, request, message, row)) != "":
+        return said, "/console/queue"
+    if row["due_at"] <= now:
+        return request.text("It is due, and waits for its turn at its number."), "/console/queue"
+    return _later(request, message, row["due_at"], row["tries"])
+
+
+async def _held(conn: Connection, request: Request, message: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """By which of the operators' holds; "": by none."""
+    fitting = [
+        one
+        for one in await holding.listed(conn)
+        if one.kind == row["kind"]
+        and one.organization_id in (None, message["organization_id"])
+        and (one.line is None or one.supplier == row.get("supplier"))
+        and (one.before is None or message["id"] < uuid7_floor(one.before))
+    ]
+    if not fitting:
+        return ""
+    reasons = "; ".join(one.reason for one in fitting if one.reason)
+    return request.text("An operator holds it back: %(reason)s", reason=reasons or request.text("No reason was given."))
+
+
+def _later(request: Request, message: Mapping[str, Any], due_at: datetime, tries: int) -> tuple[str, str]:
+    moment = request.speech.moment(due_at)
+    if tries:
+        said = request.text("It could not be handed over yet and is tried again at %(time)s.", time=moment)
+        return said, "/console/queue"
+    return request.text("It waits for its time, %(time)s.", time=moment), ""
+
+
+def _is_after(at: datetime | None, now: datetime) -> bool:
+    return at is not None and at > now
+
+
+def _linked(request: Request, said: str, link: str) -> Waits:
+    return Waits(said, link if request.may(permission=CARRIAGE) else "")
