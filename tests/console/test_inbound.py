@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from heliograph.accounts import installation
+from heliograph.base.actor import SYSTEM
 from heliograph.base.database.pool import Pool
 from heliograph.queue import timers
 from heliograph.sms.received import inbound, inbox, newest, unassigned
@@ -67,6 +69,16 @@ async def test_a_number_that_nobody_has_is_given_to_an_organization(
     assert sorted(one.text or "" for one in found) == ["again", "my code is 4711"]
     page = await root.submit(page, f"{HERE}/retry")
     assert "2 messages are checked again." in page.words
+    # Where two operators approve, the number is nobody's until the second one does.
+    await hear(pool, said("x", to="258866666666"))
+    await work(pool)
+    async with pool.acquire() as conn:
+        await installation.change(conn, SYSTEM, {"four_eyes": "true"})
+    page = await root.submit(
+        await root.get(HERE), f"{HERE}/assign", recipient="258866666666", organization=str(tenant.id)
+    )
+    assert "It is theirs once another operator does so too." in page.words
+    assert "258866666666" in page.words
     # Who may not approve is not offered it, and who may not look sees no text.
     await hear(pool, said("x", to="258877777777"))
     await signed_in(pool, other_browser, "auditor", "rui@example.com")

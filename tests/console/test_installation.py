@@ -13,6 +13,7 @@ from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
 from heliograph.sms.accepting import sender_ids
 from tests.api.conftest import Tenant
+from tests.processes import until_true
 
 from .conftest import Browser, signed_in
 
@@ -120,6 +121,39 @@ async def test_two_operators_approve_a_sender_id(
         )
     assert one.status == "approved"
     assert [row["action"] for row in told] == ["sender_id.seconded", "sender_id.reviewed"]
+
+
+async def test_where_two_approve_no_page_says_that_one_did(
+    pool: Pool, tenant: Tenant, root: Browser, other_browser: Browser
+) -> None:
+    here, first = f"/console/organizations/{tenant.id}", "It is approved once another operator does so too."
+    async with pool.acquire() as conn:
+        await installation.change(conn, SHELL, {"four_eyes": "true"})
+
+    async def knows() -> bool:
+        # Pages remember what is set for two seconds.
+        return "Waits for the approval of another operator" in (await root.get("/console/organizations/new")).words
+
+    await until_true(knows)
+    page = await root.get(f"{here}/keys")
+    assert "another operator has to approve it too" in page.words
+    page = await root.submit(page, f"{here}/senders", value="PADARIA", approved="yes")
+    assert f"You approved “PADARIA”. {first}" in page.words
+    assert await pool.fetchval("SELECT status FROM sender_ids WHERE value = 'PADARIA'") == "pending"
+    made = await root.submit(
+        await root.get("/console/organizations/new"), "/console/organizations", name="Sol", sender="SOL"
+    )
+    assert f"You approved “SOL”. {first}" in made.words
+    # One that was suspended: the page that lists it says the same, and the second operator's says that it is done.
+    async with pool.acquire() as conn:
+        id = await conn.fetchval("UPDATE sender_ids SET status = 'suspended' WHERE value = 'SOL' RETURNING id")
+        sol = await conn.fetchval("SELECT id FROM organizations WHERE name = 'Sol'")
+        await conn.execute("UPDATE sender_ids SET first_by = NULL")
+    keys = f"/console/organizations/{sol}/keys"
+    approve = f"/console/organizations/{sol}/senders/{id}/approve"
+    assert first in (await root.submit(await root.get(keys), approve)).words
+    await signed_in(pool, other_browser, "operator", "rui@example.com")
+    assert "The sender ID is approved." in (await other_browser.submit(await other_browser.get(keys), approve)).words
 
 
 async def test_two_shells_and_a_rejection(pool: Pool, tenant: Tenant) -> None:

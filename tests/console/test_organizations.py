@@ -10,11 +10,11 @@ from heliograph.base.actor import Who
 from heliograph.base.database.pool import Pool
 from heliograph.overview.installation import notes
 from heliograph.overview.installation import organizations as overview
-from heliograph.people import memberships
+from heliograph.people import invitations, memberships
 from heliograph.sms.accepting import sender_ids
 from tests.api.conftest import Api, Tenant
 
-from .conftest import Browser
+from .conftest import PASSWORD, Browser
 from .test_messages import sent
 
 
@@ -30,18 +30,26 @@ async def test_an_organization_is_created_whole(pool: Pool, root: Browser, other
         sender="PADARIA",
         email="dono@example.com",
     )
-    link = re.search(r'value="http[^"]+/enter#([^"]+)"', page.text)
+    link = re.search(r'value="(http[^"]+/invitation#[^"]+)"', page.text)
     assert page.status == 200, page.words
+    assert "valid for three days" in page.words
     assert link
     async with pool.acquire() as conn:
         one = await organizations.find(conn, reference="Padaria Sol")
         balance = await quota.get(conn, one.id)
     assert (one.state, one.country, one.allowed_countries, balance.remaining) == ("trial", "MZ", ["MZ"], 50_000)
-    assert (await other_browser.enter(link[1])).path == "/"
+    # Until they accept, whoever may change organizations renews it.
+    members = await root.get(f"/console/organizations/{one.id}/members")
+    assert "dono@example.com" in members.words
+    assert "Pending invitations" in members.words
+    joining = await other_browser.submit(await other_browser.get("/invitation"), "/invitation", link=link[1])
+    joined = await other_browser.submit(joining, "/invitation/accept", name="Dono", password=PASSWORD)
+    assert joined.path == "/"
     page = await root.get(f"/console/organizations/{one.id}")
     assert "PADARIA" in page.words
     assert "dono@example.com" in page.words
     assert "Organization created" in page.words
+    assert await pool.fetchval("SELECT role FROM memberships WHERE organization_id = $1", one.id) == "owner"
 
 
 async def test_it_begins_on_a_plan_whose_periods_bring_its_quota(pool: Pool, root: Browser) -> None:
@@ -157,6 +165,21 @@ async def test_quota_is_given_once_for_a_form(pool: Pool, tenant: Tenant, root: 
         assert (await root.submit(page, f"{here}/quota", amount=amount, reason=reason)).status == 422
 
 
+async def test_a_correction_of_the_quota_is_called_so(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    here = f"/console/organizations/{tenant.id}"
+    page = await root.get(here)
+    assert page.form(f"{here}/quota")["kind"] == "grant"
+    for kind, amount in (("grant", "500"), ("adjustment", "20"), ("grant", "-3")):
+        page = await root.submit(page, f"{here}/quota", amount=amount, reason="invoice 7", kind=kind)
+    kinds = await pool.fetch(
+        "SELECT type FROM usage_ledger WHERE organization_id = $1 AND reason = 'invoice 7' ORDER BY id", tenant.id
+    )
+    assert [row["type"] for row in kinds] == ["grant", "adjustment", "adjustment"]
+    # What was chosen stays with what was typed.
+    wrong = await root.submit(page, f"{here}/quota", amount="x", reason="y", kind="adjustment")
+    assert (wrong.status, wrong.form(f"{here}/quota")["kind"]) == (422, "adjustment")
+
+
 async def test_suspended_with_what_it_stops_and_resumed(pool: Pool, api: Api, tenant: Tenant, root: Browser) -> None:
     here = f"/console/organizations/{tenant.id}"
     page = await root.get(f"{here}/suspend")
@@ -179,16 +202,15 @@ async def test_suspended_with_what_it_stops_and_resumed(pool: Pool, api: Api, te
     assert (await root.get("/console/organizations/00000000-0000-0000-0000-000000000000")).status == 404
 
 
-async def test_an_owner_who_is_known_gets_no_link(pool: Pool, tenant: Tenant, root: Browser) -> None:
+async def test_an_owner_who_is_known_is_asked_too(pool: Pool, tenant: Tenant, root: Browser) -> None:
     page = await root.get("/console/organizations/new")
     page = await root.submit(page, "/console/organizations", name="Second", email="eva@example.com")
-    assert "has an account already" in page.words
+    assert "Pass this link to eva@example.com." in page.words
     async with pool.acquire() as conn:
         one = await organizations.find(conn, reference="Second")
-        from_console = await memberships.list_all(
-            conn, tenant.actor.__class__(one.id, None, "live", frozenset(), "active")
-        )
-        assert [member.email for member in from_console] == ["eva@example.com"]
+        actor = tenant.actor.__class__(one.id, None, "live", frozenset(), "active")
+        assert await memberships.list_all(conn, actor) == []
+        assert [each.email for each in await invitations.list_all(conn, actor)] == ["eva@example.com"]
         assert await sender_ids.list_everywhere(conn, organization_id=one.id, limit=5) == []
 
 

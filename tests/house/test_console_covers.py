@@ -76,8 +76,6 @@ PAIRS = {
     "org note list": f"{ONE}/notes",
     "org note add": f"{ONE}/notes",
     "org note remove": f"{ONE}/notes/{{note}}/remove",
-    # The first owner comes with the organization; everybody else is invited.
-    "user create": "/console/organizations",
     "user invite": f"{ONE}/members/invite",
     "user invitations": f"{ONE}/members",
     "user withdraw": f"{ONE}/invitations/{{invitation}}/withdraw",
@@ -194,6 +192,8 @@ DASHBOARD = {
     "key rotate": "/keys/{id}/rotate",
     "key rename": "/keys/{id}/rename",
     "org defaults": "/settings/defaults",
+    # Whoever is invited, the first owner too, is a member once they accept.
+    "user create": "/invitation/accept",
     "whatsapp campaign create": "/campaigns/new",
     "whatsapp campaign list": "/campaigns",
     "whatsapp campaign show": "/campaigns/{id}",

@@ -86,13 +86,16 @@ def assign(
       heliograph inbound assign 258840001000 --org "Acme Lda"
     """
 
-    async def work(conn: Connection) -> int:
+    async def work(conn: Connection) -> int | None:
         return await unassigned_.assign(conn, await operator(conn, org), recipient=recipient)
 
     count = on_database(work, settings_of(data_dir))
     if json:
         show({"count": count}, json)
-    say(f"{count} messages will be retried by the next free worker.")
+    if count is None:
+        say("You approved the number for them. It is theirs once another operator does so too.")
+    else:
+        say(f"{count} messages will be retried by the next free worker.")
 
 
 @app.command("retry")

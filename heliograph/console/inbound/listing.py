@@ -49,6 +49,9 @@ async def assign(request: Request) -> Answer:
         return await _page(request, refusal)
     except NotFound as refusal:
         return await _page(request, Invalid(("organization", "unknown", refusal.message)))
+    if count is None:
+        said = request.text("You approved the number for them. It is theirs once another operator does so too.")
+        return Elsewhere(location=HERE, notice=said)
     said = request.speech.count(
         "It is theirs; %(num)s message is checked again.",
         "It is theirs; %(num)s messages are checked again.",
@@ -87,4 +90,5 @@ async def _page(request: Request, problem: Invalid | None = None, words: list[Wo
         "may_assign": request.may(permission=APPROVE),
         "may_change": request.may(permission=CARRIAGE_CHANGE),
     }
-    return Shown(template="inbound/inbound.html", values=values, status=422 if problem else 200, refusal=problem)
+    template = "inbound/inbound_live.html" if request.is_fragment else "inbound/inbound.html"
+    return Shown(template=template, values=values, status=422 if problem else 200, refusal=problem)

@@ -1,4 +1,4 @@
-"""O3: an organization with its plan, its quota, its sender ID and its first owner's link, all in one transaction."""
+"""O3: an organization with its plan, quota and sender ID and its first owner's invitation, all in one transaction."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.errors import Invalid
 from heliograph.console import typed
+from heliograph.mail import outbox
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Shown, refused
+from heliograph.pages.people import team
 from heliograph.pages.requests import Request
-from heliograph.people import invitations, links
+from heliograph.people import invitations
 from heliograph.sms.accepting import sender_ids
 
 #: States that an organization may begin in.
@@ -28,7 +30,7 @@ async def show(request: Request) -> Answer:
 
 
 async def create(request: Request) -> Answer:
-    """Create all of it, and show the owner's link, once."""
+    """Create all of it, and show the link of the first owner's invitation, once."""
     form = request.form
     country, plan, value, email = (form.get(name, "").strip() for name in ("country", "plan", "sender", "email"))
     try:
@@ -56,17 +58,26 @@ async def create(request: Request) -> Answer:
                 )
             elif amount:
                 await quota.grant(conn, made.id, amount=amount, reason="initial", by=request.who)
+            sender = None
             if value:
                 asked = await sender_ids.request(conn, actor, value=value)
-                await sender_ids.review(conn, actor, id=asked.id, status="approved")
-            token = None
+                sender = await sender_ids.review(conn, actor, id=asked.id, status="approved")
+            token, is_mailed, box = "", False, outbox.of(request.services.settings)
             if email:
-                _, token = await invitations.admit(conn, actor, email=email, name="", role="owner")
+                _, token, is_mailed = await invitations.invite(
+                    conn, actor, email=email, role="owner", box=box, language=request.speech.language
+                )
     except Invalid as refusal:
         return refused("organizations/new.html", _at_fields(refusal), _typed(request))
-    settings = request.services.settings
-    base = settings.public_url or request.headers.get(b"origin", b"").decode("latin-1")
-    values = {"one": made, "email": email, "link": links.address(base, token) if token else ""}
+    values = {
+        "one": made,
+        "waits": sender is not None and sender.status != "approved",
+        "sender": value,
+        "email": email,
+        "is_mailed": is_mailed,
+        "sends": box is not None,
+        "link": invitations.address(team.base(request), token) if token else "",
+    }
     return Shown(template="organizations/made.html", values=values)
 
 

@@ -16,7 +16,7 @@ from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE, ORGANIZATIONS_CHANGE
 from heliograph.sms.accepting import sender_ids
-from heliograph.sms.accepting.sender_ids import SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
+from heliograph.sms.accepting.sender_ids import SenderId, SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
 
 #: Profiles that are offered: the least that sends comes first.
 OFFERED = ("sms_only", "sms", "whatsapp", "read_only", "full_access")
@@ -29,7 +29,8 @@ AT_FIELD: dict[type[Refusal], str] = {
     SenderIdNotApproved: "value",
 }
 
-Work = Callable[[Connection, Actor], Awaitable[object]]
+#: It returns what is said of it.
+Work = Callable[[Connection, Actor], Awaitable[str]]
 
 
 async def show(request: Request) -> Answer:
@@ -42,15 +43,16 @@ async def create(request: Request) -> Answer:
     form = request.form
     made: list[Any] = []
 
-    async def work(conn: Connection, actor: Actor) -> None:
+    async def work(conn: Connection, actor: Actor) -> str:
         mode, profile = form.get("mode", ""), form.get("profile", "")
         if mode not in MODES:
             raise Invalid(("mode", "enum", "Choose live or test."))
         if profile not in OFFERED:
             raise Invalid(("profile", "enum", "Choose one of those that are offered."))
         made.extend(await api_keys.issue(conn, actor, name=form.get("name", ""), profile=profile, mode=mode))
+        return ""
 
-    asked = await _done(request, work, "")
+    asked = await _done(request, work)
     if not made:
         return asked
     async with request.reading() as conn:
@@ -77,52 +79,66 @@ async def ask(request: Request) -> Answer:
     """A sender ID, for the organization; it waits for a decision, or is approved at once."""
     form = request.form
 
-    async def work(conn: Connection, actor: Actor) -> None:
+    async def work(conn: Connection, actor: Actor) -> str:
         asked = await sender_ids.request(conn, actor, value=form.get("value", ""))
         if form.get("approved") == "yes" and request.may(permission=APPROVE):
-            await sender_ids.review(conn, actor, id=asked.id, status="approved")
+            return _told(request, await sender_ids.review(conn, actor, id=asked.id, status="approved"), "approved")
+        return request.text("The sender ID is asked for.")
 
-    return await _done(request, work, request.text("The sender ID is asked for."))
+    return await _done(request, work)
 
 
 async def suspend_sender(request: Request) -> Answer:
     """Nothing is sent under it until it is approved again."""
-    return await _review(request, "suspended", request.text("The sender ID is suspended."))
+    return await _review(request, "suspended")
 
 
 async def approve_sender(request: Request) -> Answer:
     """The organization may send under it."""
-    return await _review(request, "approved", request.text("The sender ID is approved."))
+    return await _review(request, "approved")
 
 
 async def set_default(request: Request) -> Answer:
     """What names no sender goes out under this one."""
 
-    async def work(conn: Connection, actor: Actor) -> None:
+    async def work(conn: Connection, actor: Actor) -> str:
         await sender_ids.set_default(conn, actor, id=request.id("sender"))
+        return request.text("It is the default now.")
 
-    return await _done(request, work, request.text("It is the default now."))
+    return await _done(request, work)
 
 
-async def _review(request: Request, status: str, said: str) -> Answer:
-    async def work(conn: Connection, actor: Actor) -> None:
-        await sender_ids.review(conn, actor, id=request.id("sender"), status=status)
+async def _review(request: Request, status: str) -> Answer:
+    async def work(conn: Connection, actor: Actor) -> str:
+        return _told(request, await sender_ids.review(conn, actor, id=request.id("sender"), status=status), status)
 
-    return await _done(request, work, said)
+    return await _done(request, work)
+
+
+def _told(request: Request, sender: SenderId, asked: str) -> str:
+    """What a review came to: of two approvals, where two are wanted, the first one changes nothing yet."""
+    if sender.status != asked:
+        said = request.text("You approved “%(value)s”. It is approved once another operator does so too.")
+        return said % {"value": sender.value}
+    if asked == "suspended":
+        return request.text("The sender ID is suspended.")
+    return request.text("The sender ID is approved.")
 
 
 async def _key(request: Request, act: Callable[..., Awaitable[object]], said: str) -> Answer:
-    async def work(conn: Connection, actor: Actor) -> None:
+    async def work(conn: Connection, actor: Actor) -> str:
         await act(conn, actor, id=request.id("key"))
+        return said
 
-    return await _done(request, work, said)
+    return await _done(request, work)
 
 
-async def _done(request: Request, work: Work, said: str) -> Answer:
+async def _done(request: Request, work: Work) -> Answer:
+    """Do it, and say what the work says of itself."""
     try:
         async with request.writing() as conn, conn.transaction():
             one = await organization(conn, request, "id")
-            await work(conn, acting_for(request, one))
+            said = await work(conn, acting_for(request, one))
     except Invalid as refusal:
         return await _wrong(request, refusal)
     except tuple(AT_FIELD) as refusal:

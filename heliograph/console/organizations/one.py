@@ -16,6 +16,7 @@ from heliograph.base.errors import Invalid
 from heliograph.console import typed
 from heliograph.console.acting import acting_for, organization
 from heliograph.overview.installation import organizations as overview
+from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
@@ -115,6 +116,8 @@ async def _values(request: Request) -> dict[str, Any]:
             "history": await _history(conn, one),
             "name": request.form.get("name", one.name),
             "amount": request.form.get("amount", ""),
+            "kinds": [(name, request.text(words.USAGE_ENTRIES[name])) for name in ("grant", "adjustment")],
+            "kind": request.form.get("kind", "grant"),
             "reason": request.form.get("reason", ""),
             "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
             "may_grant": request.may(permission=MONEY_CHANGE),

@@ -104,9 +104,10 @@ UPDATE inbound_messages SET state = 'new', message_id = NULL, due_at = now()
 PLACED = "SELECT supplier_id, recipient_ton FROM inbound_messages WHERE state = 'unassigned' AND recipient = $1 LIMIT 1"
 
 
-async def assign(conn: Connection, actor: Actor, *, recipient: str) -> int:
+async def assign(conn: Connection, actor: Actor, *, recipient: str) -> int | None:
     """Give a number that messages came to, as a supplier writes it, to an organization: as its approved sender ID. What
-    came to it is processed anew; returns how many parts that are.
+    came to it is processed anew; returns how many parts that are. None: another operator has to approve it too, and
+    until then what came to it stays nobody's.
 
     Raises NotFound if nothing waits for it, Invalid if it is no sender ID, or another organization has it.
     """
@@ -124,7 +125,9 @@ async def assign(conn: Connection, actor: Actor, *, recipient: str) -> int:
         mine = next((known[name] for name in names if name in known), None)
         if mine is None:
             mine = await sender_ids.request(conn, actor, value=names[-1])
-        await sender_ids.review(conn, actor, id=mine.id, status="approved")
+        mine = await sender_ids.review(conn, actor, id=mine.id, status="approved")
+        if mine.status != "approved":
+            return None
         return int((await conn.execute(AGAIN, recipient)).rpartition(" ")[2])
 
 
