@@ -178,6 +178,8 @@ async def console(site: Site) -> list[str]:
             path = (
                 path.replace("{member}", str(member.id))
                 .replace("{entry}", str(entry.id))
+                .replace("{key}", str(site.made.key_id))
+                .replace("{sender}", str(asked.id))
                 .replace("callbacks/{id}", f"callbacks/{letter.id}")
             )
             if path.endswith("/match"):  # a receipt is named with its day and its supplier

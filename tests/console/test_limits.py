@@ -181,9 +181,10 @@ async def test_a_key_is_made_suspended_resumed_and_revoked(pool: Pool, api: Api,
     assert found[1] not in (await root.get(f"{here(tenant)}/keys")).text
     id = await pool.fetchval("SELECT id FROM api_keys WHERE name = 'web shop'")
     for act, status in (("suspend", "suspended"), ("resume", "active"), ("revoke", "revoked")):
-        page = await root.get(f"{here(tenant)}/keys")
+        page = await root.get(f"{here(tenant)}/keys" + (f"/{id}/revoke" if act == "revoke" else ""))
         await root.submit(page, f"{here(tenant)}/keys/{id}/{act}")
         assert await pool.fetchval("SELECT status FROM api_keys WHERE id = $1", id) == status
+    page = await root.get(f"{here(tenant)}/keys")
     for wrong in ({"name": ""}, {"name": "web shop", "profile": "everything"}, {"name": "web shop", "mode": "both"}):
         typed = {"name": "web shop", "profile": "sms", "mode": "live"} | wrong
         answer = await root.submit(page, f"{here(tenant)}/keys", **typed)
@@ -217,6 +218,10 @@ async def test_senders_are_asked_for_suspended_approved_and_made_the_default(
     if f"{here(tenant)}/senders/{id}/default" in page.text:
         page = await root.submit(page, f"{here(tenant)}/senders/{id}/default")
     assert await pool.fetchval("SELECT value FROM sender_ids WHERE is_default") == "PADARIA"
+    assert f'action="{here(tenant)}/senders/{id}/suspend"' not in page.text, "what it stops is said first"
+    page = await root.get(f"{here(tenant)}/senders/{id}/suspend")
+    assert "Sends under it are refused within a second" in page.words
+    assert "It is the default" in page.words
     page = await root.submit(page, f"{here(tenant)}/senders/{id}/suspend")
     assert await pool.fetchval("SELECT status FROM sender_ids WHERE id = $1", id) == "suspended"
     page = await root.submit(page, f"{here(tenant)}/senders/{id}/approve")

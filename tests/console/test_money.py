@@ -177,8 +177,11 @@ async def test_a_month_is_locked_and_fetched(pool: Pool, root: Browser, other_br
     page = await root.get(here)
     assert "cannot be undone" in page.words
     assert (await root.get(f"{here}/file")).status == 404
+    page = await root.get(f"{here}/lock")
+    assert "Its lines are written down for good: 7 SMS" in page.words, page.words
     page = await root.submit(page, f"{here}/lock")
     assert "It is locked: " in page.words
+    assert (await root.get(f"{here}/lock")).status == 404
     async with pool.acquire() as conn:
         locked = (await billing.get(conn, month=month)).locked
     assert locked is not None
@@ -200,9 +203,8 @@ async def test_a_month_is_locked_and_fetched(pool: Pool, root: Browser, other_br
 async def test_a_month_whose_sums_disagree_says_so(pool: Pool, root: Browser) -> None:
     month, _ = await used(pool)
     here = f"/console/billing/{month:%Y-%m}"
-    page = await root.get(here)
     await pool.execute("UPDATE usage_counts SET quantity = quantity - 1 WHERE type = 'grant'")
-    wrong = await root.submit(page, f"{here}/lock")
+    wrong = await root.submit(await root.get(f"{here}/lock"), f"{here}/lock")
     assert wrong.status == 422
     assert "disagree" in wrong.words
     assert month == earlier()

@@ -134,6 +134,8 @@ async def test_an_account_is_paused_held_released_and_read_anew(
     here = page.path
     listed = await root.get("/console/whatsapp")
     assert here in listed.text
+    page = await root.get(f"{here}/pause")
+    assert "Nothing is sent from its 1 number until it is resumed." in page.words
     page = await root.submit(page, f"{here}/pause")
     assert "It is paused" in page.words
     page = await root.submit(page, f"{here}/resume")

@@ -28,6 +28,14 @@ async def show_one(request: Request) -> Answer:
     return Shown(template="money/month.html", values=await _values(request, _month(request)))
 
 
+async def show_lock(request: Request) -> Answer:
+    """What is written down, before it is."""
+    values = await _values(request, _month(request))
+    if values["one"].locked or not values["one"].is_over:
+        raise NotFound
+    return Shown(template="money/month_lock.html", values=values)
+
+
 async def lock(request: Request) -> Answer:
     """Write its lines down for good."""
     month = _month(request)

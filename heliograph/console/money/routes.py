@@ -22,6 +22,7 @@ ROUTES: tuple[Route, ...] = (
     post("/console/wallets/{id}", wallets.change, permission=MONEY_CHANGE, is_proved=True),
     get("/console/billing", billing.show, permission=MONEY),
     get("/console/billing/{month}", billing.show_one, permission=MONEY),
+    get("/console/billing/{month}/lock", billing.show_lock, permission=MONEY_CHANGE),
     post("/console/billing/{month}/lock", billing.lock, permission=MONEY_CHANGE, is_proved=True),
     get("/console/billing/{month}/file", billing.fetch, permission=MONEY),
 )

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from heliograph.console.house import audit
-from heliograph.console.organizations import creating, keys, limits, listing, looking, members, noting, one, viewing
+from heliograph.console.organizations import (
+    creating,
+    ending,
+    keys,
+    limits,
+    listing,
+    looking,
+    members,
+    noting,
+    one,
+    viewing,
+)
 from heliograph.pages.routes import Route, get, post
 from heliograph.people.operators.roles import (
     APPROVE,
@@ -61,8 +72,10 @@ ROUTES: tuple[Route, ...] = (
     post("/console/organizations/{id}/keys", keys.create, permission=ORGANIZATIONS_CHANGE, is_proved=True),
     post("/console/organizations/{id}/keys/{key}/suspend", keys.suspend, permission=ORGANIZATIONS_CHANGE),
     post("/console/organizations/{id}/keys/{key}/resume", keys.resume, permission=ORGANIZATIONS_CHANGE, is_proved=True),
+    get("/console/organizations/{id}/keys/{key}/revoke", ending.show_revoke, permission=ORGANIZATIONS_CHANGE),
     post("/console/organizations/{id}/keys/{key}/revoke", keys.revoke, permission=ORGANIZATIONS_CHANGE, is_proved=True),
     post("/console/organizations/{id}/senders", keys.ask, permission=ORGANIZATIONS_CHANGE),
+    get("/console/organizations/{id}/senders/{sender}/suspend", ending.show_suspend, permission=APPROVE),
     post("/console/organizations/{id}/senders/{sender}/suspend", keys.suspend_sender, permission=APPROVE),
     post("/console/organizations/{id}/senders/{sender}/approve", keys.approve_sender, permission=APPROVE),
     post("/console/organizations/{id}/senders/{sender}/default", keys.set_default, permission=ORGANIZATIONS_CHANGE),

@@ -41,6 +41,11 @@ async def show_one(request: Request) -> Answer:
     return Shown(template=template, values=values)
 
 
+async def show_pause(request: Request) -> Answer:
+    """What stops with it."""
+    return Shown(template="whatsapp/pause.html", values=await _values(request))
+
+
 async def pause(request: Request) -> Answer:
     """Nothing is sent from its numbers until it is resumed."""
     return await _set(request, "paused", request.text("It is paused: nothing is sent from its numbers."))

@@ -12,6 +12,7 @@ ROUTES: tuple[Route, ...] = (
     get("/console/whatsapp/new", connecting.show, permission=CARRIAGE_CHANGE, is_proved=True),
     post("/console/whatsapp/new", connecting.submit, permission=CARRIAGE_CHANGE, is_proved=True),
     get(ONE, accounts.show_one, permission=CARRIAGE),
+    get(f"{ONE}/pause", accounts.show_pause, permission=CARRIAGE_CHANGE),
     post(f"{ONE}/pause", accounts.pause, permission=CARRIAGE_CHANGE),
     post(f"{ONE}/resume", accounts.resume, permission=CARRIAGE_CHANGE),
     post(f"{ONE}/release", accounts.release, permission=CARRIAGE_CHANGE),
