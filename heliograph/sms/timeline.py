@@ -26,6 +26,8 @@ from heliograph.webhooks.timeline import Entry, known
 
 #: Receipts of a message that are shown as they came, and octets of one.
 WRITTEN_MOST, OCTETS = 20, 1000
+#: Columns of its row that are money.
+AMOUNTS = ("price", "cost")
 #: Their bytes are stored in the commit of the receipt, so near its time.
 NEAR = timedelta(seconds=10)
 
@@ -98,7 +100,7 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by:
     came = await rebuilding.of_message(conn, whose, id, whole=with_text)
     if with_text:
         came += await _written(conn, whose, id, found.message["accepted_at"] - timedelta(days=1))
-    amounts = {name: decimal(amount) for name in ("price", "cost") if (amount := found.message[name]) is not None}
+    amounts = {name: decimal(amount) for name in AMOUNTS if (amount := found.message[name]) is not None}
     return msgspec.structs.replace(
         found,
         text=text,

@@ -40,7 +40,11 @@ async def named(pool: Pool, settings: Settings, name: str) -> Check:
 
 async def test_mails_that_a_dead_server_keeps_are_told_without_asking_it(pool: Pool, database_url: str) -> None:
     settings = Settings(
-        database_url=database_url, secret_key="k" * 40, smtp_url="smtp://127.0.0.1:9", mail_from="a@example.com"
+        database_url=database_url,
+        secret_key="k" * 40,
+        smtp_url="smtp://127.0.0.1:9",
+        mail_from="a@example.com",
+        public_url="http://a.example",
     )
 
     async def mail(state: str, reason: str, minutes: int) -> None:
