@@ -7,14 +7,20 @@ import uuid
 
 import pytest
 
-from heliograph.console.table import ROUTES
+from heliograph.base.process.settings import Settings
+from heliograph.console.table import ROUTES, TABLE
 from heliograph.dashboard.table import ROUTES as DASHBOARD
 from heliograph.pages.routes import Route
 from heliograph.people.operators.roles import MONEY_CHANGE, PERMISSIONS, ROLES
 from heliograph.people.roles import ROLES as MEMBERS
-from tests.api.conftest import Api, Tenant
+from heliograph.queue import holds as queue_holds
+from heliograph.queue.holds import Selection
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.dispatch import suppliers
+from tests.api.conftest import SECRET_KEY, Api, Tenant
 from tests.pages.conftest import make_person
 from tests.processes import until_true
+from tests.rules import whatsapp_factories
 
 from .conftest import PASSWORD, Browser, Pool, signed_in
 from .test_messages import TEXT, sent
@@ -106,6 +112,43 @@ async def test_the_rail_leads_nowhere_that_is_not_allowed(pool: Pool, browser: B
     nav = page.text[page.text.index('<div class="groups">') :].partition("</nav>")[0]
     for part in nav.split('<li><a href="')[1:]:
         assert (await browser.get(part.partition('"')[0])).status == 200, part[:40]
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_no_page_leads_to_what_its_reader_may_not_open(
+    pool: Pool, api: Api, tenant: Tenant, browser: Browser, role: str
+) -> None:
+    """Nor has it a form for what they may not do."""
+    message = await sent(api, tenant)
+    await whatsapp_factories.made(pool)
+    account = await pool.fetchrow("SELECT organization_id, id FROM whatsapp_accounts")
+    key = suppliers.seal_key(Settings(secret_key=SECRET_KEY))
+    async with pool.acquire() as conn:
+        smpp = {"host": "127.0.0.1", "port": 2775, "system_id": "a"}
+        supplier = await suppliers.add(conn, key, name="main", kind="smpp", settings=smpp, secret="s")
+        await conn.execute("UPDATE suppliers SET state = 'paused'")
+        await sender_ids.request(conn, tenant.actor, value="PADARIA")
+        await queue_holds.hold(conn, Selection(organization_id=tenant.id, line=supplier), reason="")
+    await signed_in(pool, browser, role)
+    one = f"/console/organizations/{tenant.id}"
+    tabs = [route.path for route in ROUTES if re.fullmatch(r"/console/organizations/\{id\}(/[a-z]+)?", route.path)]
+    pages = [route.path for route in ROUTES if route.method == "GET" and "{" not in route.path and not route.is_public]
+    pages += [path.replace("/console/organizations/{id}", one) for path in tabs]
+    pages += [f"/console/messages/{message}", f"/console/suppliers/{supplier}"]
+    pages.append(f"/console/whatsapp/accounts/{account['organization_id']}/{account['id']}")
+    wrong, looked_at = set(), 0
+    for path in pages:
+        page = await browser.get(path)
+        links = [("GET", found) for found in re.findall(r'href="(/console[^"?#]*)', page.text)]
+        links += [("POST", found) for found in re.findall(r'method="post" action="(/console[^"?#]*)', page.text)]
+        for method, found in links:
+            looked_at += 1
+            route = TABLE.find(found)[0].get(method)
+            may = route is not None and (route.permission or "now") in {*ROLES[role].permissions, "now"}
+            # A page that is refused names the way back.
+            wrong |= set() if may or page.status == 403 else {(path, method, found)}
+    assert looked_at > 500
+    assert wrong == set()
 
 
 @pytest.mark.parametrize("role", [None, *MEMBERS])
