@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
@@ -265,6 +266,38 @@ async def test_a_supplier_that_carries_is_tested_and_its_ids_are_mended(
     page = await root.get(here)
     assert f"{here}/test" in page.text
     await until(root, "/console/audit?action=supplier.tested", "Supplier tested")
+
+
+async def test_a_supplier_that_carries_is_connected_to_and_nothing_is_sent(
+    pool: Pool, root: Browser, settings: Settings, smsc: Smsc
+) -> None:
+    options = {"host": "127.0.0.1", "port": smsc.port, "system_id": "acme", "tls": False}
+    async with pool.acquire() as conn:
+        key = suppliers.seal_key(settings)
+        id = await suppliers.add(conn, key, name="main", kind="smpp", settings=options, secret=PASSWORD)
+    here = f"/console/suppliers/{id}/reach"
+    assert here in (await root.get(f"/console/suppliers/{id}/test")).text
+    page = await root.get(here)
+    assert "Nothing is sent" in page.words
+    page = await root.submit(page, here)
+    for step in ("Find the address", "Connect", "Sign in (bind)", "enquire_link", "Sign out (unbind)"):
+        assert step in page.words, step
+    assert "wrong" not in page.words
+    # A worker has its one session.
+    await pool.execute(
+        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 hour', true, true FROM suppliers", id
+    )
+    page = await root.submit(page, here)
+    assert (page.status, "Workers hold all of its sessions" in page.words) == (422, True)
+    await smsc.stop()
+    page = await root.submit(page, here, session="more")
+    assert (page.status, "wrong" in page.words, "Sign in (bind)" in page.words) == (200, True, False)
+    rows = await pool.fetch("SELECT after FROM audit_log WHERE action = 'supplier.tested' ORDER BY id")
+    assert [json.loads(row["after"]) for row in rows] == [
+        {"verdict": "reached", "code": ""},
+        {"verdict": "not reached", "code": "connect"},
+    ]
+    assert smsc.counters.submits == 0
 
 
 async def test_a_long_message_goes_through_a_supplier_that_carries_and_what_it_shows_is_set(

@@ -527,6 +527,7 @@ SUBMITTED = {
     "/console/drafts/{id}/dialect": DRAFTED,
     "/console/drafts/{id}/message": "supplier.tested",
     "/console/suppliers/{id}/test": "supplier.tested",
+    "/console/suppliers/{id}/reach": "supplier.tested",
     "/console/suppliers/{id}/long": "supplier.tested",
     "/console/suppliers/{id}/long/arrived": PROGRESS,
     "/console/suppliers/{id}/long/parts": "supplier.changed",

@@ -45,6 +45,8 @@ ROUTES: tuple[Route, ...] = (
     post("/console/suppliers/{id}/edit", editing.change, permission=CARRIAGE_CHANGE, is_proved=True),
     get("/console/suppliers/{id}/test", trying.show, permission=CARRIAGE_CHANGE),
     post("/console/suppliers/{id}/test", trying.send, permission=CARRIAGE_CHANGE),
+    get("/console/suppliers/{id}/reach", trying.show_reach, permission=CARRIAGE_CHANGE),
+    post("/console/suppliers/{id}/reach", trying.reach, permission=CARRIAGE_CHANGE),
     get("/console/suppliers/{id}/long", trying_long.show, permission=CARRIAGE_CHANGE),
     post("/console/suppliers/{id}/long", trying_long.send, permission=CARRIAGE_CHANGE),
     post("/console/suppliers/{id}/long/arrived", trying_long.arrived, permission=CARRIAGE_CHANGE),

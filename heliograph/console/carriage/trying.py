@@ -1,4 +1,5 @@
-"""O5 A test message through a supplier that carries already, and the setting that cures what it shows."""
+"""O5 A supplier that carries already is tried: whether it can be reached, a test message, and the setting that cures
+what it shows."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.console.carriage import wizard_message
 from heliograph.console.carriage.suppliers import HERE, known
+from heliograph.console.carriage.wizard import PROBED
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.sms.callbacks import addresses
@@ -19,7 +21,9 @@ from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.management import drafts, following, trying
 from heliograph.sms.management.drafts import Trial
 from heliograph.sms.management.following import Followed, Heard, Told
+from heliograph.suppliers import kinds, probing
 from heliograph.suppliers.contract import Account
+from heliograph.suppliers.probing import Step
 
 
 async def show(request: Request) -> Answer:
@@ -37,6 +41,31 @@ async def send(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("carriage/supplier_test.html", refusal, await _values(request))
     return Elsewhere(location=f"{HERE}/{request.id()}/test")
+
+
+async def show_reach(request: Request) -> Answer:
+    """What is tried, before it is."""
+    async with request.reading() as conn:
+        one = await known(conn, request.id())
+    return Shown(template="carriage/supplier_reach.html", values=_reached(request, one, []))
+
+
+async def reach(request: Request) -> Answer:
+    """Resolve, connect, TLS, bind, enquire, unbind, as far as it comes: nothing is sent."""
+    async with request.reading() as conn:
+        one = await known(conn, request.id())
+    try:
+        if request.form.get("session") != "more":
+            async with request.reading() as conn:
+                await trying.demand_session(conn, one)
+        found = await probing.probe(one.kind, _account(request, one, field="session"))
+    except Invalid as refusal:
+        return refused("carriage/supplier_reach.html", refusal, _reached(request, one, []))
+    wrong = next((step.name for step in found if not step.ok), "")
+    after = {"verdict": "not reached" if wrong else "reached", "code": wrong}
+    async with request.writing() as conn:
+        await audit.record(conn, request.who, "supplier.tested", object_id=one.id, name=one.name, after=after)
+    return Shown(template="carriage/supplier_reach.html", values=_reached(request, one, found))
 
 
 async def begin(request: Request, number: str, sender: str, text: str, *, is_long: bool = False) -> None:
@@ -87,13 +116,18 @@ async def _record(request: Request, conn: Connection, one: Supplier, to: str, fo
     await audit.record(conn, request.who, "supplier.tested", object_id=one.id, name=one.name, after=after)
 
 
-def _account(request: Request, one: Supplier) -> Account:
+def _account(request: Request, one: Supplier, *, field: str = "to") -> Account:
     settings = request.services.settings
     try:
         secret = suppliers.open_secret(suppliers.seal_key(settings), one)
     except Unsealable:
-        raise Invalid(("to", "sealed", "Its password was sealed with another secret key. Replace it.")) from None
+        raise Invalid((field, "sealed", "Its password was sealed with another secret key. Replace it.")) from None
     return Account(one.id, one.settings, secret, addresses.address(settings, one.id))
+
+
+def _reached(request: Request, one: Supplier, steps: list[Step]) -> dict[str, Any]:
+    names = {name: request.text(said) for name, said in PROBED.items()}
+    return {"one": one, "is_smpp": one.kind == kinds.SMPP, "steps": steps, "names": names}
 
 
 async def _values(request: Request) -> dict[str, Any]:
