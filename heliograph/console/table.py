@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heliograph.console import finding
 from heliograph.console.approvals.routes import ROUTES as APPROVALS
+from heliograph.console.behalf.routes import ROUTES as BEHALF
 from heliograph.console.carriage.routes import ROUTES as CARRIAGE
 from heliograph.console.door.routes import ROUTES as DOOR
 from heliograph.console.engine.routes import ROUTES as ENGINE
@@ -30,6 +31,7 @@ ROUTES: tuple[Route, ...] = (
     *LOOKUPS,
     *APPROVALS,
     *ORGANIZATIONS,
+    *BEHALF,
     *MESSAGES,
     *RECEIPTS,
     *INBOUND,

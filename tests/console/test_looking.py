@@ -133,3 +133,29 @@ async def test_history_is_filtered_and_of_one_organization(
     await signed_in(pool, other_browser, "support", "sue@example.com")
     assert f"{here}/history" not in (await other_browser.get(f"{here}/traffic")).text
     assert (await other_browser.get(f"{here}/history")).status == 403
+
+
+async def test_an_operator_pauses_resumes_and_cancels_a_campaign(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    here = f"/console/organizations/{tenant.id}/campaigns"
+    made = await whatsapp_factories.made(pool, organization_id=tenant.id)
+    id = await whatsapp_factories.campaign(pool, made, name="Delivery day")
+    page = await root.get(f"{here}?channel=whatsapp")
+    assert f"{here}/{id}/pause" not in page.text, "it has not begun"
+    await pool.execute("UPDATE campaigns SET status = 'running' WHERE id = $1", id)
+    page = await root.get(f"{here}?channel=whatsapp")
+    page = await root.submit(page, f"{here}/{id}/pause")
+    assert (page.path, "The campaign is paused." in page.words) == (f"{here}?channel=whatsapp", True), page.words
+    assert f"{here}/{id}/pause" not in page.text
+    page = await root.submit(page, f"{here}/{id}/resume")
+    assert "The campaign is resumed." in page.words
+    page = await root.get(f"{here}/{id}/cancel")
+    assert "Delivery day" in page.words
+    page = await root.submit(page, f"{here}/{id}/cancel")
+    assert "The campaign is canceled" in page.words
+    token = page.form("/console/logout")["_token"]
+    page = await root.post(f"{here}/{id}/pause", {"_token": token})
+    assert "This campaign is not under way" in page.words
+    rows = await pool.fetch("SELECT who, organization_id FROM audit_log WHERE action = 'campaign.moved' ORDER BY id")
+    assert [tuple(row) for row in rows] == [("operator", tenant.id)] * 3
+    other = await make_tenant(pool)
+    assert (await root.get(f"/console/organizations/{other.id}/campaigns/{id}/cancel")).status == 404

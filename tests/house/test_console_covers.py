@@ -182,6 +182,10 @@ PAIRS = {
     "whatsapp inbound retry": "/console/whatsapp/callbacks/retry",
     "whatsapp rates import": "/console/whatsapp/rates",
     "whatsapp rates list": "/console/whatsapp/rates",
+    "whatsapp campaign list": f"{ONE}/campaigns",
+    "whatsapp campaign pause": f"{ONE}/campaigns/{{campaign}}/pause",
+    "whatsapp campaign resume": f"{ONE}/campaigns/{{campaign}}/resume",
+    "whatsapp campaign cancel": f"{ONE}/campaigns/{{campaign}}/cancel",
     "whatsapp wallet top-up": "/console/wallets/{id}",
     "whatsapp wallet adjust": "/console/wallets/{id}",
     "whatsapp wallet show": "/console/wallets/{id}",
@@ -195,12 +199,8 @@ DASHBOARD = {
     # Whoever is invited, the first owner too, is a member once they accept.
     "user create": "/invitation/accept",
     "whatsapp campaign create": "/campaigns/new",
-    "whatsapp campaign list": "/campaigns",
     "whatsapp campaign show": "/campaigns/{id}",
     "whatsapp campaign watch": "/campaigns/{id}",
-    "whatsapp campaign pause": "/campaigns/{id}/pause",
-    "whatsapp campaign resume": "/campaigns/{id}/resume",
-    "whatsapp campaign cancel": "/campaigns/{id}/cancel",
     "whatsapp wallet alert": "/wallet/alert",
 }
 

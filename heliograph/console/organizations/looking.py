@@ -18,6 +18,7 @@ from heliograph.pages import words
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.pieces import charts, leafing, ranges
 from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 from heliograph.traffic import Failed
 from heliograph.webhooks import figures as webhooks
 from heliograph.webhooks.figures import Health
@@ -30,6 +31,8 @@ from heliograph.why.words import Kind, why
 COUNTRIES, REASONS, MONTHS = 20, 10, 13
 USUAL = "7d"
 CHANNELS = ("sms", "whatsapp")
+#: A campaign that can still be canceled.
+UNDER_WAY = ("scheduled", "staging", "running", "paused")
 
 
 async def show_traffic(request: Request) -> Answer:
@@ -81,6 +84,8 @@ async def show_campaigns(request: Request) -> Answer:
         "one": one,
         "channel": channel,
         "rows": found[:size],
+        "under_way": UNDER_WAY,
+        "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
         "pages": leafing.pages(request, found[size - 1].id if len(found) > size else None),
     }
     return Shown(template="organizations/campaigns.html", values=values)

@@ -1,0 +1,69 @@
+"""O3: an operator pauses, resumes or cancels an organization's campaign, as `heliograph campaign` does, by the rules of
+its own dashboard.
+
+The rule nobody may break: what is done is recorded in the organization's own audit log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+from heliograph.campaigns import plan, record
+from heliograph.campaigns.plan import CampaignNotCancelable, CampaignNotPausable
+from heliograph.campaigns.record import Campaign
+from heliograph.console.acting import acting_for, organization
+from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.requests import Request
+
+
+async def pause(request: Request) -> Answer:
+    """Stop it until somebody lets it go on."""
+    said = request.text("The campaign is paused. Messages already handed over still go out.")
+    return await _act(request, plan.pause, said)
+
+
+async def resume(request: Request) -> Answer:
+    """Let it go on where it was; an operator takes the responsibility where a second person is asked for."""
+    return await _act(request, plan.resume, request.text("The campaign is resumed."))
+
+
+async def show_cancel(request: Request) -> Answer:
+    """What canceling would do, in numbers."""
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+        campaign = await _find(conn, request, acting_for(request, one))
+    values = {"one": one, "campaign": campaign, "back": _list(request, campaign)}
+    return Shown(template="organizations/campaign_cancel.html", values=values)
+
+
+async def cancel(request: Request) -> Answer:
+    """End it."""
+    return await _act(request, plan.cancel, request.text("The campaign is canceled; messages not sent are refunded."))
+
+
+async def _act(request: Request, act: Callable[..., Awaitable[Campaign]], said: str) -> Answer:
+    async with request.writing() as conn, conn.transaction():
+        one = await organization(conn, request, "id")
+        actor = acting_for(request, one)
+        campaign = await _find(conn, request, actor)
+        try:
+            await act(conn, actor, id=campaign.id, channel=campaign.channel)
+        except (CampaignNotPausable, CampaignNotCancelable) as refusal:
+            said = request.text(refusal.message)
+    return Elsewhere(location=_list(request, campaign), notice=said)
+
+
+async def _find(conn: Connection, request: Request, actor: Actor) -> Campaign:
+    """The campaign of the address, in either channel. Raises NotFound."""
+    try:
+        return await record.get(conn, actor, id=request.id("campaign"))
+    except NotFound:
+        return await record.get(conn, actor, id=request.id("campaign"), channel="whatsapp")
+
+
+def _list(request: Request, campaign: Campaign) -> str:
+    channel = "?channel=whatsapp" if campaign.channel == "whatsapp" else ""
+    return f"/console/organizations/{request.id()}/campaigns{channel}"
