@@ -9,6 +9,7 @@ The rule nobody may break: a hold never loses work. Held rows stay in the queue 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -81,6 +82,15 @@ class Withdrawn(msgspec.Struct, frozen=True):
 
     def __add__(self, other: Withdrawn) -> Withdrawn:
         return Withdrawn(self.canceled + other.canceled, self.ended + other.ended, self.left + other.left)
+
+
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def age(text: str) -> timedelta | None:
+    """What `90s`, `15m`, `2h` and `3d` say; None: it is no age."""
+    match = re.fullmatch(r"([0-9]{1,6})([smhd])", text)
+    return None if match is None else timedelta(**{UNITS[match[2]]: int(match[1])})
 
 
 AGO = "SELECT now() - $1::interval"

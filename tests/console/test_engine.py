@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,7 +21,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import SECRETS, SOURCES, Settings, from_environment, in_force
 from heliograph.base.sentences import Check, quoted
 from heliograph.cli.carriage.queue import COLUMNS
-from heliograph.console.engine import now
+from heliograph.console.engine import now, selecting
 from heliograph.console.engine.desk import SHARED, Desk
 from heliograph.health import database, findings
 from heliograph.overview.installation import now as state
@@ -224,12 +224,14 @@ def test_receipts_of_all_suppliers_are_added_up() -> None:
 
 
 async def test_work_is_held_and_released(pool: Pool, tenant: Tenant, root: Browser) -> None:
-    page = await root.get("/console/queue/hold")
+    page = await root.get("/console/queue/hold?look=yes")
     for typed, said in (
         ({"reason": ""}, "Say why"),
         ({"reason": "x", "organization": "Nobody"}, "There is no organization"),
         ({"reason": "x", "supplier": "nothing"}, "There is no supplier"),
         ({"reason": "x", "kind": "carrier pigeons"}, "no such kind"),
+        ({"reason": "x", "kind": "webhook", "supplier": "nothing"}, "Suppliers carry SMS only"),
+        ({"reason": "x", "older_than": "yesterday"}, "Write an age such as"),
     ):
         wrong = await root.submit(page, "/console/queue/hold", **typed)
         assert wrong.status == 422, typed
@@ -349,7 +351,7 @@ async def test_work_is_withdrawn_and_hurried(pool: Pool, tenant: Tenant, api: Ap
     token = page.form("/console/logout")["_token"]
     again = await root.post(f"/console/queue/{ids[1]}/hurry", {"_token": token})
     assert "It is not waiting" in again.words
-    page = await root.get("/console/queue/withdraw")
+    page = await root.get("/console/queue/withdraw?look=yes")
     for typed, said in (
         ({"typed": ""}, "Type the word"),
         ({"typed": "withdraw", "organization": "Nobody"}, "There is no organization"),
@@ -364,6 +366,85 @@ async def test_work_is_withdrawn_and_hurried(pool: Pool, tenant: Tenant, api: Ap
     assert await pool.fetchval("SELECT count(*) FROM messages WHERE status = 'canceled'") >= 2
     assert await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id) <= before - 2
     assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'queue.withdrawn'") == 1
+
+
+async def test_what_is_held_or_withdrawn_is_told_before(pool: Pool, tenant: Tenant, api: Api, root: Browser) -> None:
+    beta = (await organization(pool)).organization_id
+    await long_queue(pool, beta, 2)
+    for number in range(3):
+        status, _, _ = await api.ask(
+            "POST",
+            "/sms/send",
+            json={"to": f"+25884123456{number}", "message": "Hello"},
+            headers=tenant.headers | {"idempotency-key": f"n{number}"},
+        )
+        assert status == 202
+    await pool.execute("UPDATE queue SET lease_until = now() + interval '1 hour' WHERE organization_id = $1", beta)
+    page = await root.get("/console/queue/withdraw")
+    assert "Show how much that is" in page.words
+    assert 'name="typed"' not in page.text, "nothing is withdrawn that was not shown"
+    for query, said, unsaid in (
+        ("", ("5 rows wait", "2 rows are with workers already"), "Older than"),
+        ("&organization=Acme&kind=sms", ("3 rows wait", "Choose other work"), "with workers already"),
+        ("&older_than=3d", ("2 rows wait", "Older than: 3d"), "3 rows"),
+    ):
+        for act, field in (("withdraw", "typed"), ("hold", "reason")):
+            page = await root.get(f"/console/queue/{act}?look=yes{query}")
+            assert f'name="{field}"' in page.text
+            assert all(one in page.words for one in said), page.words
+            assert unsaid not in page.words
+    wrong = await root.get("/console/queue/withdraw?look=yes&organization=Nobody")
+    assert (wrong.status, "There is no organization" in wrong.words) == (422, True)
+    page = await root.get("/console/queue/withdraw?look=yes&older_than=3d")
+    page = await root.submit(page, "/console/queue/withdraw", typed="withdraw")
+    assert "0 canceled or dropped" in page.words
+    assert await pool.fetchval("SELECT count(*) FROM queue") == 5
+    page = await root.get("/console/queue/hold?look=yes&kind=sms&older_than=2h")
+    await root.submit(page, "/console/queue/hold", reason="an old storm")
+    async with pool.acquire() as conn:
+        (one,) = await holds.list_all(conn)
+        assert one.before is not None
+        assert abs((await holds.ago(conn, timedelta(hours=2)) - one.before).total_seconds()) < 600
+
+
+async def test_what_waits_is_filtered_and_summed(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    beta = (await organization(pool)).organization_id
+    for of, count in ((tenant.id, 30), (beta, 2)):
+        await long_queue(pool, of, count)
+    page = await root.get("/console/queue?organization=Acme")
+    name = await pool.fetchval("SELECT name FROM organizations WHERE id = $1", beta)
+    assert "Acme" in page.words
+    assert name not in page.words
+    link = "/console/queue/withdraw?kind=sms&amp;organization=Acme&amp;look=yes"
+    assert link in page.text
+    assert "30 rows wait" in (await root.get(link.replace("&amp;", "&"))).words
+    assert "Nothing of this waits." in (await root.get("/console/queue?kind=webhook")).words
+    wrong = await root.get("/console/queue?older_than=old")
+    assert (wrong.status, "Write an age such as" in wrong.words) == (422, True)
+
+
+def test_sums_are_of_kinds_and_of_their_lines() -> None:
+    at = datetime(2026, 11, 1, tzinfo=UTC)
+
+    def line(kind: str, name: str | None, organization: str, rows: int, *, is_more: bool = False) -> Waiting:
+        values = {"kind": kind, "line": name, "organization": organization, "rows": rows, "is_more": is_more}
+        counted = dict.fromkeys((name for name, one in Waiting.__annotations__.items() if one == "int"), 1)
+        return Waiting(**(counted | values), oldest_at=at)
+
+    found = selecting.by_kind_and_line(
+        [
+            line("webhook", "https://acme.example", "Acme", 9),
+            line("sms", "main", "Acme", 5, is_more=True),
+            line("sms", "main", "Beta", 4),
+            line("sms", None, "Acme", 3),
+        ]
+    )
+    assert [(one.who, one.lines, one.rows, one.is_more, one.held) for one in found] == [
+        (("sms",), 3, 12, True, 3),
+        (("sms", "main"), 2, 9, True, 2),
+        (("sms", ""), 1, 3, False, 1),
+        (("webhook", "https://acme.example"), 1, 9, False, 1),
+    ]
 
 
 async def test_a_long_queue_is_told_as_far_as_it_was_counted(pool: Pool, tenant: Tenant, root: Browser) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from typing import Annotated, Literal
 from uuid import UUID
@@ -158,8 +157,7 @@ async def selection(
 
 
 def _age(text: str) -> timedelta:
-    match = re.fullmatch(r"([0-9]{1,6})([smhd])", text)
-    if match is None:
+    age = holds.age(text)
+    if age is None:
         raise typer.BadParameter("must be an age such as 90s, 15m, 2h or 3d", param_hint="--older-than")
-    unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[match[2]]
-    return timedelta(**{unit: int(match[1])})
+    return age

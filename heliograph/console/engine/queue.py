@@ -6,20 +6,19 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from heliograph.accounts import organizations
 from heliograph.audit import reasons
-from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
+from heliograph.console.engine import selecting
 from heliograph.overview.installation import holding, now, queued, withdrawing
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE_CHANGE
 from heliograph.queue import holds, waiting, workers
-from heliograph.queue.holds import OUTGOING, Selection, Withdrawn
+from heliograph.queue.holds import Selection, Withdrawn
 from heliograph.queue.waiting import Waiting
-from heliograph.sms.dispatch import suppliers
 
 HERE = "/console/queue"
+WITHDRAW, HOLD = "engine/queue_withdraw.html", "engine/queue_hold.html"
 #: Lines of the queue that are shown, the largest first; organizations of which the share is told.
 LINES, ORGANIZATIONS = 100, 10
 #: Batches of a thousand that one form takes out; whoever has more waits for the command line, or sends it again.
@@ -28,28 +27,18 @@ BATCHES = 20
 
 async def show(request: Request) -> Answer:
     """Work that waits, workers, and what is held."""
-    async with request.reading() as conn:
-        found = await queued.summary(conn, Selection(), limit=LINES)
-        seen = {"workers": await now.workers(conn), "holds": await holding.listed(conn)}
-        retrying, first = await holds.sample(conn, only_tried=True), await holds.sample(conn)
-    values = {
-        "waiting": found.waiting,
-        "is_whole": found.is_whole,
-        "is_counted": not any(one.is_more for one in found.waiting),
-        "look": waiting.LOOK,
-        "places": waiting.PLACES,
-        "organizations": _by_organization(found.waiting),
-        "retrying": retrying,
-        "first": first,
-        "now": seen,
-        "may_change": request.may(permission=CARRIAGE_CHANGE),
-    }
-    return Shown(template="engine/queue_live.html" if request.is_fragment else "engine/queue.html", values=values)
+    template = "engine/queue_live.html" if request.is_fragment else "engine/queue.html"
+    try:
+        async with request.reading() as conn:
+            which = await selecting.selection(conn, request.query)
+    except Invalid as refusal:
+        return refused(template, refusal, await _values(request, Selection()))
+    return Shown(template=template, values=await _values(request, which))
 
 
 async def show_withdraw(request: Request) -> Answer:
     """What a withdrawal would take out, before it does."""
-    return Shown(template="engine/queue_withdraw.html", values=_typed(request, request.query))
+    return await selecting.show(request, WITHDRAW, {})
 
 
 async def withdraw(request: Request) -> Answer:
@@ -59,14 +48,12 @@ async def withdraw(request: Request) -> Answer:
         if form.get("typed", "").strip() != request.text("withdraw"):
             raise Invalid(("typed", "confirm", "Type the word to confirm: it cannot be undone."))
         async with request.writing() as conn:
-            which = await _selection(conn, request)
+            which = await selecting.selection(conn, form)
             done = await withdrawing.withdraw(
                 conn, which, tried=form.get("tried") == "yes", by=request.who, most=BATCHES
             )
     except Invalid as refusal:
-        return refused("engine/queue_withdraw.html", refusal, _typed(request, form))
-    except NotFound as missing:
-        return refused("engine/queue_withdraw.html", _missing(missing), _typed(request, form))
+        return await selecting.wrong(request, WITHDRAW, refusal, {})
     sums = sum(done.values(), Withdrawn())
     said = request.text(
         "%(canceled)s canceled or dropped, %(ended)s ended as unknown, %(left)s left.",
@@ -86,8 +73,8 @@ async def hurry(request: Request) -> Answer:
 
 
 async def show_hold(request: Request) -> Answer:
-    """The form for a hold."""
-    return Shown(template="engine/queue_hold.html", values=_typed(request, request.query))
+    """What a hold would keep back, before it does."""
+    return await selecting.show(request, HOLD, {"reason": request.query.get("reason", "")})
 
 
 async def hold(request: Request) -> Answer:
@@ -98,12 +85,10 @@ async def hold(request: Request) -> Answer:
         if reason is None:
             raise Invalid(("reason", "length", "Say why, in at most 500 characters: whoever finds the hold reads it."))
         async with request.writing() as conn:
-            which = await _selection(conn, request)
+            which = await selecting.selection(conn, form)
             _, leased = await holds.hold(conn, which, reason=reason, by=request.who)
     except Invalid as refusal:
-        return refused("engine/queue_hold.html", refusal, _typed(request, form))
-    except NotFound as missing:
-        return refused("engine/queue_hold.html", _missing(missing), _typed(request, form))
+        return await selecting.wrong(request, HOLD, refusal, {"reason": form.get("reason", "")})
     said = request.text("It is held.")
     if leased:
         said += " " + request.speech.count(
@@ -150,23 +135,26 @@ async def resume(request: Request) -> Answer:
     return Elsewhere(location=HERE, notice=request.text("%(name)s takes work again.", name=name))
 
 
-async def _selection(conn: Connection, request: Request) -> Selection:
-    """What a form means. Raises Invalid, NotFound."""
-    form = request.form
-    kind, of = form.get("kind", ""), form.get("organization", "").strip()
-    line = form.get("supplier", "").strip()
-    if kind not in ("", *OUTGOING):
-        raise Invalid(("kind", "enum", "There is no such kind of work."))
-    return Selection(
-        kinds=(kind,) if kind else OUTGOING,
-        organization_id=(await organizations.find(conn, reference=of)).id if of else None,
-        line=await suppliers.id_of(conn, line) if line else None,
-    )
-
-
-def _missing(refusal: NotFound) -> Invalid:
-    field = "supplier" if refusal.details.get("resource") == "supplier" else "organization"
-    return Invalid((field, "unknown", refusal.message))
+async def _values(request: Request, which: Selection) -> dict[str, Any]:
+    async with request.reading() as conn:
+        found = await queued.summary(conn, which, limit=selecting.EVERY)
+        seen = {"workers": await now.workers(conn), "holds": await holding.listed(conn)}
+        retrying, first = await holds.sample(conn, only_tried=True), await holds.sample(conn)
+    return selecting.typed(request.query) | {
+        "waiting": found.waiting[:LINES],
+        "left_out": len(found.waiting) - len(found.waiting[:LINES]),
+        "sums": selecting.by_kind_and_line(found.waiting),
+        "is_chosen": which != Selection(),
+        "is_whole": found.is_whole,
+        "is_counted": not any(one.is_more for one in found.waiting),
+        "look": waiting.LOOK,
+        "places": waiting.PLACES,
+        "organizations": _by_organization(found.waiting),
+        "retrying": retrying,
+        "first": first,
+        "now": seen,
+        "may_change": request.may(permission=CARRIAGE_CHANGE),
+    }
 
 
 def _by_organization(listed: Sequence[Waiting]) -> list[tuple[str, int, bool, datetime]]:
@@ -178,8 +166,3 @@ def _by_organization(listed: Sequence[Waiting]) -> list[tuple[str, int, bool, da
             rows, is_more, oldest = found.get(one.organization, (0, False, one.oldest_at))
             found[one.organization] = rows + one.rows, is_more or one.is_more, min(oldest, one.oldest_at)
     return sorted(((name, *sums) for name, sums in found.items()), key=lambda row: -row[1])[:ORGANIZATIONS]
-
-
-def _typed(request: Request, given: dict[str, str]) -> dict[str, Any]:
-    names = ("kind", "organization", "supplier", "reason")
-    return {"kinds": OUTGOING, **{name: given.get(name, "") for name in names}}

@@ -1,0 +1,138 @@
+"""O10: which work of the queue a form means, and how much that is, told before anything is done with it.
+
+The rule nobody may break: what is held or withdrawn is what the page showed, so the fields that choose it are not on
+the form that does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from heliograph.accounts import organizations
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.overview.installation import queued
+from heliograph.pages.answers import Answer, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.queue import holds
+from heliograph.queue.holds import OUTGOING, Selection
+from heliograph.queue.waiting import Waiting
+from heliograph.sms.dispatch import suppliers
+
+#: What work is chosen by.
+FIELDS = ("kind", "organization", "supplier", "older_than")
+#: Every line that a look finds, so that sums are whole; and sums that are named before work is held or withdrawn.
+EVERY, NAMED = 10_000, 20
+
+
+class Sum(msgspec.Struct, frozen=True):
+    """Work of several lines together. `who`: whose lines they are, or of which kind and line."""
+
+    who: tuple[str, ...]
+    lines: int = 0
+    rows: int = 0
+    is_more: bool = False
+    leased: int = 0
+    later: int = 0
+    held: int = 0
+    retrying: int = 0
+    expired: int = 0
+    oldest_at: datetime | None = None
+
+    def __add__(self, one: Waiting) -> Sum:
+        ages = [at for at in (self.oldest_at, one.oldest_at) if at is not None]
+        return Sum(
+            self.who,
+            self.lines + 1,
+            self.rows + one.rows,
+            self.is_more or one.is_more,
+            self.leased + one.leased,
+            self.later + one.later,
+            self.held + one.held,
+            self.retrying + one.retrying,
+            self.expired + one.expired,
+            min(ages, default=None),
+        )
+
+
+async def selection(conn: Connection, given: Mapping[str, str]) -> Selection:
+    """What was chosen. Raises Invalid (names the field)."""
+    kind, of, line, age = (given.get(name, "").strip() for name in FIELDS)
+    if kind not in ("", *OUTGOING):
+        raise Invalid(("kind", "enum", "There is no such kind of work."))
+    if line and kind not in ("", "sms"):
+        raise Invalid(("supplier", "channel", "Suppliers carry SMS only: choose SMS, or name no supplier."))
+    long = holds.age(age) if age else None
+    if age and long is None:
+        raise Invalid(("older_than", "format", "Write an age such as 90s, 15m, 2h or 3d."))
+    try:
+        return Selection(
+            kinds=("sms",) if line else (kind,) if kind else OUTGOING,
+            organization_id=(await organizations.find(conn, reference=of)).id if of else None,
+            line=await suppliers.id_of(conn, line) if line else None,
+            before=None if long is None else await holds.ago(conn, long),
+        )
+    except NotFound as missing:
+        field = "supplier" if missing.details.get("resource") == "supplier" else "organization"
+        raise Invalid((field, "unknown", missing.message)) from None
+
+
+def typed(given: Mapping[str, str]) -> dict[str, Any]:
+    """A form as it was filled in."""
+    return {"kinds": OUTGOING, **{name: given.get(name, "") for name in FIELDS}}
+
+
+async def show(request: Request, template: str, values: Mapping[str, Any]) -> Answer:
+    """The form that chooses work; once it has chosen, how much that is and the form that does something with it."""
+    given = typed(request.query) | dict(values)
+    if not request.query.get("look"):
+        return Shown(template=template, values=given | {"sums": None})
+    try:
+        return Shown(template=template, values=given | await _looked(request, request.query))
+    except Invalid as refusal:
+        return refused(template, refusal, given | {"sums": None})
+
+
+async def wrong(request: Request, template: str, refusal: Invalid, values: Mapping[str, Any]) -> Answer:
+    """The form that does something, again: with what was wrong, and what it is about as it is now."""
+    given = typed(request.form) | dict(values)
+    if any(one["field"] in FIELDS for one in refusal.details["fields"]):
+        return refused(template, refusal, given | {"sums": None})
+    try:
+        return refused(template, refusal, given | await _looked(request, request.form))
+    except Invalid as unknown:
+        return refused(template, unknown, given | {"sums": None})
+
+
+def by_kind_and_line(listed: Sequence[Waiting]) -> list[Sum]:
+    """What waits of each kind, and in each line of a kind that has several of them: (kind,) or (kind, line)."""
+    kinds, lines = _summed(listed, lambda one: (one.kind,)), _summed(listed, lambda one: (one.kind, one.line or ""))
+    found = []
+    for kind in kinds:
+        within = [one for one in lines if one.who[0] == kind.who[0]]
+        found += [kind, *within] if len(within) > 1 else within
+    return found
+
+
+async def _looked(request: Request, given: Mapping[str, str]) -> dict[str, Any]:
+    async with request.reading() as conn:
+        found = await queued.summary(conn, await selection(conn, given), limit=EVERY)
+    sums = _summed(found.waiting, lambda one: (one.organization, one.kind))
+    return {
+        "sums": sums[:NAMED],
+        "left_out": len(sums) - len(sums[:NAMED]),
+        "total": sum(one.rows for one in sums),
+        "leased": sum(one.leased for one in sums),
+        "is_more": not found.is_whole or any(one.is_more for one in sums),
+    }
+
+
+def _summed(listed: Sequence[Waiting], who: Callable[[Waiting], tuple[str, ...]]) -> list[Sum]:
+    found: dict[tuple[str, ...], Sum] = {}
+    for one in listed:
+        found[who(one)] = found.get(who(one), Sum(who(one))) + one
+    return sorted(found.values(), key=lambda one: -one.rows)
