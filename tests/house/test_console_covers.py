@@ -1,7 +1,7 @@
 """What the command line can do to run an installation, the console can do, and the other way round.
 
-The one list of pairs: a command and the address where the same is done. A command that is added to one of these groups
-fails here until it has its page.
+The one list of pairs: a command and the address where the same is done, in the console or, for an organization's own
+people, in the dashboard. A command that is added fails here until it has its page, or a reason to have none.
 """
 
 from __future__ import annotations
@@ -9,36 +9,29 @@ from __future__ import annotations
 import pytest
 
 from heliograph.audit.actions import ACTIONS
+from heliograph.cli import ROOMS
 from heliograph.console.table import ROUTES as CONSOLE
 from heliograph.dashboard.table import ROUTES
 from heliograph.suppliers import kinds
 from tests.house import calls
-from tests.house.test_audited import COMMANDS, READS, SUBMITTED, commands
+from tests.house.test_audited import COMMANDS, SUBMITTED, commands
 
 #: One worker reads the whole project for them.
 pytestmark = pytest.mark.xdist_group("calls")
 
-#: Groups of commands that the console covers.
-GROUPS = (
-    "installation",
-    "org",
-    "user",
-    "key",
-    "sender",
-    "supplier",
-    "lookup",
-    "route",
-    "rates",
-    "prices",
-    "margin",
-    "message",
-    "quota",
-    "whatsapp",
-    "queue",
-    "hold",
-    "guard",
-    "workers",
-)
+#: Commands that have no page, with the reason; a noun stands for all of its commands.
+WITHOUT_PAGE = {
+    **dict.fromkeys(("up", "api", "worker", "simulate"), "processes of the machine that it is called on"),
+    **dict.fromkeys(("migrate", "restore", "rekey"), "changes what the console itself stands on"),
+    **dict.fromkeys(
+        ("login", "profile", "send", "call", "listen", "trigger", "logs", "requests"),
+        "a program's: it asks the API with a key, which the dashboard never holds",
+    ),
+    **dict.fromkeys(("completion", "guide"), "of the terminal itself"),
+    "backup": "files on the machine where the database is; Health says which were made, and which were tried",
+    "billing verify": "compares a file that somebody has with the checksum, which the month's page shows",
+    "person export": "a file with whole numbers and texts, for the person it is about; the console shows none",
+}
 ONE = "/console/organizations/{id}"
 ACCOUNT = "/console/whatsapp/accounts/{organization}/{id}"
 #: What only a person does, in a browser or not at all.
@@ -58,6 +51,7 @@ BESIDES = {
     "operator.added": "user create",
     "operator.removed": "user remove",
     "member.role_changed": "user role",
+    "number_rule.removed": "rule remove",
 }
 #: Command: the address of its page, or of its form.
 PAIRS = {
@@ -142,6 +136,34 @@ PAIRS = {
     "route pause": "/console/routes/{id}/pause",
     "route resume": "/console/routes/{id}/resume",
     "route remove": "/console/routes/{id}/remove",
+    "rule list": "/console/routes/rules",
+    "rule sender": "/console/routes/rules/sender",
+    "rule number": "/console/routes/rules/number",
+    "rule remove": "/console/routes/rules/sender/{id}/remove",
+    "receipts report": "/console/receipts",
+    "receipts unmatched": "/console/receipts/unmatched",
+    "receipts retry": "/console/receipts/unmatched/retry",
+    "receipts match": "/console/receipts/unmatched/{id}/match",
+    "receipts words": "/console/receipts/words",
+    "receipts explain": "/console/receipts/words/error",
+    "inbound list": "/console/inbound/reveal",
+    "inbound numbers": "/console/inbound",
+    "inbound assign": "/console/inbound/assign",
+    "inbound retry": "/console/inbound/retry",
+    "billing list": "/console/billing",
+    "billing lock": "/console/billing/{month}/lock",
+    "billing export": "/console/billing/{month}/file",
+    "usage months": f"{ONE}/money",
+    "audit list": "/console/audit",
+    "audit export": "/console/audit/export",
+    "doctor": "/console/health",
+    "mail test": "/console/settings/mail",
+    "person erase": f"{ONE}/erase",
+    "campaign list": f"{ONE}/campaigns",
+    "campaign pause": f"{ONE}/campaigns/{{campaign}}/pause",
+    "campaign resume": f"{ONE}/campaigns/{{campaign}}/resume",
+    "campaign cancel": f"{ONE}/campaigns/{{campaign}}/cancel",
+    "webhook list": f"{ONE}/webhooks",
     "message list": "/console/messages",
     "message show": "/console/messages/{id}/reveal",
     "message give-up": "/console/messages/{id}/give-up",
@@ -198,7 +220,40 @@ DASHBOARD = {
     "org defaults": "/settings/defaults",
     # Whoever is invited, the first owner too, is a member once they accept.
     "user create": "/invitation/accept",
-    "whatsapp campaign create": "/campaigns/new",
+    "usage month": "/usage/export",
+    "contacts import": "/contacts/imports/{id}/run",
+    "contacts imports": "/contacts/imports",
+    "contacts undo": "/contacts/imports/{id}/undo",
+    "contacts export": "/contacts/export",
+    "contacts list": "/contacts",
+    "contacts find": "/contacts",
+    "contacts delete": "/contacts/marked",
+    "tag list": "/contacts/tags",
+    "tag rename": "/contacts/tags/rename",
+    "tag remove": "/contacts/tags/remove",
+    "optout list": "/contacts/opt-outs",
+    "optout export": "/contacts/opt-outs/export",
+    "optout add": "/contacts/opt-outs/add",
+    "optout remove": "/contacts/opt-outs/lift",
+    "campaign create": "/campaigns",
+    "campaign show": "/campaigns/{id}",
+    "campaign watch": "/campaigns/{id}",
+    "webhook create": "/webhooks",
+    "webhook show": "/webhooks/{id}",
+    "webhook update": "/webhooks/{id}/edit",
+    "webhook pause": "/webhooks/{id}/pause",
+    "webhook resume": "/webhooks/{id}/resume",
+    "webhook catcher open": "/webhooks/catcher",
+    "webhook catcher show": "/webhooks/catcher",
+    "webhook catcher close": "/webhooks/catcher/close",
+    "webhook attempts": "/webhooks/{id}",
+    "webhook delivery": "/webhooks/{id}/events/{event}",
+    "webhook resend": "/webhooks/{id}/events/{event}/resend",
+    "webhook replay": "/webhooks/{id}/replay",
+    "webhook replays": "/webhooks/{id}",
+    "webhook test": "/webhooks/{id}/test",
+    "webhook rotate": "/webhooks/{id}/rotate",
+    "whatsapp campaign create": "/campaigns",
     "whatsapp campaign show": "/campaigns/{id}",
     "whatsapp campaign watch": "/campaigns/{id}",
     "whatsapp wallet alert": "/wallet/alert",
@@ -206,9 +261,12 @@ DASHBOARD = {
 
 
 def test_each_command_has_its_page() -> None:
-    groups = {words for words in COMMANDS if words.partition(" ")[0] in GROUPS}
-    assert groups == PAIRS.keys() | DASHBOARD.keys()
-    assert len(PAIRS) + len(DASHBOARD) == len(groups), "a command stands in one list"
+    """Every noun of the command line is compared, or named as without a page."""
+    known = {words for words in COMMANDS if not {words, words.partition(" ")[0]} & WITHOUT_PAGE.keys()}
+    assert known == PAIRS.keys() | DASHBOARD.keys()
+    assert len(PAIRS) + len(DASHBOARD) == len(known), "a command stands in one list"
+    left = {words for words in WITHOUT_PAGE if words not in COMMANDS}
+    assert left <= ROOMS.keys() - {words.partition(" ")[0] for words in known}, "a reason for what is not there"
 
 
 def test_the_pages_are_there() -> None:
@@ -218,12 +276,12 @@ def test_the_pages_are_there() -> None:
     assert [path for path in DASHBOARD.values() if path not in paths] == []
 
 
-@pytest.mark.parametrize("words", [words for words in PAIRS if COMMANDS[words] != READS])
+@pytest.mark.parametrize("words", [words for words in (*PAIRS, *DASHBOARD) if COMMANDS[words] in ACTIONS])
 def test_a_command_and_its_form_record_the_same(words: str) -> None:
     action = COMMANDS[words]
-    if action in ACTIONS:
-        (handler,) = [one.handler for one in CONSOLE if (one.method, one.path) == ("POST", PAIRS[words])]
-        assert action in calls.texts(calls.reached([f"{handler.__module__}.{handler.__qualname__}"]))
+    routes, path = (CONSOLE, PAIRS[words]) if words in PAIRS else (ROUTES, DASHBOARD[words])
+    (handler,) = [one.handler for one in routes if (one.method, one.path) == ("POST", path)]
+    assert action in calls.texts(calls.reached([f"{handler.__module__}.{handler.__qualname__}"]))
 
 
 def test_what_the_console_changes_a_command_changes_too() -> None:

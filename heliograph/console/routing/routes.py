@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.console.routing import changing, editing, explained, listing, registering
+from heliograph.console.routing import changing, editing, explained, listing, registering, ruling
 from heliograph.pages.routes import Route, get, post
 from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE
 
@@ -15,6 +15,13 @@ ROUTES: tuple[Route, ...] = (
     post("/console/routes/new", editing.add, permission=CARRIAGE_CHANGE),
     get("/console/routes/registrations", registering.show, permission=CARRIAGE),
     post("/console/routes/registrations", registering.register, permission=CARRIAGE_CHANGE),
+    get("/console/routes/rules", ruling.show, permission=CARRIAGE),
+    get("/console/routes/rules/sender", ruling.show_sender, permission=CARRIAGE_CHANGE),
+    post("/console/routes/rules/sender", ruling.set_sender, permission=CARRIAGE_CHANGE),
+    post("/console/routes/rules/sender/{id}/remove", ruling.remove_sender, permission=CARRIAGE_CHANGE),
+    get("/console/routes/rules/number", ruling.show_number, permission=CARRIAGE_CHANGE),
+    post("/console/routes/rules/number", ruling.set_number, permission=CARRIAGE_CHANGE),
+    post("/console/routes/rules/number/{id}/remove", ruling.remove_number, permission=CARRIAGE_CHANGE),
     get("/console/routes/{id}", listing.show_one, permission=CARRIAGE),
     get("/console/routes/{id}/edit", editing.show, permission=CARRIAGE_CHANGE),
     post("/console/routes/{id}/edit", editing.change, permission=CARRIAGE_CHANGE),

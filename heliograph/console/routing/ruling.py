@@ -1,0 +1,169 @@
+"""What suppliers make of senders and numbers: the rules of all of them, set and removed as `heliograph rule` does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+from uuid import UUID
+
+from heliograph.base.errors import Invalid
+from heliograph.base.ids import uuid7
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.senders import numbers, rules
+from heliograph.senders.book import ACTIONS, Action, Kind, NumberRule, SenderRule
+from heliograph.sms.dispatch import routing
+
+HERE = "/console/routes/rules"
+#: Fields of the two forms.
+SENDER = ("supplier", "rule", "country", "sender", "kind", "replacement", "note")
+NUMBER = ("supplier", "prefix", "strip", "prepend", "numbering", "sender_numbering", "note")
+#: What a rule for senders does, in its form and in the list.
+DONE: Mapping[str, str] = {
+    "allow": "carried as it is",
+    "replace": "replaced",
+    "refuse": "refused",
+    "register": "carried once it is registered",
+}
+KINDS: Mapping[str, str] = {"alphanumeric": "names", "numeric": "numbers and short codes"}
+#: What the rules refuse, as a form says it.
+WRONG: Mapping[tuple[str, str], str] = {
+    ("country", "unknown"): "Write a country by its two letters, such as MZ.",
+    ("rule", "enum"): "Choose one of those that are offered.",
+    ("sender", "pattern"): "Write 1 to 15 characters without accents.",
+    ("replacement", "pattern"): "Write 1 to 15 characters without accents.",
+    ("replacement", "required"): "Write which sender goes out instead.",
+    ("replacement", "unexpected"): "Nothing goes out instead of a sender that is carried or refused.",
+    ("kind", "unexpected"): "Choose one sender or a kind of senders, not both.",
+    ("note", "length"): "A note has at most 500 characters.",
+    ("prefix", "pattern"): "Write up to 15 digits, a calling code first, without +.",
+    ("strip", "pattern"): "Write up to 15 digits, a calling code first, without +.",
+    ("strip", "never"): "No number with this prefix begins with these digits.",
+    ("prepend", "pattern"): "Write up to 10 digits.",
+    ("prepend", "required"): "The rule changes nothing yet: strip digits, prepend some, or set TON and NPI.",
+    ("numbering", "range"): "Write TON and NPI as two numbers up to 255, such as 1/1.",
+    ("sender_numbering", "range"): "Write TON and NPI as two numbers up to 255, such as 1/1.",
+}
+#: What the rules name otherwise than the form.
+NAMED = {"action": "rule", "ton": "numbering", "sender_ton": "sender_numbering"}
+_is_numbering = re.compile(r"([0-9]{1,3})/([0-9]{1,3})").fullmatch
+
+
+async def show(request: Request) -> Answer:
+    """All of them, by supplier."""
+    async with request.reading() as conn:
+        names = {one.id: one.name for one in await routing.load(conn)}
+        senders = [one for one in await rules.load(conn) if one.supplier_id in names]
+        written = [one for one in await numbers.load(conn) if one.supplier_id in names]
+    values = {
+        "names": names,
+        "senders": sorted(senders, key=lambda one: names[one.supplier_id]),
+        "numbers": sorted(written, key=lambda one: names[one.supplier_id]),
+        "done": {name: request.text(said) for name, said in DONE.items()},
+        "kinds": {name: request.text(said) for name, said in KINDS.items()},
+        "may_change": request.may(permission=CARRIAGE_CHANGE),
+    }
+    return Shown(template="routing/rules.html", values=values)
+
+
+async def show_sender(request: Request) -> Answer:
+    """The form for a rule for senders, filled in by the link of one that is there."""
+    return Shown(template="routing/rule_sender.html", values=await _form(request, SENDER, request.query))
+
+
+async def set_sender(request: Request) -> Answer:
+    """Set it, in place of an earlier one for the same senders."""
+    form = {name: request.form.get(name, "").strip() for name in SENDER}
+    try:
+        rule = SenderRule(
+            id=uuid7(),
+            supplier_id=await _supplier(request, form["supplier"]),
+            country=form["country"].upper() or None,
+            sender=form["sender"] or None,
+            kind=cast(Kind, form["kind"]) if form["kind"] in KINDS else None,
+            action=cast(Action, form["rule"]),
+            replacement=form["replacement"] or None,
+            note=form["note"],
+        )
+        async with request.writing() as conn:
+            await rules.put(conn, rule, by=request.who)
+    except Invalid as refusal:
+        return refused("routing/rule_sender.html", _worded(refusal), await _form(request, SENDER, form))
+    return Elsewhere(location=HERE, notice=request.text("Saved: workers follow within a second."))
+
+
+async def show_number(request: Request) -> Answer:
+    """The form for a rule for numbers, filled in by the link of one that is there."""
+    return Shown(template="routing/rule_number.html", values=await _form(request, NUMBER, request.query))
+
+
+async def set_number(request: Request) -> Answer:
+    """Set it, in place of an earlier one for the same prefix."""
+    form = {name: request.form.get(name, "").strip() for name in NUMBER}
+    try:
+        rule = NumberRule(
+            id=uuid7(),
+            supplier_id=await _supplier(request, form["supplier"]),
+            prefix=form["prefix"],
+            strip=form["strip"],
+            prepend=form["prepend"],
+            numbering=_pair(form, "numbering"),
+            sender_numbering=_pair(form, "sender_numbering"),
+            note=form["note"],
+        )
+        async with request.writing() as conn:
+            await numbers.put(conn, rule, by=request.who)
+    except Invalid as refusal:
+        return refused("routing/rule_number.html", _worded(refusal), await _form(request, NUMBER, form))
+    return Elsewhere(location=HERE, notice=request.text("Saved: workers follow within a second."))
+
+
+async def remove_sender(request: Request) -> Answer:
+    """Its senders are carried by what the other rules say."""
+    async with request.writing() as conn:
+        await rules.remove(conn, request.id(), by=request.who)
+    return Elsewhere(location=HERE, notice=request.text("The rule is removed."))
+
+
+async def remove_number(request: Request) -> Answer:
+    """Its numbers are written by what the other rules say."""
+    async with request.writing() as conn:
+        await numbers.remove(conn, request.id(), by=request.who)
+    return Elsewhere(location=HERE, notice=request.text("The rule is removed."))
+
+
+async def _supplier(request: Request, text: str) -> UUID:
+    async with request.reading() as conn:
+        for one in await routing.load(conn):
+            if str(one.id) == text:
+                return one.id
+    raise Invalid(("supplier", "unknown", "Choose a supplier."))
+
+
+def _pair(form: Mapping[str, str], name: str) -> tuple[int, int] | None:
+    if not form[name]:
+        return None
+    found = _is_numbering(form[name])
+    if found is None:
+        raise Invalid((name, "range", WRONG[name, "range"]))
+    return int(found[1]), int(found[2])
+
+
+def _worded(refusal: Invalid) -> Invalid:
+    listed = [
+        (NAMED.get(one["field"], one["field"]), one["issue"], one["message"]) for one in refusal.details["fields"]
+    ]
+    return Invalid(*((field, issue, WRONG.get((field, issue), said)) for field, issue, said in listed))
+
+
+async def _form(request: Request, names: tuple[str, ...], given: Mapping[str, str]) -> dict[str, Any]:
+    async with request.reading() as conn:
+        suppliers = [(str(one.id), one.name) for one in await routing.load(conn)]
+    return {
+        "typed": {name: given.get(name, "") for name in names},
+        "suppliers": suppliers,
+        "actions": [(name, request.text(DONE[name])) for name in ACTIONS],
+        "kinds": [("", request.text("all senders")), *((name, request.text(said)) for name, said in KINDS.items())],
+    }

@@ -1,0 +1,100 @@
+"""Suppliers' rules for senders and numbers: listed, set and removed by operators."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
+from heliograph.senders import numbers, rules
+
+from .conftest import Browser, signed_in
+from .test_suppliers import add
+
+HERE = "/console/routes/rules"
+
+
+async def test_a_rule_for_senders_is_set_changed_and_removed(pool: Pool, root: Browser, settings: Settings) -> None:
+    main = await add(pool, settings)
+    assert "No rule yet" in (await root.get(HERE)).words
+    form = await root.get(f"{HERE}/sender")
+    typed = {"supplier": str(main), "rule": "replace", "country": "ar", "replacement": "90210"}
+    page = await root.submit(form, f"{HERE}/sender", **typed, note="since May")
+    assert page.path == HERE, page.words
+    for said in ("main", "all senders", "Argentina", "replaced: 90210", "since May"):
+        assert said in page.words, said
+    # The link of a line fills in the form, which takes the rule's place.
+    (link,) = [part for part in page.text.split('"') if part.startswith(f"{HERE}/sender?")]
+    form = await root.get(link.replace("&amp;", "&"))
+    page = await root.submit(form, f"{HERE}/sender", rule="register")
+    assert "carried once it is registered: 90210 until then" in page.words
+    async with pool.acquire() as conn:
+        (one,) = await rules.load(conn)
+    assert (one.action, one.country, one.replacement, one.note) == ("register", "AR", "90210", "since May")
+    page = await root.submit(page, f"{HERE}/sender/{one.id}/remove")
+    assert "The rule is removed." in page.words
+    async with pool.acquire() as conn:
+        assert await rules.load(conn) == []
+    told = await pool.fetch("SELECT action FROM audit_log WHERE action LIKE 'sender_rule.%' ORDER BY id")
+    assert [row["action"] for row in told] == ["sender_rule.changed"] * 2 + ["sender_rule.removed"]
+
+
+async def test_a_rule_for_numbers_is_set_changed_and_removed(pool: Pool, root: Browser, settings: Settings) -> None:
+    main = await add(pool, settings)
+    form = await root.get(f"{HERE}/number")
+    typed = {"supplier": str(main), "prefix": "258", "strip": "258", "numbering": "2/1"}
+    page = await root.submit(form, f"{HERE}/number", **typed)
+    assert (page.path, "2/1" in page.words) == (HERE, True), page.words
+    (link,) = [part for part in page.text.split('"') if part.startswith(f"{HERE}/number?")]
+    page = await root.submit(await root.get(link.replace("&amp;", "&")), f"{HERE}/number", prepend="00")
+    async with pool.acquire() as conn:
+        (one,) = await numbers.load(conn)
+    assert (one.prefix, one.strip, one.prepend, one.numbering) == ("258", "258", "00", (2, 1))
+    await root.submit(page, f"{HERE}/number/{one.id}/remove")
+    async with pool.acquire() as conn:
+        assert await numbers.load(conn) == []
+    token = page.form("/console/logout")["_token"]
+    assert (await root.post(f"{HERE}/number/{one.id}/remove", {"_token": token})).status == 404
+
+
+async def test_refusals_stand_at_their_fields(pool: Pool, root: Browser, settings: Settings) -> None:
+    main = str(await add(pool, settings))
+    for kind, good, cases in (
+        (
+            "sender",
+            {"supplier": main, "rule": "allow"},
+            (
+                ({"supplier": str(uuid4())}, "supplier", "Choose a supplier."),
+                ({"country": "Argentina"}, "country", "by its two letters"),
+                ({"rule": "perhaps"}, "rule", "one of those that are offered"),
+                ({"sender": "Café"}, "sender", "without accents"),
+                ({"rule": "replace"}, "replacement", "which sender goes out instead"),
+                ({"replacement": "X"}, "replacement", "Nothing goes out instead"),
+                ({"sender": "ACME", "kind": "numeric"}, "kind", "not both"),
+                ({"note": "x" * 501}, "note", "at most 500 characters"),
+            ),
+        ),
+        (
+            "number",
+            {"supplier": main, "prefix": "549", "strip": "549"},
+            (
+                ({"prefix": "+549"}, "prefix", "Write up to 15 digits"),
+                ({"strip": "1"}, "strip", "No number with this prefix"),
+                ({"prepend": "x"}, "prepend", "Write up to 10 digits"),
+                ({"strip": ""}, "prepend", "The rule changes nothing yet"),
+                ({"numbering": "two"}, "numbering", "two numbers up to 255"),
+                ({"sender_numbering": "1/300"}, "sender_numbering", "two numbers up to 255"),
+            ),
+        ),
+    ):
+        form = await root.get(f"{HERE}/{kind}")
+        for typed, field, said in cases:
+            page = await root.submit(form, f"{HERE}/{kind}", **good | typed)
+            assert (page.status, f'id="{field}-wrong"' in page.text, said in page.words) == (422, True, True), typed
+
+
+async def test_who_only_looks_sees_rules_and_no_form(pool: Pool, browser: Browser) -> None:
+    await signed_in(pool, browser, "auditor")
+    page = await browser.get(HERE)
+    assert (page.status, f"{HERE}/sender" in page.text) == (200, False)
+    assert (await browser.get(f"{HERE}/sender")).status == 403
