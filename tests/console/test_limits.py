@@ -157,6 +157,47 @@ async def test_texts_are_sealed_and_no_longer(pool: Pool, tenant: Tenant, root: 
     ]
 
 
+async def test_its_own_rules_are_set(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    page = await root.get(f"{here(tenant)}/settings")
+    assert "Hours without use" in page.words
+    typed = {
+        "encoding": "accents",
+        "time_zone": "Africa/Maputo",
+        "opt_out_words": "FORA, SAIR\nChega",
+        "reply_language": "pt",
+        "stop_how": "own",
+        "stop_reply": "Bye",
+        "help_how": "none",
+        "factor_required": "yes",
+        "session_hours": "8",
+    }
+    page = await root.submit(page, f"{here(tenant)}/settings", **typed)
+    assert (page.path, "Saved." in page.words) == (f"{here(tenant)}/settings", True), page.words
+    async with pool.acquire() as conn:
+        one = await organizations.get(conn, id=tenant.id)
+    assert (one.smart_encoding, one.replace_accents, one.time_zone) == (True, True, "Africa/Maputo")
+    assert (one.opt_out_words, one.reply_language) == (["FORA", "SAIR", "Chega"], "pt")
+    assert (one.stop_reply, one.start_reply, one.help_reply) == ("Bye", None, "")
+    assert (one.factor_required, one.session_hours, one.reveals) == (True, 8, False)
+    # A form that is sent as it was shown changes nothing.
+    await root.submit(page, f"{here(tenant)}/settings")
+    async with pool.acquire() as conn:
+        assert await organizations.get(conn, id=tenant.id) == one
+    told = await pool.fetch("SELECT who FROM audit_log WHERE action = 'organization.configured'")
+    assert [row["who"] for row in told] == ["operator"]
+    for wrong in (
+        {"time_zone": "Mars/Phobos"},
+        {"opt_out_words": "!!!"},
+        {"reply_language": "la"},
+        {"session_hours": "721"},
+        {"session_hours": "soon"},
+        {"stop_reply": "x" * 269},
+    ):
+        answer = await root.submit(page, f"{here(tenant)}/settings", **typed | wrong)
+        (field,) = wrong
+        assert (answer.status, f'id="{field}-wrong"' in answer.text) == (422, True), wrong
+
+
 async def test_closing_asks_for_the_name_and_a_reason(pool: Pool, tenant: Tenant, root: Browser) -> None:
     page = await root.get(f"{here(tenant)}/close")
     for typed, reason in (("Acme", " "), ("Somebody", "unpaid since May")):

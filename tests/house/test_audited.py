@@ -561,6 +561,7 @@ SUBMITTED = {
     "/console/organizations/{id}/campaigns/{campaign}/pause": "campaign.moved",
     "/console/organizations/{id}/campaigns/{campaign}/resume": "campaign.moved",
     "/console/organizations/{id}/campaigns/{campaign}/cancel": "campaign.moved",
+    "/console/organizations/{id}/settings": "organization.configured",
     "/console/organizations/{id}/kept": "organization.configured",
     "/console/organizations/{id}/rates": "organization.configured",
     "/console/organizations/{id}/close": "organization.state_changed",

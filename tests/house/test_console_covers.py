@@ -6,8 +6,12 @@ people, in the dashboard. A command that is added fails here until it has its pa
 
 from __future__ import annotations
 
+import inspect
+import sys
+
 import pytest
 
+from heliograph.accounts import organizations
 from heliograph.audit.actions import ACTIONS
 from heliograph.cli import ROOMS
 from heliograph.console.table import ROUTES as CONSOLE
@@ -65,7 +69,7 @@ PAIRS = {
     "org state": f"{ONE}/state",
     "org suspend": f"{ONE}/suspend",
     "org resume": f"{ONE}/resume",
-    "org configure": f"{ONE}/countries",
+    "org configure": f"{ONE}/settings",
     "org rate-limits": f"{ONE}/rates",
     "org note list": f"{ONE}/notes",
     "org note add": f"{ONE}/notes",
@@ -282,6 +286,14 @@ def test_a_command_and_its_form_record_the_same(words: str) -> None:
     routes, path = (CONSOLE, PAIRS[words]) if words in PAIRS else (ROUTES, DASHBOARD[words])
     (handler,) = [one.handler for one in routes if (one.method, one.path) == ("POST", path)]
     assert action in calls.texts(calls.reached([f"{handler.__module__}.{handler.__qualname__}"]))
+
+
+def test_each_rule_of_an_organization_is_set_in_the_console() -> None:
+    """What `organizations.configure` takes, by whichever form."""
+    rules = inspect.signature(organizations.configure).parameters.keys() - {"conn", "id", "by"}
+    forms = [one for one in CONSOLE if one.method == "POST" and one.path.startswith(f"{ONE}/")]
+    sources = {inspect.getsource(sys.modules[one.handler.__module__]) for one in forms}
+    assert {rule for rule in rules if not any(f"{rule}=" in source for source in sources)} == set()
 
 
 def test_what_the_console_changes_a_command_changes_too() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from heliograph.console.behalf import campaigning
+from heliograph.console.behalf import campaigning, configuring
 from heliograph.pages.routes import Route, get, post
-from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
+from heliograph.people.operators.roles import ORGANIZATIONS, ORGANIZATIONS_CHANGE
 
 CAMPAIGN = "/console/organizations/{id}/campaigns/{campaign}"
 
@@ -13,4 +13,6 @@ ROUTES: tuple[Route, ...] = (
     post(f"{CAMPAIGN}/resume", campaigning.resume, permission=ORGANIZATIONS_CHANGE),
     get(f"{CAMPAIGN}/cancel", campaigning.show_cancel, permission=ORGANIZATIONS_CHANGE),
     post(f"{CAMPAIGN}/cancel", campaigning.cancel, permission=ORGANIZATIONS_CHANGE),
+    get("/console/organizations/{id}/settings", configuring.show, permission=ORGANIZATIONS),
+    post("/console/organizations/{id}/settings", configuring.change, permission=ORGANIZATIONS_CHANGE),
 )

@@ -1,0 +1,128 @@
+"""O3: an organization's own rules, as `heliograph org configure` and its own pages have them: how its texts are
+written, its opt-out words and replies, and what it demands of its members.
+
+Countries, sealing and how long texts are kept are among its limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from heliograph.accounts import organizations
+from heliograph.accounts.organizations import Organization
+from heliograph.base.errors import Invalid
+from heliograph.console import typed
+from heliograph.console.acting import organization
+from heliograph.pages import languages, words
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
+
+KINDS = ("stop", "start", "help")
+#: Fields of the form, those that are ticked aside.
+FIELDS = (
+    *("encoding", "time_zone", "opt_out_words", "reply_language", "session_hours"),
+    *(f"{kind}_{part}" for kind in KINDS for part in ("how", "reply")),
+)
+TICKS = ("factor_required", "reveals")
+#: Languages of the standard replies.
+REPLY_LANGUAGES: Mapping[str, str] = {
+    "en": "English",
+    "pt": "Portuguese",
+    "fr": "French",
+    "es": "Spanish",
+    "sw": "Swahili",
+}
+#: What is answered to a word.
+HOW: Mapping[str, str] = {"default": "The standard reply", "own": "Its own", "none": "None"}
+#: What the rules refuse, as the form says it.
+WRONG: Mapping[str, str] = {
+    "time_zone": "Choose one of the time zones.",
+    "opt_out_words": "At most 50 words of at most 64 characters, each with a letter or digit.",
+    "reply_language": "Choose one of the languages that are offered.",
+    "session_hours": "Write a number of hours from 1 to 720, or nothing.",
+    **{f"{kind}_reply": "A reply has at most 268 characters." for kind in KINDS},
+}
+
+
+async def show(request: Request) -> Answer:
+    """All of it in one form."""
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+    return Shown(template="organizations/settings.html", values=_values(request, one, _known(one)))
+
+
+async def change(request: Request) -> Answer:
+    """Its own rules, from now on. Its people read in their audit log that the operator changed them."""
+    form = request.form
+    given = {name: form.get(name, "").strip() for name in FIELDS} | {name: form.get(name, "") for name in TICKS}
+    listed = [word for line in given["opt_out_words"].splitlines() for word in line.split(",") if word.strip()]
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+    try:
+        async with request.writing() as conn:
+            await organizations.configure(
+                conn,
+                id=one.id,
+                smart_encoding=given["encoding"] in ("smart", "accents"),
+                replace_accents=given["encoding"] == "accents",
+                opt_out_words=listed,
+                stop_reply=_reply(given, "stop"),
+                start_reply=_reply(given, "start"),
+                help_reply=_reply(given, "help"),
+                reply_language=given["reply_language"] or None,
+                time_zone=given["time_zone"] or None,
+                factor_required=given["factor_required"] == "yes",
+                session_hours=typed.amount(given["session_hours"], "session_hours"),
+                reveals=given["reveals"] == "yes",
+                by=request.who,
+            )
+    except Invalid as refusal:
+        fields = [(each["field"], each["issue"], each["message"]) for each in refusal.details["fields"]]
+        worded = Invalid(*((field, issue, WRONG.get(field, said)) for field, issue, said in fields))
+        return refused("organizations/settings.html", worded, _values(request, one, given))
+    return Elsewhere(location=f"/console/organizations/{one.id}/settings", notice=request.text("Saved."))
+
+
+def _reply(given: Mapping[str, str], kind: str) -> str | None:
+    how = given[f"{kind}_how"]
+    return given[f"{kind}_reply"] or None if how == "own" else "" if how == "none" else None
+
+
+def _known(one: Organization) -> dict[str, str]:
+    found = {
+        "encoding": "accents" if one.replace_accents else "smart" if one.smart_encoding else "off",
+        "time_zone": one.time_zone or "",
+        "opt_out_words": "\n".join(one.opt_out_words),
+        "reply_language": one.reply_language or "",
+        "session_hours": str(one.session_hours or ""),
+        "factor_required": "yes" if one.factor_required else "",
+        "reveals": "yes" if one.reveals else "",
+    }
+    for kind in KINDS:
+        own: str | None = getattr(one, f"{kind}_reply")
+        found[f"{kind}_how"] = "default" if own is None else "own" if own else "none"
+        found[f"{kind}_reply"] = own or ""
+    return found
+
+
+def _values(request: Request, one: Organization, given: Mapping[str, str]) -> dict[str, Any]:
+    text = request.text
+    return {
+        "one": one,
+        "typed": given,
+        "encodings": [(name, text(said), text(more)) for name, said, more in words.ENCODINGS],
+        "zones": sorted(zone for zone in languages.zones() if "/" in zone and not zone.startswith("Etc/")),
+        "reply_languages": [
+            ("", text("As in its country")),
+            *((name, text(REPLY_LANGUAGES[name])) for name in organizations.REPLY_LANGUAGES),
+        ],
+        "replies": [
+            ("stop", text("After STOP"), text("Text of the reply to STOP")),
+            ("start", text("After START"), text("Text of the reply to START")),
+            ("help", text("After HELP"), text("Text of the reply to HELP")),
+        ],
+        "how": [(name, text(said)) for name, said in HOW.items()],
+        "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
+    }
