@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import re
 from datetime import timedelta
 
 import msgspec
@@ -118,6 +119,32 @@ async def test_rates_name_what_is_missing(pool: Pool, tenant: Tenant, root: Brow
     for category in ("Marketing", "Authentication"):
         assert f"EUR, {category}: no rate holds for other countries" in page.words
     assert "EUR, Utility: no rate" not in page.words
+
+
+async def test_whatsapp_rates_of_a_country_are_shown_and_fetched(pool: Pool, root: Browser) -> None:
+    here = "/console/rates/whatsapp"
+    assert "No rate matches." in (await root.get(here)).words
+    at = clock.now()
+    given = [
+        Rate("EUR", "utility", "*", at - timedelta(days=2), 30_000),
+        Rate("EUR", "utility", "MZ", at - timedelta(days=9), 10_000),
+        Rate("EUR", "utility", "MZ", at - timedelta(days=2), 20_000),
+        Rate("EUR", "utility", "MZ", at + timedelta(days=20), 25_000),
+        Rate("USD", "marketing", "MZ", at - timedelta(days=2), 60_000),
+    ]
+    async with pool.acquire() as conn:
+        await rates.import_rates(conn, given)
+    assert f"{here}?currency=EUR&amp;category=utility" in (await root.get("/console/rates")).text
+    page = await root.get(here)
+    assert all(said in page.words for said in ("all other countries", "€0.03", "$0.06")), page.words
+    page = await root.get(f"{here}?currency=eur&country=mz")
+    assert "all other countries" not in page.words.partition("Apply")[2]
+    states = re.findall(
+        r"ended|holds now|to come", page.words.partition("Apply")[2].partition("State of the service")[0]
+    )
+    assert states == ["ended", "holds now", "to come"]
+    file = await root.get(f"{here}?currency=EUR&country=MZ&csv=1")
+    assert rates.read_rates(io.StringIO(file.text, newline="")) == given[1:4]
 
 
 async def test_margins_by_supplier_and_as_a_file(pool: Pool, root: Browser) -> None:

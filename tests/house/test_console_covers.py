@@ -207,7 +207,7 @@ PAIRS = {
     "whatsapp inbound dead-letters": "/console/whatsapp/callbacks",
     "whatsapp inbound retry": "/console/whatsapp/callbacks/retry",
     "whatsapp rates import": "/console/whatsapp/rates",
-    "whatsapp rates list": "/console/whatsapp/rates",
+    "whatsapp rates list": "/console/rates/whatsapp",
     "whatsapp campaign list": f"{ONE}/campaigns",
     "whatsapp campaign pause": f"{ONE}/campaigns/{{campaign}}/pause",
     "whatsapp campaign resume": f"{ONE}/campaigns/{{campaign}}/resume",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.console.money import billing, margins, overview, refunds, tariffs, wallets
+from heliograph.console.money import billing, margins, overview, refunds, tariffs, wallets, whatsapp_rates
 from heliograph.pages.routes import Route, get, post, upload
 from heliograph.people.operators.roles import MONEY, MONEY_CHANGE
 
@@ -13,6 +13,7 @@ ROUTES: tuple[Route, ...] = (
     get("/console/rates", overview.show_rates, permission=MONEY),
     get("/console/rates/import", tariffs.show_import, permission=MONEY_CHANGE),
     upload("/console/rates/import", tariffs.import_, permission=MONEY_CHANGE, is_proved=True),
+    get("/console/rates/whatsapp", whatsapp_rates.show, permission=MONEY),
     get("/console/rates/cards/{id}", tariffs.show, permission=MONEY),
     get("/console/rates/cards/{id}/draft", tariffs.draft, permission=MONEY),
     post("/console/rates/cards/{id}/assign", tariffs.assign, permission=MONEY_CHANGE, is_proved=True),

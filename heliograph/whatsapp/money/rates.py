@@ -122,14 +122,16 @@ async def import_rates(conn: Connection, rates: Sequence[Rate], *, dry_run: bool
 
 LIST = """
 SELECT currency, category, country, valid_from, price FROM whatsapp_rates
- WHERE $1::text IS NULL OR currency = $1
+ WHERE ($1::text IS NULL OR currency = $1) AND ($2::text IS NULL OR category = $2) AND ($3::text IS NULL OR country = $3)
  ORDER BY currency, category, country, valid_from
 """
 
 
-async def list_rates(conn: Connection, *, currency: str | None = None) -> list[Rate]:
-    """All rates, past and future ones included."""
-    return [Rate(*row) for row in await conn.fetch(LIST, currency)]
+async def list_rates(
+    conn: Connection, *, currency: str | None = None, category: str | None = None, country: str | None = None
+) -> list[Rate]:
+    """All rates, past and future ones included, the earliest first; or those of a currency, category or country."""
+    return [Rate(*row) for row in await conn.fetch(LIST, currency, category, country)]
 
 
 IN_FORCE = """

@@ -1,0 +1,64 @@
+"""O13 Rates of WhatsApp, one by one: of a currency, a category or a country, past ones and those to come; and as a file
+that can be imported."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from datetime import datetime
+
+from heliograph.base.database import clock
+from heliograph.base.money import decimal
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Download, Shown
+from heliograph.pages.pieces.charts import MARK
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import MONEY_CHANGE
+from heliograph.whatsapp.money import rates
+from heliograph.whatsapp.money.rates import Rate
+
+#: Rates that a page shows.
+SHOWN = 500
+FILTERS = ("currency", "category", "country")
+
+
+async def show(request: Request) -> Answer:
+    """Those that fit; of a country without a rate of its own, what holds for all others is what it costs."""
+    asked = {name: request.query.get(name, "").strip() for name in FILTERS}
+    async with request.reading() as conn:
+        found = await rates.list_rates(
+            conn,
+            currency=asked["currency"].upper() or None,
+            category=asked["category"] or None,
+            country=asked["country"].upper() or None,
+        )
+    if "csv" in request.query:
+        return _file(found)
+    now = clock.now()
+    holding = _holding(found, now)
+    values = {
+        "rows": [(one, one in holding, one.valid_from > now) for one in found[:SHOWN]],
+        "is_cut": len(found) > SHOWN,
+        "asked": asked,
+        "elsewhere": rates.ELSEWHERE,
+        "categories": [(name, request.text(words.BILLING_CATEGORIES[name])) for name in rates.CATEGORIES],
+        "may_change": request.may(permission=MONEY_CHANGE),
+    }
+    return Shown(template="money/whatsapp_rates.html", values=values)
+
+
+def _holding(found: Sequence[Rate], now: datetime) -> set[Rate]:
+    """The latest of each currency, category and country that has begun; they come in order of time."""
+    latest = {(one.currency, one.category, one.country): one for one in found if one.valid_from <= now}
+    return set(latest.values())
+
+
+def _file(found: Sequence[Rate]) -> Download:
+    out = io.StringIO()
+    lines = csv.writer(out, lineterminator="\n")
+    lines.writerow(rates.COLUMNS)
+    lines.writerows(
+        (one.currency, one.category, one.country, one.valid_from.isoformat(), decimal(one.price)) for one in found
+    )
+    return Download(name="whatsapp-rates.csv", kind="text/csv; charset=utf-8", body=(MARK + out.getvalue()).encode())
