@@ -411,10 +411,20 @@ async def owner(conn: Connection, *, id: UUID) -> UUID:
     return organization_id
 
 
+OWNERS = "SELECT id, organization_id FROM api_keys WHERE id = ANY ($1)"
+
+
+async def owners(conn: Connection, *, ids: Collection[UUID]) -> dict[UUID, UUID]:
+    """The organizations that keys belong to, for operators."""
+    rows = await conn.fetch(OWNERS, list(ids)) if ids else []
+    return {row["id"]: row["organization_id"] for row in rows}
+
+
 LIST_EVERYWHERE = f"""
 SELECT o.name AS organization, k.*
   FROM (SELECT organization_id, {_COLUMNS} FROM api_keys
          WHERE ($1::uuid IS NULL OR organization_id = $1) AND ($2::boolean OR status <> 'revoked')
+           AND ($4::text IS NULL OR starts_with(lower(name), lower($4)) OR last4 = right($4, 4))
          ORDER BY id DESC LIMIT $3) k
   JOIN organizations o ON o.id = k.organization_id
  ORDER BY k.id DESC
@@ -422,13 +432,13 @@ SELECT o.name AS organization, k.*
 
 
 async def list_everywhere(
-    conn: Connection, *, organization_id: UUID | None, revoked: bool = True, limit: int
+    conn: Connection, *, organization_id: UUID | None, revoked: bool = True, search: str | None = None, limit: int
 ) -> list[tuple[str, ApiKey]]:
     """For operators: (organization's name, key), newest first, of one organization, or of all (None).
 
-    `revoked`: include those.
+    `revoked`: include those. `search`: how a name begins, or a key's last four characters, as in `hg_live_…a1B2`.
     """
-    rows = await conn.fetch(LIST_EVERYWHERE, organization_id, revoked, limit)
+    rows = await conn.fetch(LIST_EVERYWHERE, organization_id, revoked, limit, search)
     return [(row["organization"], ApiKey(**{name: row[name] for name in ApiKey.__struct_fields__})) for row in rows]
 
 

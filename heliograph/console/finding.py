@@ -24,7 +24,7 @@ _ONE = "/console/organizations/{organization}"
 OWNED = {
     "sms_campaign": (f"{_ONE}/campaigns?after={{above}}", ORGANIZATIONS),
     "whatsapp_campaign": (f"{_ONE}/campaigns?channel=whatsapp&after={{above}}", ORGANIZATIONS),
-    "key": (f"{_ONE}/keys", ORGANIZATIONS),
+    "key": (f"{_ONE}/keys/{{id}}", ORGANIZATIONS),
     "sender": (f"{_ONE}/keys", ORGANIZATIONS),
     "endpoint": (f"{_ONE}/webhooks", ORGANIZATIONS),
     "event": ("/console/messages/{id}", LOOK),
@@ -71,8 +71,15 @@ async def go(request: Request) -> Answer:
     # Where the console listens apart, the reference is not.
     if text in entries()["error"] and not request.services.settings.console_listen:
         return Elsewhere(location=f"/docs/errors/{text}")
+    if "organization" in kinds and text.startswith(("hg_live_", "hg_test_")):
+        # How a key is shown, `hg_live_…a1B2`. Were it a whole one, no more of it would stand in an address.
+        return Elsewhere(location=request.to("/console/keys", search=text[-4:], revoked="yes"))
     if "message" in kinds and phones.parse(text.translate(_SPACING)) is not None:
         return Elsewhere(location=request.to("/console/messages", recipient=text))
+    if "organization" in kinds:
+        async with request.reading() as conn:
+            if await finding.is_sender(conn, value=text):
+                return Elsewhere(location=request.to("/console/senders", search=text))
     return Elsewhere(location=request.to("/console/organizations", search=text))
 
 

@@ -6,6 +6,7 @@ from heliograph.console import finding
 from heliograph.console.approvals.routes import ROUTES as APPROVALS
 from heliograph.console.behalf.routes import ROUTES as BEHALF
 from heliograph.console.carriage.routes import ROUTES as CARRIAGE
+from heliograph.console.credentials.routes import ROUTES as CREDENTIALS
 from heliograph.console.door.routes import ROUTES as DOOR
 from heliograph.console.engine.routes import ROUTES as ENGINE
 from heliograph.console.guard.routes import ROUTES as GUARD
@@ -32,6 +33,7 @@ ROUTES: tuple[Route, ...] = (
     *APPROVALS,
     *ORGANIZATIONS,
     *BEHALF,
+    *CREDENTIALS,
     *MESSAGES,
     *RECEIPTS,
     *INBOUND,

@@ -13,6 +13,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.overview.installation.finding import OWNED_KINDS
 from heliograph.people import users
+from heliograph.sms.accepting import sender_ids
 from heliograph.sms.dispatch import suppliers
 from tests.api.conftest import Tenant, make_tenant
 from tests.rules import whatsapp_factories
@@ -55,6 +56,8 @@ async def test_what_was_pasted_leads_to_its_page(pool: Pool, tenant: Tenant, roo
         ("+258 84 123 4567", "/console/messages?recipient=%2B258+84+123+4567"),
         ("nobody at all", "/console/organizations?search=nobody+at+all"),
         ("quota_exceeded", "/docs/errors/quota_exceeded"),
+        ("hg_live_…a1B2", "/console/keys?search=a1B2&revoked=yes"),
+        ("hg_test_" + "x" * 32 + "a1B2", "/console/keys?search=a1B2&revoked=yes"),
         ("", "/console"),
     ):
         assert await led(root, pasted) == place
@@ -66,6 +69,16 @@ async def test_a_link_by_id_alone_leads_where_the_palette_does(pool: Pool, tenan
         where = f"{root.base_url}/console/go/{urllib.parse.quote(pasted)}"
         async with root.session.get(where, allow_redirects=False) as answer:
             assert (answer.status, answer.headers["location"]) == (303, await led(root, pasted))
+
+
+async def test_a_sender_leads_to_those_who_have_it(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    async with pool.acquire() as conn:
+        for value in ("PADARIA", "Acm"):
+            await sender_ids.request(conn, tenant.actor, value=value)
+    assert await led(root, "padaria") == "/console/senders?search=padaria"
+    # The beginning of an organization's name is what it was before.
+    assert await led(root, "acm") == "/console/organizations?search=acm"
+    assert await led(root, "padar") == "/console/organizations?search=padar"
 
 
 async def test_an_id_of_any_kind_leads_to_where_it_is_whichever_organization_has_it(pool: Pool, root: Browser) -> None:
@@ -135,7 +148,7 @@ async def test_an_id_of_any_kind_leads_to_where_it_is_whichever_organization_has
     places = {
         "sms_campaign": f"{here}/campaigns?after={uuid.UUID(int=ids['sms_campaign'].int + 1)}",
         "whatsapp_campaign": f"{here}/campaigns?channel=whatsapp&after={uuid.UUID(int=campaign.int + 1)}",
-        "key": f"{here}/keys",
+        "key": f"{here}/keys/{ids['key']}",
         "sender": f"{here}/keys",
         "endpoint": f"{here}/webhooks",
         "event": f"/console/messages/{message}",

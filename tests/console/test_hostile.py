@@ -212,7 +212,7 @@ async def test_what_is_one_organizations_is_not_found_below_another(pool: Pool, 
     token = (await root.get("/console/account")).form("/console/logout")["_token"]
     before = await pool.fetchval("SELECT count(*) FROM audit_log")
     paths = [
-        *(f"/keys/{tenant.key_id}/{what}" for what in ("suspend", "resume", "revoke")),
+        *(f"/keys/{tenant.key_id}/{what}" for what in ("suspend", "resume", "revoke", "rename", "rotate")),
         *(f"/senders/{sender}/{what}" for what in ("suspend", "approve", "default")),
         f"/invitations/{invitation}/renew",
     ]

@@ -6,10 +6,11 @@ import re
 
 import pytest
 
-from heliograph.accounts import organizations, quota, rate_limits, spending
+from heliograph.accounts import api_keys, organizations, quota, rate_limits, spending
 from heliograph.base.actor import RateLimits
 from heliograph.base.database.pool import Pool
 from heliograph.sealing import text_keys
+from heliograph.sms.accepting import sender_ids
 from tests.api.conftest import Api, Tenant, make_tenant
 
 from .conftest import Browser, signed_in
@@ -179,8 +180,13 @@ async def test_its_own_rules_are_set(pool: Pool, tenant: Tenant, root: Browser) 
     assert (one.opt_out_words, one.reply_language) == (["FORA", "SAIR", "Chega"], "pt")
     assert (one.stop_reply, one.start_reply, one.help_reply) == ("Bye", None, "")
     assert (one.factor_required, one.session_hours, one.reveals) == (True, 8, False)
-    # A form that is sent as it was shown changes nothing.
-    await root.submit(page, f"{here(tenant)}/settings")
+    # It is shown as it was typed; and the same once more changes nothing.
+    shown = page.form(f"{here(tenant)}/settings")
+    assert {name: shown[name] for name in ("reply_language", "stop_how", "stop_reply", "help_how")} == {
+        name: typed[name] for name in ("reply_language", "stop_how", "stop_reply", "help_how")
+    }
+    assert "<option selected>Africa/Maputo</option>" in page.text
+    await root.submit(page, f"{here(tenant)}/settings", **typed)
     async with pool.acquire() as conn:
         assert await organizations.get(conn, id=tenant.id) == one
     told = await pool.fetch("SELECT who FROM audit_log WHERE action = 'organization.configured'")
@@ -213,8 +219,8 @@ async def test_closing_asks_for_the_name_and_a_reason(pool: Pool, tenant: Tenant
 
 
 async def test_a_key_is_made_suspended_resumed_and_revoked(pool: Pool, api: Api, tenant: Tenant, root: Browser) -> None:
-    page = await root.get(f"{here(tenant)}/keys")
-    made = await root.submit(page, f"{here(tenant)}/keys", name="web shop", profile="sms", mode="live")
+    new = await root.get(f"{here(tenant)}/keys/new")
+    made = await root.submit(new, f"{here(tenant)}/keys", name="web shop", profile="sms", mode="live")
     found = re.search(r'value="(hg_live_\w+)"', made.text)
     assert found, made.words
     headers = {"authorization": f"Bearer {found[1]}"}
@@ -225,9 +231,17 @@ async def test_a_key_is_made_suspended_resumed_and_revoked(pool: Pool, api: Api,
         page = await root.get(f"{here(tenant)}/keys" + (f"/{id}/revoke" if act == "revoke" else ""))
         await root.submit(page, f"{here(tenant)}/keys/{id}/{act}")
         assert await pool.fetchval("SELECT status FROM api_keys WHERE id = $1", id) == status
-    page = await root.get(f"{here(tenant)}/keys")
-    for wrong in ({"name": ""}, {"name": "web shop", "profile": "everything"}, {"name": "web shop", "mode": "both"}):
+    for wrong in (
+        {"name": ""},
+        {"profile": "everything"},
+        {"profile": ""},
+        {"mode": "both"},
+        {"expires_at": "2020-01-01"},
+        {"expires_at": "soon"},
+        {"allowed_ips": "everywhere"},
+    ):
         typed = {"name": "web shop", "profile": "sms", "mode": "live"} | wrong
+        page = await root.get(f"{here(tenant)}/keys/new")
         answer = await root.submit(page, f"{here(tenant)}/keys", **typed)
         assert answer.status == 422, wrong
     told = await pool.fetch(
@@ -236,11 +250,73 @@ async def test_a_key_is_made_suspended_resumed_and_revoked(pool: Pool, api: Api,
     assert {tuple(row) for row in told} == {("operator", tenant.id)}
 
 
+async def test_a_key_has_scopes_addresses_and_an_end_is_renamed_and_rotated(
+    pool: Pool, api: Api, tenant: Tenant, root: Browser
+) -> None:
+    path = f"{here(tenant)}/keys"
+    typed = {"name": "web shop", "profile": "", "scope.sms:send": "yes", "scope.account:read": "yes"}
+    typed |= {"mode": "test", "expires_at": "2100-01-31", "allowed_ips": "127.0.0.0/8, 203.0.113.7"}
+    made = await root.submit(await root.get(f"{path}/new"), path, **typed)
+    assert "hg_test_" in made.text, made.words
+    row = await pool.fetchrow("SELECT * FROM api_keys WHERE name = 'web shop'")
+    assert (sorted(row["scopes"]), row["mode"], row["profile"]) == (["account:read", "sms:send"], "test", None)
+    assert (row["expires_at"].isoformat(), len(row["allowed_ips"])) == ("2100-01-31T00:00:00+00:00", 2)
+    key = f"{path}/{row['id']}"
+    assert key in (await root.get(path)).text
+    page = await root.get(key)
+    for said in ("Send SMS", "Read the account and its usage", "203.0.113.7/32", "2100"):
+        assert said in page.words, said
+    wrong = await root.submit(page, f"{key}/rename", name="")
+    assert (wrong.status, "A name has 1 to 100 characters." in wrong.words) == (422, True)
+    page = await root.submit(page, f"{key}/rename", name="kiosk")
+    assert (page.path, "kiosk" in page.words) == (key, True)
+    wrong = await root.submit(page, f"{key}/rotate", overlap="5")
+    assert wrong.status == 422
+    made = await root.submit(page, f"{key}/rotate", overlap="24")
+    found = re.search(r'value="(hg_test_\w+)"', made.text)
+    assert found, made.words
+    assert "The old key works until" in made.words
+    assert (await api.ask("GET", "/account", headers={"authorization": f"Bearer {found[1]}"}))[0] == 200
+    page = await root.get(key)
+    assert "Replaced by" in page.words
+    assert f"{key}/rotate" not in page.text
+    told = await pool.fetch("SELECT action, who FROM audit_log WHERE object_id = $1 ORDER BY id", str(row["id"]))
+    assert [tuple(one) for one in told][:2] == [("api_key.created", "operator"), ("api_key.renamed", "operator")]
+    assert ("api_key.rotated", "operator") in [tuple(one) for one in told]
+
+
+async def test_keys_and_senders_of_all_organizations_are_listed(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    other = await make_tenant(pool)
+    async with pool.acquire() as conn:
+        await organizations.rename(conn, id=other.id, name="Beta")
+        mine = (await api_keys.issue(conn, tenant.actor, name="web shop", profile="sms_only"))[0]
+        theirs = (await api_keys.issue(conn, other.actor, name="kiosk", profile="sms_only"))[0]
+        await api_keys.revoke(conn, other.actor, id=theirs.id)
+        await sender_ids.request(conn, tenant.actor, value="PADARIA")
+        await sender_ids.request(conn, other.actor, value="Padaria 2")
+    page = await root.get("/console/keys")
+    assert f"{here(tenant)}/keys/{mine.id}" in page.text
+    assert "kiosk" not in page.words
+    for query in (f"search={theirs.last4}", "search=KIO", "organization=beta"):
+        page = await root.get(f"/console/keys?revoked=yes&{query}")
+        assert ("kiosk" in page.words, "web shop" in page.words) == (True, False), query
+    page = await root.get(f"/console/organizations/{other.id}/keys/{theirs.id}")
+    assert ("Revoked" in page.words, "/rotate" in page.text) == (True, False)
+    page = await root.get("/console/senders?search=padar")
+    assert all(one in page.words for one in ("PADARIA", "Padaria 2", "Beta"))
+    page = await root.get("/console/senders?search=padar&organization=Beta&status=pending")
+    assert ("PADARIA" in page.words, "Padaria 2" in page.words) == (False, True)
+    assert "No sender ID matches." in (await root.get("/console/senders?status=suspended")).words
+    for path in ("keys", "senders"):
+        assert (await root.get(f"/console/{path}?organization=Nobody")).status == 422
+
+
 async def test_a_sixth_key_is_refused_at_its_field(tenant: Tenant, root: Browser) -> None:
     for number in range(4):  # the tenant of these tests has one
-        page = await root.get(f"{here(tenant)}/keys")
+        page = await root.get(f"{here(tenant)}/keys/new")
         made = await root.submit(page, f"{here(tenant)}/keys", name=f"key {number}", profile="sms", mode="live")
         assert made.status == 200
+    page = await root.get(f"{here(tenant)}/keys/new")
     page = await root.submit(page, f"{here(tenant)}/keys", name="one more", profile="sms", mode="live")
     assert (page.status, "already has five active API keys" in page.words) == (422, True)
 

@@ -566,6 +566,8 @@ SUBMITTED = {
     "/console/organizations/{id}/rates": "organization.configured",
     "/console/organizations/{id}/close": "organization.state_changed",
     "/console/organizations/{id}/keys": "api_key.created",
+    "/console/organizations/{id}/keys/{key}/rename": "api_key.renamed",
+    "/console/organizations/{id}/keys/{key}/rotate": "api_key.rotated",
     "/console/organizations/{id}/keys/{key}/suspend": "api_key.suspended",
     "/console/organizations/{id}/keys/{key}/resume": "api_key.resumed",
     "/console/organizations/{id}/keys/{key}/revoke": "api_key.revoked",

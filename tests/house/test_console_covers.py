@@ -82,12 +82,14 @@ PAIRS = {
     "user remove": f"{ONE}/members/{{member}}/remove",
     "user role": "/console/operators/{id}/role",
     "key create": f"{ONE}/keys",
-    "key list": f"{ONE}/keys",
+    "key list": "/console/keys",
+    "key rename": f"{ONE}/keys/{{key}}/rename",
+    "key rotate": f"{ONE}/keys/{{key}}/rotate",
     "key suspend": f"{ONE}/keys/{{key}}/suspend",
     "key resume": f"{ONE}/keys/{{key}}/resume",
     "key revoke": f"{ONE}/keys/{{key}}/revoke",
     "sender request": f"{ONE}/senders",
-    "sender list": f"{ONE}/keys",
+    "sender list": "/console/senders",
     "sender approve": "/console/approvals/{organization}/{id}/approve",
     "sender ask": "/console/approvals/{organization}/{id}/ask",
     "sender reject": "/console/approvals/{organization}/{id}/reject",
@@ -219,8 +221,6 @@ PAIRS = {
 }
 #: Commands that are of an organization's people, who have pages for them in the dashboard.
 DASHBOARD = {
-    "key rotate": "/keys/{id}/rotate",
-    "key rename": "/keys/{id}/rename",
     "org defaults": "/settings/defaults",
     # Whoever is invited, the first owner too, is a member once they accept.
     "user create": "/invitation/accept",

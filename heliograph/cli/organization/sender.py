@@ -24,13 +24,11 @@ from heliograph.cli.terminal.printing import Json, group, show
 from heliograph.senders import registrations
 from heliograph.senders.registrations import Registered
 from heliograph.sms.accepting import sender_ids, sender_questions
-from heliograph.sms.accepting.sender_ids import SenderId
+from heliograph.sms.accepting.sender_ids import STATUSES, SenderId
 from heliograph.sms.dispatch import suppliers
 
 app = group("Request, approve, reject, suspend and list sender IDs, set the default, and keep registrations.")
 
-#: States of a sender ID.
-STATUSES = ("pending", "approved", "rejected", "suspended")
 COLUMNS = ("organization", "id", "value", "status", "is_default", "rejection_reason", "created_at", "reviewed_at")
 REGISTRATION_COLUMNS = (
     "organization",

@@ -1,12 +1,12 @@
-"""O3: an organization's API keys and sender IDs, made, stopped and decided on by an operator."""
+"""O3: an organization's API keys and sender IDs, stopped and decided on by an operator; `credentials` makes keys."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from typing import Any
 
 from heliograph.accounts import api_keys
-from heliograph.accounts.api_keys import PROFILES, TooManyActiveKeys
+from heliograph.accounts.api_keys import TooManyActiveKeys
 from heliograph.accounts.organizations import Organization
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
@@ -18,9 +18,6 @@ from heliograph.people.operators.roles import APPROVE, ORGANIZATIONS_CHANGE
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.accepting.sender_ids import SenderId, SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
 
-#: Profiles that are offered: the least that sends comes first.
-OFFERED = ("sms_only", "sms", "whatsapp", "read_only", "full_access")
-MODES: tuple[Literal["live", "test"], ...] = ("live", "test")
 #: Refusals of the rules that stand at the field.
 AT_FIELD: dict[type[Refusal], str] = {
     TooManyActiveKeys: "name",
@@ -34,30 +31,8 @@ Work = Callable[[Connection, Actor], Awaitable[str]]
 
 
 async def show(request: Request) -> Answer:
-    """Both lists, with their forms."""
+    """Both lists."""
     return Shown(template="organizations/keys.html", values=await _values(request))
-
-
-async def create(request: Request) -> Answer:
-    """A key, whose secret is shown once."""
-    form = request.form
-    made: list[Any] = []
-
-    async def work(conn: Connection, actor: Actor) -> str:
-        mode, profile = form.get("mode", ""), form.get("profile", "")
-        if mode not in MODES:
-            raise Invalid(("mode", "enum", "Choose live or test."))
-        if profile not in OFFERED:
-            raise Invalid(("profile", "enum", "Choose one of those that are offered."))
-        made.extend(await api_keys.issue(conn, actor, name=form.get("name", ""), profile=profile, mode=mode))
-        return ""
-
-    asked = await _done(request, work)
-    if not made:
-        return asked
-    async with request.reading() as conn:
-        one = await organization(conn, request, "id")
-    return Shown(template="organizations/key_made.html", values={"one": one, "key": made[0], "secret": made[1]})
 
 
 async def suspend(request: Request) -> Answer:
@@ -160,11 +135,6 @@ async def _values(request: Request) -> dict[str, Any]:
         "one": one,
         "listed": [key for _, key in listed],
         "senders": senders,
-        "profiles": [(name, name) for name in OFFERED if name in PROFILES],
-        "modes": [("live", request.text("Live")), ("test", request.text("Test"))],
-        "profile": request.form.get("profile", "sms"),
-        "key_mode": request.form.get("mode", "live"),
-        "name": request.form.get("name", ""),
         "value": request.form.get("value", ""),
         "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
         "may_approve": request.may(permission=APPROVE),

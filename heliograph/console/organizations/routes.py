@@ -69,7 +69,6 @@ ROUTES: tuple[Route, ...] = (
     get("/console/organizations/{id}/erase", noting.show_erase, permission=ORGANIZATIONS_CHANGE, is_proved=True),
     post("/console/organizations/{id}/erase", noting.erase, permission=ORGANIZATIONS_CHANGE, is_proved=True),
     get("/console/organizations/{id}/keys", keys.show, permission=ORGANIZATIONS),
-    post("/console/organizations/{id}/keys", keys.create, permission=ORGANIZATIONS_CHANGE, is_proved=True),
     post("/console/organizations/{id}/keys/{key}/suspend", keys.suspend, permission=ORGANIZATIONS_CHANGE),
     post("/console/organizations/{id}/keys/{key}/resume", keys.resume, permission=ORGANIZATIONS_CHANGE, is_proved=True),
     get("/console/organizations/{id}/keys/{key}/revoke", ending.show_revoke, permission=ORGANIZATIONS_CHANGE),

@@ -205,3 +205,16 @@ async def by_name(conn: Connection, *, name: str, kinds: Collection[str]) -> Thi
     """What is called so: an organization or supplier by name, an operator by e-mail, a message by its supplier's id."""
     row = await conn.fetchrow(BY_NAME, name, list(kinds))
     return None if row is None else Thing(*row)
+
+
+# An organization whose name begins so is what was meant; else each organization is asked in turn, by its key.
+IS_SENDER = """
+SELECT FROM organizations o CROSS JOIN LATERAL (
+    SELECT FROM sender_ids WHERE organization_id = o.id AND lower(value) = lower($1) LIMIT 1) found
+ WHERE NOT EXISTS (SELECT FROM organizations WHERE starts_with(lower(name), lower($1))) LIMIT 1
+"""
+
+
+async def is_sender(conn: Connection, *, value: str) -> bool:
+    """Somebody has this sender ID, or asked for it, and no organization's name begins so."""
+    return await conn.fetchrow(IS_SENDER, value) is not None

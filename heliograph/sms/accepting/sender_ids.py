@@ -6,6 +6,7 @@ The rule nobody may break: only an approved record sends, at accept and again at
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -67,6 +68,8 @@ VALUE = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9 ._&-]{3,11}|[0-9]{3,15}", re.ASCII
 
 #: Maximum number of an organization's pending sender IDs, and of those in a list.
 MAX_PENDING, MOST_LISTED = 50, 1_000
+#: Where a sender ID stands: its organization asks, operators decide.
+STATUSES = ("pending", "approved", "rejected", "suspended")
 #: The event that a decision raises.
 EVENTS = {"approved": "sender_id.approved", "rejected": "sender_id.rejected"}
 
@@ -84,16 +87,32 @@ LIST_EVERYWHERE = f"""
 SELECT o.name AS organization, {", ".join(f"s.{name.strip()}" for name in COLUMNS.split(","))}
   FROM sender_ids s JOIN organizations o ON o.id = s.organization_id
  WHERE ($1::uuid IS NULL OR s.organization_id = $1) AND ($2::text IS NULL OR s.status = $2)
+   AND ($4::text IS NULL OR starts_with(lower(s.value), lower($4)))
  ORDER BY s.id DESC LIMIT $3
 """
 
 
 async def list_everywhere(
-    conn: Connection, *, organization_id: UUID | None, status: str | None = None, limit: int
+    conn: Connection,
+    *,
+    organization_id: UUID | None,
+    status: str | None = None,
+    search: str | None = None,
+    limit: int,
 ) -> list[tuple[str, SenderId]]:
-    """For operators: (organization's name, sender ID), newest first, of one organization, or of all (None)."""
-    rows = await conn.fetch(LIST_EVERYWHERE, organization_id, status, limit)
+    """For operators: (organization's name, sender ID), newest first, of one organization, or of all (None). `search`:
+    how a value begins."""
+    rows = await conn.fetch(LIST_EVERYWHERE, organization_id, status, limit, search)
     return [(name, SenderId(*values)) for name, *values in rows]
+
+
+OWNERS = "SELECT id, organization_id FROM sender_ids WHERE id = ANY ($1)"
+
+
+async def owners(conn: Connection, *, ids: Sequence[UUID]) -> dict[UUID, UUID]:
+    """The organizations that sender IDs belong to, for operators."""
+    rows = await conn.fetch(OWNERS, list(ids)) if ids else []
+    return {row["id"]: row["organization_id"] for row in rows}
 
 
 async def list_all(conn: Connection, actor: Actor) -> list[SenderId]:

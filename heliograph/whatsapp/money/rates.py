@@ -122,7 +122,8 @@ async def import_rates(conn: Connection, rates: Sequence[Rate], *, dry_run: bool
 
 LIST = """
 SELECT currency, category, country, valid_from, price FROM whatsapp_rates
- WHERE ($1::text IS NULL OR currency = $1) AND ($2::text IS NULL OR category = $2) AND ($3::text IS NULL OR country = $3)
+ WHERE ($1::text IS NULL OR currency = $1) AND ($2::text IS NULL OR category = $2)
+   AND ($3::text IS NULL OR country = $3)
  ORDER BY currency, category, country, valid_from
 """
 

@@ -1,0 +1,68 @@
+"""O3: the API keys and the sender IDs of all organizations, as `heliograph key list` and `sender list` show them."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from heliograph.accounts import api_keys, organizations
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.pages.answers import Answer, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.accepting.sender_ids import STATUSES
+
+#: Lines that a page shows.
+LISTED = 200
+
+
+async def show_keys(request: Request) -> Answer:
+    """Keys, newest first; by organization, and by a name's beginning or the key's last four characters."""
+    query = request.query
+    given = {name: query.get(name, "").strip() for name in ("organization", "search", "revoked")}
+    try:
+        async with request.reading() as conn:
+            found = await api_keys.list_everywhere(
+                conn,
+                organization_id=await _organization(conn, given["organization"]),
+                revoked=given["revoked"] == "yes",
+                search=given["search"] or None,
+                limit=LISTED + 1,
+            )
+            owners = await api_keys.owners(conn, ids=[key.id for _, key in found])
+    except Invalid as refusal:
+        return refused("organizations/all_keys.html", refusal, given | {"rows": [], "is_cut": False})
+    rows = [(name, owners[key.id], key) for name, key in found[:LISTED]]
+    return Shown(template="organizations/all_keys.html", values=given | {"rows": rows, "is_cut": len(found) > LISTED})
+
+
+async def show_senders(request: Request) -> Answer:
+    """Sender IDs, newest first; by organization, status, and how a value begins."""
+    query = request.query
+    given = {name: query.get(name, "").strip() for name in ("organization", "search", "status")}
+    values = given | {"statuses": STATUSES}
+    try:
+        async with request.reading() as conn:
+            found = await sender_ids.list_everywhere(
+                conn,
+                organization_id=await _organization(conn, given["organization"]),
+                status=given["status"] if given["status"] in STATUSES else None,
+                search=given["search"] or None,
+                limit=LISTED + 1,
+            )
+            owners = await sender_ids.owners(conn, ids=[sender.id for _, sender in found])
+    except Invalid as refusal:
+        return refused("organizations/all_senders.html", refusal, values | {"rows": [], "is_cut": False})
+    rows = [(name, owners[sender.id], sender) for name, sender in found[:LISTED]]
+    return Shown(
+        template="organizations/all_senders.html", values=values | {"rows": rows, "is_cut": len(found) > LISTED}
+    )
+
+
+async def _organization(conn: Connection, text: str) -> UUID | None:
+    if not text:
+        return None
+    try:
+        return (await organizations.find(conn, reference=text)).id
+    except NotFound as missing:
+        raise Invalid(("organization", "unknown", missing.message)) from None

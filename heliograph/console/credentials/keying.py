@@ -1,0 +1,174 @@
+"""O3: an organization's API keys, made with all that they can have, looked at, renamed and rotated by an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from heliograph.accounts import api_keys
+from heliograph.accounts.api_keys import PROFILES, SCOPES, ApiKey, KeyNotActive, KeyReplaced, TooManyActiveKeys
+from heliograph.accounts.organizations import Organization
+from heliograph.base.database import clock
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.console import typed
+from heliograph.console.acting import acting_for, organization
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
+
+#: Profiles that are offered: the least that sends comes first. None of them: scopes of its own.
+OFFERED = ("sms_only", "sms", "whatsapp", "read_only", "full_access")
+MODES = ("live", "test")
+#: Keys of an organization that one is looked for among, those that were revoked included.
+MOST = 10_000
+#: Hours that a rotated key may go on working.
+OVERLAPS = (1, 24, 168, 720)
+#: What the rules refuse, as the forms say it.
+WRONG: Mapping[str, str] = {
+    "name": "A name has 1 to 100 characters.",
+    "allowed_ips": "List addresses or networks, such as 203.0.113.0/24.",
+    "scopes": "Choose at least one scope.",
+    "expires_at": "Choose a day that is still to come.",
+}
+
+
+async def show_new(request: Request) -> Answer:
+    """The form for a key."""
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+    return Shown(template="organizations/key_new.html", values=_typed(request, one))
+
+
+async def create(request: Request) -> Answer:
+    """A key, whose secret is shown once."""
+    form = request.form
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+
+    async def work(conn: Connection) -> dict[str, str]:
+        if form.get("mode") not in MODES:
+            raise Invalid(("mode", "enum", "Choose live or test."))
+        profile = form.get("profile", "")
+        if profile not in ("", *OFFERED):
+            raise Invalid(("profile", "enum", "Choose one of those that are offered."))
+        ends = typed.day("expires_at", form.get("expires_at", ""))
+        key, secret = await api_keys.issue(
+            conn,
+            acting_for(request, one),
+            name=form.get("name", ""),
+            profile=profile or None,
+            scopes=None if profile else [scope for scope in SCOPES if form.get(f"scope.{scope}") == "yes"],
+            mode=form["mode"],
+            allowed_ips=form.get("allowed_ips", "").replace(",", " ").split(),
+            expires_at=None if ends is None else clock.midnight(ends),
+        )
+        return {"name": key.name, "secret": secret}
+
+    try:
+        made = await request.once(work, has_secret=True, actor=acting_for(request, one))
+    except Invalid as refusal:
+        return refused("organizations/key_new.html", _worded(refusal), _typed(request, one))
+    except TooManyActiveKeys as refusal:
+        wrong = Invalid(("name", refusal.code, refusal.message))
+        return refused("organizations/key_new.html", wrong, _typed(request, one))
+    return Shown(template="organizations/key_made.html", values={"one": one, "key": made, "secret": made["secret"]})
+
+
+async def show(request: Request) -> Answer:
+    """A key with its rights, and what can be changed of it."""
+    return Shown(template="organizations/key.html", values=await _values(request))
+
+
+async def rename(request: Request) -> Answer:
+    """Another name."""
+    try:
+        async with request.writing() as conn:
+            one = await organization(conn, request, "id")
+            name = request.form.get("name", "")
+            await api_keys.rename(conn, acting_for(request, one), id=request.id("key"), name=name)
+    except Invalid as refusal:
+        return refused("organizations/key.html", _worded(refusal), await _values(request))
+    return Elsewhere(location=_path(one, request), notice=request.text("The key has another name."))
+
+
+async def rotate(request: Request) -> Answer:
+    """A key with the same rights, whose secret is shown once; the old one ends later."""
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+
+    async def work(conn: Connection) -> dict[str, str]:
+        hours = request.form.get("overlap", "")
+        if hours not in {str(one) for one in OVERLAPS}:
+            raise Invalid(("overlap", "enum", "Choose one of the times that are offered."))
+        made, secret, old = await api_keys.rotate(
+            conn, acting_for(request, one), id=request.id("key"), overlap=timedelta(hours=int(hours))
+        )
+        assert old.expires_at is not None
+        return {"name": made.name, "secret": secret, "ends": old.expires_at.isoformat()}
+
+    try:
+        made = await request.once(work, has_secret=True, actor=acting_for(request, one))
+    except Invalid as refusal:
+        return refused("organizations/key.html", refusal, await _values(request))
+    except (TooManyActiveKeys, KeyReplaced, KeyNotActive) as refusal:
+        wrong = Invalid(("overlap", refusal.code, refusal.message))
+        return refused("organizations/key.html", wrong, await _values(request))
+    values = {"one": one, "key": made, "secret": made["secret"], "ends": datetime.fromisoformat(made["ends"])}
+    return Shown(template="organizations/key_made.html", values=values)
+
+
+def _path(one: Organization, request: Request) -> str:
+    return f"/console/organizations/{one.id}/keys/{request.id('key')}"
+
+
+def _worded(refusal: Invalid) -> Invalid:
+    listed = [(one["field"], one["issue"], one["message"]) for one in refusal.details["fields"]]
+    return Invalid(*((field, issue, WRONG.get(field, said)) for field, issue, said in listed))
+
+
+def _typed(request: Request, one: Organization) -> dict[str, Any]:
+    form, text = request.form, request.text
+    profiles = [(name, text(words.PROFILES[name])) for name in OFFERED if name in PROFILES]
+    return {
+        "one": one,
+        "profiles": [*profiles, ("", text("Scopes of its own"))],
+        "modes": [("live", text("Live")), ("test", text("Test"))],
+        "scopes": [(name, text(said), form.get(f"scope.{name}") == "yes") for name, said in SCOPES.items()],
+        "profile": form.get("profile", "sms"),
+        "key_mode": form.get("mode", "live"),
+        "name": form.get("name", ""),
+        "allowed_ips": form.get("allowed_ips", ""),
+        "expires_at": form.get("expires_at", ""),
+    }
+
+
+async def _values(request: Request) -> dict[str, Any]:
+    wanted = request.id("key")
+    async with request.reading() as conn:
+        one: Organization = await organization(conn, request, "id")
+        listed = await api_keys.list_everywhere(conn, organization_id=one.id, limit=MOST)
+    key: ApiKey | None = next((each for _, each in listed if each.id == wanted), None)
+    if key is None:
+        raise NotFound
+    count = request.speech.count
+    return {
+        "one": one,
+        "key": key,
+        "scopes": [request.text(SCOPES[scope]) for scope in SCOPES if scope in key.scopes],
+        "profile": request.text(words.PROFILES.get(key.profile, key.profile)) if key.profile else "",
+        "name": request.form.get("name", key.name),
+        "overlap": request.form.get("overlap", "24"),
+        "overlaps": [
+            (
+                str(hours),
+                count("for %(num)s more hour", "for %(num)s more hours", hours)
+                if hours <= 24
+                else count("for %(num)s more day", "for %(num)s more days", hours // 24),
+            )
+            for hours in OVERLAPS
+        ],
+        "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
+    }
