@@ -1352,7 +1352,10 @@ CREATE UNIQUE INDEX sender_ids_default ON sender_ids (organization_id) WHERE is_
 CREATE INDEX sender_ids_approved ON sender_ids (lower(value)) WHERE status = 'approved';
 -- What waits for an operator, oldest first; and what reads alike (heliograph/overview/installation/approvals.py).
 CREATE INDEX sender_ids_pending ON sender_ids (id) WHERE status = 'pending';
-CREATE INDEX sender_ids_alike ON sender_ids (translate(lower(value), '013457i8 ._&-', 'oleastlb')) WHERE status = 'approved';
+CREATE INDEX sender_ids_alike ON sender_ids ((translate(lower(value), '013457i8 ._&-', 'oleastlb') COLLATE "C"))
+ WHERE status <> 'rejected';
+CREATE INDEX sender_ids_alike_end ON sender_ids
+    ((reverse(translate(lower(value), '013457i8 ._&-', 'oleastlb')) COLLATE "C")) WHERE status <> 'rejected';
 COMMENT ON TABLE sender_ids IS 'tenant: names and numbers that an organization may send from';
 COMMENT ON COLUMN sender_ids.question IS 'what operators want to know before they decide; NULL: nothing. answer is the organization''s';
 COMMENT ON COLUMN sender_ids.first_by IS 'the first of two operators who approved it, while the installation wants four eyes; NULL: nobody yet';

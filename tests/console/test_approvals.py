@@ -82,9 +82,63 @@ async def test_a_name_that_reads_like_a_banks_is_shown_with_the_bank(
         for other in (value, "MOZTANK"):
             await sender_ids.request(conn, tenant.actor, value=other)
         waiting = {one.sender.value: one for one in await approvals.waiting(conn)}
-    assert [(one.organization, one.value) for one in waiting[value].alike] == [("Banco de Maputo", "MOZBANK")]
-    assert waiting["MOZTANK"].alike == []
-    assert (await root.get("/console/approvals")).words.count("Reads like “MOZBANK” of Banco de Maputo.") == 1
+    (one,) = waiting[value].alike
+    assert (one.organization, one.value, one.status, one.is_near) == ("Banco de Maputo", "MOZBANK", "approved", False)
+    assert [(one.value, one.is_near) for one in waiting["MOZTANK"].alike] == [("MOZBANK", True)]
+    words = (await root.get("/console/approvals")).words
+    assert words.count("Reads like “MOZBANK” of Banco de Maputo.") == 1
+    assert words.count("One character away from “MOZBANK” of Banco de Maputo.") == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_near"),
+    [
+        ("mozbank", "moztank", True),
+        ("mozbank", "mozbanks", True),
+        ("mozbank", "mozank", True),
+        ("mozbank", "xmozbank", True),
+        ("mozbank", "mozbank", False),
+        ("mozbank", "mozbnak", False),
+        ("mozbank", "mozban", True),
+        ("acme", "acne", False),
+        ("sol", "sal", False),
+    ],
+)
+def test_names_that_are_one_character_apart(one: str, other: str, is_near: bool) -> None:
+    assert (approvals.is_near(one, other), approvals.is_near(other, one)) == (is_near, is_near)
+
+
+async def test_names_that_wait_or_are_suspended_are_told_and_what_was_decided_before(
+    pool: Pool, tenant: Tenant, root: Browser
+) -> None:
+    async with pool.acquire() as conn:
+        bank = await organizations.create(conn, name="Banco de Maputo")
+        their = Actor(bank.id, None, "live", frozenset(), "active")
+        for value, status in (("MOZBANK", "suspended"), ("M0ZBANKS", "pending"), ("XMOZBANK", "rejected")):
+            known = await sender_ids.request(conn, their, value=value)
+            if status != "pending":
+                first = "approved" if status == "suspended" else status
+                await sender_ids.review(conn, their, id=known.id, status=first, reason="too vague")
+            if status == "suspended":
+                await sender_ids.review(conn, their, id=known.id, status=status)
+        await sender_ids.request(conn, tenant.actor, value="MOZBANK")
+        (mine,) = [one for one in await approvals.waiting(conn) if one.organization_id == tenant.id]
+        (theirs,) = [one for one in await approvals.waiting(conn) if one.organization_id == bank.id]
+    assert [(one.value, one.status, one.is_near) for one in mine.alike] == [
+        ("MOZBANK", "suspended", False),
+        ("M0ZBANKS", "pending", True),
+    ]
+    assert {(one.value, one.status, one.reason) for one in theirs.decided} == {
+        ("XMOZBANK", "rejected", "too vague"),
+        ("MOZBANK", "suspended", None),
+    }
+    words = (await root.get("/console/approvals")).words
+    assert "Decided before" in words
+    assert "too vague" in words
+    # Where it is approved outside of the queue, too.
+    words = (await root.get(f"/console/organizations/{tenant.id}/keys")).words
+    assert "Reads like “MOZBANK” of Banco de Maputo." in words
+    assert "One character away from “M0ZBANKS” of Banco de Maputo." in words
 
 
 async def test_how_much_they_send_and_where_to_stands_beside_it(pool: Pool, tenant: Tenant, root: Browser) -> None:

@@ -12,6 +12,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.console.acting import acting_for, organization
+from heliograph.overview.installation import approvals
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE, ORGANIZATIONS_CHANGE
@@ -131,7 +132,11 @@ async def _values(request: Request) -> dict[str, Any]:
         actor = acting_for(request, one)
         listed = await api_keys.list_everywhere(conn, organization_id=one.id, revoked=False, limit=100)
         senders = await sender_ids.list_all(conn, actor)
+        compared = senders[-approvals.MOST :]
+        others = await approvals.alike(conn, [(one.id, sender.value) for sender in compared])
     return {
+        "alike": {sender.id: some for sender, some in zip(compared, others, strict=True) if some},
+        "brands": {sender.id: name for sender in compared if (name := approvals.brand(sender.value))},
         "one": one,
         "listed": [key for _, key in listed],
         "senders": senders,

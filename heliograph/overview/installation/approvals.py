@@ -3,7 +3,7 @@ before, how much they send and where to, and which names it could be taken for."
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -17,21 +17,37 @@ from heliograph.sms.accepting.sender_ids import SenderId
 
 #: Shown at once; the oldest come first, and the next ones when these are decided.
 MOST = 50
-#: Names of other organizations that are told of one.
-ALIKE = 5
+#: Names of other organizations that are told of one; and how many that begin or end like it are looked at.
+ALIKE, LOOKED = 5, 200
+#: Earlier decisions of an organization that are told, the latest first.
+DECIDED = 5
+#: Shorter names are near too many others.
+SHORTEST = 5
 #: Days (UTC, today included) of what an organization sent, and of which countries it sent to; most of these first.
 DAYS, DAYS_OF_COUNTRIES, COUNTRIES = 30, 7, 5
 #: What is read as another character, and what is not read at all: `M0ZBANK` reads as `MOZBANK`. The index
-#: `sender_ids_alike` says the same; sender IDs are ASCII.
+#: `sender_ids_alike` and `sender_ids_alike_end` say the same; sender IDs are ASCII.
 _READ_AS = str.maketrans("013457i8", "oleastlb", " ._&-")
 _IN_SQL = "translate(lower({}), '013457i8 ._&-', 'oleastlb')"
 
 
 class Alike(msgspec.Struct, frozen=True):
-    """An approved sender ID of another organization."""
+    """A sender ID of another organization that is approved, suspended, or waits too."""
 
     organization: str
     value: str
+    status: str
+    #: One character more, less or other; else it is read as the same.
+    is_near: bool
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """An earlier decision on a sender ID of the organization. `reason`: why it was rejected."""
+
+    value: str
+    status: str
+    reason: str | None
+    at: datetime | None
 
 
 class Sends(msgspec.Struct, frozen=True):
@@ -61,33 +77,83 @@ class Waiting(msgspec.Struct, frozen=True):
     #: Sender IDs of the organization by what was decided.
     approved: int
     rejected: int
+    decided: list[Decided]
     sends: Sends
     #: A name that is often imitated and reads alike; "": none.
     brand: str
     alike: list[Alike]
 
 
-# The look-alikes by their index; a number reads as nothing but itself.
-WAITING = f"""
+WAITING = """
 SELECT s.organization_id, o.name AS organization, o.state, o.created_at AS organization_since,
        s.id, s.value, s.status, s.is_default, s.rejection_reason, s.created_at, s.reviewed_at,
        s.first_by, s.question, s.answer,
-       (SELECT name FROM users WHERE id::text = s.first_by) AS first_name, known.approved, known.rejected,
-       alike.ids AS alike_ids, alike.found AS alike
+       (SELECT name FROM users WHERE id::text = s.first_by) AS first_name, known.approved, known.rejected
   FROM (SELECT * FROM sender_ids WHERE status = 'pending' ORDER BY id LIMIT $1) s
        CROSS JOIN LATERAL (SELECT * FROM organizations WHERE id = s.organization_id LIMIT 1) o
        CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE status IN ('approved', 'suspended')) AS approved,
                                   count(*) FILTER (WHERE status = 'rejected') AS rejected
                              FROM (SELECT status FROM sender_ids WHERE organization_id = s.organization_id
                                     LIMIT 1000) decided) known
-       CROSS JOIN LATERAL (SELECT array_agg(organization_id ORDER BY id) AS ids, array_agg(value ORDER BY id) AS found
-                             FROM (SELECT other.id, other.organization_id, other.value FROM sender_ids other
-                                    WHERE other.status = 'approved' AND other.organization_id <> s.organization_id
-                                      AND s.value ~ '[A-Za-z]'
-                                      AND {_IN_SQL.format("other.value")} = {_IN_SQL.format("s.value")}
-                                    ORDER BY other.id LIMIT $2) seen) alike
  ORDER BY s.id
 """
+
+
+_SEEN = f'({_IN_SQL.format("other.value")}) COLLATE "C"'
+_BACKWARDS = f'reverse({_IN_SQL.format("other.value")}) COLLATE "C"'
+_OTHERS = """
+SELECT organization_id, id, value, status FROM sender_ids other
+ WHERE other.status <> 'rejected' AND other.organization_id <> asked.organization_id"""
+# Those that are read as the same; and those that begin or end with half of it, since one character more, less or other
+# leaves one half as it is. Each by its index; after all that a name is read as comes `~`.
+ALIKE_ONES = f"""
+SELECT asked.n, other.organization_id, other.value, other.status
+  FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS asked (organization_id, seen, n) CROSS JOIN LATERAL (
+    ({_OTHERS} AND {_SEEN} = asked.seen ORDER BY id LIMIT $3)
+    UNION
+    ({_OTHERS} AND length(asked.seen) >= {SHORTEST} AND {_SEEN} >= left(asked.seen, length(asked.seen) / 2)
+        AND {_SEEN} < left(asked.seen, length(asked.seen) / 2) || '~' ORDER BY {_SEEN} LIMIT $4)
+    UNION
+    ({_OTHERS} AND length(asked.seen) >= {SHORTEST}
+        AND {_BACKWARDS} >= left(reverse(asked.seen), (length(asked.seen) + 1) / 2)
+        AND {_BACKWARDS} < left(reverse(asked.seen), (length(asked.seen) + 1) / 2) || '~'
+      ORDER BY {_BACKWARDS} LIMIT $4)) other
+ ORDER BY asked.n, other.id
+"""
+
+
+async def alike(conn: Connection, asked: Sequence[tuple[UUID, str]]) -> list[list[Alike]]:
+    """For each (organization, value), other organizations' sender IDs that it could be taken for: ALIKE, those that are
+    read as the same first. A number reads as nothing but itself."""
+    seen_as = [(of, read_as(value)) for of, value in asked]
+    places = [n for n, (_, value) in enumerate(asked) if not value.isdecimal()]
+    found: list[list[tuple[UUID, str, str, bool]]] = [[] for _ in asked]
+    rows = await conn.fetch(ALIKE_ONES, [seen_as[n][0] for n in places], [seen_as[n][1] for n in places], ALIKE, LOOKED)
+    for row in rows:
+        place, seen = places[row["n"] - 1], read_as(row["value"])
+        mine = seen_as[place][1]
+        if not row["value"].isdecimal() and (seen == mine or is_near(mine, seen)):
+            found[place].append((row["organization_id"], row["value"], row["status"], seen != mine))
+    kept = [sorted(some, key=lambda one: one[3])[:ALIKE] for some in found]
+    others = {one[0] for some in kept for one in some}
+    called = await names(conn, others) if others else {}
+    return [[Alike(called[of], value, status, near) for of, value, status, near in some] for some in kept]
+
+
+DECISIONS = """
+SELECT asked.id, known.value, known.status, known.rejection_reason, known.reviewed_at
+  FROM unnest($1::uuid[]) AS asked (id) CROSS JOIN LATERAL (
+    SELECT * FROM sender_ids WHERE organization_id = asked.id AND status <> 'pending'
+     ORDER BY reviewed_at DESC NULLS LAST, id DESC LIMIT $2) known
+"""
+
+
+async def decisions(conn: Connection, ids: Iterable[UUID]) -> dict[UUID, list[Decided]]:
+    """What was decided for organizations before, the latest first: DECIDED of each."""
+    found: dict[UUID, list[Decided]] = {}
+    for id, *values in await conn.fetch(DECISIONS, list(set(ids)), DECIDED):
+        found.setdefault(id, []).append(Decided(*values))
+    return found
 
 
 _TODAY = "(now() AT TIME ZONE 'UTC')::date"
@@ -121,10 +187,12 @@ async def sends(conn: Connection, ids: Iterable[UUID]) -> dict[UUID, Sends]:
 
 async def waiting(conn: Connection) -> list[Waiting]:
     """Sender IDs to decide on, of all organizations, oldest first: MOST."""
-    rows = await conn.fetch(WAITING, MOST, ALIKE)
-    sent = await sends(conn, (row["organization_id"] for row in rows)) if rows else {}
-    others = {id for row in rows for id in row["alike_ids"] or ()}
-    called = await names(conn, others) if others else {}
+    rows = await conn.fetch(WAITING, MOST)
+    if not rows:
+        return []
+    asking = [row["organization_id"] for row in rows]
+    sent, decided = await sends(conn, asking), await decisions(conn, asking)
+    resembled = await alike(conn, [(row["organization_id"], row["value"]) for row in rows])
     columns = SenderId.__struct_fields__
     return [
         Waiting(
@@ -139,13 +207,12 @@ async def waiting(conn: Connection) -> list[Waiting]:
             answer=row["answer"],
             approved=row["approved"],
             rejected=row["rejected"],
+            decided=decided.get(row["organization_id"], []),
             sends=sent[row["organization_id"]],
             brand=brand(row["value"]),
-            alike=[
-                Alike(called[id], value) for id, value in zip(row["alike_ids"] or (), row["alike"] or (), strict=True)
-            ],
+            alike=others,
         )
-        for row in rows
+        for row, others in zip(rows, resembled, strict=True)
     ]
 
 
@@ -173,6 +240,16 @@ async def waits(conn: Connection) -> Waits:
 def read_as(value: str) -> str:
     """What a sender ID is read as at a glance."""
     return value.lower().translate(_READ_AS)
+
+
+def is_near(one: str, other: str) -> bool:
+    """One character more, less or other makes the one the other, in names that are long enough for that to say
+    something."""
+    if one == other or abs(len(one) - len(other)) > 1 or max(len(one), len(other)) < SHORTEST:
+        return False
+    start = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    one, other = one[start:], other[start:]
+    return one[1:] == other[1:] or one[1:] == other or one == other[1:]
 
 
 def brand(value: str) -> str:
