@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from uuid import UUID
 
 import pyotp
 import pytest
@@ -15,8 +16,9 @@ from heliograph.base.process.settings import Settings
 from heliograph.pages.realms import CONSOLE
 from heliograph.people import factors, links, users
 from heliograph.people.operators import accounts, sessions
-from tests.api.conftest import SECRET_KEY
+from tests.api.conftest import SECRET_KEY, Tenant
 from tests.pages.conftest import PASSWORD, Browser, Page, api, browser, hashed, other_browser, running, tenant
+from tests.rules.factories import SUM_DAYS
 
 __all__ = ["PASSWORD", "Browser", "Page", "api", "browser", "other_browser", "running", "tenant"]
 
@@ -71,3 +73,18 @@ async def root(pool: Pool, browser: Browser) -> Browser:
 def settings() -> Settings:
     """As the server of these tests has them, as far as secrets are concerned."""
     return Settings(secret_key=SECRET_KEY)
+
+
+async def yesterday(pool: Pool, tenant: Tenant, country: str, count: int, sender: str = "ACME") -> None:
+    """What was sent, in the roll-ups."""
+    await pool.execute(
+        "INSERT INTO traffic (organization_id, hour, channel, mode, country, sender, supplier_id, status, count,"
+        " segments, to_sent, to_delivered) VALUES ($1, date_trunc('day', now(), 'UTC') - interval '12 hours', 'sms',"
+        " 'live', $3, $2, $5, 'delivered', $4, $4, '{}', '{}')",
+        tenant.id,
+        sender,
+        country,
+        count,
+        UUID(int=0),
+    )
+    await pool.execute(SUM_DAYS)

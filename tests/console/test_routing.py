@@ -22,9 +22,8 @@ from heliograph.sms.circuits import sharing
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.lookups import accounts
 from tests.api.conftest import Tenant
-from tests.rules.factories import SUM_DAYS
 
-from .conftest import Browser, signed_in
+from .conftest import Browser, signed_in, yesterday
 from .test_suppliers import add, told
 
 NEW = "/console/routes/new"
@@ -38,21 +37,6 @@ async def main(pool: Pool, settings: Settings) -> UUID:
 @pytest.fixture
 async def backup(pool: Pool, settings: Settings) -> UUID:
     return await add(pool, settings, "backup")
-
-
-async def yesterday(pool: Pool, tenant: Tenant, country: str, count: int, sender: str = "ACME") -> None:
-    """What was sent, in the roll-ups."""
-    await pool.execute(
-        "INSERT INTO traffic (organization_id, hour, channel, mode, country, sender, supplier_id, status, count,"
-        " segments, to_sent, to_delivered) VALUES ($1, date_trunc('day', now(), 'UTC') - interval '12 hours', 'sms',"
-        " 'live', $3, $2, $5, 'delivered', $4, $4, '{}', '{}')",
-        tenant.id,
-        sender,
-        country,
-        count,
-        UUID(int=0),
-    )
-    await pool.execute(SUM_DAYS)
 
 
 async def stored(pool: Pool, name: str = "moz") -> StoredRoute:

@@ -29,9 +29,10 @@ from heliograph.suppliers.http.watching import Tap as HttpTap
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.watching import Tap
 from heliograph.traffic import reconciliation
+from tests.api.conftest import Tenant
 from tests.rules.factories import SUM_DAYS
 
-from .conftest import Browser
+from .conftest import Browser, yesterday
 
 #: A series of a chart, as the script reads it.
 TONE = re.compile(r'"tone":\s*"(\w+)"')
@@ -82,6 +83,27 @@ async def test_the_difference_is_shown_before_it_is_saved(pool: Pool, root: Brow
     assert (await row(pool, id)).settings == SMPP
     page = await root.submit(await root.get(path), path)
     assert "Nothing was changed" in page.words
+
+
+async def test_what_a_change_of_its_place_moves_is_told_before_it_is_saved(
+    pool: Pool, tenant: Tenant, root: Browser, settings: Settings
+) -> None:
+    id = await add(pool, settings)
+    await add(pool, settings, "other")
+    await yesterday(pool, tenant, "MZ", 100)
+    path = f"/console/suppliers/{id}/edit"
+    form = await root.get(path)
+    page = await root.submit(form, path, weight="3")
+    assert "It moves 25 % of yesterday's 100 messages." in page.words.replace("\xa0", " ")
+    assert "25 from other to main" in page.words
+    page = await root.submit(form, path, priority="11")
+    assert "50 from main to other" in page.words
+    assert (await row(pool, id)).priority == 10, "nothing is saved yet"
+    assert [one[0] for one in await told(pool, id)] == ["supplier.added"]
+    page = await root.submit(page, path, do="save")
+    assert (await row(pool, id)).priority == 11
+    page = await root.submit(await root.get(path), path, **{"option.window": "25"})
+    assert ("1 setting changes" in page.words, "What it moves" in page.words) == (True, False)
 
 
 async def test_a_refused_change_names_its_fields_and_keeps_what_was_typed(

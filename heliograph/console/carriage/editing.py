@@ -1,21 +1,25 @@
-"""O5 A supplier's options, all of them, changed in a form made from the typed struct of its kind; the difference is
-shown before it is saved. Its password goes apart from them, and only ever in."""
+"""O5 A supplier's options, all of them, changed in a form made from the typed struct of its kind; the difference, and
+what it moves of yesterday's traffic, is shown before it is saved. Its password goes apart from them, and only ever
+in."""
 
 from __future__ import annotations
 
 import datetime
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.console.carriage.suppliers import HERE, known
+from heliograph.console.routing import told
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
-from heliograph.sms.dispatch import suppliers
+from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.dispatch.suppliers import SupplierExists
-from heliograph.sms.management import changing, forms, options
+from heliograph.sms.management import changing, forms, options, rerouting
 
 #: Groups of fields with their headings.
 GROUPS = (
@@ -25,6 +29,8 @@ GROUPS = (
     ("protocol", "How it uses the protocol"),
 )
 PARTS = ("all", "any", "first", "last")
+#: What decides who carries, where no route does.
+ROUTING = {"prefixes", "priority", "weight", "simulated"}
 
 
 async def show(request: Request) -> Answer:
@@ -47,19 +53,26 @@ async def change(request: Request) -> Answer:
         found = options.differences(one, after)
         if not found:
             return Elsewhere(location=f"{HERE}/{id}", notice=request.text("Nothing was changed."))
-        if form.get("do") != "save":
-            values = _form(one, given) | {"differences": _told(found), "seen": one.changed_at.isoformat()}
-            return Shown(template="carriage/supplier_difference.html", values=values)
-        settings = request.services.settings
-        async with request.writing() as conn:
+        seen = _seen(form.get("seen", "")) if form.get("do") == "save" else one.changed_at
+        key = suppliers.seal_key(request.services.settings)
+
+        async def work(conn: Connection) -> None:
             await changing.change(
                 conn,
-                suppliers.seal_key(settings),
+                key,
                 supplier=str(id),
                 wanted=lambda before: (forms.changed(before, given), {}),
-                seen_at=_seen(form.get("seen", "")),
+                seen_at=seen,
                 by=request.who,
             )
+
+        if form.get("do") != "save":
+            values = _form(one, given) | {"differences": _told(found), "seen": one.changed_at.isoformat()}
+            if ROUTING & {each["setting"] for each in found}:
+                values |= await _moves(request, work)
+            return Shown(template="carriage/supplier_difference.html", values=values)
+        async with request.writing() as conn:
+            await work(conn)
     except SupplierExists:
         wrong = Invalid(("name", "taken", "There is already a supplier with this name."))
         return refused("carriage/supplier_edit.html", wrong, _form(one, given))
@@ -93,6 +106,14 @@ async def replace_password(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("carriage/supplier_password.html", refusal, {"one": one, "secrets": changing.secrets(one.kind)})
     return Elsewhere(location=f"{HERE}/{id}", notice=request.text("Replaced: workers reconnect within a second."))
+
+
+async def _moves(request: Request, work: Callable[[Connection], Awaitable[None]]) -> dict[str, Any]:
+    """What the change would move, by making it and taking it back."""
+    async with request.writing() as conn:
+        _, found = await rerouting.tried(conn, work)
+        names = {two.id: two.name for two in await routing.load(conn)}
+    return told.preview(found, names)
 
 
 def _shown(one: Supplier) -> dict[str, str]:
