@@ -11,7 +11,10 @@ from uuid import UUID
 import pytest
 
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
+from heliograph.routes import rules
+from heliograph.routes.lookup import Choice, Route
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.management import drafts, following, long_messages, trying
@@ -105,6 +108,34 @@ async def test_a_supplier_is_added_and_its_ids_are_mended(
     assert (followed.cure, [one.fits for one in followed.receipts]) == ({}, [True])
     actions = [row["action"] for row in await pool.fetch("SELECT action FROM audit_log ORDER BY id")]
     assert {"supplier.tested", "supplier.added", "supplier.state_changed"} <= set(actions)
+
+
+async def test_a_new_supplier_is_added_to_the_routes_that_are_ticked(
+    pool: Pool, root: Browser, settings: Settings, smsc: Smsc
+) -> None:
+    async with pool.acquire() as conn:
+        key = suppliers.seal_key(settings)
+        old = await suppliers.add(conn, key, name="old", kind="smpp", settings={}, secret="x")
+        routes = [
+            await rules.add(conn, Route(id=uuid7(), name=name, country=country, choices=(Choice(old),)), note="kept")
+            for name, country in (("moz", "MZ"), ("por", "PT"))
+        ]
+    path, _ = await begun(root, smsc)
+    page = await root.get(f"{path}/place")
+    assert "Where a route decides, only its own suppliers carry." in page.words
+    assert "it carries messages from now on" not in page.words
+    page = await root.submit(page, f"{path}/place", priority="5", weight="3", **{f"route-{routes[0].id}": "yes"})
+    assert "It carries by these routes: moz." in page.words
+    async with pool.acquire() as conn:
+        moz, por = [await rules.find(conn, route=name) for name in ("moz", "por")]
+        made = next(one for one in await routing.load(conn) if one.name == "main")
+    assert {(one.supplier_id, one.priority, one.weight) for one in moz.route.choices} == {
+        (old, 10, 1),
+        (made.id, 5, 3),
+    }
+    assert (moz.note, [one.supplier_id for one in por.route.choices]) == ("kept", [old])
+    told = await pool.fetchval("SELECT who FROM audit_log WHERE action = 'route.changed'")
+    assert told == "operator"
 
 
 async def test_a_long_message_is_followed_to_the_receipts_of_all_parts_and_joined_in_another_way(

@@ -14,9 +14,12 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
+from heliograph.routes import rules
+from heliograph.routes.lookup import Choice
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.suppliers import SupplierExists
@@ -47,6 +50,8 @@ QUESTIONS: Mapping[str, str] = {
     "handles_stop": "Does it answer STOP and HELP by itself?",
     "country": "Does it write handset numbers without a country code? Which country are they from?",
 }
+#: Before a route's id: the supplier is added to it.
+ROUTE = "route-"
 #: Names of the steps of a test.
 PROBED: Mapping[str, str] = {
     probing.RESOLVE: "Find the address",
@@ -164,6 +169,7 @@ async def finish(request: Request) -> Answer:
         async with request.writing() as conn, conn.transaction():
             await drafts.save(conn, key, place)
             made = await drafts.finish(conn, key, draft.id, by=request.who)
+            joined = await _join(conn, request, made, place.place)
             if form.get("pause_simulators") and not place.place["simulated"]:
                 for one in await routing.load(conn):
                     if one.simulated and one.state == "active":
@@ -174,7 +180,24 @@ async def finish(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("carriage/wizard_place.html", refusal, await _place(request, draft, given))
     said = request.text("%(name)s is added: workers connect to it within a second.", name=place.name)
+    if joined:
+        said += " " + request.text("It carries by these routes: %(routes)s.", routes=", ".join(joined))
     return Elsewhere(location=f"{LIST}/{made}", notice=said)
+
+
+async def _join(conn: Connection, request: Request, made: UUID, place: Mapping[str, Any]) -> list[str]:
+    """Add it to the routes that were ticked, with its priority and weight; their names. Raises Invalid."""
+    chosen = []
+    for one in await rules.load(conn):
+        if request.form.get(f"{ROUTE}{one.route.id}") == "yes":
+            before = await rules.lock(conn, route=str(one.route.id))
+            choices = [*before.route.choices, Choice(made, place["priority"], place["weight"])]
+            after = msgspec.structs.replace(
+                before.route, choices=tuple(sorted(choices, key=lambda choice: choice.supplier_id))
+            )
+            await rules.change(conn, before, after, by=request.who)
+            chosen.append(after.name)
+    return chosen
 
 
 async def discard(request: Request) -> Answer:
@@ -302,9 +325,11 @@ def _dialect(draft: Draft, given: Mapping[str, str]) -> dict[str, Any]:
 
 async def _place(request: Request, draft: Draft, given: Mapping[str, str]) -> dict[str, Any]:
     async with request.reading() as conn:
-        others = await routing.load(conn)
+        others, routes = await routing.load(conn), await rules.load(conn)
     return steps(draft, "place") | {
         "given": given,
+        "routes": [(one, request.form.get(f"{ROUTE}{one.route.id}") == "yes") for one in routes],
+        "prefix": ROUTE,
         "others": others,
         "simulators": [one for one in others if one.simulated and one.state == "active"],
     }
