@@ -31,7 +31,7 @@ ENDS = ("/console/logout",)
 PROVED = re.compile(
     r"/(reveal|password|key|app|token|connection|view|erase|kept|close|prove|link|role)$|/console/settings$"
     r"|/console/(whatsapp|lookups)/new$|/organizations$|/organizations/\{id\}/(keys|members/invite)$"
-    r"|/(keys|members|operators)/\{\w+\}/(revoke|remove|resume)$|/invitations/\{invitation\}/renew$"
+    r"|/(keys|members|operators)/\{\w+\}/(revoke|remove|resume|rotate)$|/invitations/\{invitation\}/renew$"
     r"|/(suppliers|lookups|accounts/\{organization\})/\{id\}/edit$"
     r"|/console/operators$|/account/passkeys(/\{id\}/remove)?$"
 )
