@@ -115,6 +115,8 @@ async def console(site: Site) -> list[str]:
         (supplier, *_) = await routing.load(conn)
         operator = await conn.fetchval("SELECT user_id FROM operators")
         member, _ = await invitations.admit(conn, site.made.actor, email="mia@example.com", name="Mia", role="viewer")
+        wish = Wish(name="Autumn sale", message_template="Olá", recipients=["+258841234561"])
+        campaign = await campaigns.create(conn, site.made.actor, wish=wish, request_id="three")
         draft = await drafts.begin(conn, name="draft", kind="smpp")
         way = Route(id=supplier.id, name="moz", country="MZ", choices=(Choice(supplier.id),))
         way = await rules.add(conn, way)
@@ -164,7 +166,7 @@ async def console(site: Site) -> list[str]:
     }
     sent = await message(site.pool, site.made.actor, to="+258841234567", text="Olá", queued=False)
     await site.pool.execute(ATTEMPT, site.made.actor.organization_id, sent, supplier.id)
-    paths = [f"/console/messages/{sent}"]
+    paths = [f"/console/messages/{sent}", *(f"/console/queue/{act}?look=yes" for act in ("hold", "withdraw"))]
     for route in console_table.ROUTES:
         if (
             route.method == "GET"
@@ -180,6 +182,7 @@ async def console(site: Site) -> list[str]:
                 .replace("{entry}", str(entry.id))
                 .replace("{key}", str(site.made.key_id))
                 .replace("{sender}", str(asked.id))
+                .replace("{campaign}", str(campaign.id))
                 .replace("callbacks/{id}", f"callbacks/{letter.id}")
             )
             if path.endswith("/match"):  # a receipt is named with its day and its supplier
