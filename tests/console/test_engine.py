@@ -493,7 +493,7 @@ async def test_the_console_and_the_command_line_tell_the_same_of_what_waits(
     }
     told = {name: int(cells[label]) for label, name in names.items()}
     assert told == {"rows": 5, "leased": 1, "later": 1, "held": 0, "retrying": 1, "expired": 2}
-    assert "What is past its validity is not sent any more" in page.words
+    assert "What is past its validity is no longer sent" in page.words
     (listed,) = (await Cli(HELIOGRAPH_DATABASE_URL=database_url)("queue", "list", "--json")).data
     assert {name: listed[name] for name in told} == told
     counted = {name for name, one in Waiting.__annotations__.items() if one == "int"}

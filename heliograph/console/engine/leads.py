@@ -15,8 +15,7 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.base.sentences import Check
 from heliograph.guard import holds as guard
-from heliograph.overview.installation import queued
-from heliograph.overview.installation.now import Now
+from heliograph.overview.installation.now import Now, backlog
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE, SETTINGS
 from heliograph.queue.holds import Selection
@@ -93,7 +92,7 @@ async def known(conn: Connection, now: Now, checks: Iterable[Check]) -> Known:
     accounts = await onboarding.standing(conn) if names & set(OF_ACCOUNT) else []
     found: Sequence[Waiting] = ()
     if any(now.queued.values()) and names & {*HOLDING_UP, *OF_SUPPLIER, *OF_ACCOUNT}:
-        found = (await queued.summary(conn, Selection(), limit=LINES, look=LOOK, places=LINES)).waiting
+        found = (await backlog(conn, Selection(), limit=LINES, look=LOOK, places=LINES)).waiting
     guarded: dict[str, int] = {}
     for one in await guard.list_all(conn, limit=LINES) if "guard" in names else ():
         if one.waiting:

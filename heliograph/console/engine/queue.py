@@ -9,7 +9,7 @@ from typing import Any
 from heliograph.audit import reasons
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.engine import selecting
-from heliograph.overview.installation import holding, now, queued, withdrawing
+from heliograph.overview.installation import holding, now, withdrawing
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE_CHANGE
@@ -137,7 +137,7 @@ async def resume(request: Request) -> Answer:
 
 async def _values(request: Request, which: Selection) -> dict[str, Any]:
     async with request.reading() as conn:
-        found = await queued.summary(conn, which, limit=selecting.EVERY)
+        found = await now.backlog(conn, which, limit=selecting.EVERY)
         seen = {"workers": await now.workers(conn), "holds": await holding.listed(conn)}
         retrying, first = await holds.sample(conn, only_tried=True), await holds.sample(conn)
     return selecting.typed(request.query) | {
