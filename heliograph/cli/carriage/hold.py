@@ -12,8 +12,8 @@ from heliograph.base.database.pool import Connection
 from heliograph.cli.carriage.queue import Age, Kind, SupplierName, selection
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, Problem, on_database, settings_of, shell
 from heliograph.cli.terminal.printing import Json, group, say, show
-from heliograph.overview.installation import holding
-from heliograph.overview.installation.holding import Held
+from heliograph.overview.installation import queued_work
+from heliograph.overview.installation.queued_work import Held
 from heliograph.queue import holds
 
 app = group("List holds of outgoing work, add and release them.")
@@ -31,7 +31,7 @@ def list_(json: Json = False, data_dir: DataDir = None) -> None:
     """
 
     async def work(conn: Connection) -> list[Held]:
-        return await holding.listed(conn)
+        return await queued_work.listed(conn)
 
     show(on_database(work, settings_of(data_dir)), json, COLUMNS)
 
@@ -63,7 +63,7 @@ def add(
     async def work(conn: Connection) -> tuple[list[Held], int]:
         which = await selection(conn, kind, supplier, org, older_than)
         made, leased = await holds.hold(conn, which, reason=reason, by=shell())
-        return await holding.named(conn, made), leased
+        return await queued_work.named(conn, made), leased
 
     held, leased = on_database(work, settings_of(data_dir))
     show(held, json, COLUMNS)
@@ -93,7 +93,7 @@ def release(
 
     async def work(conn: Connection) -> list[Held]:
         which = await selection(conn, kind, supplier, org, None)
-        return await holding.named(conn, await holds.release(conn, which, id=hold_id, by=shell()))
+        return await queued_work.named(conn, await holds.release(conn, which, id=hold_id, by=shell()))
 
     released = on_database(work, settings_of(data_dir))
     if hold_id is not None and not released:

@@ -12,7 +12,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, on_database, only, settings_of, shell
 from heliograph.cli.terminal.printing import Json, as_plain, form, group, say, show
-from heliograph.overview.installation import now, withdrawing
+from heliograph.overview.installation import now, queued_work
 from heliograph.queue import holds, waiting
 from heliograph.queue.holds import OUTGOING, Selection, Withdrawn
 from heliograph.sms.dispatch import suppliers
@@ -130,7 +130,7 @@ def withdraw(
         typer.confirm(f"Withdraw up to {found:,} rows permanently?", abort=True, err=True)
 
     async def work(conn: Connection) -> dict[str, Withdrawn]:
-        return await withdrawing.withdraw(conn, which, tried=tried, by=shell(), on_progress=_told)
+        return await queued_work.withdraw(conn, which, tried=tried, by=shell(), on_progress=_told)
 
     done = on_database(work, settings)
     rows = [{"kind": name, **as_plain(counts)} for name, counts in done.items()]

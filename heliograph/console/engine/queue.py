@@ -9,7 +9,7 @@ from typing import Any
 from heliograph.audit import reasons
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.engine import selecting
-from heliograph.overview.installation import holding, now, withdrawing
+from heliograph.overview.installation import now, queued_work
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE_CHANGE
@@ -49,7 +49,7 @@ async def withdraw(request: Request) -> Answer:
             raise Invalid(("typed", "confirm", "Type the word to confirm: it cannot be undone."))
         async with request.writing() as conn:
             which = await selecting.selection(conn, form)
-            done = await withdrawing.withdraw(
+            done = await queued_work.withdraw(
                 conn, which, tried=form.get("tried") == "yes", by=request.who, most=BATCHES
             )
     except Invalid as refusal:
@@ -138,7 +138,7 @@ async def resume(request: Request) -> Answer:
 async def _values(request: Request, which: Selection) -> dict[str, Any]:
     async with request.reading() as conn:
         found = await now.backlog(conn, which, limit=selecting.EVERY)
-        seen = {"workers": await now.workers(conn), "holds": await holding.listed(conn)}
+        seen = {"workers": await now.workers(conn), "holds": await queued_work.listed(conn)}
         retrying, first = await holds.sample(conn, only_tried=True), await holds.sample(conn)
     return selecting.typed(request.query) | {
         "waiting": found.waiting[:LINES],

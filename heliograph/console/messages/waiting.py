@@ -19,7 +19,7 @@ from heliograph.base.ids import uuid7_floor
 from heliograph.base.process.logs import cleaned
 from heliograph.base.sentences import Sentence, kept
 from heliograph.console.acting import acting_for
-from heliograph.overview.installation import holding
+from heliograph.overview.installation import queued_work
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE
 from heliograph.sending.timeline import Timeline
@@ -113,7 +113,7 @@ async def _held(conn: Connection, request: Request, message: Mapping[str, Any], 
     """By which of the operators' holds; "": by none."""
     fitting = [
         one
-        for one in await holding.listed(conn)
+        for one in await queued_work.listed(conn)
         if one.kind == row["kind"]
         and one.organization_id in (None, message["organization_id"])
         and (one.line is None or one.supplier == row.get("supplier"))

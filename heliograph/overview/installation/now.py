@@ -20,8 +20,8 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.process import heartbeat
 from heliograph.base.process.heartbeat import Process
 from heliograph.base.sentences import Sentence, unpacked
-from heliograph.overview.installation import approvals, holding, steps
-from heliograph.overview.installation.holding import Held
+from heliograph.overview.installation import approvals, queued_work, steps
+from heliograph.overview.installation.queued_work import Held
 from heliograph.overview.installation.steps import Facts
 from heliograph.queue import holds, waiting
 from heliograph.queue.holds import Selection
@@ -207,7 +207,7 @@ class Watch:
             queued={row["kind"]: row["rows"] for row in await conn.fetch(QUEUED, list(holds.OUTGOING))},
             workers=await workers(conn),
             suppliers=await suppliers(conn),
-            holds=await holding.listed(conn),
+            holds=await queued_work.listed(conn),
             approvals=(await approvals.waits(conn)).count,
             facts=await self._look(conn),
             delivered_within=await self._within(conn),

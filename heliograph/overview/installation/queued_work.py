@@ -1,18 +1,20 @@
-"""Work that an operator takes out of the queue for good: messages are canceled and refunded, deliveries dropped.
+"""Work of the queue that operators hold back, by the names of what it is about, or take out for good: messages are
+canceled and refunded, deliveries dropped.
 
-Some thousand rows at a time, each in a transaction of its own. The rule nobody may break: what a worker has, or what
-was tried and may have gone out, is left alone unless the operator says otherwise.
+Some thousand rows are taken out at a time, each in a transaction of its own. The rule nobody may break: what a worker
+has, or what was tried and may have gone out, is left alone unless the operator says otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Self
+from uuid import UUID
 
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.queue import holds
-from heliograph.queue.holds import Overtaken, Row, Selection, Withdrawn
+from heliograph.queue.holds import Hold, Overtaken, Row, Selection, Withdrawn
 from heliograph.sms.accepting import withdrawal as sms
 from heliograph.whatsapp.accepting import withdrawal as whatsapp
 
@@ -20,6 +22,37 @@ from heliograph.whatsapp.accepting import withdrawal as whatsapp
 BATCH = 1_000
 #: Times that a batch is tried again when workers were quicker.
 TRIES = 5
+
+
+class Held(Hold, frozen=True):
+    """A hold, and what it is about by name; None: it holds that of all of them."""
+
+    supplier: str | None
+    organization: str | None
+
+    @classmethod
+    def of(cls, hold: Hold, names: dict[UUID, str]) -> Self:
+        """With its names; what has none any more has its id."""
+        values = {name: getattr(hold, name) for name in hold.__struct_fields__}
+        supplier, organization = (id and names.get(id, str(id)) for id in (hold.line, hold.organization_id))
+        return cls(**values, supplier=supplier or None, organization=organization or None)
+
+
+NAMES = """
+SELECT id, name FROM suppliers WHERE id = ANY ($1) UNION ALL SELECT id, name FROM organizations WHERE id = ANY ($1)
+"""
+
+
+async def named(conn: Connection, held: Sequence[Hold]) -> list[Held]:
+    """These holds with their names."""
+    wanted = [id for one in held for id in (one.line, one.organization_id) if id is not None]
+    names = {row["id"]: row["name"] for row in await conn.fetch(NAMES, wanted)} if wanted else {}
+    return [Held.of(one, names) for one in held]
+
+
+async def listed(conn: Connection) -> list[Held]:
+    """All that is held, oldest first."""
+    return await named(conn, await holds.list_all(conn))
 
 
 async def withdraw(
