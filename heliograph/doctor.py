@@ -24,6 +24,7 @@ from heliograph.base.sentences import LATE, Check, Sentence, State, joined, kept
 from heliograph.base.standby.readers import Unread, reached
 from heliograph.health import database
 from heliograph.health.database import Room, Safety, Unseen
+from heliograph.mail import checks as mails
 from heliograph.mail.work import sender_of
 from heliograph.queue import holds as queue_holds
 from heliograph.queue.workers import WORKS
@@ -96,8 +97,8 @@ async def examine(
     else:
         checks.append(Check(said("migrations"), "ok", said("none pending")))
     try:
-        looks = (_speed, _standby, _certificates, _roles, _partitions, _workers, *CHANNELS, _queue, _mails, _backups)
-        for look in (*looks, *((mail,) if far else ())):
+        machine = (_speed, _standby, _certificates, _roles, _partitions, _workers)
+        for look in (*machine, *CHANNELS, _queue, mails.look, _backups, *((mail,) if far else ())):
             checks += await look(conn, settings)
         checks += await compare(conn, settings) if compared is None else compared
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
@@ -182,37 +183,6 @@ async def mail(conn: Connection, settings: Settings) -> list[Check]:
     finally:
         sender.close()
     return [Check(name, "ok", said("%(where)s lets this service in", where=where))]
-
-
-#: Why a mail does not go out that is the server's affair, or this service's, and not that of one mail.
-OF_SERVER = ("unreachable", "tls", "credentials", "sender", "busy", "slow")
-# Since the last one that went out: from then on the server was dead.
-UNSENT = """
-SELECT count(*) AS count, min(created_at) AS since, (array_agg(reason ORDER BY created_at DESC))[1] AS reason
-  FROM (SELECT created_at, reason FROM mails
-         WHERE state IN ('waiting', 'failed') AND reason = ANY ($1) AND created_at > greatest(
-               now() - interval '1 day',
-               (SELECT created_at FROM mails WHERE state = 'sent' ORDER BY created_at DESC LIMIT 1))
-         LIMIT 1000) unsent
-"""
-
-
-async def _mails(conn: Connection, settings: Settings) -> list[Check]:
-    """Whether mails go out, by what became of the latest: no server is asked."""
-    row = await conn.fetchrow(UNSENT, OF_SERVER) if settings.smtp_url else None
-    if row is None or not row["count"]:
-        return [Check(said("mails"), "ok", said("none is held up"))]
-    detail = said(
-        "%(count)s could not be sent since %(since)s: %(why)s",
-        count=row["count"],
-        since=row["since"],
-        why=kept(smtp.REASONS[row["reason"]]),
-    )
-    remedy = said(
-        "Check HELIOGRAPH_SMTP_URL and HELIOGRAPH_MAIL_FROM; `heliograph mail test ADDRESS` tries them. Links of"
-        " invitations can be passed on by hand meanwhile."
-    )
-    return [Check(said("mails"), "warning", detail, remedy)]
 
 
 async def _standby(conn: Connection, settings: Settings) -> list[Check]:

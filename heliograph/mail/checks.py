@@ -1,0 +1,38 @@
+"""What can be wrong with mails, by what became of the latest ones: no server is asked."""
+
+from __future__ import annotations
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.network import smtp
+from heliograph.base.process.settings import Settings
+from heliograph.base.sentences import Check, kept, said
+
+#: Why a mail does not go out that is the server's affair, or this service's, and not that of one mail.
+OF_SERVER = ("unreachable", "tls", "credentials", "sender", "busy", "slow")
+# Since the last one that went out: from then on the server was dead.
+UNSENT = """
+SELECT count(*) AS count, min(created_at) AS since, (array_agg(reason ORDER BY created_at DESC))[1] AS reason
+  FROM (SELECT created_at, reason FROM mails
+         WHERE state IN ('waiting', 'failed') AND reason = ANY ($1) AND created_at > greatest(
+               now() - interval '1 day',
+               (SELECT created_at FROM mails WHERE state = 'sent' ORDER BY created_at DESC LIMIT 1))
+         LIMIT 1000) unsent
+"""
+
+
+async def look(conn: Connection, settings: Settings) -> list[Check]:
+    """Whether mails go out, since the last one that went out."""
+    row = await conn.fetchrow(UNSENT, OF_SERVER) if settings.smtp_url else None
+    if row is None or not row["count"]:
+        return [Check(said("mails"), "ok", said("none is held up"))]
+    detail = said(
+        "%(count)s could not be sent since %(since)s: %(why)s",
+        count=row["count"],
+        since=row["since"],
+        why=kept(smtp.REASONS[row["reason"]]),
+    )
+    remedy = said(
+        "Check HELIOGRAPH_SMTP_URL and HELIOGRAPH_MAIL_FROM; `heliograph mail test ADDRESS` tries them. Links of"
+        " invitations can be passed on by hand meanwhile."
+    )
+    return [Check(said("mails"), "warning", detail, remedy)]
