@@ -13,10 +13,12 @@ from heliograph.accounts.api_keys import SCOPES
 from heliograph.audit.actions import ACTIONS
 from heliograph.base.network import smtp
 from heliograph.console import places as console_places
+from heliograph.console.behalf import configuring
 from heliograph.console.carriage import charts, editing, wizard
+from heliograph.console.credentials import keying
 from heliograph.console.messages import telling
 from heliograph.console.routing import editing as routing
-from heliograph.console.routing import told
+from heliograph.console.routing import ruling, told
 from heliograph.console.whatsapp import editing as account
 from heliograph.dashboard import listing, places
 from heliograph.dashboard.audience import words as audience
@@ -93,6 +95,8 @@ def texts() -> set[str]:
         found |= {one.meaning for one in lookup_forms.fields(kind)} | {*lookups.KINDS[kind].secrets.values()}
     found |= {*telling.STEPS.values(), *telling.DETAILS.values(), *telling.STATES.values()}
     found |= {*told.FIELDS.values(), *told.STATES.values(), *routing.WRONG.values(), *account.WRONG.values()}
+    found |= {*configuring.HOW.values(), *configuring.WRONG.values()}
+    found |= {*keying.WRONG.values(), *ruling.WRONG.values(), *ruling.DONE.values(), *ruling.KINDS.values()}
     found |= {*SCOPES.values(), *ACTIONS.values(), *SUMMARIES.values()}
     found |= {one.label for one in (*places.ACTIONS, *console_places.ACTIONS)}
     found |= {column.label for offered in listing.COLUMNS.values() for column in offered}
