@@ -143,7 +143,7 @@ async def test_the_wall_says_whom_it_hits(pool: Pool, api: Api, tenant: Tenant, 
     line = await added(pool)
     await pool.execute("UPDATE queue SET line = $2 WHERE id = $1", UUID(id), line)
     async with pool.acquire() as conn:
-        seen = await leads.waiting.summary(conn, Selection(), limit=9)
+        seen = await leads.backlog(conn, Selection(), limit=9)
     found = Known(cast("Any", SimpleNamespace(suppliers=[], workers=[])), {}, seen.waiting, {"Acme": 3, "Sol": 5})
 
     def hit(english: str, **values: str) -> Any:
