@@ -44,7 +44,7 @@ async def test_an_organization_is_created_whole(pool: Pool, root: Browser, other
     assert "Pending invitations" in members.words
     joining = await other_browser.submit(await other_browser.get("/invitation"), "/invitation", link=link[1])
     joined = await other_browser.submit(joining, "/invitation/accept", name="Dono", password=PASSWORD)
-    assert joined.path == "/"
+    assert joined.path == "/account/factor?new=yes"
     page = await root.get(f"/console/organizations/{one.id}")
     assert "PADARIA" in page.words
     assert "dono@example.com" in page.words
