@@ -215,19 +215,17 @@ async def latest(conn: Connection, actor: Actor, *, limit: int = LOOKED) -> list
     return [Named(*row) for row in await conn.fetch(LATEST, actor.organization_id, actor.mode, limit)]
 
 
-# By their ids: of those that came to an end an organization has any number.
+# By `campaigns_under_way`, which has few.
 PAUSED = """
-SELECT count(*)
-  FROM unnest(ARRAY['sms', 'whatsapp']) AS of (channel) CROSS JOIN LATERAL (
-       SELECT status FROM campaigns
-        WHERE organization_id = $1 AND campaigns.channel = of.channel AND mode = $2 ORDER BY id DESC LIMIT $3) newest
- WHERE status = 'paused'
+SELECT count(*) FROM (
+       SELECT FROM campaigns
+        WHERE organization_id = $1 AND mode = $2 AND status = 'paused' AND channel IS NOT NULL LIMIT $3) few
 """
 
 
-async def paused(conn: Connection, actor: Actor, *, among: int) -> int:
-    """How many of the newest `among` campaigns of each channel, in the actor's mode, are paused."""
-    found: int = await conn.fetchval(PAUSED, actor.organization_id, actor.mode, among)
+async def paused(conn: Connection, actor: Actor, *, most: int) -> int:
+    """How many campaigns in the actor's mode are paused, `most` at most."""
+    found: int = await conn.fetchval(PAUSED, actor.organization_id, actor.mode, most)
     return found
 
 

@@ -14,5 +14,5 @@ ROUTES: tuple[Route, ...] = (
     get(f"{CAMPAIGN}/cancel", campaigning.show_cancel, permission=ORGANIZATIONS_CHANGE),
     post(f"{CAMPAIGN}/cancel", campaigning.cancel, permission=ORGANIZATIONS_CHANGE),
     get("/console/organizations/{id}/settings", configuring.show, permission=ORGANIZATIONS),
-    post("/console/organizations/{id}/settings", configuring.change, permission=ORGANIZATIONS_CHANGE),
+    post("/console/organizations/{id}/settings", configuring.change, permission=ORGANIZATIONS_CHANGE, is_proved=True),
 )

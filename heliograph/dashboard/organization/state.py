@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from heliograph.campaigns import record
-from heliograph.dashboard.messaging.attention import FAILURES, LATEST
+from heliograph.dashboard.messaging.attention import FAILURES
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.pieces import state
 from heliograph.pages.pieces.places import Mark
 from heliograph.pages.requests import Request
 from heliograph.webhooks import endpoints
+
+#: Paused campaigns that are counted.
+MOST = 99
 
 
 async def show(request: Request) -> Answer:
@@ -28,7 +31,7 @@ async def _marks(request: Request) -> list[Mark]:
         return []
     async with request.reading() as conn:
         if request.may("campaigns:read"):
-            paused = await record.paused(conn, request.actor, among=LATEST)
+            paused = await record.paused(conn, request.actor, most=MOST)
             said = count("%(num)s campaign is stalled.", "%(num)s campaigns are stalled.", paused)
             marks.append(Mark("/campaigns", paused, said))
         if request.may("webhooks:read"):
