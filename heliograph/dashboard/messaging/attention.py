@@ -37,7 +37,7 @@ MOST, FAILURES = 5, 3
 LOW = 20
 #: What happened longer ago is no news; a key that ends within this time is.
 LATELY = SOON = timedelta(days=7)
-#: Campaigns of a channel among which those that run are looked for.
+#: Campaigns of a channel that run or stand still, at most.
 LATEST = 20
 
 
@@ -55,8 +55,7 @@ async def campaigns(conn: Connection, request: Request) -> list[Campaign]:
         return []
     listed: list[Campaign] = []
     for channel in ("sms", "whatsapp"):
-        found = await record.list_page(conn, request.actor, after=None, limit=LATEST, channel=channel)
-        listed += [one for one in found if one.status in ("staging", "running", "paused")]
+        listed += await record.under_way(conn, request.actor, channel=channel, limit=LATEST)
     return sorted(listed, key=lambda one: one.id, reverse=True)
 
 
