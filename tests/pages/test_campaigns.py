@@ -372,6 +372,13 @@ async def test_a_whatsapp_campaign_is_looked_at_made_and_followed(pool: Pool, te
         " sent_at = NULL WHERE recipient = '+258841000001'"
     )
     await count(pool)
+    # A second click comes back to the list that it was made in.
+    id = await pool.fetchval("UPDATE campaigns SET status = 'running' RETURNING id")
+    listed = await owner.get("/campaigns?channel=whatsapp")
+    pause = f"/campaigns/{id}/pause"
+    for _ in range(2):
+        page = await owner.post(pause, listed.form(pause))
+        assert (page.path, "The campaign is paused." in page.words) == ("/campaigns?channel=whatsapp", True)
     page = await owner.get(where + "?status=failed")
     assert re.findall(r'row-link" href="[^"]*">([^<]+)<', page.text) == ["+258841000001"]
     assert ("Failed 1" in page.words, "Why messages failed" in page.words) == (True, True)

@@ -210,17 +210,17 @@ def _filters(campaign: Campaign, status: str) -> Filters:
 
 async def _act(request: Request, act: Any, said: str) -> Answer:
     id: UUID = request.id()
-    back = request.to(f"{HERE}/{id}")
+    channel = "sms"
 
     async def work(conn: Any) -> str:
-        nonlocal back
-        campaign = await find(request, conn)
-        if request.form.get("back") == "list":
-            back = request.to(HERE, channel=campaign.channel if campaign.channel != "sms" else None)
-        return str((await act(conn, request.actor, id=id, channel=campaign.channel)).id)
+        nonlocal channel
+        channel = (await find(request, conn)).channel
+        await act(conn, request.actor, id=id, channel=channel)
+        return channel
 
     try:
-        await request.once(work)
+        # What was done already is not done again: its result alone says of which channel it was.
+        channel = await request.once(work)
     except (
         CampaignNotPausable,
         CampaignNotCancelable,
@@ -228,6 +228,9 @@ async def _act(request: Request, act: Any, said: str) -> Answer:
         CampaignApprovalByAnother,
     ) as refusal:
         said = request.text(refusal.message)
+    back = request.to(f"{HERE}/{id}")
+    if request.form.get("back") == "list":
+        back = request.to(HERE, channel=channel if channel != "sms" else None)
     return Elsewhere(location=back, notice=said)
 
 
