@@ -62,7 +62,7 @@ RETURNING true
 
 async def save(conn: Connection, actor: Actor, *, id: UUID, fields: Mapping[str, str], numbers: Sequence[str]) -> None:
     """Keep a form under its id, in place of what was kept under it. `numbers`: as they were typed; those that cannot be
-    read are kept as their digits, or as they are.
+    read are kept as their digits, with a + if they began with + or 00, or as they are.
 
     Raises Invalid for one that no form can be, TooManyDrafts, and Unavailable.
     """
@@ -72,7 +72,7 @@ async def save(conn: Connection, actor: Actor, *, id: UUID, fields: Mapping[str,
         raise Invalid(("form", "length", f"a draft has at most {LONGEST} characters"))
     home = (await organizations.get(conn, id=actor.organization_id)).country if numbers else None
     read = await audience.at_home(numbers, home=home)
-    spelled = list(dict.fromkeys(number or phones.digits(text) or text for text, number in read.items()))
+    spelled = list(dict.fromkeys(number or _unread(text) for text, number in read.items()))
     sealing = await Sealing.of(conn, [actor.organization_id])
     told = sealing.sealed(actor.organization_id, TABLE, id, msgspec.json.encode(fields).decode())
     values = (actor.organization_id, actor.mode, id, actor.who.name, told, spelled)
@@ -131,6 +131,15 @@ async def restore(conn: Connection, actor: Actor, *, id: UUID) -> None:
 async def end(conn: Connection, actor: Actor, *, id: UUID) -> None:
     """Forget a draft of which a campaign was made; one that is not there, too."""
     await conn.execute(END, actor.organization_id, actor.mode, id)
+
+
+def _unread(text: str) -> str:
+    """The spelling of what is no number. A number abroad that lacks a digit stays one abroad: without its + it would be
+    read as another one, at home, when the form is opened again."""
+    digits = phones.digits(text)
+    if digits and text.startswith(("+", "00")):
+        return "+" + (digits if text.startswith("+") else digits.removeprefix("00"))
+    return digits or text
 
 
 def _draft(row: asyncpg.Record, told: str) -> Draft:

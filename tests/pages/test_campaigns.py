@@ -15,7 +15,7 @@ import pytest
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7, uuid7_floor
-from heliograph.campaigns import drafts, record
+from heliograph.campaigns import audience, drafts, record
 from heliograph.campaigns.staging import Stager
 from heliograph.campaigns.views import progress
 from heliograph.contacts import records
@@ -439,6 +439,24 @@ async def test_what_is_typed_is_kept_as_a_draft_until_the_campaign_is_made(
     page = await other_browser.post("/campaigns", page.form("/campaigns") | typed | {"do": "create"})
     assert "The campaign is created." in page.words, page.words
     assert await pool.fetchval("SELECT count(*) FROM campaign_drafts") == 0
+
+
+async def test_a_number_of_a_draft_that_lacks_a_digit_does_not_become_another_one(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """There is no calling code 87, but without its + it would be a number of Mozambique."""
+    form = (await owner.get("/campaigns/new")).form("/campaigns")
+    numbers = "+87 123 4567; 0087 123 4568\n+85 123 4567; 123 4567; +258 84 100 0001"
+    typed = {"name": "Sale", "to": "numbers", "numbers": numbers, "text": "Hello"}
+    await owner.post("/campaigns/drafts", form | typed, HX_Request="true")
+    kept = ["+871234567", "+871234568", "+851234567", "1234567", "+258841000001"]
+    assert await pool.fetchval("SELECT numbers FROM campaign_drafts") == kept
+    page = await owner.get(f"/campaigns/new?draft={form['draft']}")
+    assert "\n".join(kept) in page.text
+    async with pool.acquire() as conn:
+        (opened,) = await drafts.list_all(conn, tenant.actor)
+    read = await audience.at_home(opened.numbers, home="MZ")
+    assert [one for one in read.values() if one] == ["+258841000001"]
 
 
 async def test_drafts_are_bounded_discarded_and_nobody_elses(
