@@ -57,19 +57,22 @@ SELECT at, after::jsonb ->> 'status' AS status, after::jsonb ->> 'status_reason'
 
 
 # Since it started or went on, if that was a moment ago: a pause is no slowness. The log's index by object finds the
-# last move from behind.
+# last move from behind. Of the minute in which it went on, what was handed over before the pause is in the sum; so the
+# whole minute is in the time, or a short pause would make it look faster than it ever is.
 RATES = """
 SELECT item.id, 60 * handed.sent / extract(epoch FROM now() - begun.at) AS rate
   FROM unnest($2::uuid[], $3::timestamptz[]) AS item (id, started_at)
+  LEFT JOIN LATERAL (
+       SELECT at FROM audit_log
+        WHERE object_id = item.id::text AND organization_id = $1 AND action = 'campaign.moved'
+        ORDER BY id DESC LIMIT 1) moved ON true
  CROSS JOIN LATERAL (
-       SELECT greatest(item.started_at, date_trunc('minute', now() - $4::interval), (
-              SELECT at FROM audit_log
-               WHERE object_id = item.id::text AND organization_id = $1 AND action = 'campaign.moved'
-               ORDER BY id DESC LIMIT 1)) AS at) begun
+       SELECT greatest(item.started_at, date_trunc('minute', now() - $4::interval),
+                       date_trunc('minute', moved.at)) AS at) begun
  CROSS JOIN LATERAL (
        SELECT coalesce(sum(sent), 0)::float8 AS sent FROM campaign_minutes
         WHERE organization_id = $1 AND campaign_id = item.id AND minute >= date_trunc('minute', begun.at)) handed
- WHERE begun.at <= now() - $5::interval AND handed.sent > 0
+ WHERE greatest(begun.at, moved.at) <= now() - $5::interval AND handed.sent > 0
 """
 
 
