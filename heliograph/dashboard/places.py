@@ -81,6 +81,11 @@ KEYS = (
 
 #: Of an address, where in a list one is: that of another mode has other rows.
 WITHIN = ("after", "csv", "far", "open", "top")
+#: Of the address of a form, which things it is filled in from: they are of one mode alone.
+FILLED = {
+    "/send": ("sent", "again", "number", "template"),
+    "/campaigns/new": ("draft", "copy", "from", "import", "number", "template"),
+}
 
 
 def frame(request: Request) -> dict[str, Any]:
@@ -99,10 +104,10 @@ def frame(request: Request) -> dict[str, Any]:
 
 
 def _in_mode(request: Request, mode: str) -> str:
-    """Where this page is in a mode, with its filters and its time. Of a thing, and of what a form was answered with,
-    the other mode knows nothing: their place on the rail stands for them."""
+    """Where this page is in a mode, with its filters and its time. Of a thing, and of what a form was answered with or
+    is filled in from, the other mode knows nothing: their place on the rail, or the empty form, stands for them."""
     if "{" in request.route or request.method == "POST":
         listed = [one.path for _, places in GROUPS for one in places if request.path.startswith(f"{one.path}/")]
         if listed:
             return request.to(listed[0], mode=mode)
-    return request.again(mode=mode, **dict.fromkeys(WITHIN, ""))
+    return request.again(mode=mode, **dict.fromkeys((*WITHIN, *FILLED.get(request.path, ())), ""))

@@ -179,6 +179,13 @@ async def test_other_organizations_and_modes_have_their_own(
             "/messages?status=failed&amp;range=7d&amp;mode=test",
         ),
         (f"/messages/{id}", "/messages?mode=test"),
+        # So are the things that a form is filled in from.
+        (f"/send?channel=sms&sent={id}&to=841234567", "/send?channel=sms&amp;to=841234567&amp;mode=test"),
+        (f"/send?again={id}", "/send?mode=test"),
+        (f"/send?channel=reply&number={id}", "/send?channel=reply&amp;mode=test"),
+        (f"/send?channel=template&template={id}", "/send?channel=template&amp;mode=test"),
+        (f"/campaigns/new?import={id}&tags=vip", "/campaigns/new?tags=vip&amp;mode=test"),
+        ("/requests?from=2026-01-01&to=2026-01-02", "/requests?from=2026-01-01&amp;to=2026-01-02&amp;mode=test"),
     ):
         assert f'<a href="{there}">Test</a>' in (await owner.get(path)).text
     await pool.execute("UPDATE messages SET organization_id = gen_random_uuid()")
