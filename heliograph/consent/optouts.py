@@ -271,11 +271,10 @@ async def find(conn: Connection, actor: Actor, *, phone: str) -> OptOut | None:
 
 
 async def of_recipient(conn: Connection, actor: Actor, *, recipient: str) -> OptOut | None:
-    """Like `find`, of whoever a message was to, or from; None, too, for a name that nobody opts out under, such as a
-    short code."""
-    if not recipient.startswith("+") and not is_user_id(recipient):
-        return None
-    return await find(conn, actor, phone=recipient)
+    """Like `find`, of whoever a message was to, or from, by the name that is stored with it, which may be no possible
+    number: WhatsApp's are kept as they come. None, too, for a name that nobody opts out under, such as a short code."""
+    row = await conn.fetchrow(GET, actor.organization_id, recipient)
+    return None if row is None else OptOut(*row.values())
 
 
 async def add(conn: Connection, actor: Actor, *, phone: str, reason: str = "") -> OptOut:

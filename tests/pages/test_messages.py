@@ -713,6 +713,21 @@ async def test_a_message_says_that_its_recipient_has_opted_out_since(
     assert "Cancelou a receção em" in (await owner.get(f"/messages/{arrived}", accept_language="pt")).words
 
 
+@pytest.mark.parametrize("number", ["+2588412345", "+7001234567", "+1", "12345"])
+async def test_a_message_with_a_number_that_cannot_be_has_its_page(
+    pool: Pool, tenant: Tenant, owner: Browser, number: str
+) -> None:
+    """WhatsApp's numbers are kept as they come."""
+    made = await making.made(pool, organization_id=tenant.id)
+    id = await making.message(pool, made, to=number)
+    page = await owner.get(f"/messages/{id}")
+    assert (page.status, "Opted out since" in page.words) == (200, False)
+    async with pool.acquire() as conn:
+        await optouts.suppress(conn, [OptOut(tenant.id, number, clock.now(), optouts.KEYWORD, "stop")])
+    page = await owner.get(f"/messages/{id}")
+    assert (page.status, "Opted out since" in page.words) == (200, True)
+
+
 async def test_a_message_leads_to_the_one_by_which_its_recipient_opted_out(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser
 ) -> None:
