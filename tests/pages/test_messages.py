@@ -27,6 +27,7 @@ from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.overview import explaining
 from heliograph.overview.messages import Filters, Message
+from heliograph.pages.pieces import leafing
 from heliograph.queue.leases import GUARDED
 from heliograph.sending.listing import Found
 from heliograph.sms.arrivals import FAILURES
@@ -232,7 +233,7 @@ def test_a_page_of_both_channels_leaves_nothing_out() -> None:
 
 
 async def test_filters_of_both_channels_stand_in_the_address(
-    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await send(api, tenant), await send(api, tenant, to="+351912345678", message="Olá, amanhã às 9?")
     await pool.execute(
@@ -269,6 +270,10 @@ async def test_filters_of_both_channels_stand_in_the_address(
     assert shown(fragment) == [second, first]
     assert "1 newer" in fragment.words
     assert shown(await owner.get("/messages?top=x", HX_Request="true")) == [third, second, first]
+    highest = await owner.get(f"/messages?top={UUID(int=2**128 - 1)}", HX_Request="true")
+    assert (shown(highest), "newer" in highest.words) == ([third, second, first], False)
+    monkeypatch.setattr(leafing, "MOST_NEWER", 1)
+    assert "1 newer" in (await owner.get(f"/messages?top={first}", HX_Request="true")).words
 
 
 async def test_the_filter_by_reason_has_words_for_each_code(owner: Browser) -> None:

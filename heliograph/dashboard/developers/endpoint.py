@@ -299,7 +299,8 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         asked = functools.partial(history.attempts, conn, request.actor, endpoint_id=id, filters=filters)
         page = await asked(before=before, limit=size + 1)
         if top is not None:
-            newer = sum(place(one) > top for one in (await asked(limit=leafing.MOST_NEWER)).attempts)
+            latest = (await asked(limit=leafing.MOST_NEWER)).attempts
+            newer = leafing.newer([place(one) for one in latest], top)
         pace = await _pace(conn, request, health)
     tried, position = page.attempts, page.seen
     if len(tried) > size:

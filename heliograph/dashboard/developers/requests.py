@@ -58,8 +58,8 @@ async def show_list(request: Request) -> Answer:
         groups = await reading.errors(conn, request.actor, since=since, until=until)
         limit, top = leafing.size(request), leafing.top(request)
         newer = 0 if top is None else await _newer(conn, request.actor, filters, top)
-        after = leafing.after(request) if top is None else UUID(int=top.int + 1)
-        found = await requests.list_page(conn, request.actor, filters=filters, after=after, limit=limit, look=PAGE_LOOK)
+        start = leafing.start(request)
+        found = await requests.list_page(conn, request.actor, filters=filters, after=start, limit=limit, look=PAGE_LOOK)
         names = await _names(conn, request, found.requests)
         keys = await api_keys.list_all(conn, request.actor) if request.may("api_keys:read") else []
     rows = found.requests[:limit]
@@ -96,9 +96,9 @@ async def show(request: Request) -> Answer:
 
 
 async def _newer(conn: Connection, actor: Actor, filters: Filters, top: UUID) -> int:
-    """How many requests have come that would stand above the first one shown; at most MOST_NEWER are counted."""
+    """How many requests have come that would stand above the first one shown."""
     found = await requests.list_page(conn, actor, filters=filters, limit=leafing.MOST_NEWER, look=1_000)
-    return sum(one.id > top for one in found.requests[: leafing.MOST_NEWER])
+    return leafing.newer([one.id for one in found.requests], top)
 
 
 async def _values(request: Request, id: UUID) -> dict[str, Any]:

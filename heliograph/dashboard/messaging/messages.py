@@ -42,8 +42,7 @@ async def show_list(request: Request) -> Answer:
         if wanted.id is not None:
             return Elsewhere(location=request.to(f"/messages/{wanted.id}"))
         newer = await _newer(conn, request, wanted, top) if top is not None else 0
-        start = UUID(int=top.int + 1) if top is not None else after
-        found = await _look(conn, request, wanted, after=start, size=size)
+        found = await _look(conn, request, wanted, after=leafing.start(request), size=size)
         rows = found.messages[:size]
         readable = {one.id for one in rows if seeing.is_whole(request, one.person_id)}
         texts = await _texts(conn, request, [one for one in rows if one.id in readable])
@@ -137,9 +136,9 @@ async def _look(conn: Connection, request: Request, wanted: Wanted, *, after: UU
 
 
 async def _newer(conn: Connection, request: Request, wanted: Wanted, top: UUID) -> int:
-    """How many messages have come that would stand above the first one shown; at most MOST_NEWER are counted."""
+    """How many messages have come that would stand above the first one shown."""
     found = await messages.list_page(conn, request.actor, filters=wanted.filters, limit=leafing.MOST_NEWER, look=1_000)
-    return sum(one.id > top for one in found.messages)
+    return leafing.newer([one.id for one in found.messages], top)
 
 
 async def _texts(conn: Connection, request: Request, rows: Sequence[Message]) -> dict[UUID, str]:

@@ -7,6 +7,8 @@ positions stand in it; which rows may be seen is decided by the query that reads
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -21,6 +23,7 @@ SIZES, USUAL = (25, 50, 100, 200), 50
 MOST_BACK = 30
 #: New rows that are counted above a list.
 MOST_NEWER = 99
+_HIGHEST = 2**128 - 1
 
 
 class Pages(msgspec.Struct, frozen=True):
@@ -54,6 +57,21 @@ def top(request: Request) -> UUID | None:
         return UUID(request.query["top"]) if request.is_fragment and request.query.get("top") else None
     except ValueError:
         return None
+
+
+def start(request: Request) -> UUID | None:
+    """The id that the rows of this page lie below: a list that renews itself begins with the first row that the reader
+    sees, any other one behind the page before it. None: with the newest row."""
+    first = top(request)
+    if first is None:
+        return after(request)
+    return UUID(int=first.int + 1) if first.int < _HIGHEST else None
+
+
+def newer(places: Sequence[Any], first: Any) -> int:
+    """How many of a list's newest rows stand above the first one that the reader sees, each named by its place; at most
+    MOST_NEWER are counted."""
+    return sum(one > first for one in places[:MOST_NEWER])
 
 
 def opened(request: Request) -> UUID | None:
