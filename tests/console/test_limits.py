@@ -204,6 +204,26 @@ async def test_its_own_rules_are_set(pool: Pool, tenant: Tenant, root: Browser) 
         assert (answer.status, f'id="{field}-wrong"' in answer.text) == (422, True), wrong
 
 
+async def test_who_may_not_change_its_rules_reads_them(pool: Pool, tenant: Tenant, browser: Browser) -> None:
+    await pool.execute(
+        "UPDATE organizations SET time_zone = 'Africa/Maputo', opt_out_words = '{FORA,SAIR}', stop_reply = 'Bye',"
+        " help_reply = '', session_hours = 8 WHERE id = $1",
+        tenant.id,
+    )
+    await signed_in(pool, browser, "auditor")
+    page = await browser.get(f"{here(tenant)}/settings")
+    assert (page.status, f'action="{here(tenant)}/settings"' in page.text) == (200, False)
+    for told in (
+        "Time zone Africa/Maputo",
+        "Opt-out words of its own FORA, SAIR",
+        "Language of the standard replies As in its country",
+        "After STOP Bye After START The standard reply After HELP None",
+        "Require a second factor off",
+        "signed out 8",
+    ):
+        assert told in page.words, page.words
+
+
 async def test_closing_asks_for_the_name_and_a_reason(pool: Pool, tenant: Tenant, root: Browser) -> None:
     page = await root.get(f"{here(tenant)}/close")
     for typed, reason in (("Acme", " "), ("Somebody", "unpaid since May")):
