@@ -341,6 +341,19 @@ async def test_a_sixth_key_is_refused_at_its_field(tenant: Tenant, root: Browser
     assert (page.status, "already has five active API keys" in page.words) == (422, True)
 
 
+async def test_a_key_that_would_be_the_sixth_stays_suspended_and_the_page_says_why(
+    pool: Pool, tenant: Tenant, root: Browser
+) -> None:
+    async with pool.acquire() as conn:
+        await api_keys.suspend(conn, tenant.actor, id=tenant.key_id)
+        for number in range(5):
+            await api_keys.issue(conn, tenant.actor, name=f"key {number}", profile="sms_only")
+    page = await root.get(f"{here(tenant)}/keys")
+    page = await root.submit(page, f"{here(tenant)}/keys/{tenant.key_id}/resume")
+    assert (page.path, "already has five active API keys" in page.words) == (f"{here(tenant)}/keys", True), page.words
+    assert await pool.fetchval("SELECT status FROM api_keys WHERE id = $1", tenant.key_id) == "suspended"
+
+
 async def test_senders_are_asked_for_suspended_approved_and_made_the_default(
     pool: Pool, tenant: Tenant, root: Browser
 ) -> None:

@@ -21,7 +21,6 @@ from heliograph.sms.accepting.sender_ids import SenderId, SenderIdAlreadyExists,
 
 #: Refusals of the rules that stand at the field.
 AT_FIELD: dict[type[Refusal], str] = {
-    TooManyActiveKeys: "name",
     SenderIdAlreadyExists: "value",
     TooManyPending: "value",
     SenderIdNotApproved: "value",
@@ -115,11 +114,14 @@ async def _done(request: Request, work: Work) -> Answer:
         async with request.writing() as conn, conn.transaction():
             one = await organization(conn, request, "id")
             said = await work(conn, acting_for(request, one))
+    except TooManyActiveKeys as refusal:
+        # Of a key that is resumed: it has no field on this page.
+        said = request.text(refusal.message)
     except Invalid as refusal:
         return await _wrong(request, refusal)
     except tuple(AT_FIELD) as refusal:
         return await _wrong(request, Invalid((AT_FIELD[type(refusal)], refusal.code, refusal.message)))
-    return Elsewhere(location=f"/console/organizations/{one.id}/keys", notice=said)
+    return Elsewhere(location=f"/console/organizations/{request.id()}/keys", notice=said)
 
 
 async def _wrong(request: Request, refusal: Invalid) -> Answer:
