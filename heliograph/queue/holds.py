@@ -84,13 +84,16 @@ class Withdrawn(msgspec.Struct, frozen=True):
         return Withdrawn(self.canceled + other.canceled, self.ended + other.ended, self.left + other.left)
 
 
+#: The longest age: far beyond it there are times that PostgreSQL has and Python has not.
+OLDEST_AGE = timedelta(days=3_650)
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def age(text: str) -> timedelta | None:
-    """What `90s`, `15m`, `2h` and `3d` say; None: it is no age."""
+    """What `90s`, `15m`, `2h` and `3d` say; None: it is no age, or more than OLDEST_AGE."""
     match = re.fullmatch(r"([0-9]{1,6})([smhd])", text)
-    return None if match is None else timedelta(**{UNITS[match[2]]: int(match[1])})
+    long = None if match is None else timedelta(**{UNITS[match[2]]: int(match[1])})
+    return None if long is None or long > OLDEST_AGE else long
 
 
 AGO = "SELECT now() - $1::interval"

@@ -232,6 +232,7 @@ async def test_work_is_held_and_released(pool: Pool, tenant: Tenant, root: Brows
         ({"reason": "x", "kind": "carrier pigeons"}, "no such kind"),
         ({"reason": "x", "kind": "webhook", "supplier": "nothing"}, "Suppliers carry SMS only"),
         ({"reason": "x", "older_than": "yesterday"}, "Write an age such as"),
+        ({"reason": "x", "older_than": "999999d"}, "Write an age such as"),
     ):
         wrong = await root.submit(page, "/console/queue/hold", **typed)
         assert wrong.status == 422, typed

@@ -29,7 +29,7 @@ IDS = ("x", "..%2f..%2fetc", "%00", "%22%3E%3Cscript%3E", "0" * 36, "%D9%A1" * 4
 #: In every field of a form.
 VALUES = (
     *(SCRIPT, "\u202egnp.exe", "=HYPERLINK(1)", "x" * 10_000, "\x00", "-1", "9" * 40, "NaN", "%s%n", "\U0001f600"),
-    *("", "1", "2026-02-30", "9999-12-31T23:59:59Z"),
+    *("", "1", "2026-02-30", "9999-12-31T23:59:59Z", "999999d"),
 )
 #: Names of fields that forms of the console have.
 FIELD = re.compile(r'name="([a-z][\w.]*)"')
