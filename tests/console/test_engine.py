@@ -420,8 +420,12 @@ async def test_what_waits_is_filtered_and_summed(pool: Pool, tenant: Tenant, roo
     assert link in page.text
     assert "30 rows wait" in (await root.get(link.replace("&amp;", "&"))).words
     assert "Nothing of this waits." in (await root.get("/console/queue?kind=webhook")).words
-    wrong = await root.get("/console/queue?older_than=old")
-    assert (wrong.status, "Write an age such as" in wrong.words) == (422, True)
+    assert "data-live=" in page.text
+    for age in ("old", "999999d", "3651d"):
+        wrong = await root.get(f"/console/queue?older_than={age}")
+        assert (wrong.status, "Write an age such as" in wrong.words) == (422, True), age
+        assert "data-live=" not in wrong.text, "what is refused once is refused again"
+    assert (await root.get("/console/queue?older_than=3650d")).status == 200
 
 
 def test_sums_are_of_kinds_and_of_their_lines() -> None:
