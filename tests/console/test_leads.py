@@ -8,12 +8,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID, uuid4
 
+import pytest
+
 from heliograph.base.actor import Who
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.sentences import Check, said
 from heliograph.console.engine import leads
 from heliograph.console.engine.leads import Known
+from heliograph.guard import holds as guard
 from heliograph.pages.requests import Request
 from heliograph.queue import holds
 from heliograph.queue.holds import Selection
@@ -22,11 +25,12 @@ from heliograph.sms.reports import remedies
 from heliograph.sms.reports.remedies import Fitting
 from heliograph.traffic.reconciliation import Line
 from heliograph.whatsapp import checks as whatsapp
-from tests.api.conftest import SECRET_KEY, Api, Tenant
+from tests.api.conftest import SECRET_KEY, Api, Tenant, make_tenant
 from tests.rules import whatsapp_factories
-from tests.rules.factories import supplier
+from tests.rules.factories import long_queue, supplier
 
 from .conftest import Browser, Page, signed_in
+from .test_guard import hold as suspicious
 from .test_messages import sent
 
 KEY = derive_key(SECRET_KEY, "suppliers")
@@ -99,7 +103,7 @@ def asking(*, may: bool = True) -> Request:
 def known(*names: str) -> tuple[Known, dict[str, UUID]]:
     ids = {name: uuid4() for name in names}
     listed = [SimpleNamespace(id=id, name=name, state="active") for name, id in ids.items()]
-    return Known(cast("Any", SimpleNamespace(suppliers=listed, workers=[])), {}, (), {}), ids
+    return Known(cast("Any", SimpleNamespace(suppliers=listed, workers=[])), {}, (), ()), ids
 
 
 def test_each_finding_leads_to_where_it_is_mended() -> None:
@@ -137,21 +141,58 @@ def test_each_finding_leads_to_where_it_is_mended() -> None:
         assert leads.lead(asking(may=False), check, seen).path == "", check.check
 
 
+#: Of an installation in which something waits.
+standing = cast("Any", SimpleNamespace(suppliers=[], workers=[], queued={"sms": 1}))
+
+
+async def hits(pool: Pool, check: str) -> leads.Hit | None:
+    found = Check(said(check), "failed", said("none"))
+    async with pool.acquire() as conn:
+        return leads.lead(asking(), found, await leads.known(conn, standing, [found])).hit
+
+
+async def test_a_hold_hits_those_whose_work_it_holds(pool: Pool, api: Api, tenant: Tenant) -> None:
+    other = await make_tenant(pool)
+    await sent(api, tenant)
+    await long_queue(pool, other.id, 3)
+    assert await hits(pool, "queue") == leads.Hit(4, False, ["Acme 1", "Acme"])
+    assert await hits(pool, "holds") is None
+    async with pool.acquire() as conn:
+        await holds.hold(conn, Selection(organization_id=tenant.id), reason="")
+    assert await hits(pool, "holds") == leads.Hit(1, False, ["Acme"])
+
+
+async def test_the_guard_hits_those_whose_messages_wait_for_it(
+    pool: Pool, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await hits(pool, "guard") is None
+    other = await make_tenant(pool)
+    await long_queue(pool, other.id, 3)
+    id = await suspicious(pool, tenant)
+    assert await hits(pool, "guard") == leads.Hit(2, False, ["Acme"])
+    # However many they are, it counts no further than LOOK.
+    monkeypatch.setattr(leads, "LOOK", 1)
+    assert await hits(pool, "guard") == leads.Hit(2, True, ["Acme"])
+    async with pool.acquire() as conn:
+        await guard.release(conn, id)
+    assert await hits(pool, "guard") is None
+
+
 async def test_the_wall_says_whom_it_hits(pool: Pool, api: Api, tenant: Tenant, root: Browser) -> None:
     id = await sent(api, tenant)
     assert "Whom it hits: Acme · 1 row waits" in (await root.get("/console/now")).words
     line = await added(pool)
     await pool.execute("UPDATE queue SET line = $2 WHERE id = $1", UUID(id), line)
+    main = said("supplier %(name)s", name="main")
     async with pool.acquire() as conn:
-        seen = await leads.backlog(conn, Selection(), limit=9)
-    found = Known(cast("Any", SimpleNamespace(suppliers=[], workers=[])), {}, seen.waiting, {"Acme": 3, "Sol": 5})
+        found = await leads.known(conn, standing, [Check(main, "failed", said("none"))])
 
     def hit(english: str, **values: str) -> Any:
         return leads.lead(asking(), Check(said(english, **values), "failed", said("none")), found).hit
 
     assert hit("supplier %(name)s", name="main") == leads.Hit(1, False, ["Acme"])
     assert hit("supplier %(name)s", name="other") is None
-    assert hit("guard") == leads.Hit(8, False, ["Sol", "Acme"])
+    assert hit("guard") is None
     assert hit("clocks") is None
     many = {f"organization {n}": n for n in range(1, 9)}
     assert leads._of(many, is_more=True) == leads.Hit(36, True, [f"organization {n}" for n in (8, 7, 6, 5, 4)], 3)

@@ -14,11 +14,12 @@ import msgspec
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.sentences import Check
-from heliograph.guard import holds as guard
-from heliograph.overview.installation.now import Now, backlog
+from heliograph.overview.installation.now import Now
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE, SETTINGS
+from heliograph.queue import waiting
 from heliograph.queue.holds import Selection
+from heliograph.queue.leases import GUARDED
 from heliograph.queue.waiting import Waiting
 from heliograph.whatsapp.mirror import onboarding
 
@@ -39,8 +40,8 @@ PLACES: Mapping[str, str] = {
 #: Checks that name a supplier, or an account at Meta.
 OF_SUPPLIER = ("supplier %(name)s", "answers of %(name)s", "receipts of %(name)s", "certificate of %(whose)s")
 OF_ACCOUNT = ("whatsapp %(id)s", "whatsapp %(id)s warnings")
-#: Checks that hold everything up that waits.
-HOLDING_UP = ("queue", "workers", "holds", "suppliers")
+#: Checks that hold everything up that waits; and that of an operator's holds, which hold up what they name.
+HOLDING_UP, HOLDS = ("queue", "workers", "suppliers"), "holds"
 #: Organizations that are named of those that a check hits; lines of the queue, and rows that are counted for that.
 NAMED, LINES, LOOK = 5, 100, 2_000
 #: Buttons of one check: more workers or holds than these are on their page.
@@ -82,8 +83,8 @@ class Known(msgspec.Struct, frozen=True):
     accounts: Mapping[str, Mapping[str, Any]]
     #: What waits, by kind, line and organization.
     waiting: Sequence[Waiting]
-    #: Organizations of which the guard holds messages, with how many.
-    guarded: Mapping[str, int]
+    #: Of that, what the guard holds.
+    guarded: Sequence[Waiting]
 
 
 async def known(conn: Connection, now: Now, checks: Iterable[Check]) -> Known:
@@ -91,13 +92,15 @@ async def known(conn: Connection, now: Now, checks: Iterable[Check]) -> Known:
     names = {_english(one) for one in checks}
     accounts = await onboarding.standing(conn) if names & set(OF_ACCOUNT) else []
     found: Sequence[Waiting] = ()
-    if any(now.queued.values()) and names & {*HOLDING_UP, *OF_SUPPLIER, *OF_ACCOUNT}:
-        found = (await backlog(conn, Selection(), limit=LINES, look=LOOK, places=LINES)).waiting
-    guarded: dict[str, int] = {}
-    for one in await guard.list_all(conn, limit=LINES) if "guard" in names else ():
-        if one.waiting:
-            guarded[one.organization] = guarded.get(one.organization, 0) + one.waiting
+    if any(now.queued.values()) and names & {*HOLDING_UP, HOLDS, *OF_SUPPLIER, *OF_ACCOUNT}:
+        found = await _waiting(conn, Selection())
+    guarded = await _waiting(conn, Selection(kinds=("sms",), line=GUARDED)) if "guard" in names else ()
     return Known(now, {one["waba_id"]: one for one in accounts}, found, guarded)
+
+
+async def _waiting(conn: Connection, which: Selection) -> Sequence[Waiting]:
+    """At most LOOK rows of it are counted; which of them are past their validity is asked of none."""
+    return (await waiting.summary(conn, which, expired="false", limit=LINES, look=LOOK, places=LINES)).waiting
 
 
 def lead(request: Request, check: Check, known: Known) -> Lead:
@@ -112,23 +115,25 @@ def lead(request: Request, check: Check, known: Known) -> Lead:
 
 
 def _hit(check: Check, known: Known) -> Hit | None:
-    """Of a supplier or account, those who wait for it; of what holds everything up, those who wait for anything."""
+    """Of a supplier or account, those who wait for it; of an operator's holds and the guard's, those whose messages
+    they hold; of what holds everything up, those who wait for anything."""
     english, values = _english(check), getattr(check.check, "values", {})
     if english == "guard":
-        return _of(known.guarded, is_more=False)
-    if english == OF_SUPPLIER[0]:
+        rows = list(known.guarded)
+    elif english == OF_SUPPLIER[0]:
         rows = [one for one in known.waiting if one.kind == "sms" and one.line == values["name"]]
     elif english in OF_ACCOUNT:
         account = known.accounts.get(str(values["id"]))
         whose = account["organization"] if account else None
         rows = [one for one in known.waiting if one.kind == "whatsapp" and one.organization == whose]
-    elif english in HOLDING_UP:
+    elif english in (*HOLDING_UP, HOLDS):
         rows = list(known.waiting)
     else:
         return None
     sums: dict[str, int] = {}
     for one in rows:
-        sums[one.organization] = sums.get(one.organization, 0) + one.rows
+        if count := one.held if english == HOLDS else one.rows:
+            sums[one.organization] = sums.get(one.organization, 0) + count
     return _of(sums, is_more=any(one.is_more for one in rows))
 
 
