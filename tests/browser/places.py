@@ -9,6 +9,7 @@ import aiohttp
 
 from heliograph.base import crypto
 from heliograph.base.database import clock
+from heliograph.base.ids import uuid7
 from heliograph.campaigns.channels import sms as campaigns
 from heliograph.campaigns.channels.sms import Wish
 from heliograph.consent import optouts
@@ -23,6 +24,9 @@ from heliograph.prices import tariffs
 from heliograph.prices.tariff import Rate
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route
+from heliograph.senders import numbers as number_rules
+from heliograph.senders import rules as sender_rules
+from heliograph.senders.book import NumberRule, SenderRule
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.lookups import accounts as lookup_accounts
@@ -130,6 +134,9 @@ async def console(site: Site) -> list[str]:
         rate = Rate(country="MZ", price=45_000, currency="USD")
         await tariffs.import_rates(conn, [(1, rate)], kind="price", name="standard")
         (prices,) = await tariffs.list_tariffs(conn, "price")
+        carried = SenderRule(id=uuid7(), supplier_id=supplier.id, country="MZ", action="allow")
+        written = NumberRule(id=uuid7(), supplier_id=supplier.id, prefix="258", numbering=(1, 1))
+        ruled = await sender_rules.put(conn, carried), await number_rules.put(conn, written)
         (entry, *_) = await rerouting.history(conn, route_id=way.id)
         app = await apps.ensure_app(conn, apps.seal_key(site.made.settings), "900", "secret", "verify", clock.now())
     of = site.made.actor.organization_id
@@ -184,6 +191,8 @@ async def console(site: Site) -> list[str]:
                 .replace("{sender}", str(asked.id))
                 .replace("{campaign}", str(campaign.id))
                 .replace("callbacks/{id}", f"callbacks/{letter.id}")
+                .replace("rules/sender/{id}", f"rules/sender/{ruled[0]}")
+                .replace("rules/number/{id}", f"rules/number/{ruled[1]}")
             )
             if path.endswith("/match"):  # a receipt is named with its day and its supplier
                 path += f"?on={place['received_on']}&supplier={place['supplier_id']}"

@@ -31,8 +31,14 @@ async def test_a_rule_for_senders_is_set_changed_and_removed(pool: Pool, root: B
     async with pool.acquire() as conn:
         (one,) = await rules.load(conn)
     assert (one.action, one.country, one.replacement, one.note) == ("register", "AR", "90210", "since May")
+    assert f'action="{HERE}/sender/{one.id}/remove"' not in page.text
+    page = await root.get(f"{HERE}/sender/{one.id}/remove")
+    for said in ("Supplier main Senders all senders Country Argentina", "90210 until then", "main gets messages under"):
+        assert said in page.words, page.words
+    async with pool.acquire() as conn:
+        assert await rules.load(conn) == [one], "it was only asked about"
     page = await root.submit(page, f"{HERE}/sender/{one.id}/remove")
-    assert "The rule is removed." in page.words
+    assert (page.path, "The rule is removed." in page.words) == (HERE, True), page.words
     async with pool.acquire() as conn:
         assert await rules.load(conn) == []
     told = await pool.fetch("SELECT action FROM audit_log WHERE action LIKE 'sender_rule.%' ORDER BY id")
@@ -50,11 +56,17 @@ async def test_a_rule_for_numbers_is_set_changed_and_removed(pool: Pool, root: B
     async with pool.acquire() as conn:
         (one,) = await numbers.load(conn)
     assert (one.prefix, one.strip, one.prepend, one.numbering) == ("258", "258", "00", (2, 1))
-    await root.submit(page, f"{HERE}/number/{one.id}/remove")
+    assert f'action="{HERE}/number/{one.id}/remove"' not in page.text
+    page = await root.get(f"{HERE}/number/{one.id}/remove")
+    for said in ("Supplier main Prefix 258 Strip 258 Prepend 00 TON/NPI 2/1", "main gets these numbers by"):
+        assert said in page.words, page.words
+    page = await root.submit(page, f"{HERE}/number/{one.id}/remove")
     async with pool.acquire() as conn:
         assert await numbers.load(conn) == []
     token = page.form("/console/logout")["_token"]
     assert (await root.post(f"{HERE}/number/{one.id}/remove", {"_token": token})).status == 404
+    for kind in ("sender", "number"):
+        assert (await root.get(f"{HERE}/{kind}/{one.id}/remove")).status == 404
 
 
 async def test_refusals_stand_at_their_fields(pool: Pool, root: Browser, settings: Settings) -> None:
@@ -97,4 +109,5 @@ async def test_who_only_looks_sees_rules_and_no_form(pool: Pool, browser: Browse
     await signed_in(pool, browser, "auditor")
     page = await browser.get(HERE)
     assert (page.status, f"{HERE}/sender" in page.text) == (200, False)
-    assert (await browser.get(f"{HERE}/sender")).status == 403
+    for path in ("sender", f"sender/{uuid4()}/remove", f"number/{uuid4()}/remove"):
+        assert (await browser.get(f"{HERE}/{path}")).status == 403, path

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 from uuid import UUID
 
-from heliograph.base.errors import Invalid
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
@@ -120,6 +121,16 @@ async def set_number(request: Request) -> Answer:
     return Elsewhere(location=HERE, notice=request.text("Saved: workers follow within a second."))
 
 
+async def show_remove_sender(request: Request) -> Answer:
+    """Which senders it is about, and what decides without it."""
+    return await _ask(request, "sender", rules.load)
+
+
+async def show_remove_number(request: Request) -> Answer:
+    """Which numbers it is about, and what decides without it."""
+    return await _ask(request, "number", numbers.load)
+
+
 async def remove_sender(request: Request) -> Answer:
     """Its senders are carried by what the other rules say."""
     async with request.writing() as conn:
@@ -132,6 +143,25 @@ async def remove_number(request: Request) -> Answer:
     async with request.writing() as conn:
         await numbers.remove(conn, request.id(), by=request.who)
     return Elsewhere(location=HERE, notice=request.text("The rule is removed."))
+
+
+async def _ask(
+    request: Request, what: str, load: Callable[[Connection], Awaitable[Sequence[SenderRule | NumberRule]]]
+) -> Answer:
+    id = request.id()
+    async with request.reading() as conn:
+        names = {one.id: one.name for one in await routing.load(conn)}
+        one = next((one for one in await load(conn) if one.id == id and one.supplier_id in names), None)
+    if one is None:
+        raise NotFound
+    values = {
+        "what": what,
+        "one": one,
+        "name": names[one.supplier_id],
+        "done": {action: request.text(said) for action, said in DONE.items()},
+        "kinds": {kind: request.text(said) for kind, said in KINDS.items()},
+    }
+    return Shown(template="routing/rule_remove.html", values=values)
 
 
 async def _supplier(request: Request, text: str) -> UUID:
