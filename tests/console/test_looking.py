@@ -148,6 +148,13 @@ async def test_an_operator_pauses_resumes_and_cancels_a_campaign(pool: Pool, ten
     assert f"{here}/{id}/pause" not in page.text
     page = await root.submit(page, f"{here}/{id}/resume")
     assert "The campaign is resumed." in page.words
+    # One that waits for quota goes on by itself: the page does not say that it does already.
+    await pool.execute("UPDATE campaigns SET status = 'paused', status_reason = 'quota_exceeded' WHERE id = $1", id)
+    page = await root.post(f"{here}/{id}/resume", {"_token": page.form("/console/logout")["_token"]})
+    assert "The campaign is resumed." not in page.words
+    assert "resumes by itself once it can. Paused: the organization's quota is used up." in page.words
+    assert await pool.fetchval("SELECT status FROM campaigns WHERE id = $1", id) == "paused"
+    page = await root.get(f"{here}?channel=whatsapp")
     page = await root.get(f"{here}/{id}/cancel")
     assert "Delivery day" in page.words
     page = await root.submit(page, f"{here}/{id}/cancel")

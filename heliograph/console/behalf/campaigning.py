@@ -17,17 +17,19 @@ from heliograph.campaigns.record import Campaign
 from heliograph.console.acting import acting_for, organization
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
+from heliograph.why.words import why
 
 
 async def pause(request: Request) -> Answer:
     """Stop it until somebody lets it go on."""
     said = request.text("The campaign is paused. Messages already handed over still go out.")
-    return await _act(request, plan.pause, said)
+    return await _act(request, plan.pause, said, "paused")
 
 
 async def resume(request: Request) -> Answer:
-    """Let it go on where it was; an operator takes the responsibility where a second person is asked for."""
-    return await _act(request, plan.resume, request.text("The campaign is resumed."))
+    """Let it go on where it was; an operator takes the responsibility where a second person is asked for. One that
+    waits for something else stays paused, and goes on by itself."""
+    return await _act(request, plan.resume, request.text("The campaign is resumed."), "running")
 
 
 async def show_cancel(request: Request) -> Answer:
@@ -41,16 +43,22 @@ async def show_cancel(request: Request) -> Answer:
 
 async def cancel(request: Request) -> Answer:
     """End it."""
-    return await _act(request, plan.cancel, request.text("The campaign is canceled; messages not sent are refunded."))
+    said = request.text("The campaign is canceled; messages not sent are refunded.")
+    return await _act(request, plan.cancel, said, "canceled")
 
 
-async def _act(request: Request, act: Callable[..., Awaitable[Campaign]], said: str) -> Answer:
+async def _act(request: Request, act: Callable[..., Awaitable[Campaign]], said: str, status: str) -> Answer:
+    """Do it, and say so once it has this status."""
     async with request.writing() as conn, conn.transaction():
         one = await organization(conn, request, "id")
         actor = acting_for(request, one)
         campaign = await _find(conn, request, actor)
         try:
-            await act(conn, actor, id=campaign.id, channel=campaign.channel)
+            after = await act(conn, actor, id=campaign.id, channel=campaign.channel)
+            if after.status != status:
+                known = why("campaign", after.status_reason or "")
+                reason = "" if known is None else known.words(request.speech.language).operator
+                said = request.text("The campaign resumes by itself once it can. %(reason)s", reason=reason).strip()
         except (CampaignNotPausable, CampaignNotCancelable) as refusal:
             said = request.text(refusal.message)
     return Elsewhere(location=_list(request, campaign), notice=said)
