@@ -386,7 +386,7 @@ async def test_what_is_held_or_withdrawn_is_told_before(pool: Pool, tenant: Tena
     assert 'name="typed"' not in page.text, "nothing is withdrawn that was not shown"
     for query, said, unsaid in (
         ("", ("5 rows wait", "2 rows are with workers already"), "Older than"),
-        ("&organization=Acme&kind=sms", ("3 rows wait", "Choose other work"), "with workers already"),
+        ("&organization=Acme&kind=sms", ("3 rows wait", "Change the selection"), "with workers already"),
         ("&older_than=3d", ("2 rows wait", "Older than: 3d"), "3 rows"),
     ):
         for act, field in (("withdraw", "typed"), ("hold", "reason")):

@@ -180,7 +180,7 @@ async def test_the_guard_hits_those_whose_messages_wait_for_it(
 
 async def test_the_wall_says_whom_it_hits(pool: Pool, api: Api, tenant: Tenant, root: Browser) -> None:
     id = await sent(api, tenant)
-    assert "Whom it hits: Acme · 1 row waits" in (await root.get("/console/now")).words
+    assert "Affected organizations: Acme · 1 row waits" in (await root.get("/console/now")).words
     line = await added(pool)
     await pool.execute("UPDATE queue SET line = $2 WHERE id = $1", UUID(id), line)
     main = said("supplier %(name)s", name="main")

@@ -166,7 +166,7 @@ async def test_a_message_that_waits_says_what_for(pool: Pool, api: Api, tenant: 
     here = f"/console/messages/{id}"
     page = await root.get(here)
     assert "It is due, and waits for its turn or for a supplier." in page.words
-    assert "Nobody can be asked now: it waits." in page.words
+    assert "No supplier is available; the message waits." in page.words
     key = suppliers.seal_key(Settings(secret_key=SECRET_KEY))
     async with pool.acquire() as conn:
         smpp = {"host": "127.0.0.1", "port": 2775, "system_id": "a"}

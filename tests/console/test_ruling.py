@@ -27,7 +27,7 @@ async def test_a_rule_for_senders_is_set_changed_and_removed(pool: Pool, root: B
     (link,) = [part for part in page.text.split('"') if part.startswith(f"{HERE}/sender?")]
     form = await root.get(link.replace("&amp;", "&"))
     page = await root.submit(form, f"{HERE}/sender", rule="register")
-    assert "carried once it is registered: 90210 until then" in page.words
+    assert "sent once it is registered: 90210 until then" in page.words
     async with pool.acquire() as conn:
         (one,) = await rules.load(conn)
     assert (one.action, one.country, one.replacement, one.note) == ("register", "AR", "90210", "since May")

@@ -125,7 +125,7 @@ async def test_a_new_supplier_is_added_to_the_routes_that_are_ticked(
     assert "Where a route decides, only its own suppliers carry." in page.words
     assert "it carries messages from now on" not in page.words
     page = await root.submit(page, f"{path}/place", priority="5", weight="3", **{f"route-{routes[0].id}": "yes"})
-    assert "It carries by these routes: moz." in page.words
+    assert "Added to these routes: moz." in page.words
     async with pool.acquire() as conn:
         moz, por = [await rules.find(conn, route=name) for name in ("moz", "por")]
         made = next(one for one in await routing.load(conn) if one.name == "main")

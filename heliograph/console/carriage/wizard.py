@@ -181,7 +181,7 @@ async def finish(request: Request) -> Answer:
         return refused("carriage/wizard_place.html", refusal, await _place(request, draft, given))
     said = request.text("%(name)s is added: workers connect to it within a second.", name=place.name)
     if joined:
-        said += " " + request.text("It carries by these routes: %(routes)s.", routes=", ".join(joined))
+        said += " " + request.text("Added to these routes: %(routes)s.", routes=", ".join(joined))
     return Elsewhere(location=f"{LIST}/{made}", notice=said)
 
 

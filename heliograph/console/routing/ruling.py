@@ -23,10 +23,10 @@ SENDER = ("supplier", "rule", "country", "sender", "kind", "replacement", "note"
 NUMBER = ("supplier", "prefix", "strip", "prepend", "numbering", "sender_numbering", "note")
 #: What a rule for senders does, in its form and in the list.
 DONE: Mapping[str, str] = {
-    "allow": "carried as it is",
+    "allow": "sent unchanged",
     "replace": "replaced",
     "refuse": "refused",
-    "register": "carried once it is registered",
+    "register": "sent once it is registered",
 }
 KINDS: Mapping[str, str] = {"alphanumeric": "names", "numeric": "numbers and short codes"}
 #: What the rules refuse, as a form says it.
