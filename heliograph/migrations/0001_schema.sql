@@ -1348,7 +1348,7 @@ CREATE TABLE sender_ids (
 );
 CREATE UNIQUE INDEX sender_ids_value ON sender_ids (organization_id, lower(value));
 CREATE UNIQUE INDEX sender_ids_default ON sender_ids (organization_id) WHERE is_default;
--- Finds the owner of a number that a handset wrote to: the only look-up without an organization.
+-- Finds the owner of a number that a handset wrote to.
 CREATE INDEX sender_ids_approved ON sender_ids (lower(value)) WHERE status = 'approved';
 -- What waits for an operator, oldest first; and what reads alike (heliograph/overview/installation/approvals.py).
 CREATE INDEX sender_ids_pending ON sender_ids (id) WHERE status = 'pending';
@@ -1356,6 +1356,9 @@ CREATE INDEX sender_ids_alike ON sender_ids ((translate(lower(value), '013457i8 
  WHERE status <> 'rejected';
 CREATE INDEX sender_ids_alike_end ON sender_ids
     ((reverse(translate(lower(value), '013457i8 ._&-', 'oleastlb')) COLLATE "C")) WHERE status <> 'rejected';
+-- The lists that operators read of all organizations: the newest, and those that begin as they typed.
+CREATE INDEX sender_ids_newest ON sender_ids (id);
+CREATE INDEX sender_ids_begin ON sender_ids ((lower(value) COLLATE "C"));
 COMMENT ON TABLE sender_ids IS 'tenant: names and numbers that an organization may send from';
 COMMENT ON COLUMN sender_ids.question IS 'what operators want to know before they decide; NULL: nothing. answer is the organization''s';
 COMMENT ON COLUMN sender_ids.first_by IS 'the first of two operators who approved it, while the installation wants four eyes; NULL: nobody yet';

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -170,3 +172,41 @@ async def test_a_list_of_senders_is_bounded_and_hides_none_that_sends(pool: Pool
         listed = await sender_ids.list_all(conn, actor)
     assert len(listed) == sender_ids.MOST_LISTED
     assert (listed[0].value, listed[1].value, listed[-1].value) == (SENDER, "R 502", "R 1500")
+
+
+async def test_lists_of_all_organizations_read_no_more_than_they_show(
+    pool: Pool, as_owner: Callable[[str], Awaitable[None]]
+) -> None:
+    """The newest, those that begin as they are searched for, and those of one organization: each by its index."""
+    actor, other = await organization(pool), await organization(pool)
+    await sender(pool, other, "Padaria", status="pending")
+    await pool.execute(
+        "INSERT INTO sender_ids (organization_id, id, value, created_at)"
+        " SELECT $1, uuidv7(), 'Q ' || n, now() FROM generate_series(1, 5000) AS n",
+        actor.organization_id,
+    )
+    await sender(pool, actor, "PADARIA 2")
+    await as_owner("VACUUM ANALYZE sender_ids")
+    async with pool.acquire() as conn:
+
+        async def listed(limit: int = 5, **asked: Any) -> list[str]:
+            found = await sender_ids.list_everywhere(
+                conn, **{"organization_id": None, "status": None, "search": None} | asked, limit=limit
+            )
+            return [one.value for _, _, one in found]
+
+        assert await listed(limit=2) == ["PADARIA 2", "Q 5000"]
+        assert await listed(search="padar") == ["PADARIA 2", "Padaria"]
+        assert await listed(search="padar", status="pending") == ["Padaria"]
+        assert await listed(search="padar", organization_id=other.organization_id) == ["Padaria"]
+        assert await listed(search="adaria") == await listed(search="padar%") == await listed(search="é") == []
+        ((owner, name, _),) = await sender_ids.list_everywhere(conn, organization_id=None, search="padaria 2", limit=5)
+        assert (owner, name) == (actor.organization_id, f"Acme {owner}")
+    for sql, given in (
+        (sender_ids.LIST_EVERYWHERE, (None, None, 5, None)),
+        (sender_ids.SEARCH_EVERYWHERE, (None, None, 5, "padar")),
+        (sender_ids.LIST_ONE, (other.organization_id, None, 5, None)),
+    ):
+        plan = "\n".join(row[0] for row in await pool.fetch("EXPLAIN ANALYZE " + sql, *given))
+        assert "Seq Scan on sender_ids" not in plan, plan
+        assert "Rows Removed" not in plan, plan

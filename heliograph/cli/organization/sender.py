@@ -179,7 +179,8 @@ def list_(
 
     async def work(conn: Connection) -> list[tuple[str, SenderId]]:
         organization_id = await only(conn, org)
-        return await sender_ids.list_everywhere(conn, organization_id=organization_id, status=status, limit=limit)
+        found = await sender_ids.list_everywhere(conn, organization_id=organization_id, status=status, limit=limit)
+        return [(name, sender) for _, name, sender in found]
 
     show(with_organization(on_database(work, settings_of(data_dir))), json, COLUMNS)
 

@@ -50,10 +50,9 @@ async def show_senders(request: Request) -> Answer:
                 search=given["search"] or None,
                 limit=LISTED + 1,
             )
-            owners = await sender_ids.owners(conn, ids=[sender.id for _, sender in found])
     except Invalid as refusal:
         return refused("organizations/all_senders.html", refusal, values | {"rows": [], "is_cut": False})
-    rows = [(name, owners[sender.id], sender) for name, sender in found[:LISTED]]
+    rows = [(name, owner, sender) for owner, name, sender in found[:LISTED]]
     return Shown(
         template="organizations/all_senders.html", values=values | {"rows": rows, "is_cut": len(found) > LISTED}
     )

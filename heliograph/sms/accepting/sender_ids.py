@@ -6,7 +6,6 @@ The rule nobody may break: only an approved record sends, at accept and again at
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -83,13 +82,24 @@ SELECT * FROM (
 """
 
 
-LIST_EVERYWHERE = f"""
-SELECT o.name AS organization, {", ".join(f"s.{name.strip()}" for name in COLUMNS.split(","))}
-  FROM sender_ids s JOIN organizations o ON o.id = s.organization_id
- WHERE ($1::uuid IS NULL OR s.organization_id = $1) AND ($2::text IS NULL OR s.status = $2)
-   AND ($4::text IS NULL OR starts_with(lower(s.value), lower($4)))
- ORDER BY s.id DESC LIMIT $3
+_EVERYWHERE = f"""
+SELECT o.name AS organization, s.*
+  FROM (SELECT organization_id, {COLUMNS} FROM sender_ids
+         WHERE {{which}} AND ($2::text IS NULL OR status = $2)
+         ORDER BY {{order}} LIMIT $3) s
+  JOIN organizations o ON o.id = s.organization_id
+ ORDER BY s.id DESC
 """
+# Each by an index of its own, which ends at the limit. A sender ID is ASCII: `~` comes after all that may follow.
+LIST_EVERYWHERE = _EVERYWHERE.format(which="$1::uuid IS NULL AND $4::text IS NULL", order="id DESC")
+LIST_ONE = _EVERYWHERE.format(
+    which="organization_id = $1 AND ($4::text IS NULL OR starts_with(lower(value), lower($4)))", order="id DESC"
+)
+SEARCH_EVERYWHERE = _EVERYWHERE.format(
+    which="""$1::uuid IS NULL AND (lower(value) COLLATE "C") >= lower($4::text)
+           AND (lower(value) COLLATE "C") < lower($4::text) || '~'""",
+    order='(lower(value) COLLATE "C")',
+)
 
 
 async def list_everywhere(
@@ -99,20 +109,14 @@ async def list_everywhere(
     status: str | None = None,
     search: str | None = None,
     limit: int,
-) -> list[tuple[str, SenderId]]:
-    """For operators: (organization's name, sender ID), newest first, of one organization, or of all (None). `search`:
-    how a value begins."""
-    rows = await conn.fetch(LIST_EVERYWHERE, organization_id, status, limit, search)
-    return [(name, SenderId(*values)) for name, *values in rows]
+) -> list[tuple[UUID, str, SenderId]]:
+    """For operators: (organization, its name, sender ID), newest first, of one organization, or of all (None).
 
-
-OWNERS = "SELECT id, organization_id FROM sender_ids WHERE id = ANY ($1)"
-
-
-async def owners(conn: Connection, *, ids: Sequence[UUID]) -> dict[UUID, UUID]:
-    """The organizations that sender IDs belong to, for operators."""
-    rows = await conn.fetch(OWNERS, list(ids)) if ids else []
-    return {row["id"]: row["organization_id"] for row in rows}
+    `search`: how a value begins. Where more than `limit` of all organizations begin so, the first ones by value.
+    """
+    sql = LIST_ONE if organization_id is not None else LIST_EVERYWHERE if search is None else SEARCH_EVERYWHERE
+    rows = await conn.fetch(sql, organization_id, status, limit, search)
+    return [(owner, name, SenderId(*values)) for name, owner, *values in rows]
 
 
 async def list_all(conn: Connection, actor: Actor) -> list[SenderId]:
