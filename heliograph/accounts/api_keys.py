@@ -420,6 +420,17 @@ async def owners(conn: Connection, *, ids: Collection[UUID]) -> dict[UUID, UUID]
     return {row["id"]: row["organization_id"] for row in rows}
 
 
+GET = f"SELECT {_COLUMNS} FROM api_keys WHERE organization_id = $1 AND id = $2 AND mode = ANY ($3)"
+
+
+async def get(conn: Connection, actor: Actor, *, id: UUID) -> ApiKey:
+    """The organization's key of the actor's modes with this id, whatever its status. Raises NotFound."""
+    row = await conn.fetchrow(GET, actor.organization_id, id, actor.modes)
+    if row is None:
+        raise NotFound(resource="api_key", id=str(id))
+    return ApiKey(**row)
+
+
 LIST_EVERYWHERE = f"""
 SELECT o.name AS organization, k.*
   FROM (SELECT organization_id, {_COLUMNS} FROM api_keys

@@ -331,6 +331,23 @@ async def test_keys_and_senders_of_all_organizations_are_listed(pool: Pool, tena
         assert (await root.get(f"/console/{path}?organization=Nobody")).status == 422
 
 
+async def test_a_key_is_found_by_its_id_however_many_came_after_it(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    other = await make_tenant(pool)
+    await pool.execute(
+        "INSERT INTO api_keys (id, organization_id, name, prefix, last4, secret_hash, scopes, mode, status, created_at)"
+        " SELECT uuidv7(), $1, 'key ' || n, 'hg_live_', 'a1B2', sha256(n::text::bytea), '{}', 'test', 'suspended', now()"
+        " FROM generate_series(1, 150) AS n",
+        tenant.id,
+    )
+    key = f"{here(tenant)}/keys/{tenant.key_id}"
+    assert f"{key}/revoke" in (await root.get(f"{key}/revoke")).text
+    assert (await root.get(key)).status == 200
+    for path in ("", "/revoke"):
+        assert (await root.get(f"{here(tenant)}/keys/{other.key_id}{path}")).status == 404
+    await pool.execute("UPDATE api_keys SET status = 'revoked' WHERE id = $1", tenant.key_id)
+    assert [(await root.get(key + path)).status for path in ("", "/revoke")] == [200, 404]
+
+
 async def test_a_sixth_key_is_refused_at_its_field(tenant: Tenant, root: Browser) -> None:
     for number in range(4):  # the tenant of these tests has one
         page = await root.get(f"{here(tenant)}/keys/new")

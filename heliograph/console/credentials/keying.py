@@ -11,7 +11,7 @@ from heliograph.accounts.api_keys import PROFILES, SCOPES, ApiKey, KeyNotActive,
 from heliograph.accounts.organizations import Organization
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid
 from heliograph.console import typed
 from heliograph.console.acting import acting_for, organization
 from heliograph.pages import words
@@ -22,8 +22,6 @@ from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 #: Profiles that are offered: the least that sends comes first. None of them: scopes of its own.
 OFFERED = ("sms_only", "sms", "whatsapp", "read_only", "full_access")
 MODES = ("live", "test")
-#: Keys of an organization that one is looked for among, those that were revoked included.
-MOST = 10_000
 #: Hours that a rotated key may go on working.
 OVERLAPS = (1, 24, 168, 720)
 #: What the rules refuse, as the forms say it.
@@ -146,13 +144,9 @@ def _typed(request: Request, one: Organization) -> dict[str, Any]:
 
 
 async def _values(request: Request) -> dict[str, Any]:
-    wanted = request.id("key")
     async with request.reading() as conn:
         one: Organization = await organization(conn, request, "id")
-        listed = await api_keys.list_everywhere(conn, organization_id=one.id, limit=MOST)
-    key: ApiKey | None = next((each for _, each in listed if each.id == wanted), None)
-    if key is None:
-        raise NotFound
+        key: ApiKey = await api_keys.get(conn, acting_for(request, one), id=request.id("key"))
     count = request.speech.count
     return {
         "one": one,

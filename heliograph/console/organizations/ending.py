@@ -12,12 +12,10 @@ from heliograph.sms.accepting import sender_ids
 
 async def show_revoke(request: Request) -> Answer:
     """When and for what the key was used last: whoever uses it stops."""
-    wanted = request.id("key")
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
-        listed = await api_keys.list_everywhere(conn, organization_id=one.id, revoked=False, limit=100)
-    key = next((key for _, key in listed if key.id == wanted), None)
-    if key is None:
+        key = await api_keys.get(conn, acting_for(request, one), id=request.id("key"))
+    if key.status == "revoked":
         raise NotFound
     return Shown(template="organizations/key_revoke.html", values={"one": one, "key": key})
 
