@@ -431,15 +431,28 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> ApiKey:
     return ApiKey(**row)
 
 
-LIST_EVERYWHERE = f"""
+_EVERYWHERE = f"""
 SELECT o.name AS organization, k.*
   FROM (SELECT organization_id, {_COLUMNS} FROM api_keys
-         WHERE ($1::uuid IS NULL OR organization_id = $1) AND ($2::boolean OR status <> 'revoked')
-           AND ($4::text IS NULL OR starts_with(lower(name), lower($4)) OR last4 = right($4, 4))
+         WHERE {{which}} AND ($1::uuid IS NULL OR organization_id = $1) AND ($2::boolean OR status <> 'revoked')
          ORDER BY id DESC LIMIT $3) k
   JOIN organizations o ON o.id = k.organization_id
  ORDER BY k.id DESC
 """
+LIST_EVERYWHERE = _EVERYWHERE.format(which="true")
+# Names and ends by an index each; after all that a name may go on with comes the last character there is.
+SEARCH_EVERYWHERE = _EVERYWHERE.format(
+    which="""id = ANY (ARRAY(
+           (SELECT id FROM api_keys
+             WHERE (lower(name) COLLATE "C") >= lower($4::text)
+               AND (lower(name) COLLATE "C") < lower($4::text) || chr(1114111)
+               AND ($1::uuid IS NULL OR organization_id = $1) AND ($2::boolean OR status <> 'revoked')
+             ORDER BY lower(name) COLLATE "C" LIMIT $3)
+           UNION
+           (SELECT id FROM api_keys
+             WHERE last4 = right($4::text, 4)
+               AND ($1::uuid IS NULL OR organization_id = $1) AND ($2::boolean OR status <> 'revoked') LIMIT $3)))"""
+)
 
 
 async def list_everywhere(
@@ -447,9 +460,13 @@ async def list_everywhere(
 ) -> list[tuple[str, ApiKey]]:
     """For operators: (organization's name, key), newest first, of one organization, or of all (None).
 
-    `revoked`: include those. `search`: how a name begins, or a key's last four characters, as in `hg_live_…a1B2`.
+    `revoked`: include those. `search`: how a name begins, or a key's last four characters, as in `hg_live_…a1B2`; of
+    more names than `limit`, the first ones.
     """
-    rows = await conn.fetch(LIST_EVERYWHERE, organization_id, revoked, limit, search)
+    if search is None:
+        rows = await conn.fetch(LIST_EVERYWHERE, organization_id, revoked, limit)
+    else:
+        rows = await conn.fetch(SEARCH_EVERYWHERE, organization_id, revoked, limit, search)
     return [(row["organization"], ApiKey(**{name: row[name] for name in ApiKey.__struct_fields__})) for row in rows]
 
 

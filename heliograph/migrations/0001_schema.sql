@@ -114,6 +114,9 @@ CREATE TABLE api_keys (
 CREATE INDEX api_keys_standing ON api_keys (organization_id, id) WHERE status IN ('active', 'suspended');
 CREATE INDEX api_keys_ended ON api_keys (organization_id, coalesce(revoked_at, expires_at))
     WHERE status IN ('revoked', 'expired');
+-- What operators look for in all organizations: how a name begins, and how a key ends.
+CREATE INDEX api_keys_begin ON api_keys ((lower(name) COLLATE "C"));
+CREATE INDEX api_keys_last4 ON api_keys (last4);
 COMMENT ON TABLE api_keys IS 'control: key hash to organization';
 COMMENT ON COLUMN api_keys.networks IS 'networks that it was used from (IPv4 /24, IPv6 /48), the last 20 that were new';
 COMMENT ON COLUMN api_keys.last_used_from IS 'the client''s address at last_used_at';

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -246,3 +247,42 @@ async def test_a_key_that_has_expired_is_noted_as_such_when_the_next_one_is_made
         await api_keys.issue(conn, actor, name="b", profile="sms")
         assert await pool.fetchval("SELECT status FROM api_keys WHERE id = $1", made[0].id) == "expired"
         assert len(await api_keys.list_all(conn, actor)) == 6
+
+
+async def test_a_key_of_any_organization_is_found_without_reading_all(
+    pool: Pool, operator: Actor, as_owner: Callable[[str], Awaitable[None]]
+) -> None:
+    """By how its name begins, in any case, and by how it ends."""
+    other = await organization(pool)
+    await pool.execute(
+        "INSERT INTO api_keys (id, organization_id, name, prefix, last4, secret_hash, scopes, mode, status, created_at)"
+        " SELECT uuidv7(), $1, 'key ' || n, 'hg_live_', 'aaaa', sha256(n::text::bytea), '{}', 'live',"
+        " CASE WHEN n % 2 = 0 THEN 'revoked' ELSE 'suspended' END, now() FROM generate_series(1, 5000) AS n",
+        operator.organization_id,
+    )
+    mine, _ = await issue(pool, operator, name="Água")
+    theirs, _ = await issue(pool, other, name="água 2")
+    await as_owner("VACUUM ANALYZE api_keys")
+    async with pool.acquire() as conn:
+
+        async def listed(search: str | None, of: UUID | None = None, revoked: bool = False) -> list[str]:
+            found = await api_keys.list_everywhere(conn, organization_id=of, revoked=revoked, search=search, limit=3)
+            return [key.name for _, key in found]
+
+        assert await listed(None) == ["água 2", "Água", "key 4999"]
+        assert await listed("ÁGU") == ["água 2", "Água"]
+        assert await listed("ÁGU", of=operator.organization_id) == ["Água"]
+        assert await listed(f"hg_live_…{mine.last4}") == ["Água"]
+        assert await listed(theirs.last4, of=operator.organization_id) == []
+        assert await listed("gua") == await listed("key%") == []
+        assert [await listed("key 200", revoked=one) for one in (False, True)] == [
+            ["key 2005", "key 2003", "key 2001"],
+            ["key 2001", "key 2000", "key 200"],
+        ]
+    for sql, given in (
+        (api_keys.LIST_EVERYWHERE, (None, True, 5)),
+        (api_keys.SEARCH_EVERYWHERE, (None, True, 5, "água")),
+    ):
+        plan = "\n".join(row[0] for row in await pool.fetch("EXPLAIN ANALYZE " + sql, *given))
+        assert "Seq Scan on api_keys" not in plan, plan
+        assert "Rows Removed" not in plan, plan
