@@ -14,6 +14,7 @@ from heliograph.accounts import plans
 from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.console.money import whatsapp_rates
 from heliograph.overview.installation import billing
 from heliograph.prices import margins
 from heliograph.prices.margins import Due
@@ -145,6 +146,26 @@ async def test_whatsapp_rates_of_a_country_are_shown_and_fetched(pool: Pool, roo
     assert states == ["ended", "holds now", "to come"]
     file = await root.get(f"{here}?currency=EUR&country=MZ&csv=1")
     assert rates.read_rates(io.StringIO(file.text, newline="")) == given[1:4]
+
+
+async def test_a_page_of_whatsapp_rates_ends_and_the_last_of_it_holds_only_if_no_other_does(
+    pool: Pool, root: Browser
+) -> None:
+    begun = clock.now() - timedelta(days=whatsapp_rates.SHOWN + 9)
+    given = [
+        Rate("EUR", "utility", "MZ", begun + timedelta(days=n), 20_000 + n) for n in range(whatsapp_rates.SHOWN + 2)
+    ]
+    async with pool.acquire() as conn:
+        await rates.import_rates(conn, given)
+        assert await rates.list_rates(conn, limit=3) == given[:3]
+    here = "/console/rates/whatsapp"
+    page = await root.get(here)
+    assert "Only the first lines are shown; the file has all of them." in page.words
+    assert (page.text.count("</span> ended<"), page.text.count("</span> holds now<")) == (whatsapp_rates.SHOWN, 0), (
+        page.words
+    )
+    file = await root.get(f"{here}?csv=1")
+    assert rates.read_rates(io.StringIO(file.text, newline="")) == given
 
 
 async def test_margins_by_supplier_and_as_a_file(pool: Pool, root: Browser) -> None:

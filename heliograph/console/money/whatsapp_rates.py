@@ -25,6 +25,7 @@ FILTERS = ("currency", "category", "country")
 
 async def show(request: Request) -> Answer:
     """Those that fit; of a country without a rate of its own, what holds for all others is what it costs."""
+    is_file = "csv" in request.query
     asked = {name: request.query.get(name, "").strip() for name in FILTERS}
     async with request.reading() as conn:
         found = await rates.list_rates(
@@ -32,8 +33,9 @@ async def show(request: Request) -> Answer:
             currency=asked["currency"].upper() or None,
             category=asked["category"] or None,
             country=asked["country"].upper() or None,
+            limit=None if is_file else SHOWN + 1,  # what comes after the last one says whether it holds
         )
-    if "csv" in request.query:
+    if is_file:
         return _file(found)
     now = clock.now()
     holding = _holding(found, now)

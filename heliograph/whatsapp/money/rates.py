@@ -124,15 +124,21 @@ LIST = """
 SELECT currency, category, country, valid_from, price FROM whatsapp_rates
  WHERE ($1::text IS NULL OR currency = $1) AND ($2::text IS NULL OR category = $2)
    AND ($3::text IS NULL OR country = $3)
- ORDER BY currency, category, country, valid_from
+ ORDER BY currency, category, country, valid_from LIMIT $4
 """
 
 
 async def list_rates(
-    conn: Connection, *, currency: str | None = None, category: str | None = None, country: str | None = None
+    conn: Connection,
+    *,
+    currency: str | None = None,
+    category: str | None = None,
+    country: str | None = None,
+    limit: int | None = None,
 ) -> list[Rate]:
-    """All rates, past and future ones included, the earliest first; or those of a currency, category or country."""
-    return [Rate(*row) for row in await conn.fetch(LIST, currency, category, country)]
+    """All rates, past and future ones included, the earliest first; or those of a currency, category or country.
+    `limit`: only so many, the first ones; None: all."""
+    return [Rate(*row) for row in await conn.fetch(LIST, currency, category, country, limit)]
 
 
 IN_FORCE = """
