@@ -2447,6 +2447,9 @@ CREATE TABLE traffic (
     to_delivered    bigint[] NOT NULL,
     PRIMARY KEY (organization_id, hour, channel, mode, country, sender, supplier_id, status)
 ) WITH (fillfactor = 70);
+-- The last hours of all organizations, for the wall. The hour of a row never changes: folding into one that is there does
+-- not touch the index, and a new row is added at its end.
+CREATE INDEX traffic_hour ON traffic (hour);
 COMMENT ON TABLE traffic IS 'tenant: roll-ups of outbound messages, the source of charts and bills';
 COMMENT ON COLUMN traffic.hour IS 'hour of acceptance';
 COMMENT ON COLUMN traffic.sender IS 'sender of an SMS; for WhatsApp, the id of the number';

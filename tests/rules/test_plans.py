@@ -27,6 +27,7 @@ from heliograph.sending import timeline as timelines
 from heliograph.sms import status as sms_status
 from heliograph.sms.dispatch import outcomes
 from heliograph.sms.reports import nameless, receipts
+from heliograph.traffic import reading as traffic
 from heliograph.webhooks import figures as webhook_figures
 from heliograph.webhooks import history as webhook_history
 from heliograph.webhooks import replays, timeline
@@ -202,6 +203,7 @@ STATEMENTS = {
         },
     ),
     "endpoints of events": (events.RECORD, {"webhook_endpoints": "organization_id"}),
+    "how long messages of the last hours took": (traffic.DELIVERED, {"traffic": "hour"}),
     "parts of messages that are erased": (erasure.PARTS, {"inbound_messages": "id"}),
     "what is booked of messages": (wallet.SEEN, {"wallet_movements": "organization_id message_id"}),
 }

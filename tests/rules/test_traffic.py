@@ -353,3 +353,24 @@ async def test_days_are_the_sums_of_their_hours(pool: Pool, first: int, last: in
             sum(sum(point.to_delivered) for point in of),
         )
     assert found.keys() == {point.at.replace(hour=0) for point in hours}
+
+
+TOOK = """
+INSERT INTO traffic (organization_id, hour, channel, mode, country, sender, supplier_id, status, count, segments,
+                     to_sent, to_delivered)
+SELECT $1, date_trunc('hour', now()) - ago * interval '1 hour', channel, mode, 'MZ', 'A', $1, 'delivered', 1, 1, '{}',
+       took
+  FROM (VALUES (0, 'sms', 'live', '{0,5}'::bigint[]), (1, 'whatsapp', 'live', '{1}'), (0, 'sms', 'test', '{9,9}'),
+               (2, 'sms', 'live', '{7,7}'), (1, 'sms', 'live', '{}')) AS of (ago, channel, mode, took)
+"""
+
+
+async def test_how_long_delivery_took_is_that_of_all_organizations_live_in_the_last_hours(pool: Pool) -> None:
+    async with pool.acquire() as conn:
+        since = await conn.fetchval("SELECT date_trunc('hour', now()) - interval '1 hour'")
+        assert await traffic.delivered(conn, since=since) == []
+        for _ in range(2):
+            await conn.execute(TOOK, (await organization(pool)).organization_id)
+        took = await traffic.delivered(conn, since=since)
+        # The hour may have turned since it was asked for.
+        assert took in ([2, 10], [2, 10, *[0] * (len(took) - 2)])
