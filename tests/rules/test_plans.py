@@ -20,6 +20,7 @@ from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.consent import history, optouts
 from heliograph.contacts import importing, marked, recency, records, undoing
 from heliograph.guard import holds as guard_holds
+from heliograph.overview.installation import finding
 from heliograph.privacy import erasure
 from heliograph.queue import leases
 from heliograph.sending import attempts as sending
@@ -203,6 +204,8 @@ STATEMENTS = {
         },
     ),
     "endpoints of events": (events.RECORD, {"webhook_endpoints": "organization_id"}),
+    "a message by Meta's id": (finding.BY_FOREIGN_ID, {"whatsapp_wamids": "number_id wamid"}),
+    "whatever has a name, or Meta's id": (finding.BY_NAME, {"whatsapp_wamids": "number_id wamid"}),
     "how long messages of the last hours took": (traffic.DELIVERED, {"traffic": "hour"}),
     "parts of messages that are erased": (erasure.PARTS, {"inbound_messages": "id"}),
     "what is booked of messages": (wallet.SEEN, {"wallet_movements": "organization_id message_id"}),

@@ -68,14 +68,13 @@ SELECT kind, id FROM (
     (SELECT 'message', message_id FROM sms_parts WHERE id_key = ANY (ARRAY[$1, lower($1)])
       ORDER BY created_at DESC LIMIT 1)
     UNION ALL
-    (SELECT 'message', w.message_id FROM whatsapp_numbers n CROSS JOIN LATERAL (
-        SELECT message_id FROM whatsapp_wamids WHERE number_id = n.id AND wamid = $1 LIMIT 1) w
-      WHERE $1 LIKE 'wamid.%' LIMIT 1)
+    (SELECT 'message', message_id FROM whatsapp_wamids
+      WHERE $1 LIKE 'wamid.%' AND number_id = ANY (ARRAY(SELECT id FROM whatsapp_numbers)) AND wamid = $1 LIMIT 1)
 ) found WHERE kind = ANY ($2) LIMIT 1
 """
 
 # A supplier's id as `BY_NAME` looks for it, of the latest message that had it. Meta's stands with a number and a day:
-# each number in turn, by the key of each partition that is kept.
+# all numbers in one search of the key of each partition that is kept, and those are of the last months.
 BY_FOREIGN_ID = """
 SELECT id FROM (
     (SELECT message_id AS id, ended_at AS at FROM attempts WHERE supplier_message_id = ANY (ARRAY[$1, lower($1)])
@@ -84,9 +83,8 @@ SELECT id FROM (
     (SELECT message_id, created_at FROM sms_parts WHERE id_key = ANY (ARRAY[$1, lower($1)])
       ORDER BY created_at DESC LIMIT 1)
     UNION ALL
-    (SELECT w.message_id, w.created_at FROM whatsapp_numbers n CROSS JOIN LATERAL (
-        SELECT message_id, created_at FROM whatsapp_wamids WHERE number_id = n.id AND wamid = $1 LIMIT 1) w
-      WHERE $1 LIKE 'wamid.%' LIMIT 1)
+    (SELECT message_id, created_at FROM whatsapp_wamids
+      WHERE $1 LIKE 'wamid.%' AND number_id = ANY (ARRAY(SELECT id FROM whatsapp_numbers)) AND wamid = $1 LIMIT 1)
 ) found ORDER BY at DESC LIMIT 1
 """
 
