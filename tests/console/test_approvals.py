@@ -141,6 +141,54 @@ async def test_names_that_wait_or_are_suspended_are_told_and_what_was_decided_be
     assert "One character away from “M0ZBANKS” of Banco de Maputo." in words
 
 
+async def test_a_near_name_is_found_among_many_that_begin_like_it(
+    pool: Pool, tenant: Tenant, root: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it is said that not all were compared."""
+    async with pool.acquire() as conn:
+        bank = await organizations.create(conn, name="Banco de Maputo")
+        their = Actor(bank.id, None, "live", frozenset(), "active")
+        await sender_ids.request(conn, their, value="MOZBANKS")
+        await sender_ids.request(conn, tenant.actor, value="MOZBANK")
+        await conn.execute(
+            "INSERT INTO sender_ids (organization_id, id, value, status, created_at)"
+            " SELECT $1, uuidv7(), 'MOZA ' || n, 'approved', now() FROM generate_series(1, 500) AS n",
+            bank.id,
+        )
+    said = "Many names begin or end like this one; not all of them were compared."
+    words = (await root.get("/console/approvals")).words
+    assert ("“MOZBANKS” of Banco de Maputo." in words, said in words) == (True, False)
+    monkeypatch.setattr(approvals, "LOOKED", 100)
+    # What renews itself is content with what was found; who opens the page gets it anew.
+    renewed = await root.get("/console/approvals", **{"HX-Request": "true"})
+    assert ("“MOZBANKS” of Banco de Maputo." in renewed.words, said in renewed.words) == (True, False)
+    for page in ("/console/approvals", f"/console/organizations/{tenant.id}/keys"):
+        words = (await root.get(page)).words
+        assert ("“MOZBANKS” of Banco de Maputo." in words, said in words) == (False, True), page
+
+
+async def test_what_a_name_resembles_is_remembered_for_a_minute(pool: Pool, tenant: Tenant) -> None:
+    at = 0.0
+    resemblance = approvals.Resemblance(monotonic=lambda: at)
+    asked = [(tenant.id, "MOZBANK")]
+    async with pool.acquire() as conn:
+
+        async def found(**how: bool) -> list[str]:
+            (one,) = await resemblance.look(conn, asked, **{"anew": False} | how)
+            return [name.value for name in one.names]
+
+        assert await found() == []
+        bank = await organizations.create(conn, name="Banco de Maputo")
+        await sender_ids.request(conn, Actor(bank.id, None, "live", frozenset(), "active"), value="M0ZBANK")
+        at = approvals.REMEMBERED - 1
+        assert await found() == []
+        at = approvals.REMEMBERED
+        assert await found() == ["M0ZBANK"]
+        await conn.execute("UPDATE sender_ids SET status = 'rejected' WHERE value = 'M0ZBANK'")
+        assert await found() == ["M0ZBANK"]
+        assert await found(anew=True) == []
+
+
 async def test_how_much_they_send_and_where_to_stands_beside_it(pool: Pool, tenant: Tenant, root: Browser) -> None:
     async with pool.acquire() as conn:
         await sender_ids.request(conn, tenant.actor, value="PADARIA")

@@ -7,6 +7,7 @@ from typing import Any
 
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import acting_for, organization
+from heliograph.console.engine.desk import desk
 from heliograph.overview.installation import approvals
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
@@ -22,7 +23,7 @@ NAMED = 6
 async def show(request: Request) -> Answer:
     """What waits."""
     async with request.reading() as conn:
-        listed = await approvals.waiting(conn)
+        listed = await approvals.waiting(conn, desk(request).resemblance, is_renewal=request.is_fragment)
     values = {
         "waiting": listed,
         "most": approvals.MOST,

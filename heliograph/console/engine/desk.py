@@ -24,7 +24,7 @@ from heliograph.base.sentences import Check
 from heliograph.health import database, findings
 from heliograph.health.database import Safety
 from heliograph.overview.installation import approvals
-from heliograph.overview.installation.approvals import Waits
+from heliograph.overview.installation.approvals import Resemblance, Waits
 from heliograph.overview.installation.now import Watch
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVALS
@@ -50,6 +50,7 @@ class Desk:
     def __init__(self, *, examine: Examine = doctor.examine, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._examine, self._now = examine, monotonic
         self.watch = Watch()
+        self.resemblance = Resemblance()
         self.known: list[Trouble] = []
         #: All checks of the last look, those that are well too.
         self.checks: list[Check] = []

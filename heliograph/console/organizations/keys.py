@@ -137,7 +137,7 @@ async def _values(request: Request) -> dict[str, Any]:
         compared = senders[-approvals.MOST :]
         others = await approvals.alike(conn, [(one.id, sender.value) for sender in compared])
     return {
-        "alike": {sender.id: some for sender, some in zip(compared, others, strict=True) if some},
+        "alike": {sender.id: some for sender, some in zip(compared, others, strict=True)},
         "brands": {sender.id: name for sender in compared if (name := approvals.brand(sender.value))},
         "one": one,
         "listed": [key for _, key in listed],

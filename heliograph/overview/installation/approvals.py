@@ -3,7 +3,8 @@ before, how much they send and where to, and which names it could be taken for."
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -17,8 +18,10 @@ from heliograph.sms.accepting.sender_ids import SenderId
 
 #: Shown at once; the oldest come first, and the next ones when these are decided.
 MOST = 50
-#: Names of other organizations that are told of one; and how many that begin or end like it are looked at.
-ALIKE, LOOKED = 5, 200
+#: Names of other organizations that are told of one; and how many that begin, and that end like it are looked at.
+ALIKE, LOOKED = 5, 2_000
+#: For how long a page that renews itself is content with the names that were found, seconds.
+REMEMBERED = 60.0
 #: Earlier decisions of an organization that are told, the latest first.
 DECIDED = 5
 #: Shorter names are near too many others.
@@ -39,6 +42,13 @@ class Alike(msgspec.Struct, frozen=True):
     status: str
     #: One character more, less or other; else it is read as the same.
     is_near: bool
+
+
+class Alikes(msgspec.Struct, frozen=True):
+    """What a sender ID could be taken for. `is_cut`: more begin or end like it than are looked at."""
+
+    names: list[Alike]
+    is_cut: bool
 
 
 class Decided(msgspec.Struct, frozen=True):
@@ -82,6 +92,8 @@ class Waiting(msgspec.Struct, frozen=True):
     #: A name that is often imitated and reads alike; "": none.
     brand: str
     alike: list[Alike]
+    #: Not all names that begin or end like it were compared.
+    is_cut: bool
 
 
 WAITING = """
@@ -104,40 +116,79 @@ _BACKWARDS = f'reverse({_IN_SQL.format("other.value")}) COLLATE "C"'
 _OTHERS = """
 SELECT organization_id, id, value, status FROM sender_ids other
  WHERE other.status <> 'rejected' AND other.organization_id <> asked.organization_id"""
+_HALF = f"""
+        SELECT organization_id, id, value, status, is_last
+          FROM (SELECT *, row_number() OVER () = $4 AS is_last FROM ({{looked}} LIMIT $4) other) other
+         WHERE is_last OR length({_SEEN}) BETWEEN length(asked.seen) - 1 AND length(asked.seen) + 1"""
 # Those that are read as the same; and those that begin or end with half of it, since one character more, less or other
-# leaves one half as it is. Each by its index; after all that a name is read as comes `~`.
+# leaves one half as it is. Each by its index; after all that a name is read as comes `~`. The last one of a half tells
+# that it was cut, whatever its length.
 ALIKE_ONES = f"""
-SELECT asked.n, other.organization_id, other.value, other.status
+SELECT asked.n, other.organization_id, other.value, other.status, other.is_last
   FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS asked (organization_id, seen, n) CROSS JOIN LATERAL (
-    ({_OTHERS} AND {_SEEN} = asked.seen ORDER BY id LIMIT $3)
+    (SELECT *, false AS is_last FROM ({_OTHERS} AND {_SEEN} = asked.seen ORDER BY id LIMIT $3) other)
     UNION
-    ({_OTHERS} AND length(asked.seen) >= {SHORTEST} AND {_SEEN} >= left(asked.seen, length(asked.seen) / 2)
-        AND {_SEEN} < left(asked.seen, length(asked.seen) / 2) || '~' ORDER BY {_SEEN} LIMIT $4)
+    ({
+    _HALF.format(
+        looked=f'''{_OTHERS} AND length(asked.seen) >= {SHORTEST}
+        AND {_SEEN} >= left(asked.seen, length(asked.seen) / 2)
+        AND {_SEEN} < left(asked.seen, length(asked.seen) / 2) || '~' ORDER BY {_SEEN}'''
+    )
+})
     UNION
-    ({_OTHERS} AND length(asked.seen) >= {SHORTEST}
+    ({
+    _HALF.format(
+        looked=f'''{_OTHERS} AND length(asked.seen) >= {SHORTEST}
         AND {_BACKWARDS} >= left(reverse(asked.seen), (length(asked.seen) + 1) / 2)
         AND {_BACKWARDS} < left(reverse(asked.seen), (length(asked.seen) + 1) / 2) || '~'
-      ORDER BY {_BACKWARDS} LIMIT $4)) other
+      ORDER BY {_BACKWARDS}'''
+    )
+})) other
  ORDER BY asked.n, other.id
 """
 
 
-async def alike(conn: Connection, asked: Sequence[tuple[UUID, str]]) -> list[list[Alike]]:
+async def alike(conn: Connection, asked: Sequence[tuple[UUID, str]]) -> list[Alikes]:
     """For each (organization, value), other organizations' sender IDs that it could be taken for: ALIKE, those that are
     read as the same first. A number reads as nothing but itself."""
     seen_as = [(of, read_as(value)) for of, value in asked]
     places = [n for n, (_, value) in enumerate(asked) if not value.isdecimal()]
-    found: list[list[tuple[UUID, str, str, bool]]] = [[] for _ in asked]
+    # One that begins and ends like it is found twice.
+    found: list[dict[tuple[UUID, str], tuple[str, bool]]] = [{} for _ in asked]
+    cut: set[int] = set()
     rows = await conn.fetch(ALIKE_ONES, [seen_as[n][0] for n in places], [seen_as[n][1] for n in places], ALIKE, LOOKED)
     for row in rows:
         place, seen = places[row["n"] - 1], read_as(row["value"])
         mine = seen_as[place][1]
+        if row["is_last"]:
+            cut.add(place)
         if not row["value"].isdecimal() and (seen == mine or is_near(mine, seen)):
-            found[place].append((row["organization_id"], row["value"], row["status"], seen != mine))
-    kept = [sorted(some, key=lambda one: one[3])[:ALIKE] for some in found]
-    others = {one[0] for some in kept for one in some}
+            found[place][row["organization_id"], row["value"]] = (row["status"], seen != mine)
+    kept = [sorted(some.items(), key=lambda one: one[1][1])[:ALIKE] for some in found]
+    others = {of for some in kept for (of, _), _ in some}
     called = await names(conn, others) if others else {}
-    return [[Alike(called[of], value, status, near) for of, value, status, near in some] for some in kept]
+    return [
+        Alikes([Alike(called[of], value, status, near) for (of, value), (status, near) in some], place in cut)
+        for place, some in enumerate(kept)
+    ]
+
+
+class Resemblance:
+    """One per process: it remembers for REMEMBERED seconds what sender IDs could be taken for."""
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._now = monotonic
+        self._found: dict[tuple[UUID, str], tuple[float, Alikes]] = {}
+
+    async def look(self, conn: Connection, asked: Sequence[tuple[UUID, str]], *, anew: bool) -> list[Alikes]:
+        """As `alike`, of which only what is not remembered is asked for; with `anew`, all."""
+        at = self._now()
+        found = {one: known for one, known in self._found.items() if at - known[0] < REMEMBERED}
+        due = [one for one in asked if anew or one not in found]
+        if due:
+            found |= zip(due, [(at, one) for one in await alike(conn, due)], strict=True)
+        self._found = found
+        return [found[one][1] for one in asked]
 
 
 DECISIONS = """
@@ -185,14 +236,18 @@ async def sends(conn: Connection, ids: Iterable[UUID]) -> dict[UUID, Sends]:
     }
 
 
-async def waiting(conn: Connection) -> list[Waiting]:
-    """Sender IDs to decide on, of all organizations, oldest first: MOST."""
+async def waiting(
+    conn: Connection, resemblance: Resemblance | None = None, *, is_renewal: bool = False
+) -> list[Waiting]:
+    """Sender IDs to decide on, of all organizations, oldest first: MOST. A renewal of a page is content with what is
+    remembered of their resemblance."""
     rows = await conn.fetch(WAITING, MOST)
     if not rows:
         return []
     asking = [row["organization_id"] for row in rows]
     sent, decided = await sends(conn, asking), await decisions(conn, asking)
-    resembled = await alike(conn, [(row["organization_id"], row["value"]) for row in rows])
+    asked = [(row["organization_id"], row["value"]) for row in rows]
+    resembled = await (resemblance or Resemblance()).look(conn, asked, anew=not is_renewal)
     columns = SenderId.__struct_fields__
     return [
         Waiting(
@@ -210,7 +265,8 @@ async def waiting(conn: Connection) -> list[Waiting]:
             decided=decided.get(row["organization_id"], []),
             sends=sent[row["organization_id"]],
             brand=brand(row["value"]),
-            alike=others,
+            alike=others.names,
+            is_cut=others.is_cut,
         )
         for row, others in zip(rows, resembled, strict=True)
     ]
