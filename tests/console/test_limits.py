@@ -335,8 +335,8 @@ async def test_a_key_is_found_by_its_id_however_many_came_after_it(pool: Pool, t
     other = await make_tenant(pool)
     await pool.execute(
         "INSERT INTO api_keys (id, organization_id, name, prefix, last4, secret_hash, scopes, mode, status, created_at)"
-        " SELECT uuidv7(), $1, 'key ' || n, 'hg_live_', 'a1B2', sha256(n::text::bytea), '{}', 'test', 'suspended', now()"
-        " FROM generate_series(1, 150) AS n",
+        " SELECT uuidv7(), $1, 'key ' || n, 'hg_live_', 'a1B2', sha256(n::text::bytea), '{}', 'test', 'suspended',"
+        " now() FROM generate_series(1, 150) AS n",
         tenant.id,
     )
     key = f"{here(tenant)}/keys/{tenant.key_id}"
