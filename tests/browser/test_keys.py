@@ -65,7 +65,7 @@ async def test_a_key_is_rotated_while_a_program_sends(site: Site) -> None:
         assert program.key != old
         await until_true(program.has_sent)
         here = f"/console/organizations/{site.made.actor.organization_id}/keys"
-        await desk.page.goto(site.base + here)
+        await desk.page.goto(f"{site.base}{here}/{site.made.key_id}/revoke")
         await desk.page.locator(f"form[action='{here}/{site.made.key_id}/revoke'] button").focus()
         await press_key(desk.page, "Enter")
         await desk.page.locator(".notice").wait_for()

@@ -105,7 +105,7 @@ async def test_from_a_key_to_the_signed_event(
     rui = Browser(owner.base_url)
     await rui.sign_in("rui@example.com", PASSWORD)
     page = await rui.get(HERE + "?mode=test")
-    assert ("••• 0000" in page.text, "841230000" in page.text, LOCAL in page.text) == (True, False, False)
+    assert ("••• 0000" in page.text, "841230000" in page.text, f"curl -sS {LOCAL}" in page.text) == (True, False, False)
     assert page.text.count('action="/webhooks') == 0
     await rui.session.close()
     other = await make_tenant(pool)

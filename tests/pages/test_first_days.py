@@ -36,10 +36,10 @@ async def test_from_the_first_link_to_a_colleague(
     page = await other_browser.submit(await other_browser.get("/invitation"), "/invitation", link=link)
     assert "Acme Moçambique" in page.words
     page = await other_browser.submit(page, "/invitation/accept", name="Rui Costa", password=PASSWORD)
-    assert (page.path, "requires a second factor" in page.words) == ("/account/factor", True)
+    assert (page.path, "requires a second factor" in page.words) == ("/account/factor?new=yes", True)
     assert (await other_browser.get("/messages")).path == "/account/factor"
     app = app_of(page)
-    await other_browser.submit(page, "/account/factor", code=app.now())
+    await other_browser.submit(page, "/account/factor?new=yes", code=app.now())
     assert (await other_browser.get("/messages")).path == "/messages"
 
     await other_browser.submit(await other_browser.get("/account"), "/logout")
