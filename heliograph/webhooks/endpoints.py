@@ -39,6 +39,8 @@ MAX_OLD = 4
 #: Why an endpoint was disabled: by the organization, by the receiver's 410, after failing for days, after a catcher's
 #: hour.
 REQUESTED, GONE, FAILING, ENDED = "requested", "gone", "failing", "ended"
+#: Failures in a row after which an endpoint is worth a look.
+WORTH_A_LOOK = 3
 
 
 class TooManyEndpoints(Refusal):
@@ -84,6 +86,11 @@ class Endpoint(msgspec.Struct, frozen=True):
     waits_from: datetime | None = None
     #: Until when the secret before this one signs too; None: it does not.
     old_secret_until: datetime | None = None
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether it is sent to and fails, WORTH_A_LOOK times in a row or more."""
+        return self.status == "active" and self.consecutive_failures >= WORTH_A_LOOK
 
 
 class EndpointRules(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import time_of, uuid7, uuid7_floor
-from heliograph.overview.installation import now
+from heliograph.overview.installation import queued_work
 from heliograph.queue import holds, leases
 from heliograph.queue.backlog import claim_once
 from heliograph.queue.holds import OUTGOING, Overtaken, Selection, Withdrawn
@@ -136,7 +136,7 @@ async def test_who_has_work_in_hand_is_counted(pool: Pool) -> None:
         await claim_once(conn, "sms", {LINE: 2}, seconds=60)
     assert await hold(pool, SMS) == 2
     async with pool.acquire() as conn:
-        (line,) = (await now.backlog(conn, ALL, limit=10)).waiting
+        (line,) = (await queued_work.backlog(conn, ALL, limit=10)).waiting
     assert (line.kind, line.rows, line.leased, line.held, line.later) == ("sms", 3, 2, 3, 0)
 
 

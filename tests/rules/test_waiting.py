@@ -8,7 +8,7 @@ from uuid import UUID
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import time_of, uuid7_floor
-from heliograph.overview.installation import now as state
+from heliograph.overview.installation import queued_work
 from heliograph.queue import holds, waiting
 from heliograph.queue.backlog import claim_once
 from heliograph.queue.holds import Selection
@@ -24,7 +24,7 @@ from tests.rules.test_queue_holds import ALL, LINE, SMS, fill
 
 async def summary(pool: Pool, which: Selection = ALL, *, limit: int = 100, **bounds: int) -> Found:
     async with pool.acquire() as conn:
-        return await state.backlog(conn, which, limit=limit, **bounds)
+        return await queued_work.backlog(conn, which, limit=limit, **bounds)
 
 
 async def test_of_an_empty_queue_there_is_nothing_to_say(pool: Pool) -> None:
@@ -141,7 +141,7 @@ async def test_what_is_past_its_validity_is_what_a_worker_would_end(pool: Pool) 
     found = {one.kind: (one.rows, one.expired) for one in (await summary(pool)).waiting}
     assert found == {"sms": (9, 4), "whatsapp": (12, 7), "webhook": (2, 0)}
     async with pool.acquire() as conn:
-        told = {row["id"] for row in await conn.fetch(f"SELECT id FROM queue WHERE {state.EXPIRED}")}
+        told = {row["id"] for row in await conn.fetch(f"SELECT id FROM queue WHERE {queued_work.EXPIRED}")}
         texts = await sms.load(conn, await claim_once(conn, "sms", {UNROUTED: 100}, seconds=60))
         others = await whatsapp.load(conn, await claim_once(conn, "whatsapp", {acme.number_id: 100}, seconds=60))
     ended = {one.lease.id for one in texts if one.at >= deadline(one.accepted_at, one.expires_at)}

@@ -12,7 +12,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, on_database, only, settings_of, shell
 from heliograph.cli.terminal.printing import Json, as_plain, form, group, say, show
-from heliograph.overview.installation import now, queued_work
+from heliograph.overview.installation import queued_work
 from heliograph.queue import holds, waiting
 from heliograph.queue.holds import OUTGOING, Selection, Withdrawn
 from heliograph.sms.dispatch import suppliers
@@ -62,7 +62,7 @@ def list_(
 
     async def work(conn: Connection) -> tuple[waiting.Found, int]:
         which = await selection(conn, kind, supplier, org, older_than)
-        return await now.backlog(conn, which, limit=limit), len(await holds.list_all(conn))
+        return await queued_work.backlog(conn, which, limit=limit), len(await holds.list_all(conn))
 
     found, held = on_database(work, settings_of(data_dir))
     rows = [as_plain(one) for one in found.waiting]

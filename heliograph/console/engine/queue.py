@@ -137,7 +137,7 @@ async def resume(request: Request) -> Answer:
 
 async def _values(request: Request, which: Selection) -> dict[str, Any]:
     async with request.reading() as conn:
-        found = await now.backlog(conn, which, limit=selecting.EVERY)
+        found = await queued_work.backlog(conn, which, limit=selecting.EVERY)
         seen = {"workers": await now.workers(conn), "holds": await queued_work.listed(conn)}
         retrying, first = await holds.sample(conn, only_tried=True), await holds.sample(conn)
     return selecting.typed(request.query) | {

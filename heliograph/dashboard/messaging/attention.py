@@ -31,8 +31,8 @@ from heliograph.whatsapp.mirror import qualities
 from heliograph.whatsapp.mirror.numbers import FALLEN
 from heliograph.why.words import why
 
-#: Things that are shown; failures in a row of an endpoint that is worth a look.
-MOST, FAILURES = 5, 3
+#: Things that are shown.
+MOST = 5
 #: Percent of the quota below which somebody should look.
 LOW = 20
 #: What happened longer ago is no news; a key that ends within this time is.
@@ -125,7 +125,7 @@ async def _of_endpoints(conn: Connection, request: Request) -> list[Notice]:
         return []
     text, found = request.text, []
     listed = await endpoints.list_all(conn, request.actor)
-    failing = [one.id for one in listed if one.status == "active" and one.consecutive_failures >= FAILURES]
+    failing = [one.id for one in listed if one.is_failing]
     waiting = await webhook_figures.waiting(conn, request.actor, ids=failing) if failing else {}
     for one in listed:
         link = request.to(f"/webhooks/{one.id}")

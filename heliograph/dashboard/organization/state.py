@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from heliograph.campaigns import record
-from heliograph.dashboard.messaging.attention import FAILURES
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.pieces import state
 from heliograph.pages.pieces.places import Mark
@@ -36,7 +35,7 @@ async def _marks(request: Request) -> list[Mark]:
             marks.append(Mark("/campaigns", paused, said))
         if request.may("webhooks:read"):
             listed = await endpoints.list_all(conn, request.actor)
-            failing = sum(one.status == "active" and one.consecutive_failures >= FAILURES for one in listed)
+            failing = sum(one.is_failing for one in listed)
             said = count("%(num)s endpoint fails.", "%(num)s endpoints fail.", failing)
             marks.append(Mark("/webhooks", failing, said))
     return marks

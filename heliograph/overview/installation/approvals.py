@@ -28,7 +28,7 @@ DECIDED = 5
 SHORTEST = 5
 #: Days (UTC, today included) of what an organization sent, and of which countries it sent to; most of these first.
 DAYS, DAYS_OF_COUNTRIES, COUNTRIES = 30, 7, 5
-#: What is read as another character, and what is not read at all: `M0ZBANK` reads as `MOZBANK`. The index
+#: What is read as another character, and what is not read at all: `M0ZBANK` reads as `MOZBANK`. The indexes
 #: `sender_ids_alike` and `sender_ids_alike_end` say the same; sender IDs are ASCII.
 _READ_AS = str.maketrans("013457i8", "oleastlb", " ._&-")
 _IN_SQL = "translate(lower({}), '013457i8 ._&-', 'oleastlb')"

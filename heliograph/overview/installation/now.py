@@ -23,11 +23,8 @@ from heliograph.base.sentences import Sentence, unpacked
 from heliograph.overview.installation import approvals, queued_work, steps
 from heliograph.overview.installation.queued_work import Held
 from heliograph.overview.installation.steps import Facts
-from heliograph.queue import holds, waiting
-from heliograph.queue.holds import Selection
-from heliograph.sms.dispatch import outcomes as sms
+from heliograph.queue import holds
 from heliograph.traffic.reconciliation import hour_of
-from heliograph.whatsapp.dispatch import claimed as whatsapp
 
 #: A rate is over this long at least, seconds, as far as there are readings; and readings are kept for so long.
 SPAN, KEPT = 8.0, 30.0
@@ -161,18 +158,6 @@ SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {COUNTED}) wa
        (SELECT coalesce(max(n_dead_tup), 0) FROM pg_stat_user_tables WHERE relname = 'queue') AS dead_rows,
        pg_database_size(current_database()) AS database_bytes, now() AS at
 """
-
-
-#: An SQL condition on a row of `queue`: its message is past its validity, which its channel knows. Webhooks have none.
-EXPIRED = f"CASE queue.kind WHEN 'sms' THEN {sms.EXPIRED} WHEN 'whatsapp' THEN {whatsapp.EXPIRED} END"
-
-
-async def backlog(
-    conn: Connection, which: Selection, *, limit: int, look: int = waiting.LOOK, places: int = waiting.PLACES
-) -> waiting.Found:
-    """Queued work by kind, line and organization, largest first: at most `limit` entries. Messages are looked up for
-    rows that are counted, at most `look`."""
-    return await waiting.summary(conn, which, expired=EXPIRED, limit=limit, look=look, places=places)
 
 
 async def workers(conn: Connection) -> list[Worker]:

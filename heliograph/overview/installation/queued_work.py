@@ -1,5 +1,5 @@
-"""Work of the queue that operators hold back, by the names of what it is about, or take out for good: messages are
-canceled and refunded, deliveries dropped.
+"""Work of the queue as operators see it: how much waits; what they hold back, by the names of what it is about; and
+what they take out for good: messages are canceled and refunded, deliveries dropped.
 
 Some thousand rows are taken out at a time, each in a transaction of its own. The rule nobody may break: what a worker
 has, or what was tried and may have gone out, is left alone unless the operator says otherwise.
@@ -13,15 +13,27 @@ from uuid import UUID
 
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
-from heliograph.queue import holds
+from heliograph.queue import holds, waiting
 from heliograph.queue.holds import Hold, Overtaken, Row, Selection, Withdrawn
 from heliograph.sms.accepting import withdrawal as sms
+from heliograph.sms.dispatch import outcomes
 from heliograph.whatsapp.accepting import withdrawal as whatsapp
+from heliograph.whatsapp.dispatch import claimed
 
 #: Rows taken out in one transaction.
 BATCH = 1_000
 #: Times that a batch is tried again when workers were quicker.
 TRIES = 5
+#: An SQL condition on a row of `queue`: its message is past its validity, which its channel knows. Webhooks have none.
+EXPIRED = f"CASE queue.kind WHEN 'sms' THEN {outcomes.EXPIRED} WHEN 'whatsapp' THEN {claimed.EXPIRED} END"
+
+
+async def backlog(
+    conn: Connection, which: Selection, *, limit: int, look: int = waiting.LOOK, places: int = waiting.PLACES
+) -> waiting.Found:
+    """Queued work by kind, line and organization, largest first: at most `limit` entries. Messages are looked up for
+    rows that are counted, at most `look`."""
+    return await waiting.summary(conn, which, expired=EXPIRED, limit=limit, look=look, places=places)
 
 
 class Held(Hold, frozen=True):
