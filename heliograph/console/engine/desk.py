@@ -21,11 +21,12 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check
+from heliograph.console.engine import leads
 from heliograph.health import database, findings
 from heliograph.health.database import Safety
 from heliograph.overview.installation import approvals
 from heliograph.overview.installation.approvals import Resemblance, Waits
-from heliograph.overview.installation.now import Watch
+from heliograph.overview.installation.now import Now, Watch
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVALS
 from heliograph.people.operators.sessions import Operator
@@ -58,6 +59,7 @@ class Desk:
         self.database = Safety([], None)
         self._since: dict[tuple[str, str], datetime] = {}
         self._turn = asyncio.Lock()
+        self._led: tuple[float, leads.Known] | None = None
         self._at = self._compared_at = -math.inf
         self._compared: list[Check] = []
 
@@ -86,6 +88,12 @@ class Desk:
         await self.ask(conn)
         self._at = began
         return self.known
+
+    async def led(self, conn: Connection, now: Now) -> leads.Known:
+        """What says where the findings lead and whom they hit: asked once for each look, whoever sees it."""
+        if self._led is None or self._led[0] != self._at:
+            self._led = self._at, await leads.known(conn, now, [one.check for one in self.known])
+        return self._led[1]
 
     async def ask(self, conn: Connection) -> None:
         """What waits for a decision now."""

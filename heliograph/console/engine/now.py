@@ -57,7 +57,7 @@ async def show(request: Request) -> Answer:
         seen = await known.watch.read(conn)
         watched = await watching.watch(conn)
         processes = await webs.listed(conn)
-        named = await leads.known(conn, seen, [one.check for one in known.known])
+        named = await known.led(conn, seen)
     troubles = [(one, leads.lead(request, one.check, named)) for one in known.known]
     values = {
         "now": seen,
