@@ -108,7 +108,10 @@ async def up(place: Path, *arguments: str, **settings: str) -> AsyncIterator[Up]
     try:
         # The end of what it prints, for people or as JSON.
         ready = ("Ctrl-C stops everything", "}\n")
-        await until(lambda: any(end in program.out for end in ready) or program.status is not None, within=300)
+        try:
+            await until(lambda: any(end in program.out for end in ready) or program.status is not None, within=300)
+        except TimeoutError:
+            raise AssertionError(f"it is not ready: {program.out}\n{program.err}") from None
         assert program.status is None, program.err
         yield Up(program, credentials)
     finally:
