@@ -16,6 +16,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.loading_cache import LoadingCache
 from heliograph.base.process.heartbeat import IS_ALIVE
+from heliograph.queue import backlog
 from heliograph.queue.workers import WORKS
 from heliograph.whatsapp.dispatch import holds
 
@@ -63,13 +64,16 @@ DOWN = Checks("down", "down", "down", "down", "down")
 
 # The age of a row that is due and that nobody holds. A thousand of them tell enough; a long queue must not cost more.
 # Campaigns (lane 1) may wait for as long as they are large, and a WhatsApp number's messages for as long as its
-# organization's credential is no good.
+# organization's credential is no good. What operators hold is not late: a restored installation, which holds all that
+# waits, would never be well.
 CHECK = f"""
 WITH held AS MATERIALIZED ({holds.HELD})
 SELECT coalesce((SELECT extract(epoch FROM now() - min(due_at))
-                   FROM (SELECT due_at FROM queue WHERE due_at <= now() AND lease_until IS NULL AND lane = 0
+                   FROM (SELECT kind, line, organization_id, id, due_at
+                           FROM queue WHERE due_at <= now() AND lease_until IS NULL AND lane = 0
                             AND NOT (kind = 'whatsapp' AND line = ANY (ARRAY(SELECT id FROM held)))
-                           LIMIT 1000) AS due), 0)
+                          LIMIT 1000) AS queue
+                  WHERE NOT ({backlog.HELD})), 0)
            AS late,
        EXISTS (SELECT FROM workers WHERE {IS_ALIVE} AND {WORKS}) AS worker,
        EXISTS (SELECT FROM workers WHERE {IS_ALIVE} AND abs(clock_ahead) > $1) AS skewed,
