@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -61,6 +62,17 @@ class Stream(msgspec.Struct, kw_only=True):
 
 
 Answer = Shown | Region | Elsewhere | Download | Stream
+
+
+def worded(refusal: Invalid, said: Mapping[Any, str], *, fields: Mapping[str, str] = MappingProxyType({})) -> Invalid:
+    """A rule's refusals as a form says them. `said`: by field, or by field and issue; what it does not have stays.
+    `fields`: those that the form calls otherwise."""
+    listed = [
+        (fields.get(one["field"], one["field"]), one["issue"], one["message"]) for one in refusal.details["fields"]
+    ]
+    return Invalid(
+        *((field, issue, said.get((field, issue), said.get(field, message))) for field, issue, message in listed)
+    )
 
 
 def refused(template: str, refusal: Invalid, values: Mapping[str, Any]) -> Shown:

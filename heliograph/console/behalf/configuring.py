@@ -14,8 +14,9 @@ from heliograph.accounts.organizations import Organization
 from heliograph.base.errors import Invalid
 from heliograph.console import typed
 from heliograph.console.acting import organization
-from heliograph.pages import languages, words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.people import own_account
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 
@@ -79,9 +80,7 @@ async def change(request: Request) -> Answer:
                 by=request.who,
             )
     except Invalid as refusal:
-        fields = [(each["field"], each["issue"], each["message"]) for each in refusal.details["fields"]]
-        worded = Invalid(*((field, issue, WRONG.get(field, said)) for field, issue, said in fields))
-        return refused("organizations/settings.html", worded, _values(request, one, given))
+        return refused("organizations/settings.html", worded(refusal, WRONG), _values(request, one, given))
     return Elsewhere(location=f"/console/organizations/{one.id}/settings", notice=request.text("Saved."))
 
 
@@ -113,7 +112,7 @@ def _values(request: Request, one: Organization, given: Mapping[str, str]) -> di
         "one": one,
         "typed": given,
         "encodings": [(name, text(said), text(more)) for name, said, more in words.ENCODINGS],
-        "zones": sorted(zone for zone in languages.zones() if "/" in zone and not zone.startswith("Etc/")),
+        "zones": own_account.zones(),
         "reply_languages": [
             ("", text("As in its country")),
             *((name, text(REPLY_LANGUAGES[name])) for name in organizations.REPLY_LANGUAGES),

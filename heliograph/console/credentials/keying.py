@@ -15,7 +15,7 @@ from heliograph.base.errors import Invalid
 from heliograph.console import typed
 from heliograph.console.acting import acting_for, organization
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 
@@ -68,7 +68,7 @@ async def create(request: Request) -> Answer:
     try:
         made = await request.once(work, has_secret=True, actor=acting_for(request, one))
     except Invalid as refusal:
-        return refused("organizations/key_new.html", _worded(refusal), _typed(request, one))
+        return refused("organizations/key_new.html", worded(refusal, WRONG), _typed(request, one))
     except TooManyActiveKeys as refusal:
         wrong = Invalid(("name", refusal.code, refusal.message))
         return refused("organizations/key_new.html", wrong, _typed(request, one))
@@ -88,7 +88,7 @@ async def rename(request: Request) -> Answer:
             name = request.form.get("name", "")
             await api_keys.rename(conn, acting_for(request, one), id=request.id("key"), name=name)
     except Invalid as refusal:
-        return refused("organizations/key.html", _worded(refusal), await _values(request))
+        return refused("organizations/key.html", worded(refusal, WRONG), await _values(request))
     return Elsewhere(location=_path(one, request), notice=request.text("The key has another name."))
 
 
@@ -120,11 +120,6 @@ async def rotate(request: Request) -> Answer:
 
 def _path(one: Organization, request: Request) -> str:
     return f"/console/organizations/{one.id}/keys/{request.id('key')}"
-
-
-def _worded(refusal: Invalid) -> Invalid:
-    listed = [(one["field"], one["issue"], one["message"]) for one in refusal.details["fields"]]
-    return Invalid(*((field, issue, WRONG.get(field, said)) for field, issue, said in listed))
 
 
 def _typed(request: Request, one: Organization) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.routing.changing import previewed
 from heliograph.console.routing.listing import HERE
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
 from heliograph.pages.requests import Request
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route
@@ -110,7 +110,7 @@ async def _submit(request: Request, one: StoredRoute | None) -> Answer:
                 return await _saved(request, conn, one, id)
             values |= await previewed(request, conn, work, one)
         except Invalid as refusal:
-            return refused("routing/form.html", _worded(refusal), values)
+            return refused("routing/form.html", worded(refusal, WRONG), values)
     if one is not None and not values["differences"]:
         return Elsewhere(location=f"{HERE}/{one.route.id}", notice=request.text("Nothing was changed."))
     return Shown(template="routing/preview.html", values=values)
@@ -180,14 +180,6 @@ async def _read(conn: Connection, one: StoredRoute | None, given: Given, known: 
 def _number(text: str, least: int) -> int | None:
     """A whole number up to 1000; None: it is none."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 5 and least <= int(text) <= 1000 else None
-
-
-def _worded(refusal: Invalid) -> Invalid:
-    """As the form says it, at the form's fields."""
-    listed = refusal.details["fields"]
-    return Invalid(
-        *((one["field"], one["issue"], WRONG.get((one["field"], one["issue"]), one["message"])) for one in listed)
-    )
 
 
 def _shown(one: StoredRoute) -> dict[str, str]:

@@ -10,7 +10,7 @@ from heliograph.accounts import organizations
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import acting_for
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE_CHANGE
 from heliograph.senders import registrations
@@ -63,9 +63,7 @@ async def register(request: Request) -> Answer:
                 by=request.who,
             )
     except Invalid as refusal:
-        listed = refusal.details["fields"]
-        worded = Invalid(*((two["field"], two["issue"], WRONG.get(two["field"], two["message"])) for two in listed))
-        return refused("routing/registrations.html", worded, await _values(request, form))
+        return refused("routing/registrations.html", worded(refusal, WRONG), await _values(request, form))
     state = request.text(words.REGISTRATIONS[form["state"]])
     said = request.text("Recorded: %(sender)s, %(state)s.", sender=sender.value, state=state)
     return Elsewhere(location=request.to(HERE, organization=one.name), notice=said)

@@ -10,7 +10,7 @@ from uuid import UUID
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE_CHANGE
 from heliograph.senders import numbers, rules
@@ -91,7 +91,9 @@ async def set_sender(request: Request) -> Answer:
         async with request.writing() as conn:
             await rules.put(conn, rule, by=request.who)
     except Invalid as refusal:
-        return refused("routing/rule_sender.html", _worded(refusal), await _form(request, SENDER, form))
+        return refused(
+            "routing/rule_sender.html", worded(refusal, WRONG, fields=NAMED), await _form(request, SENDER, form)
+        )
     return Elsewhere(location=HERE, notice=request.text("Saved: workers follow within a second."))
 
 
@@ -117,7 +119,9 @@ async def set_number(request: Request) -> Answer:
         async with request.writing() as conn:
             await numbers.put(conn, rule, by=request.who)
     except Invalid as refusal:
-        return refused("routing/rule_number.html", _worded(refusal), await _form(request, NUMBER, form))
+        return refused(
+            "routing/rule_number.html", worded(refusal, WRONG, fields=NAMED), await _form(request, NUMBER, form)
+        )
     return Elsewhere(location=HERE, notice=request.text("Saved: workers follow within a second."))
 
 
@@ -179,13 +183,6 @@ def _pair(form: Mapping[str, str], name: str) -> tuple[int, int] | None:
     if found is None:
         raise Invalid((name, "range", WRONG[name, "range"]))
     return int(found[1]), int(found[2])
-
-
-def _worded(refusal: Invalid) -> Invalid:
-    listed = [
-        (NAMED.get(one["field"], one["field"]), one["issue"], one["message"]) for one in refusal.details["fields"]
-    ]
-    return Invalid(*((field, issue, WRONG.get((field, issue), said)) for field, issue, said in listed))
 
 
 async def _form(request: Request, names: tuple[str, ...], given: Mapping[str, str]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.overview import usage
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
 from heliograph.pages.requests import Request
 from heliograph.people.roles import USAGE
 
@@ -115,7 +115,7 @@ async def make(request: Request) -> Answer:
     try:
         made = await request.once(work, has_secret=True)
     except Invalid as refusal:
-        return refused("developers/keys_new.html", _in_words(refusal), _typed(request))
+        return refused("developers/keys_new.html", worded(refusal, words.KEY_FORM), _typed(request))
     except TooManyActiveKeys as refusal:
         async with request.reading() as conn:
             standing = [one for one in await api_keys.list_all(conn, request.actor) if one.status == "active"]
@@ -183,7 +183,7 @@ async def rename(request: Request) -> Answer:
             await api_keys.rename(conn, request.actor, id=request.id(), name=name)
     except Invalid as refusal:
         values = {"key": await _key(request), "name": name}
-        return refused("developers/keys_rename.html", _in_words(refusal), values)
+        return refused("developers/keys_rename.html", worded(refusal, words.KEY_FORM), values)
     return Elsewhere(location=request.to("/keys"), notice=request.text("The key has another name."))
 
 
@@ -263,16 +263,6 @@ def _typed(request: Request) -> dict[str, Any]:
             for days in EXPIRIES
         ],
     }
-
-
-def _in_words(refusal: Invalid) -> Invalid:
-    """The rule's refusals, as a form says them."""
-    return Invalid(
-        *(
-            (one["field"], one["issue"], words.KEY_FORM.get(one["field"], one["message"]))
-            for one in refusal.details["fields"]
-        )
-    )
 
 
 def _warnings(request: Request, key: ApiKey, stale: Any) -> list[str]:

@@ -14,7 +14,7 @@ from heliograph.classes import kinds
 from heliograph.guard import holds, rules
 from heliograph.guard.holds import Hold
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
 from heliograph.pages.requests import Request
 from heliograph.people import policy
 
@@ -72,18 +72,8 @@ async def _changed(request: Request, work: Callable[[Connection, Actor], Awaitab
         async with request.writing() as conn, conn.transaction():
             await work(conn, request.acting("live"))
     except Invalid as refusal:
-        return refused(TEMPLATE, _in_words(refusal), await _values(request))
+        return refused(TEMPLATE, worded(refusal, words.LIMITS_FORM), await _values(request))
     return Elsewhere(location="/settings/limits", notice=request.text("The settings are saved."))
-
-
-def _in_words(refusal: Invalid) -> Invalid:
-    """The rules' refusals, as the forms say them."""
-    return Invalid(
-        *(
-            (one["field"], one["issue"], words.LIMITS_FORM.get((one["field"], one["issue"]), one["message"]))
-            for one in refusal.details["fields"]
-        )
-    )
 
 
 async def _values(request: Request) -> dict[str, Any]:

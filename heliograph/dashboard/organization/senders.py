@@ -14,7 +14,7 @@ from heliograph.base.errors import Invalid
 from heliograph.overview import sender_places, senders
 from heliograph.overview.senders import Sent
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
 from heliograph.pages.requests import Request
 from heliograph.senders import registrations
 from heliograph.senders.book import STAND_INS
@@ -92,7 +92,7 @@ async def ask(request: Request) -> Answer:
     try:
         asked = await request.once(work)
     except Invalid as refusal:
-        return await _refused(request, _in_words(refusal), value)
+        return await _refused(request, worded(refusal, words.SENDER_FORM), value)
     except (SenderIdAlreadyExists, TooManyPending) as refusal:
         wrong = Invalid(("value", refusal.code, refusal.message))
         return await _refused(request, wrong, value)
@@ -166,20 +166,10 @@ async def _typed(request: Request, value: str) -> dict[str, Any]:
         try:
             sender_ids.check(value.strip())
         except Invalid as refusal:
-            problem = request.text(_in_words(refusal).details["fields"][0]["message"])
+            problem = request.text(worded(refusal, words.SENDER_FORM).details["fields"][0]["message"])
     return {
         "value": value,
         "problem": problem,
         "is_fine": bool(value.strip()) and not problem,
         "earlier": earlier if earlier is not None and earlier.status == "rejected" else None,
     }
-
-
-def _in_words(refusal: Invalid) -> Invalid:
-    """The rule's refusals, as a form says them."""
-    return Invalid(
-        *(
-            (one["field"], one["issue"], words.SENDER_FORM.get(one["field"], one["message"]))
-            for one in refusal.details["fields"]
-        )
-    )

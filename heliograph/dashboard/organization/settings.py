@@ -11,8 +11,9 @@ from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
-from heliograph.pages import languages, words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages import words
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.people import own_account
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
 from heliograph.people import policy
@@ -146,23 +147,9 @@ async def _changed(request: Request, work: Callable[[Connection, Actor], Awaitab
         async with request.writing() as conn, conn.transaction():
             await work(conn, request.acting("live"))
     except Invalid as refusal:
-        return refused("organization/settings.html", _in_words(refusal), await _values(request))
+        return refused("organization/settings.html", worded(refusal, words.SETTINGS_FORM), await _values(request))
     request.services.sessions.forget(request.token)
     return Elsewhere(location="/settings", notice=request.text("The settings are saved."))
-
-
-def _in_words(refusal: Invalid) -> Invalid:
-    """The rule's refusals, as the forms say them."""
-    return Invalid(
-        *(
-            (
-                one["field"],
-                one["issue"],
-                words.SETTINGS_FORM.get((one["field"], one["issue"]), one["message"]),
-            )
-            for one in refusal.details["fields"]
-        )
-    )
 
 
 async def _values(request: Request) -> dict[str, Any]:
@@ -185,7 +172,7 @@ async def _values(request: Request) -> dict[str, Any]:
         "country": form.get("country", known.country or ""),
         "countries": [(one, speech.country(one)) for one in regions],
         "zone": form.get("time_zone", known.time_zone or ""),
-        "zones": sorted(zone for zone in languages.zones() if "/" in zone and not zone.startswith("Etc/")),
+        "zones": own_account.zones(),
         "encoding": form.get("encoding", encoding),
         "encodings": [(name, request.text(said), request.text(more)) for name, said, more in words.ENCODINGS],
         "allowed": form.get(
