@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from heliograph.accounts import api_keys
-from heliograph.accounts.api_keys import PROFILES, SCOPES, ApiKey, KeyNotActive, KeyReplaced, TooManyActiveKeys
+from heliograph.accounts.api_keys import MODES, PROFILES, SCOPES, ApiKey, KeyNotActive, KeyReplaced, TooManyActiveKeys
 from heliograph.accounts.organizations import Organization
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -16,14 +16,10 @@ from heliograph.console import typed
 from heliograph.console.acting import acting_for, organization
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.pieces.key_form import OFFERED, OVERLAPS, overlaps
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 
-#: Profiles that are offered: the least that sends comes first. None of them: scopes of its own.
-OFFERED = ("sms_only", "sms", "whatsapp", "read_only", "full_access")
-MODES = ("live", "test")
-#: Hours that a rotated key may go on working.
-OVERLAPS = (1, 24, 168, 720)
 #: What the rules refuse, as the forms say it.
 WRONG: Mapping[str, str] = {
     "name": "A name has 1 to 100 characters.",
@@ -142,7 +138,6 @@ async def _values(request: Request) -> dict[str, Any]:
     async with request.reading() as conn:
         one: Organization = await organization(conn, request, "id")
         key: ApiKey = await api_keys.get(conn, acting_for(request, one), id=request.id("key"))
-    count = request.speech.count
     return {
         "one": one,
         "key": key,
@@ -150,14 +145,6 @@ async def _values(request: Request) -> dict[str, Any]:
         "profile": request.text(words.PROFILES.get(key.profile, key.profile)) if key.profile else "",
         "name": request.form.get("name", key.name),
         "overlap": request.form.get("overlap", "24"),
-        "overlaps": [
-            (
-                str(hours),
-                count("for %(num)s more hour", "for %(num)s more hours", hours)
-                if hours <= 24
-                else count("for %(num)s more day", "for %(num)s more days", hours // 24),
-            )
-            for hours in OVERLAPS
-        ],
+        "overlaps": overlaps(request),
         "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
     }

@@ -26,15 +26,12 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.overview import usage
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.pieces.key_form import OFFERED, OVERLAPS, overlaps
 from heliograph.pages.requests import Request
 from heliograph.people.roles import USAGE
 
-#: Profiles as they are offered: the least that sends comes first.
-OFFERED = ("sms_only", "sms", "whatsapp", "read_only", "full_access")
 #: What may be chosen for the end of a key, in days; 0: it does not end.
 EXPIRIES = (0, 30, 90, 365)
-#: Hours that a rotated key may go on working.
-OVERLAPS = (1, 24, 168, 720)
 #: Keys that are listed with who made them.
 TOLD = 100
 #: A key that was not used for so long is worth a look.
@@ -202,17 +199,7 @@ async def check(request: Request) -> Answer:
 
 
 async def _rotation(request: Request) -> dict[str, Any]:
-    speech = request.speech
-    options = [
-        (
-            str(hours),
-            speech.count("for %(num)s more hour", "for %(num)s more hours", hours)
-            if hours <= 24
-            else speech.count("for %(num)s more day", "for %(num)s more days", hours // 24),
-        )
-        for hours in OVERLAPS
-    ]
-    return {"key": await _key(request), "options": options, "overlap": request.form.get("overlap", "24")}
+    return {"key": await _key(request), "options": overlaps(request), "overlap": request.form.get("overlap", "24")}
 
 
 def _least_missed(key: ApiKey) -> datetime:
