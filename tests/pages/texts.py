@@ -25,6 +25,7 @@ from heliograph.dashboard.audience import words as audience
 from heliograph.guard.windows import RULES as SUSPICIONS
 from heliograph.pages import words
 from heliograph.pages.pieces.places import KEYS
+from heliograph.pages.pieces.reply_form import REPLY_LANGUAGES
 from heliograph.senders.book import STATES
 from heliograph.sms.lookups import forms as lookup_forms
 from heliograph.sms.management import changing, forms
@@ -95,7 +96,7 @@ def texts() -> set[str]:
         found |= {one.meaning for one in lookup_forms.fields(kind)} | {*lookups.KINDS[kind].secrets.values()}
     found |= {*telling.STEPS.values(), *telling.DETAILS.values(), *telling.STATES.values()}
     found |= {*told.FIELDS.values(), *told.STATES.values(), *routing.WRONG.values(), *account.WRONG.values()}
-    found |= {*configuring.HOW.values(), *configuring.WRONG.values()}
+    found |= {*REPLY_LANGUAGES.values(), *configuring.HOW.values(), *configuring.WRONG.values()}
     found |= {*keying.WRONG.values(), *ruling.WRONG.values(), *ruling.DONE.values(), *ruling.KINDS.values()}
     found |= {*SCOPES.values(), *ACTIONS.values(), *SUMMARIES.values()}
     found |= {one.label for one in (*places.ACTIONS, *console_places.ACTIONS)}

@@ -17,24 +17,16 @@ from heliograph.console.acting import organization
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
 from heliograph.pages.people import own_account
+from heliograph.pages.pieces.reply_form import KINDS, REPLY_LANGUAGES, reply_of, words_of
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 
-KINDS = ("stop", "start", "help")
 #: Fields of the form, those that are ticked aside.
 FIELDS = (
     *("encoding", "time_zone", "opt_out_words", "reply_language", "session_hours"),
     *(f"{kind}_{part}" for kind in KINDS for part in ("how", "reply")),
 )
 TICKS = ("factor_required", "reveals")
-#: Languages of the standard replies.
-REPLY_LANGUAGES: Mapping[str, str] = {
-    "en": "English",
-    "pt": "Portuguese",
-    "fr": "French",
-    "es": "Spanish",
-    "sw": "Swahili",
-}
 #: What is answered to a word.
 HOW: Mapping[str, str] = {"default": "The standard reply", "own": "Its own", "none": "None"}
 #: What the rules refuse, as the form says it.
@@ -58,7 +50,6 @@ async def change(request: Request) -> Answer:
     """Its own rules, from now on. Its people read in their audit log that the operator changed them."""
     form = request.form
     given = {name: form.get(name, "").strip() for name in FIELDS} | {name: form.get(name, "") for name in TICKS}
-    listed = [word for line in given["opt_out_words"].splitlines() for word in line.split(",") if word.strip()]
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
     try:
@@ -68,10 +59,10 @@ async def change(request: Request) -> Answer:
                 id=one.id,
                 smart_encoding=given["encoding"] in ("smart", "accents"),
                 replace_accents=given["encoding"] == "accents",
-                opt_out_words=listed,
-                stop_reply=_reply(given, "stop"),
-                start_reply=_reply(given, "start"),
-                help_reply=_reply(given, "help"),
+                opt_out_words=words_of(given["opt_out_words"]),
+                stop_reply=reply_of(given, "stop"),
+                start_reply=reply_of(given, "start"),
+                help_reply=reply_of(given, "help"),
                 reply_language=given["reply_language"] or None,
                 time_zone=given["time_zone"] or None,
                 factor_required=given["factor_required"] == "yes",
@@ -82,11 +73,6 @@ async def change(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("organizations/settings.html", worded(refusal, WRONG), _values(request, one, given))
     return Elsewhere(location=f"/console/organizations/{one.id}/settings", notice=request.text("Saved."))
-
-
-def _reply(given: Mapping[str, str], kind: str) -> str | None:
-    how = given[f"{kind}_how"]
-    return given[f"{kind}_reply"] or None if how == "own" else "" if how == "none" else None
 
 
 def _known(one: Organization) -> dict[str, str]:

@@ -22,6 +22,7 @@ from heliograph.dashboard.audience import lists, words
 from heliograph.overview.exports.kinds import OptOuts
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.pieces import leafing
+from heliograph.pages.pieces.reply_form import KINDS, REPLY_LANGUAGES, reply_of, words_of
 from heliograph.pages.requests import Request
 from heliograph.people import policy
 from heliograph.people.roles import CONTENT
@@ -32,8 +33,6 @@ WRITE = "contacts:write"
 COLLECTION = "opt-outs of a page"
 LONGEST_REASON = 200
 HERE = "/contacts/opt-outs"
-#: The replies, as the settings and the rules name them.
-KINDS = ("stop", "start", "help")
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -115,8 +114,8 @@ async def change_words(request: Request) -> Answer:
     """Change words and replies; "preview" shows what a handset would get and changes nothing."""
     names = ("opt_out_words", "reply_language", *(f"{kind}_{part}" for kind in KINDS for part in ("how", "reply")))
     typed = {name: request.form.get(name, "").strip() for name in names}
-    chosen = {f"{kind}_reply": _chosen(typed, kind) for kind in KINDS}
-    listed = [word for line in typed["opt_out_words"].splitlines() for word in line.split(",") if word.strip()]
+    chosen = {f"{kind}_reply": reply_of(typed, kind) for kind in KINDS}
+    listed = words_of(typed["opt_out_words"])
     organization_id = request.acting("live").organization_id
     async with request.reading() as conn:
         found = await organizations.get(conn, id=organization_id)
@@ -145,11 +144,6 @@ async def change_words(request: Request) -> Answer:
     return Elsewhere(location=request.to(f"{HERE}/words"), notice=request.text("Saved."))
 
 
-def _chosen(typed: dict[str, str], kind: str) -> str | None:
-    how = typed[f"{kind}_how"]
-    return typed[f"{kind}_reply"] or None if how == "own" else "" if how == "none" else None
-
-
 def _words(one: Organization, typed: dict[str, str]) -> dict[str, object]:
     made = []
     for kind in KINDS:
@@ -162,7 +156,7 @@ def _words(one: Organization, typed: dict[str, str]) -> dict[str, object]:
         "replies": made,
         "typed": typed,
         "standard": sorted(keywords.STOP),
-        "languages_offered": [(one, words.REPLY_LANGUAGES[one]) for one in organizations.REPLY_LANGUAGES],
+        "languages_offered": [(one, REPLY_LANGUAGES[one]) for one in organizations.REPLY_LANGUAGES],
     }
 
 

@@ -26,14 +26,6 @@ OPT_OUT_FORM: Mapping[str, str] = {
     "reply_language": "Choose one of the languages that are offered.",
     "reason": "A reason has at most 200 characters.",
 }
-#: Languages of the usual answers.
-REPLY_LANGUAGES: Mapping[str, str] = {
-    "en": "English",
-    "pt": "Portuguese",
-    "fr": "French",
-    "es": "Spanish",
-    "sw": "Swahili",
-}
 #: What a column of an imported file can be.
 FIELDS: Mapping[str, str] = {
     "phone": "Phone number",
