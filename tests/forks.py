@@ -186,9 +186,11 @@ def address() -> str:
 
 
 def as_web_processes_begin() -> None:
-    """Make what each of them makes of files when it starts."""
+    """Make what each of them makes of files, when it starts and when it shows its pages for the first time."""
     for folder in (places.TEMPLATES, console_places.TEMPLATES):
-        kit((folder,))
+        _, templates = kit((folder,))
+        for name in templates.list_templates(extensions=["html"]):
+            templates.get_template(name)
     openapi.document(OPERATIONS, "")
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from jinja2 import Environment
 
+from heliograph.console import places as console
+from heliograph.dashboard import places as dashboard
 from heliograph.pages.application import kit
-from heliograph.pages.templates import Compiled, environment, render
+from heliograph.pages.templates import FOLDER, Compiled, environment, render
 
 NAME = "greeting.html"
 
@@ -80,3 +82,22 @@ async def test_python_may_be_told_to_keep_nothing(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     assert await greeting(folder(tmp_path, "Hello, {{ name }}")) == "Hello, &lt;Ana&gt;"
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
+
+
+@pytest.mark.parametrize("app", [dashboard.TEMPLATES, console.TEMPLATES], ids=["dashboard", "console"])
+def test_every_template_of_the_product_is_one(app: Path) -> None:
+    """A process does not load them all before it is ready: a mistake in one is found here."""
+    _, templates = kit((app,))
+    names = {file.relative_to(folder).as_posix() for folder in (app, FOLDER) for file in folder.rglob("*.html")}
+    assert {templates.get_template(name).name for name in names} == names
+
+
+def test_none_is_loaded_before_somebody_asks_for_it(tmp_path: Path) -> None:
+    kept_before = folder(tmp_path, "Hello, {{ name }}")
+    for name in ("first.html", "second.html"):
+        (kept_before / name).write_text("{{ name }}")
+    environment([tmp_path], kit(())[0])  # compiles
+    later = environment([tmp_path], kit(())[0])
+    assert later.cache == {}
+    later.get_template("first.html")
+    assert [template.name for template in (later.cache or {}).values()] == ["first.html"]
