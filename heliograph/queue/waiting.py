@@ -117,12 +117,19 @@ SELECT whole.is_whole, found.*, o.name AS organization,
 
 
 async def summary(
-    conn: Connection, which: Selection, *, expired: str, limit: int, look: int = LOOK, places: int = PLACES
+    conn: Connection,
+    which: Selection,
+    *,
+    limit: int,
+    expired: str | None = None,
+    look: int = LOOK,
+    places: int = PLACES,
 ) -> Found:
     """Queued work by kind, line and organization, largest first: at most `limit` entries. `expired`: an SQL condition
-    on a row of `queue`, past its validity."""
+    on a row of `queue`, past its validity, which costs four times what counting costs; None: nobody wants to know, and
+    none is said to be."""
     rows = await conn.fetch(
-        SUMMARY.format(expired=expired),
+        SUMMARY.format(expired=expired or "false"),
         list(which.kinds),
         which.line,
         which.organization_id,

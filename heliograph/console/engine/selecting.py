@@ -15,10 +15,9 @@ import msgspec
 from heliograph.accounts import organizations
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.overview.installation import queued_work
 from heliograph.pages.answers import Answer, Shown, refused
 from heliograph.pages.requests import Request
-from heliograph.queue import holds
+from heliograph.queue import holds, waiting
 from heliograph.queue.holds import OUTGOING, Selection
 from heliograph.queue.waiting import Waiting
 from heliograph.sms.dispatch import suppliers
@@ -120,7 +119,7 @@ def by_kind_and_line(listed: Sequence[Waiting]) -> list[Sum]:
 
 async def _looked(request: Request, given: Mapping[str, str]) -> dict[str, Any]:
     async with request.reading() as conn:
-        found = await queued_work.backlog(conn, await selection(conn, given), limit=EVERY)
+        found = await waiting.summary(conn, await selection(conn, given), limit=EVERY)
     sums = _summed(found.waiting, lambda one: (one.organization, one.kind))
     return {
         "sums": sums[:NAMED],
