@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Literal
 from uuid import UUID
 
 import asyncpg
@@ -56,6 +57,10 @@ STATES: dict[str, tuple[str, ...]] = {
     "canceled": ("scheduled", "staging", "running", "paused"),
     "failed": ("scheduled", "staging", "running", "paused"),
 }
+#: What has not ended.
+UNDER_WAY = STATES["canceled"]
+#: What somebody may do with a campaign.
+Act = Literal["pause", "resume", "pace", "cancel"]
 #: Why a campaign is paused, or has failed.
 QUOTA, SUSPENDED, SENDER = "quota_exceeded", "organization_suspended", "sender_id_not_approved"
 #: The organization has sent what it may in a day.
@@ -82,6 +87,19 @@ class CampaignNotPausable(Refusal):
     """This campaign is not under way, so it cannot be paused or resumed."""
 
     code, status = "campaign_not_pausable", 409
+
+
+def acts(campaign: Campaign, *, needs_approval: bool = True) -> frozenset[Act]:
+    """What somebody may do with a campaign as it stands, of what the rules below do not refuse and what would change
+    something. `needs_approval`: of one that waits for an approval, whether it cannot begin without one."""
+    if campaign.status not in UNDER_WAY:
+        return frozenset()
+    if campaign.status not in ("running", "paused"):
+        return frozenset(("pace", "cancel"))
+    reason = campaign.status_reason if campaign.status == "paused" else None
+    if reason == BY_REQUEST or (reason == rule.REASON and not needs_approval):
+        return frozenset(("resume", "pace", "cancel"))
+    return frozenset(("pace", "cancel") if reason == rule.REASON else ("pause", "pace", "cancel"))
 
 
 class Anew(Exception):
@@ -357,7 +375,7 @@ async def change_pace(
     if messages_per_minute is not None and not 1 <= messages_per_minute <= MAX_PACE:
         raise Invalid(("messages_per_minute", "range", f"`messages_per_minute` must be from 1 to {MAX_PACE}"))
     before = await _held(conn, actor, id=id, channel=channel)
-    if before.status not in ("scheduled", "staging", "running", "paused"):
+    if before.status not in UNDER_WAY:
         raise CampaignNotPausable(id=str(id), status=before.status)
     if before.messages_per_minute == messages_per_minute:
         return before

@@ -11,7 +11,7 @@ from typing import Any
 
 from heliograph.accounts import quota
 from heliograph.base.database import clock
-from heliograph.campaigns import record
+from heliograph.campaigns import plan, record
 from heliograph.console.acting import acting_for, organization
 from heliograph.overview import figures, usage
 from heliograph.pages import words
@@ -31,8 +31,6 @@ from heliograph.why.words import Kind, why
 COUNTRIES, REASONS, MONTHS = 20, 10, 13
 USUAL = "7d"
 CHANNELS = ("sms", "whatsapp")
-#: A campaign that can still be canceled.
-UNDER_WAY = ("scheduled", "staging", "running", "paused")
 
 
 async def show_traffic(request: Request) -> Answer:
@@ -84,7 +82,7 @@ async def show_campaigns(request: Request) -> Answer:
         "one": one,
         "channel": channel,
         "rows": found[:size],
-        "under_way": UNDER_WAY,
+        "acts_of": plan.acts,
         "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
         "pages": leafing.pages(request, found[size - 1].id if len(found) > size else None),
     }

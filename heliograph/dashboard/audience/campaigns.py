@@ -16,7 +16,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import time_of
 from heliograph.campaigns import plan, record
-from heliograph.campaigns.approval import approving, rule
+from heliograph.campaigns.approval import approving
 from heliograph.campaigns.approval.approving import CampaignApprovalByAnother
 from heliograph.campaigns.approval.rule import CampaignApprovalRequired
 from heliograph.campaigns.plan import CampaignNotCancelable, CampaignNotPausable
@@ -44,7 +44,6 @@ STATUSES = {
     "sms": tuple(one for one in sms.SHOWN_STATUSES if one != "sending"),
     "whatsapp": tuple(one for one in whatsapp.SHOWN_STATUSES if one not in ("sending", "received")),
 }
-UNDER_WAY = ("scheduled", "staging", "running", "paused")
 #: Campaigns under way that stand above the others.
 FIRST = 50
 
@@ -81,6 +80,8 @@ class Line(msgspec.Struct, frozen=True):
     """A campaign, and what can be said of its pace."""
 
     campaign: Campaign
+    #: What somebody may do with it who need not approve it.
+    acts: frozenset[plan.Act]
     #: What is over, on the way and waiting, for the bar.
     delivered: int
     failed: int
@@ -115,9 +116,7 @@ async def show_list(request: Request) -> Answer:
         "drafts": kept,
         "pages": leafing.pages(request, found[limit - 1].id if len(found) > limit else None),
         "may_write": request.may(WRITE),
-        "by_request": plan.BY_REQUEST,
-        "waits_for_approval": rule.REASON,
-        "is_live": any(one.status in UNDER_WAY for one in rows),
+        "is_live": any(one.status in plan.UNDER_WAY for one in rows),
     }
     return Shown(
         template="audience/campaigns_rows.html" if request.is_fragment else "audience/campaigns.html", values=values
@@ -256,9 +255,8 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         "line": _line(campaign, rates.get(campaign.id)),
         "missing": _missing(request, campaign, course),
         "campaign": campaign,
-        "is_final": campaign.status not in UNDER_WAY and not counts.queued and not counts.sent,
-        "is_ours": campaign.status_reason == plan.BY_REQUEST
-        or (campaign.status_reason == rule.REASON and approval.above is None),
+        "is_final": campaign.status not in plan.UNDER_WAY and not counts.queued and not counts.sent,
+        "acts": plan.acts(campaign, needs_approval=approval.above is not None),
         "cure": _cure(request, campaign),
         "approval": approval,
         "may_write": request.may(WRITE),
@@ -359,6 +357,7 @@ def _line(campaign: Campaign, rate: float | None) -> Line:
     ends_at = clock.now() + timedelta(minutes=waiting / rate) if waiting and rate else None
     return Line(
         campaign=campaign,
+        acts=plan.acts(campaign),
         delivered=counts.delivered + counts.read,
         failed=counts.failed + counts.unknown,
         on_way=counts.sent + counts.queued,
