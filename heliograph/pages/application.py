@@ -377,10 +377,11 @@ class Pages:
 
     async def _page(self, request: Request, answer: Shown) -> tuple[int, Headers, bytes]:
         token = forgery.token(self.services.form_key, request.session.id) if request.session else ""
-        body = (await self._text(request, answer, token=token, once=requests.new_once())).encode()
+        once = requests.new_once()
+        body = (await self._text(request, answer, token=token, once=once)).encode()
         headers: Headers = [_NO_STORE, _VARY]
         if answer.status == 200 and request.method in ("GET", "HEAD"):
-            etag = regions.etag(body)
+            etag = regions.etag(body, token, once)
             headers.append((b"etag", etag))
             if request.is_fragment and request.headers.get(b"if-none-match") == etag:
                 return 304, headers, b""

@@ -21,6 +21,8 @@ from heliograph.queue.holds import Selection
 
 #: Rows that are counted, divided among the places found; and places (line, lane, organization) of each kind.
 LOOK, PLACES = 10_000, 300
+#: Rows for a page that is open: it looks every few seconds, and most of it goes into what has expired.
+PAGE_LOOK = 4_000
 
 
 class Waiting(msgspec.Struct, frozen=True):

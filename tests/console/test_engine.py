@@ -454,11 +454,11 @@ def test_sums_are_of_kinds_and_of_their_lines() -> None:
 
 async def test_a_long_queue_is_told_as_far_as_it_was_counted(pool: Pool, tenant: Tenant, root: Browser) -> None:
     beta = (await organization(pool)).organization_id
-    for of, count in ((tenant.id, waiting.LOOK + 100), (beta, 10)):
+    for of, count in ((tenant.id, waiting.PAGE_LOOK + 100), (beta, 10)):
         await long_queue(pool, of, count)
     page = await root.get("/console/queue")
-    assert f"at least {waiting.LOOK - 9:,}" in page.words, "what the other left of its share is for the long one"
-    assert "At most 10,000 rows are counted" in page.words
+    assert f"at least {waiting.PAGE_LOOK - 9:,}" in page.words, "what the other left of its share is for the long one"
+    assert "At most 4,000 rows are counted" in page.words
     assert "Shares are shown where all rows are counted." in page.words
     page = await root.get("/console/queue", accept_language="pt")
     assert "pelo menos" in page.words

@@ -137,7 +137,7 @@ async def resume(request: Request) -> Answer:
 
 async def _values(request: Request, which: Selection) -> dict[str, Any]:
     async with request.reading() as conn:
-        found = await queued_work.backlog(conn, which, limit=selecting.EVERY)
+        found = await queued_work.backlog(conn, which, limit=selecting.EVERY, look=waiting.PAGE_LOOK)
         seen = {"workers": await now.workers(conn), "holds": await queued_work.listed(conn)}
         retrying, first = await holds.sample(conn, only_tried=True), await holds.sample(conn)
     return selecting.typed(request.query) | {
@@ -147,7 +147,7 @@ async def _values(request: Request, which: Selection) -> dict[str, Any]:
         "is_chosen": which != Selection(),
         "is_whole": found.is_whole,
         "is_counted": not any(one.is_more for one in found.waiting),
-        "look": waiting.LOOK,
+        "look": waiting.PAGE_LOOK,
         "places": waiting.PLACES,
         "organizations": _by_organization(found.waiting),
         "retrying": retrying,

@@ -27,9 +27,9 @@ from heliograph.sms.received.assembly import Group, Row, text_of
 #: Messages that are looked at, the newest ones; those whose text is shown.
 LOOK, TEXTS = 1000, 50
 #: A handset that writes more often within the time is a flood; how many are told of, and messages that are looked at.
-OFTEN, WITHIN, FLOODS, SCANNED = 20, timedelta(hours=1), 20, 50_000
+OFTEN, WITHIN, FLOODS, SCANNED = 20, timedelta(hours=1), 20, 20_000
 #: Keywords are counted over so long, among so many messages.
-COUNTED, KEYWORDS = timedelta(days=1), 25_000
+COUNTED, KEYWORDS = timedelta(days=1), 10_000
 
 Why = Literal["nobody", "not_approved", "several"]
 
