@@ -87,6 +87,22 @@ async def test_of_many_findings_some_are_only_named(pool: Pool, root: Browser) -
     assert "ocorrências" in (await root.get("/console/now", accept_language="pt")).words
 
 
+async def test_of_many_findings_that_say_the_same_some_are_named(pool: Pool, root: Browser) -> None:
+    async with pool.acquire() as conn:
+        for n in range(30):
+            values = {"host": "127.0.0.1", "port": 2775, "system_id": "a"}
+            id = await suppliers.add(conn, KEY, name=f"carrier-{n:02}", kind="smpp", settings=values, secret="s")
+            await conn.execute("UPDATE suppliers SET state = 'paused' WHERE id = $1", id)
+    page = await root.get("/console/now")
+    listed = page.text.partition('aria-labelledby="more-of"')[2].partition("</section>")[0]
+    assert listed.count(">supplier carrier-") == now.NAMED
+    (others,) = re.findall(r'<a href="/console/health">and (\d+) more like these</a>', listed)
+    whole = len(set(re.findall(r"supplier (carrier-\d+)", page.text.partition("A second")[0])))
+    assert whole + int(others) == 30, "each is shown, named or counted"
+    health = await root.get("/console/health")
+    assert all(f"supplier carrier-{n:02}" in health.words for n in range(30))
+
+
 class Asking:
     """What a look needs of a request."""
 

@@ -100,7 +100,7 @@ async def known(conn: Connection, now: Now, checks: Iterable[Check]) -> Known:
 
 async def _waiting(conn: Connection, which: Selection) -> Sequence[Waiting]:
     """At most LOOK rows of it are counted; which of them are past their validity is asked of none."""
-    return (await waiting.summary(conn, which, expired="false", limit=LINES, look=LOOK, places=LINES)).waiting
+    return (await waiting.summary(conn, which, limit=LINES, look=LOOK, places=LINES)).waiting
 
 
 def lead(request: Request, check: Check, known: Known) -> Lead:

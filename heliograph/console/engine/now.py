@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 import msgspec
@@ -27,8 +27,9 @@ from heliograph.traffic.reconciliation import Line
 
 #: Work that is overdue for so long is late, seconds.
 LATE = 10.0
-#: Of so many findings everything is said, the failures first; of the others, which they are.
-CARDS = 12
+#: Of so many findings everything is said, the failures first; of the others, which they are, and of those that say the
+#: same of many things, so many of those.
+CARDS, NAMED = 12, 8
 #: So many holds are told whole.
 HOLDS = 5
 
@@ -39,6 +40,13 @@ class Step(msgspec.Struct, frozen=True):
     text: str
     is_done: bool
     link: str = ""
+
+
+class Alike(msgspec.Struct, frozen=True):
+    """Findings that say the same of several things: NAMED of them, each with where it leads, and how many others."""
+
+    named: Sequence[tuple[Trouble, leads.Lead]]
+    others: int
 
 
 class Reported(msgspec.Struct, frozen=True):
@@ -58,7 +66,7 @@ async def show(request: Request) -> Answer:
         watched = await watching.watch(conn)
         processes = await webs.listed(conn)
         named = await known.led(conn, seen)
-    troubles = [(one, leads.lead(request, one.check, named)) for one in known.known]
+    more = known.known[CARDS:]
     values = {
         "now": seen,
         "suppliers": seen.suppliers,
@@ -67,8 +75,10 @@ async def show(request: Request) -> Answer:
         "accepted_within": webs.accepted_within(processes, 0.95),
         "database": known.database,
         "reported": reported(one.line for one in watched.values() if one.line is not None),
-        "troubles": troubles[:CARDS],
-        "more": troubles[CARDS:],
+        "troubles": [(one, leads.lead(request, one.check, named)) for one in known.known[:CARDS]],
+        "more": len(more),
+        "alike": _alike(request, more, named),
+        "health": leads.HEALTH if request.may(permission=CARRIAGE) else "",
         "steps": _steps(request, seen),
         "said": _said(request, seen, known.known),
         "may_change": request.may(permission=CARRIAGE_CHANGE),
@@ -87,6 +97,18 @@ def reported(lines: Iterable[Line]) -> Reported:
         delivered=sum(one["delivered"] for one in listed) / ended if ended else None,
         p95=percentile(histogram, 0.95) if any(histogram) else None,
     )
+
+
+def _alike(request: Request, troubles: Sequence[Trouble], known: leads.Known) -> list[Alike]:
+    """Those of one kind together, in the order of the first of each: hundreds that are no different hide no other."""
+    groups: dict[tuple[str, str], list[Trouble]] = {}
+    for one in troubles:
+        about, detail = (getattr(said, "english", "") or str(said) for said in (one.check.check, one.check.detail))
+        groups.setdefault((about, detail), []).append(one)
+    return [
+        Alike([(one, leads.lead(request, one.check, known)) for one in group[:NAMED]], len(group) - len(group[:NAMED]))
+        for group in groups.values()
+    ]
 
 
 def _steps(request: Request, seen: Now) -> list[Step]:
