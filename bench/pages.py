@@ -71,6 +71,10 @@ CONSOLE_SEARCHES = (
 )
 
 
+#: In a page of which a part failed (`pages.pieces.parts`).
+FELL = b"data-fell"
+
+
 class Took(msgspec.Struct, frozen=True):
     """One page. Times in ms; `api` and `postgres` are processor time of one request; `failed`: how many of TIMED were
     not answered with the page."""
@@ -213,10 +217,11 @@ async def _timed(stage: Stage, session: aiohttp.ClientSession, path: str) -> Too
             begin = _used(api, postgres)
         began = time.perf_counter()
         async with session.get(path) as answer:
-            await answer.read()
+            body = await answer.read()
         if number >= WARM:
             times.append((time.perf_counter() - began) * 1000)
-            failed += answer.status != 200
+            # A part of a page may have failed alone.
+            failed += answer.status != 200 or FELL in body
     end = _used(api, postgres)
     each = [(after - before) * 1000 / TIMED for before, after in zip(begin, end, strict=True)]
     return Took(path, statistics.median(times), statistics.quantiles(times, n=20)[-1], each[0], each[1], failed)

@@ -346,6 +346,7 @@ def _page_services(services: Services, reads: Pool, readers: Readers) -> PageSer
         whatsapp=services.whatsapp,
         installation=Current(reads),
         status=status,
+        refusal_of=envelope.refusal_of,
     )
 
 
@@ -358,7 +359,6 @@ def _dashboard(services: Services, shared: PageServices) -> Pages:
         folders=[places.TEMPLATES],
         frame=places.frame,
         admit=services.strangers.admit,
-        refusal_of=envelope.refusal_of,
     )
 
 
@@ -380,7 +380,6 @@ def _console(services: Services, shared: PageServices, reads: Pool) -> Pages:
         folders=[console_places.TEMPLATES],
         frame=console_places.frame,
         admit=services.strangers.admit,
-        refusal_of=envelope.refusal_of,
     )
 
 

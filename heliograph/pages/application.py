@@ -126,17 +126,14 @@ class Pages:
         folders: Sequence[Path],
         frame: Frame,
         admit: Callable[[str], None],
-        refusal_of: Callable[..., Refusal],
     ) -> None:
-        """`admit` counts a request by its address and refuses too many; `refusal_of` makes of any error what is
-        said of it, and logs surprises."""
+        """`admit` counts a request by its address and refuses too many."""
         self.table = table
         self.realm = realm
         self.services = services
         self._assets, self._templates = kit(tuple(folders))
         self._frame = frame
         self._admit = admit
-        self._refusal_of = refusal_of
         self._regions: Sharing[Answer] = Sharing()
         self._places = table.places | {ASSETS.strip("/")}
 
@@ -422,7 +419,7 @@ class Pages:
         return body
 
     async def _failed(self, request: Request, error: Exception) -> tuple[int, Headers, bytes, str]:
-        refusal = self._refusal_of(error, request_id=request.request_id, operation="page")
+        refusal = self.services.refusal_of(error, request_id=request.request_id, operation="page")
         if isinstance(refusal, ScopeRequired):
             refusal = RoleRequired(refusal.message)
         values = {
@@ -437,7 +434,7 @@ class Pages:
             status, headers, body = now or await self._page(request, shown)
         except Exception as again:
             # The page of an error must not fail with the error: without session and frame it is plain.
-            self._refusal_of(again, request_id=request.request_id, operation="error page")
+            self.services.refusal_of(again, request_id=request.request_id, operation="error page")
             request.session = None
             status, headers, body = await self._page(request, shown)
         headers += [(name.encode(), value.encode("latin-1")) for name, value in refusal.headers.items()]

@@ -18,7 +18,7 @@ from heliograph.audit.failures import Failures
 from heliograph.base.actor import Actor, Who
 from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection, Pool
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7_text
 from heliograph.base.process.settings import Settings
 from heliograph.base.process.spans import Context, Span
@@ -73,6 +73,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     #: In a word, how the service is ("ok", "slow", "waiting" for a worker, "down"), and for how many minutes the oldest
     #: work is overdue.
     status: Callable[[], Awaitable[tuple[str, int]]]
+    #: Makes of any error what is said of it, and logs surprises.
+    refusal_of: Callable[..., Refusal]
     #: The turn of files that go out while they are read: one of them at a time uses a connection.
     turn: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 

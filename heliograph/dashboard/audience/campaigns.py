@@ -27,10 +27,11 @@ from heliograph.dashboard import exporting, listing, seeing
 from heliograph.dashboard.audience import campaign_drafts, campaign_form, words
 from heliograph.overview import messages
 from heliograph.overview.exports.kinds import Messages
-from heliograph.overview.messages import Filters
+from heliograph.overview.messages import Filters, Message
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.pieces import charts, leafing, ranges
 from heliograph.pages.pieces.charts import Chart, Mark, Series
+from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
 from heliograph.people.roles import CONTENT, SETTINGS, USAGE
 from heliograph.sms import messages as sms
@@ -92,6 +93,14 @@ class Line(msgspec.Struct, frozen=True):
     ends_at: datetime | None
 
 
+class Listed(msgspec.Struct, frozen=True):
+    """Recipients. `last`: with which the page ends; `seen`: how far was looked where that was not far enough."""
+
+    rows: list[Message] = []
+    last: UUID | None = None
+    seen: UUID | None = None
+
+
 async def show_list(request: Request) -> Answer:
     """A page of campaigns of a channel: those under way on the first one, then the others, newest first."""
     channel = request.query.get("channel", "sms")
@@ -128,7 +137,7 @@ async def show(request: Request) -> Answer:
     async with request.reading() as conn:
         campaign = await find(request, conn)
         values = await _values(request, conn, campaign)
-    if (file := charts.download(request, [values["chart"]])) is not None:
+    if values["chart"] is not None and (file := charts.download(request, [values["chart"]])) is not None:
         return file
     return Shown(
         template="audience/campaign_live.html" if request.is_fragment else "audience/campaign.html", values=values
@@ -234,26 +243,24 @@ async def _act(request: Request, act: Any, said: str) -> Answer:
 
 
 async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, Any]:
+    actor, parts = request.actor, Parts(request)
     filters = _filters(campaign, request.query.get("status", ""))
-    limit = leafing.size(request)
-    rows, last, seen, reasons = [], None, None, None
-    if campaign.started_at is not None:
-        found = await messages.list_page(
-            conn, request.actor, filters=filters, after=leafing.after(request), limit=limit, look=PAGE_LOOK
-        )
-        rows, seen = found.messages[:limit], found.seen
-        last = rows[-1].id if len(found.messages) > limit else seen
-        if campaign.counts.failed or campaign.counts.unknown:
-            reasons = await recipients.reasons(conn, request.actor, campaign=campaign)
     counts = campaign.counts
-    approval = await approving.standing(conn, request.actor, campaign=campaign)
-    rates = await progress.rates(conn, request.actor, campaigns=[campaign])
-    course = await progress.read(conn, request.actor, campaign_id=campaign.id)
+    listed, reasons = Listed(), None
+    if campaign.started_at is not None:
+        listed = await parts.look("rows", _listed(conn, request, filters), otherwise=listed)
+        if counts.failed or counts.unknown:
+            looked = recipients.reasons(conn, actor, campaign=campaign)
+            reasons = await parts.look("reasons", looked, otherwise=None)
+    approval = await approving.standing(conn, actor, campaign=campaign)
+    rates = await parts.look("rate", progress.rates(conn, actor, campaigns=[campaign]), otherwise={})
+    course = await parts.look("course", progress.read(conn, actor, campaign_id=campaign.id), otherwise=None)
     return {
-        "chart": _chart(request, course),
+        "parts": parts,
+        "chart": None if course is None else _chart(request, course),
         "pace": campaign.messages_per_minute or "",
         "line": _line(campaign, rates.get(campaign.id)),
-        "missing": _missing(request, campaign, course),
+        "missing": "" if course is None else _missing(request, campaign, course),
         "campaign": campaign,
         "is_final": campaign.status not in plan.UNDER_WAY and not counts.queued and not counts.sent,
         "acts": plan.acts(campaign, needs_approval=approval.above is not None),
@@ -261,9 +268,9 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         "approval": approval,
         "may_write": request.may(WRITE),
         "whole": request.may(permission=CONTENT) or request.may("contacts:write"),
-        "rows": rows,
-        "seen": None if seen is None else time_of(seen),
-        "pages": leafing.pages(request, last),
+        "rows": listed.rows,
+        "seen": None if listed.seen is None else time_of(listed.seen),
+        "pages": leafing.pages(request, listed.last),
         "status": filters.statuses[0] if filters.statuses else "",
         "filters": STATUSES[campaign.channel],
         "steps": words.CAMPAIGN_STEPS,
@@ -273,6 +280,15 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         and counts.failed > 0
         and campaign.status in ("completed", "canceled", "failed"),
     }
+
+
+async def _listed(conn: Connection, request: Request, filters: Filters) -> Listed:
+    limit = leafing.size(request)
+    found = await messages.list_page(
+        conn, request.actor, filters=filters, after=leafing.after(request), limit=limit, look=PAGE_LOOK
+    )
+    rows = found.messages[:limit]
+    return Listed(rows, rows[-1].id if len(found.messages) > limit else found.seen, found.seen)
 
 
 def _cure(request: Request, campaign: Campaign) -> tuple[str, str] | None:

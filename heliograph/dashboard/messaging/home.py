@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -18,10 +18,12 @@ from heliograph.dashboard.messaging import attention
 from heliograph.dashboard.sending import code
 from heliograph.overview import checklist, figures, messages, usage
 from heliograph.overview.figures import ARRIVED, DAY, Picture
+from heliograph.overview.messages import Message
 from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.pieces import charts, ranges
-from heliograph.pages.pieces.charts import Mark
+from heliograph.pages.pieces.charts import Chart, Mark
+from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
 from heliograph.people.roles import CONTENT, TEAM_CHANGE, USAGE
 from heliograph.traffic import Failed
@@ -51,6 +53,17 @@ class Step(msgspec.Struct, frozen=True):
     is_tried: bool = False
 
 
+class Figures(msgspec.Struct, frozen=True):
+    """What the roll-ups tell, as it is shown."""
+
+    picture: Picture
+    charts: list[Chart]
+    #: (title, figure, change, where the messages that make it up are listed) of each.
+    cards: list[tuple[str, str, str, str]]
+    #: (why, the kind of its words, where these messages are listed) of the commonest failures.
+    reasons: list[tuple[Failed, Kind, str]]
+
+
 async def front(request: Request) -> Answer:
     """Home, or what a visitor sees first."""
     if request.session is None:
@@ -60,39 +73,35 @@ async def front(request: Request) -> Answer:
     range = ranges.read(request, usual=USUAL)
     until = range.until or clock.now()
     since = range.since or until - ranges.LENGTHS[USUAL]
-    sees_messages = request.may("sms:read")
+    actor, parts = request.actor, Parts(request)
+    sees_messages, sees_usage = request.may("sms:read"), request.may(permission=USAGE)
+    has_checklist = _wants_checklist(request)
     async with request.reading() as conn:
-        actor = request.actor
-        picture = await figures.picture(conn, actor, since=since, until=until)
-        balance = await quota.get(conn, actor.organization_id) if request.may(permission=USAGE) else None
-        spent = await _spent(conn, request, picture) if request.may(permission=USAGE) else []
-        latest = (
-            (await messages.list_page(conn, actor, filters=messages.Filters(), limit=LATEST)).messages[:LATEST]
-            if sees_messages
-            else []
+        shown = await parts.look("figures", _figures(conn, request, since=since, until=until), otherwise=None)
+        picture = None if shown is None else shown.picture
+        balance = (
+            await parts.look("quota", quota.get(conn, actor.organization_id), otherwise=None) if sees_usage else None
         )
-        running = await attention.campaigns(conn, request)
-        has_checklist = _wants_checklist(request)
-        notices = await attention.notices(conn, request, balance=balance, running=running, has_checklist=has_checklist)
-        done = await checklist.steps(conn, actor) if has_checklist else None
-        happened = (
-            await happenings.between(conn, actor, since=picture.since, until=picture.until)
-            if request.may("campaigns:read")
-            else []
+        spent = (
+            await parts.look("spent", _spent(conn, request, picture), otherwise=[]) if sees_usage and picture else []
         )
-    links = _links(request, picture) if request.may("sms:read") else ()
-    drawn = charts.pictured(request, picture, links, [_mark(request, one) for one in happened])
-    if (file := charts.download(request, drawn)) is not None:
+        latest = await parts.look("latest", _latest(conn, request), otherwise=[]) if sees_messages else []
+        running = await parts.look("campaigns", attention.campaigns(conn, request), otherwise=[])
+        needed = attention.notices(conn, request, balance=balance, running=running, has_checklist=has_checklist)
+        notices = await parts.look("attention", needed, otherwise=[])
+        done = await parts.look("steps", checklist.steps(conn, actor), otherwise=None) if has_checklist else None
+    if shown is not None and (file := charts.download(request, shown.charts)) is not None:
         return file
     values: dict[str, Any] = {
+        "parts": parts,
         "range": range,
-        "charts": drawn,
+        "charts": [] if shown is None else shown.charts,
         "picture": picture,
-        "cards": _cards(request, picture) + spent,
-        "stretch": _stretch(picture),
+        "cards": ([] if shown is None else shown.cards) + spent,
+        "stretch": {} if picture is None else _stretch(picture),
         "arrived": ",".join(ARRIVED),
-        "countries": picture.countries[:COUNTRIES],
-        "reasons": _reasons(request, picture) if sees_messages else [],
+        "countries": [] if picture is None else picture.countries[:COUNTRIES],
+        "reasons": [] if shown is None or not sees_messages else shown.reasons,
         "quota": balance,
         "quota_left": _left(balance),
         "notices": notices,
@@ -113,13 +122,34 @@ async def dismiss(request: Request) -> Answer:
     return Elsewhere(location=request.to("/"), cookies=[kept])
 
 
+async def _figures(conn: Connection, request: Request, *, since: datetime, until: datetime) -> Figures:
+    actor, sees_messages = request.actor, request.may("sms:read")
+    picture = await figures.picture(conn, actor, since=since, until=until)
+    happened = (
+        await happenings.between(conn, actor, since=picture.since, until=picture.until)
+        if request.may("campaigns:read")
+        else []
+    )
+    links = _links(request, picture) if sees_messages else ()
+    return Figures(
+        picture,
+        charts.pictured(request, picture, links, [_mark(request, one) for one in happened]),
+        _cards(request, picture),
+        _reasons(request, picture),
+    )
+
+
+async def _latest(conn: Connection, request: Request) -> list[Message]:
+    found = await messages.list_page(conn, request.actor, filters=messages.Filters(), limit=LATEST)
+    return found.messages[:LATEST]
+
+
 def _wants_checklist(request: Request) -> bool:
     """Who makes keys builds something; the others have nothing to tick."""
     return request.may("api_keys:read") and request.cookies.get(cookies.CHECKLIST) != "gone"
 
 
 def _cards(request: Request, picture: Picture) -> list[tuple[str, str, str, str]]:
-    """(title, figure, change, where the messages that make it up are listed) of each."""
     now, before = picture.now, picture.before
     speech, text = request.speech, request.text
 
@@ -228,7 +258,6 @@ def _stretch(picture: Picture) -> dict[str, str]:
 
 
 def _reasons(request: Request, picture: Picture) -> list[tuple[Failed, Kind, str]]:
-    """(why, the kind of its words, where these messages are listed) of the commonest failures."""
     stretch = _stretch(picture)
     return [
         (

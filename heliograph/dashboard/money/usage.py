@@ -8,6 +8,9 @@ import msgspec
 
 from heliograph.accounts import organizations, plans, quota
 from heliograph.accounts import usage as ledger
+from heliograph.accounts.plans import Subscription
+from heliograph.accounts.quota import Quota
+from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
@@ -16,10 +19,12 @@ from heliograph.dashboard.money import days
 from heliograph.dashboard.money.days import Days
 from heliograph.overview import usage
 from heliograph.overview.exports.kinds import Usage
+from heliograph.overview.usage import Pace
 from heliograph.pages import languages, words
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.pieces import charts, leafing, ranges
 from heliograph.pages.pieces.charts import DAY, Chart, Series
+from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
 from heliograph.people.roles import MONEY
 
@@ -38,8 +43,18 @@ class Row(msgspec.Struct, frozen=True):
     channel: str
     messages: int
     segments: int
-    #: Of all of the month, in percent.
+    #: Of all of the month, in percent; None: that is not known.
+    percent: int | None
+
+
+class Period(msgspec.Struct, frozen=True):
+    """The present one of the quota. `percent`: used; `level`: which mark of an alert that has passed."""
+
+    quota: Quota
     percent: int
+    level: int | None
+    pace: Pace
+    subscription: Subscription | None
 
 
 async def show(request: Request) -> Answer:
@@ -101,16 +116,22 @@ async def show_ledger(request: Request) -> Answer:
 
 
 async def _page(request: Request, shown: Days, problem: Invalid | None) -> Answer:
-    actor = request.acting("live")
+    actor, parts = request.acting("live"), Parts(request)
     since, until = shown.since, shown.until
     async with request.reading() as conn:
-        balance = await quota.get(conn, actor.organization_id)
-        organization = await organizations.get(conn, id=actor.organization_id)
-        above = await quota.alert(conn, actor.organization_id)
-        pace = await usage.pace(conn, actor, balance)
-        months = await usage.months(conn, actor)
-        listed = await usage.days(conn, actor, since=since, until=shown.shown_until)
-        tables = [(by, await usage.shares(conn, actor, by=by, since=since, until=until, limit=TOP)) for by in TABLES]
+        period = await parts.look("period", _period(conn, actor), otherwise=None)
+        above = await parts.look("alert", quota.alert(conn, actor.organization_id), otherwise=None)
+        months = await parts.look("months", usage.months(conn, actor), otherwise=[])
+        listed = await parts.look("days", usage.days(conn, actor, since=since, until=shown.shown_until), otherwise=[])
+        tables = [
+            (
+                by,
+                await parts.look(
+                    by, usage.shares(conn, actor, by=by, since=since, until=until, limit=TOP), otherwise=[]
+                ),
+            )
+            for by in TABLES
+        ]
     month = shown.month or clock.now().date().replace(day=1)
     sms, whatsapp = sum(one.sms for one in listed), sum(one.whatsapp for one in listed)
     is_mixed = sms > 0 and whatsapp > 0
@@ -118,13 +139,10 @@ async def _page(request: Request, shown: Days, problem: Invalid | None) -> Answe
     if (file := charts.download(request, [chart])) is not None:
         return file
     values: dict[str, Any] = {
-        "quota": balance,
-        "percent": 100 * balance.used // balance.total if balance.total > 0 else 0,
-        "level": usage.level(balance),
-        "pace": pace,
+        "parts": parts,
+        "period": period,
         "above": request.form.get("above", "" if above is None else str(above)),
         "may_change": request.may(permission=MONEY),
-        "subscription": plans.subscription(organization),
         "months": months,
         "total": usage.total(months),
         "month": month,
@@ -132,7 +150,11 @@ async def _page(request: Request, shown: Days, problem: Invalid | None) -> Answe
         "has_messages": sms + whatsapp > 0,
         "chart": chart,
         "tables": [
-            (words.USAGE_SPLITS[by], [_row(request, by, one, sms + whatsapp, is_mixed=is_mixed) for one in rows])
+            (
+                by,
+                words.USAGE_SPLITS[by],
+                [_row(request, by, one, sms + whatsapp, is_mixed=is_mixed) for one in rows],
+            )
             for by, rows in tables
         ],
         "splits": [(by, request.text(words.USAGE_SPLITS[by])) for by in usage.SPLITS],
@@ -140,6 +162,18 @@ async def _page(request: Request, shown: Days, problem: Invalid | None) -> Answe
         "is_listed": any(one.month == month for one in months),
     }
     return Shown(template="money/usage.html", values=values, status=422 if problem else 200, refusal=problem)
+
+
+async def _period(conn: Connection, actor: Actor) -> Period:
+    balance = await quota.get(conn, actor.organization_id)
+    organization = await organizations.get(conn, id=actor.organization_id)
+    return Period(
+        quota=balance,
+        percent=100 * balance.used // balance.total if balance.total > 0 else 0,
+        level=usage.level(balance),
+        pace=await usage.pace(conn, actor, balance),
+        subscription=plans.subscription(organization),
+    )
 
 
 def _in_words(refusal: Invalid) -> Invalid:
@@ -184,4 +218,4 @@ def _row(request: Request, by: str, one: usage.Share, sent: int, *, is_mixed: bo
     elif not one.value:
         name = request.text("None: sent by hand or by a campaign") if by == "key" else request.text("No campaign")
     channel = CHANNELS[one.channel] if is_mixed else ""
-    return Row(name, channel, one.messages, one.segments, round(100 * one.messages / sent) if sent else 0)
+    return Row(name, channel, one.messages, one.segments, round(100 * one.messages / sent) if sent else None)

@@ -73,7 +73,8 @@ function live(region) {
         tag = answer.headers.get("etag") || "";
         await window.htmx.swap({ sourceElement: region, target: region, text, swap: "innerMorph" });
         document.dispatchEvent(new CustomEvent("renewed", { detail: region }));
-        pause = isFirst ? pause : first;
+        // A part of it that failed (kit.fell) differs each time, and is not to be asked for all the faster.
+        pause = region.querySelector("[data-fell]") ? again : isFirst ? pause : first;
         over = region.querySelector("[data-final]") !== null;
       } else {
         pause = again;
@@ -88,6 +89,13 @@ function live(region) {
     later();
   }
 
+  // "Try again" of a part that failed: what was made with it is not asked for again.
+  region.addEventListener("click", (event) => {
+    if (!event.target.closest("[data-ask]")) return;
+    event.preventDefault();
+    seen = String(Number(seen) + 1);
+    ask();
+  });
   document.addEventListener("visibilitychange", () => {
     clearTimeout(timer);
     if (!document.hidden && !paused && !over) ask();

@@ -1,0 +1,127 @@
+"""Parts of a page fail alone: what failed is said in its place, and the others stand."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+from collections.abc import Awaitable, Callable
+
+import asyncpg
+import pytest
+
+from heliograph import traffic
+from heliograph.api.shapes import envelope
+from heliograph.base.database.pool import Pool
+from heliograph.base.errors import NotFound
+from heliograph.pages.pieces.parts import LONGEST, Parts
+
+from .conftest import Api, Browser, Page, Tenant
+from .test_campaigns import make, people, stage
+from .test_messages import send
+from .test_pieces import asked
+
+Owner = Callable[[str], Awaitable[None]]
+FELL = "This part could not be loaded; the fault is ours. The rest of the page is not affected."
+
+
+class _Services:
+    refusal_of = staticmethod(envelope.refusal_of)
+
+
+def parts_of(**query: str) -> Parts:
+    request = asked(query)
+    request.services, request.request_id = _Services, "an-id"  # type: ignore[assignment]
+    return Parts(request)
+
+
+def fallen(page: Page) -> list[str]:
+    """What the cards that failed are called."""
+    return re.findall(r"data-fell><h2>([^<]*)</h2>", page.text)
+
+
+async def test_a_card_of_home_fails_alone(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, as_owner: Owner
+) -> None:
+    await send(api, tenant)
+    await as_owner("ALTER TABLE failure_counts RENAME TO elsewhere")
+    page = await owner.get("/")
+    assert (page.status, fallen(page)) == (200, ["Figures"])
+    for said in (FELL, "Quota left 999", "Latest messages", "First steps", "SMS spent"):
+        assert (said in page.words) == (said != "SMS spent"), said
+    # It can be asked about, and tried again.
+    assert f'data-copy="{page.headers["x-request-id"]}"' in page.text
+    (again,) = re.findall(r'href="([^"]*)" data-ask>Try again', page.text)
+    shown = await owner.get("/", HX_Request="true", X_Seen="0")
+    assert (shown.status, fallen(shown)) == (200, ["Figures"])
+    # A file is whole or not at all.
+    assert (await owner.get("/?csv=messages")).status == 500
+    await as_owner("ALTER TABLE elsewhere RENAME TO failure_counts")
+    assert fallen(await owner.get(html.unescape(again))) == []
+    seen = int(shown.headers["x-made"])
+    assert fallen(await owner.get("/", HX_Request="true", X_Seen=str(seen + 1))) == []
+
+    await as_owner("ALTER TABLE quotas RENAME TO elsewhere")
+    page = await owner.get("/")
+    assert fallen(page) == ["Quota left"]
+    assert "What happened to your messages" in page.words
+
+
+async def test_a_part_of_usage_fails_alone(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, as_owner: Owner
+) -> None:
+    await send(api, tenant)
+    async with pool.acquire() as conn:
+        await traffic.fold(conn)
+    await as_owner("ALTER TABLE usage_counts RENAME TO elsewhere")
+    page = await owner.get("/usage")
+    assert (page.status, fallen(page)) == (200, ["Months"])
+    for said in ("Left 999", "1 SMS in 1 segments", "Mozambique 1 1 100 %", "Export for billing"):
+        assert said in page.words, said
+    await as_owner("ALTER TABLE elsewhere RENAME TO usage_counts")
+    await as_owner("ALTER TABLE quotas RENAME TO elsewhere")
+    page = await owner.get("/usage")
+    assert "This period" in fallen(page)
+    assert "1 SMS in 1 segments" in page.words
+
+
+async def test_a_part_of_a_campaign_fails_alone(pool: Pool, tenant: Tenant, owner: Browser, as_owner: Owner) -> None:
+    await people(pool, tenant, 2)
+    page = await make(owner)
+    await stage(pool)
+    await as_owner("ALTER TABLE campaign_minutes RENAME TO elsewhere")
+    page = await owner.get(page.path)
+    assert (page.status, "Minute by minute" in fallen(page)) == (200, True)
+    for said in ("Where everybody stands", "Who got it, who did not", "Cancel the campaign"):
+        assert said in page.words, said
+
+
+async def test_slow_parts_fail_alone_and_a_page_has_its_time(pool: Pool) -> None:
+    parts = parts_of()
+    async with pool.acquire() as conn:
+        await conn.execute("SET statement_timeout = 50")
+        assert await parts.look("slow", conn.fetchval("SELECT pg_sleep(60)"), otherwise="-") == "-"
+        assert await parts.look("next", conn.fetchval("SELECT 'found'"), otherwise="-") == "found"
+        await conn.execute("RESET statement_timeout")
+    assert parts.fallen == {"slow": True}
+    now = 0.0
+    late = Parts(parts._request, monotonic=lambda: now)
+    now = LONGEST + 1
+    assert await late.look("late", asyncio.sleep(0, "found"), otherwise="-") == "-"
+    assert late.fallen == {"late": True}
+
+
+async def test_what_is_the_whole_pages_affair_ends_it(pool: Pool) -> None:
+    async def refused() -> None:
+        raise NotFound
+
+    async def stumbles() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(NotFound):
+        await parts_of().look("one", refused(), otherwise=None)
+    with pytest.raises(ZeroDivisionError):
+        await parts_of(csv="one").look("one", stumbles(), otherwise=None)
+    async with pool.acquire() as conn:
+        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+            await parts_of().look("one", conn.execute("SELECT pg_terminate_backend(pg_backend_pid())"), otherwise="")
