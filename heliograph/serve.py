@@ -68,6 +68,7 @@ from heliograph.pages.application import Pages
 from heliograph.pages.realms import CONSOLE, DASHBOARD
 from heliograph.pages.requests import Services as PageServices
 from heliograph.people import factors, sessions
+from heliograph.people.noticing.guessing import Guesses
 from heliograph.people.operators import sessions as operator_sessions
 from heliograph.people.session_keeping.book import SessionBook
 from heliograph.queue import timers
@@ -203,7 +204,7 @@ async def serve(
     apart = _apart(settings, console)
     beating = asyncio.create_task(pulse.watch(pool))
     looking = asyncio.create_task(readers.watch(pool))
-    telling = asyncio.create_task(services.failures.run())
+    telling = [asyncio.create_task(one.run()) for one in (services.failures, shared.guesses)]
     logging = asyncio.create_task(services.log.run())
     takers = (services.acceptor, services.whatsapp, intake, suppliers)
     announcers = [asyncio.create_task(announce(pool, one.stored)) for one in takers]
@@ -245,9 +246,10 @@ async def serve(
             await one.services.sessions.close()
         beating.cancel()
         looking.cancel()
-        telling.cancel()
-        logging.cancel()
+        for task in (*telling, logging):
+            task.cancel()
         await services.failures.close()
+        await shared.guesses.close()
         await services.log.close()
         reads.terminate()
         for standbys in (readers, page_readers):
@@ -337,6 +339,7 @@ def _page_services(services: Services, reads: Pool, readers: Readers) -> PageSer
         settings=settings,
         sessions=SessionBook(reads, sessions.authenticate_many, sessions.touch),
         failures=services.failures,
+        guesses=Guesses(services.pool),
         log=services.log,
         form_key=derive_key(settings.secret_keys, "forms"),
         answer_key=services.answer_key,

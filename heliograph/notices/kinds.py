@@ -25,7 +25,7 @@ class Kind(msgspec.Struct, frozen=True):
     scope: str | None = None
     permission: str | None = None
     ways: tuple[Way, ...] = _QUIETLY
-    #: Of a person's own account, so no event tells of it.
+    #: Told to a person alone, of an account, so no event tells of it.
     is_personal: bool = False
 
     @property
@@ -68,6 +68,10 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "key.network": Kind("/keys", scope="api_keys:read", ways=WAYS),
         # of the person alone; address, device
         "sign_in.new": Kind("/account", ways=OWN_WAYS, is_personal=True),
+        # of the person alone; address, tries, step: "password", or "code" after a password that was right
+        "sign_in.failed": Kind("/account", ways=("bell",), is_personal=True),
+        # to each owner but the one concerned; as above
+        "member.sign_in_failed": Kind("/team", permission="team", ways=("bell",), is_personal=True),
         # role
         "member.joined": Kind("/team", permission="team"),
         # of whoever asked for it; rows

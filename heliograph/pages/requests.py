@@ -27,6 +27,7 @@ from heliograph.pages.languages import Speech
 from heliograph.pages.realms import Realm
 from heliograph.pages.uploads import Upload
 from heliograph.people import roles
+from heliograph.people.noticing.guessing import Guesses
 from heliograph.people.operators.sessions import Operator
 from heliograph.people.roles import Role
 from heliograph.people.session_keeping.book import SessionBook
@@ -55,6 +56,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     sessions: SessionBook[Any]
     #: Counts who did not prove who they are, for the audit log.
     failures: Failures
+    #: Tells those of whom many tries to sign in failed.
+    guesses: Guesses
     #: What is remembered of requests.
     log: requests.Log
     #: Signs tokens of forms and the tickets of half a sign-in.

@@ -66,6 +66,8 @@ NOTICES: Mapping[str, str] = {
     "key.ending": "A key ends within a week",
     "key.network": "A key was used from a new network",
     "sign_in.new": "Somebody signed in as you in a new browser",
+    "sign_in.failed": "Several attempts to sign in as you have failed",
+    "member.sign_in_failed": "Several attempts to sign in as a member of the team have failed",
     "member.joined": "Somebody has joined the team",
     "export.ready": "A file is ready",
     "export.failed": "A file could not be written",

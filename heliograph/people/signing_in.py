@@ -19,6 +19,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Refusal
 from heliograph.people import factors, passwords, tries
+from heliograph.people.noticing.guessing import Guesses
 from heliograph.people.passkeys import ceremony, keeping
 from heliograph.people.passkeys.ceremony import Site
 
@@ -48,18 +49,23 @@ class Proved(msgspec.Struct, frozen=True):
 FIND = "SELECT id, password, totp IS NOT NULL AS has_totp FROM users WHERE email = $1"
 
 
-async def password(pool: Pool, mark_key: Key, *, email: str, password: str, address: str, browser: str = "") -> Proved:
+async def password(
+    pool: Pool, mark_key: Key, guesses: Guesses, *, email: str, password: str, address: str, browser: str = ""
+) -> Proved:
     """The person with this password. Raises WrongSignIn, TooManyTries, TooManySignIns.
 
-    `address`: where it comes from; `browser`: the mark that it brings. No connection is held while the hash is made.
+    `guesses`: is told of what fails; `address`: where it comes from; `browser`: the mark that it brings. No connection
+    is held while the hash is made.
     """
     account = email.strip().lower()[:254]
     async with pool.acquire() as conn:
         row = None if "\0" in account else await conn.fetchrow(FIND, account)
         counted = account if row is None else _counted(mark_key, account, row["id"], browser)
-        await tries.count(conn, account=counted, address=address)
+        tried = await tries.count(conn, account=counted, address=address)
     right = await passwords.verify(row["password"] if row else None, password)
     if row is None or not right:
+        if row is not None:
+            guesses.note(row["id"], "password", address=address, tries=tried)
         raise WrongSignIn
     if not row["has_totp"]:
         async with pool.acquire() as conn:
@@ -83,13 +89,22 @@ async def prove_again(pool: Pool, *, session_id: UUID, user_id: UUID, password: 
 
 
 async def code(
-    conn: Connection, seal_key: Key, mark_key: Key, *, user_id: UUID, given: str, address: str, browser: str = ""
+    conn: Connection,
+    seal_key: Key,
+    mark_key: Key,
+    guesses: Guesses,
+    *,
+    user_id: UUID,
+    given: str,
+    address: str,
+    browser: str = "",
 ) -> None:
     """Check the code of an authenticator app, or a recovery code, which is used up. Raises WrongCode, TooManyTries."""
     email = await conn.fetchval("SELECT email FROM users WHERE id = $1", user_id)
     counted = _counted(mark_key, f"code {user_id}", user_id, browser)
-    await tries.count(conn, account=counted, address=address)
+    tried = await tries.count(conn, account=counted, address=address)
     if not await factors.check(conn, seal_key, user_id=user_id, given=given):
+        guesses.note(user_id, "code", address=address, tries=tried)
         raise WrongCode
     await tries.forgive(conn, account=counted, address=address)
     await tries.forgive(conn, account=_counted(mark_key, email or "", user_id, browser), address=address)

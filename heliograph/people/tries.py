@@ -46,7 +46,7 @@ INSERT INTO sign_in_tries AS known (subject, tries, tried_at) VALUES ($1, 1, now
    SET tries = CASE WHEN known.tried_at < now() - interval '{FORGOTTEN.total_seconds():.0f} seconds' THEN 1
                     WHEN {early} THEN known.tries ELSE known.tries + 1 END,
        tried_at = CASE WHEN {early} THEN known.tried_at ELSE now() END
-RETURNING tried_at = now() AS counted,
+RETURNING tried_at = now() AS counted, tries,
           ceil(extract(epoch FROM tried_at + {wait} - now()))::int AS wait
 """
 
@@ -55,15 +55,19 @@ COUNT_ACCOUNT = _statement(FREE_ACCOUNT, LONGEST_ACCOUNT)
 COUNT_ADDRESS = _statement(FREE_ADDRESS, LONGEST_ADDRESS)
 
 
-async def count(conn: Connection, *, account: str, address: str | None = None) -> None:
-    """Count a try, as if it will fail. Raises TooManyTries. `account`: what was typed, in lower case. `address`: where
-    it comes from; None: somebody who is signed in does what costs as much as a try."""
+async def count(conn: Connection, *, account: str, address: str | None = None) -> int:
+    """Count a try, as if it will fail, and return how many in a row it is at the account. Raises TooManyTries.
+    `account`: what was typed, in lower case. `address`: where it comes from; None: somebody who is signed in does what
+    costs as much as a try."""
+    tries = 0
     counted = [(COUNT_ADDRESS, _subject("address", sharer(address)))] if address is not None else []
     for statement, subject in (*counted, (COUNT_ACCOUNT, _subject("account", account))):
         row = await conn.fetchrow(statement, subject)
         assert row is not None
         if not row["counted"]:
             raise TooManyTries(max(row["wait"], 1))
+        tries = row["tries"]
+    return tries
 
 
 FORGIVE = "DELETE FROM sign_in_tries WHERE subject = $1"

@@ -13,7 +13,9 @@ import pytest
 from heliograph.base.database.pool import Pool
 from heliograph.pages import cookies, forgery
 from heliograph.people import memberships, passwords, sessions, tries, users
+from heliograph.people.noticing.guessing import Guesses, Step
 from heliograph.people.sessions import Known
+from tests.hooks import until
 
 from .conftest import PASSWORD, Api, Browser, Tenant, link_for, make_person
 
@@ -113,6 +115,53 @@ async def test_failures_make_the_next_try_wait_known_account_or_not(
     await pool.execute("UPDATE sign_in_tries SET tried_at = now() - interval '2 minutes'")
     assert (await browser.sign_in("ana@example.com")).path == "/"
     assert await pool.fetchval("SELECT count(*) FROM sign_in_tries WHERE tries > 0") == 2  # the address, and nobody
+
+
+async def test_tries_to_sign_in_as_somebody_are_told_to_them_and_to_owners(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    """Nobody else learns of it, and nothing is written while a try is answered."""
+    await make_person(pool, tenant, "rui@example.com", "sender")
+    told = "SELECT kind, name, user_id = (SELECT id FROM users WHERE email = 'ana@example.com') FROM notices"
+    told += " WHERE kind LIKE '%sign_in%' ORDER BY kind"
+    for _ in range(tries.FREE_ACCOUNT - 1):
+        await other_browser.sign_in("rui@example.com", "wrong")
+        await other_browser.sign_in("nobody@example.com", "wrong")
+    for email in ("nobody@example.com", "rui@example.com"):
+        await other_browser.sign_in(email, "wrong")
+
+    async def rung() -> bool:
+        return len(await pool.fetch(told)) == 2
+
+    await until(rung)
+    assert await pool.fetch(told) == [("member.sign_in_failed", "Rui", True), ("sign_in.failed", "127.0.0.1", False)]
+    page = await owner.get("/notices")
+    assert "Several attempts to sign in as Rui have failed. new Last from 127.0.0.1." in page.words
+    await pool.execute("UPDATE sign_in_tries SET tried_at = now() - interval '2 minutes'")
+    await other_browser.sign_in("rui@example.com")
+    page = await other_browser.get("/notices")
+    assert "Several attempts to sign in as you have failed." in page.words
+    assert "sign in as Rui" not in page.words
+    assert "if it was not you, change your password" in page.words
+
+
+async def test_guessed_codes_say_that_the_password_is_known(pool: Pool, tenant: Tenant) -> None:
+    ana, rui = [await make_person(pool, tenant, f"{name}@example.com") for name in ("ana", "rui")]
+    guesses = Guesses(pool)
+    noted: list[tuple[Step, int]] = [("code", 5), ("password", 9), ("password", 4)]
+    for step, tried in noted:
+        guesses.note(rui.id, step, address="203.0.113.7", tries=tried)
+    await guesses.close()
+    rows = await pool.fetch(
+        "SELECT kind, object, facts, user_id FROM notices WHERE kind LIKE '%sign_in%' ORDER BY 1, 2"
+    )
+    assert [(row["kind"], row["user_id"]) for row in rows] == [
+        ("member.sign_in_failed", ana.id), ("sign_in.failed", rui.id), ("sign_in.failed", rui.id),
+    ]  # fmt: skip
+    assert ['"step":"code"' in row["facts"] for row in rows] == [True, True, False]
+    guesses.note(rui.id, "code", address="203.0.113.7", tries=6)  # one cause is told once an hour
+    await guesses.close()
+    assert await pool.fetchval("SELECT count(*) FROM notices WHERE kind LIKE '%sign_in%'") == 3
 
 
 async def test_waits_double_to_a_bound_and_are_forgotten(pool: Pool) -> None:

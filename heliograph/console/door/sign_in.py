@@ -50,6 +50,7 @@ async def sign_in(request: Request) -> Answer:
         proved = await signing_in.password(
             request.services.pool,
             mark_key(request),
+            request.services.guesses,
             email=form.get("email", ""),
             password=form.get("password", ""),
             address=request.address,
@@ -81,6 +82,7 @@ async def sign_in_code(request: Request) -> Answer:
                 conn,
                 request.services.factor_key,
                 mark_key(request),
+                request.services.guesses,
                 user_id=user_id,
                 given=form.get("code", ""),
                 address=request.address,

@@ -42,13 +42,18 @@ def lines(known: Speech, notices: Sequence[Noticed]) -> list[Line]:
         if (
             last is not None
             and one.kind not in _NEVER_FOLDED
-            and (one.kind, one.mode) == (last.kind, last.mode)
+            and _alike(one) == _alike(last)
             and last.created_at - one.created_at <= FOLDED
         ):
             groups[-1].append(one)
         else:
             groups.append([one])
     return [_line(known, group) for group in groups]
+
+
+def _alike(one: Noticed) -> tuple[object, ...]:
+    """What is told in the same sentence. That a password was right already is said as such."""
+    return one.kind, one.mode, one.facts.get("step")
 
 
 def _line(known: Speech, group: Sequence[Noticed]) -> Line:
@@ -105,6 +110,14 @@ def title(known: Speech, one: Noticed) -> str:
             return text("The key “%(name)s” was used from a new network.", name=name)
         case "sign_in.new":
             return text("Somebody signed in as you in a new browser.")
+        case "sign_in.failed":
+            if one.facts.get("step") == "code":
+                return text("Somebody knows your password and is guessing codes.")
+            return text("Several attempts to sign in as you have failed.")
+        case "member.sign_in_failed":
+            if one.facts.get("step") == "code":
+                return text("Somebody knows the password of %(name)s and is guessing codes.", name=name)
+            return text("Several attempts to sign in as %(name)s have failed.", name=name)
         case "member.joined":
             return text("%(name)s has joined the team.", name=name)
         case "usage.day":
@@ -170,6 +183,18 @@ def several(known: Speech, kind: str, number: int) -> str:
                 "Somebody signed in as you in %(num)s new browsers.",
                 number,
             )
+        case "sign_in.failed":
+            return count(
+                "On %(num)s occasion, several attempts to sign in as you have failed.",
+                "On %(num)s occasions, several attempts to sign in as you have failed.",
+                number,
+            )
+        case "member.sign_in_failed":
+            return count(
+                "On %(num)s occasion, several attempts to sign in as a member of the team have failed.",
+                "On %(num)s occasions, several attempts to sign in as a member of the team have failed.",
+                number,
+            )
         case _:
             return count("%(num)s person has joined the team.", "%(num)s people have joined the team.", number)
 
@@ -198,6 +223,13 @@ def more(known: Speech, one: Noticed) -> str:
         return text("From %(network)s; if it was none of your programs, rotate the key.", network=network)
     if one.kind == "sign_in.new":
         return text("From %(address)s; if it was not you, change your password.", address=facts.get("address") or "–")
+    if one.kind == "sign_in.failed":
+        return text(
+            "Last from %(address)s. Each further try has to wait longer; if it was not you, change your password.",
+            address=facts.get("address") or "–",
+        )
+    if one.kind == "member.sign_in_failed":
+        return text("Last from %(address)s. Each further try has to wait longer.", address=facts.get("address") or "–")
     if one.kind == "member.joined":
         return text(words.ROLES.get(str(facts.get("role")), ""))
     if one.kind == "usage.day":

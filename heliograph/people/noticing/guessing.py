@@ -1,0 +1,123 @@
+"""Telling of tries to sign in as somebody: to the person, and to those who own what the account opens.
+
+A try costs nothing more for an account that exists: what is noted here is written a moment later, in one statement for
+all. The rule nobody may break: nobody waits for this, so that no answer says by its time which accounts exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+from heliograph import notices
+from heliograph.base.database.pool import Connection, Pool, is_down
+from heliograph.notices import Notice
+from heliograph.people import roles
+from heliograph.people.tries import FREE_ACCOUNT
+
+#: Seconds between two writes, accounts that a process keeps for one, and owners that are told of one look.
+EVERY, MOST, MOST_OWNERS = 2.0, 1_000, 5_000
+
+#: What was wrong: the code comes after a password that was right.
+Step = Literal["password", "code"]
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The latest try, and which it was."""
+
+    address: str
+    tries: int
+
+
+class Guesses:
+    """What is noted and not written yet. One per process."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._seen: dict[tuple[UUID, Step], Seen] = {}
+
+    def note(self, user_id: UUID, step: Step, *, address: str, tries: int) -> None:
+        """A try at an account that exists has failed, as so many in a row did. The first few are typing errors."""
+        if tries >= FREE_ACCOUNT and (len(self._seen) < MOST or (user_id, step) in self._seen):
+            self._seen[user_id, step] = Seen(address, tries)
+
+    async def run(self) -> None:
+        """Write what was noted, periodically, until canceled."""
+        while True:
+            await asyncio.sleep(EVERY)
+            await self.close()
+
+    async def close(self) -> None:
+        """Write what was noted. If the database is away, it is kept for the next time."""
+        seen, self._seen = self._seen, {}
+        if not seen:
+            return
+        try:
+            async with self._pool.acquire() as conn:
+                await tell(conn, seen)
+        except Exception as error:
+            if not is_down(error):
+                raise
+            self._seen = seen | self._seen
+
+
+# Where they look: the organization of their latest session, or else the first that they belong to.
+THEIRS = """
+SELECT asked.user_id, known.organization_id
+  FROM unnest($1::uuid[]) AS asked (user_id) CROSS JOIN LATERAL (
+       SELECT m.organization_id, m.created_at,
+              (SELECT max(s.seen_at) FROM sessions s
+                WHERE s.user_id = m.user_id AND s.organization_id = m.organization_id) AS seen_at
+         FROM memberships m WHERE m.user_id = asked.user_id
+        ORDER BY seen_at DESC NULLS LAST, created_at, organization_id LIMIT 1) known
+"""
+OWNERS = """
+SELECT asked.user_id, u.name, m.organization_id, other.user_id AS owner_id
+  FROM unnest($1::uuid[]) AS asked (user_id)
+       CROSS JOIN LATERAL (SELECT name FROM users WHERE id = asked.user_id LIMIT 1) u
+       CROSS JOIN LATERAL (SELECT organization_id FROM memberships WHERE user_id = asked.user_id) m
+       CROSS JOIN LATERAL (SELECT user_id FROM memberships
+                            WHERE organization_id = m.organization_id AND role = ANY ($2)
+                              AND user_id <> asked.user_id) other
+ LIMIT $3
+"""
+
+
+async def tell(conn: Connection, seen: Mapping[tuple[UUID, Step], Seen]) -> None:
+    """Ring the bells of these people and of their organizations' owners, but for what they were told within the
+    hour."""
+    ids = list({user_id for user_id, _ in seen})
+    theirs = {row["user_id"]: row["organization_id"] for row in await conn.fetch(THEIRS, ids)}
+    told = [
+        Notice(
+            theirs[user_id],
+            "sign_in.failed",
+            f"{user_id}/{step}",
+            one.address,
+            facts={"address": one.address, "tries": one.tries, "step": step},
+            user_id=user_id,
+        )
+        for (user_id, step), one in seen.items()
+        if user_id in theirs
+    ]
+    # One cause, of which the later step says more.
+    worst = {
+        user_id: (step, one) for (user_id, step), one in sorted(seen.items(), key=lambda item: item[0][1] == "code")
+    }
+    for row in await conn.fetch(OWNERS, ids, roles.holders(permission=roles.OWNERS), MOST_OWNERS):
+        step, one = worst[row["user_id"]]
+        told.append(
+            Notice(
+                row["organization_id"],
+                "member.sign_in_failed",
+                str(row["user_id"]),
+                row["name"],
+                facts={"address": one.address, "tries": one.tries, "step": step},
+                user_id=row["owner_id"],
+            )
+        )
+    await notices.record_many(conn, told)
