@@ -170,9 +170,9 @@ async def issue(
 ) -> tuple[ApiKey, str]:
     """Create a key with a profile's scopes or with the listed ones. Its secret is returned here and nowhere else.
 
-    Keys and people can grant only what they hold themselves, and a test key can create only test keys; an operator can
-    grant anything. `mode`: None means the actor's. `allowed_ips`: addresses or CIDR networks. `expires_at`: in the
-    future, with a time zone. `profile_name`: what listed scopes are shown as.
+    Keys and people can grant only what they hold themselves, or were given to grant, and a test key can create only
+    test keys; an operator can grant anything. `mode`: None means the actor's. `allowed_ips`: addresses or CIDR
+    networks. `expires_at`: in the future, with a time zone. `profile_name`: what listed scopes are shown as.
     """
     name = checked_name(name)
     mode = actor.mode if mode is None else mode
@@ -577,7 +577,7 @@ async def _demand_place(conn: Connection, actor: Actor) -> None:
 
 def _granted(actor: Actor, profile: str | None, scopes: Sequence[str] | None, mode: str) -> frozenset[str]:
     granted = named_scopes(profile, scopes)
-    missing = granted - actor.scopes
+    missing = granted - actor.scopes - actor.grants
     if not actor.is_operator and missing:
         raise ScopeRequired("A key can grant only scopes that it holds itself.", required=sorted(missing))
     if not actor.is_operator and (actor.mode, mode) == ("test", "live"):

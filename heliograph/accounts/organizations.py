@@ -1,6 +1,8 @@
 """Organizations: the customers, each with a state and the rules it chose for its traffic.
 
 The rule nobody may break: an organization is never deleted, only closed, because bills refer to its rows.
+
+It has over 400 lines because each rule that an organization chooses is declared, checked and written here.
 """
 
 from __future__ import annotations
@@ -72,6 +74,8 @@ class Organization(msgspec.Struct, frozen=True):
     session_hours: int | None
     #: Whoever sees no texts may reveal one message at a time.
     reveals: bool
+    #: Developers create, rotate and revoke live keys, too.
+    developer_keys: bool
     plan: str | None
     period_start: datetime | None
     period_end: datetime | None
@@ -80,8 +84,8 @@ class Organization(msgspec.Struct, frozen=True):
 
 _COLUMNS = (
     "id, name, state, country, smart_encoding, replace_accents, allowed_countries, opt_out_words, stop_reply,"
-    " start_reply, help_reply, reply_language, time_zone, factor_required, session_hours, reveals, plan, period_start,"
-    " period_end, created_at"
+    " start_reply, help_reply, reply_language, time_zone, factor_required, session_hours, reveals, developer_keys,"
+    " plan, period_start, period_end, created_at"
 )
 #: Maximum number of an organization's own words, characters of a word, and characters of a reply (four segments at
 #: most).
@@ -252,7 +256,8 @@ UPDATE organizations
        factor_required = coalesce($17, factor_required),
        session_hours = CASE WHEN $18 THEN $19::int ELSE session_hours END,
        reveals = coalesce($20, reveals),
-       reply_language = CASE WHEN $21 THEN $22 ELSE reply_language END
+       reply_language = CASE WHEN $21 THEN $22 ELSE reply_language END,
+       developer_keys = coalesce($23, developer_keys)
  WHERE id = $1
 RETURNING {_COLUMNS}
 """
@@ -275,6 +280,7 @@ async def configure(
     session_hours: int | msgspec.UnsetType | None = msgspec.UNSET,
     reveals: bool | None = None,
     reply_language: str | msgspec.UnsetType | None = msgspec.UNSET,
+    developer_keys: bool | None = None,
     by: Who = SYSTEM,
 ) -> Organization:
     """Change an organization's own rules; omitted ones stay as they are.
@@ -290,13 +296,10 @@ async def configure(
     replies = {"stop_reply": stop_reply, "start_reply": start_reply, "help_reply": help_reply}
     values: list[object] = []
     for name, value in {"allowed_countries": allowed_countries, **replies}.items():
-        given = value is not msgspec.UNSET
-        values += [given, value if given else None]
+        values += _given(value)
         if isinstance(value, str) and not _is_text(value, LONGEST_REPLY):
             raise Invalid((name, "length", f"`{name}` must have at most {LONGEST_REPLY} characters"))
-    if isinstance(country, str):
-        country = _checked_country(country)
-    values += [country is not msgspec.UNSET, None if country is msgspec.UNSET else country]
+    values += _given(_checked_country(country) if isinstance(country, str) else country)
     if isinstance(time_zone, str) and time_zone not in available_timezones():
         raise Invalid(
             ("time_zone", "enum", f"`time_zone` must be an IANA name, such as Africa/Maputo, not {time_zone!r}")
@@ -305,12 +308,13 @@ async def configure(
         raise Invalid(("session_hours", "range", f"`session_hours` must be from 1 to {LONGEST_SESSION}"))
     if isinstance(reply_language, str) and reply_language not in REPLY_LANGUAGES:
         raise Invalid(("reply_language", "enum", f"`reply_language` must be one of {', '.join(REPLY_LANGUAGES)}"))
-    policy: list[object] = [
-        *(time_zone is not msgspec.UNSET, None if time_zone is msgspec.UNSET else time_zone),
+    policy = [
+        *_given(time_zone),
         factor_required,
-        *(session_hours is not msgspec.UNSET, None if session_hours is msgspec.UNSET else session_hours),
+        *_given(session_hours),
         reveals,
-        *(reply_language is not msgspec.UNSET, None if reply_language is msgspec.UNSET else reply_language),
+        *_given(reply_language),
+        developer_keys,
     ]
     async with conn.transaction():
         before = _known(await conn.fetchrow(LOCK, id), id)
@@ -321,6 +325,11 @@ async def configure(
         if after != before:
             await _record(conn, by, "organization.configured", after, before, after)
     return after
+
+
+def _given(value: object) -> list[object]:
+    """Whether it was given, and what."""
+    return [False, None] if value is msgspec.UNSET else [True, value]
 
 
 async def _record(

@@ -60,6 +60,8 @@ class Actor(msgspec.Struct, frozen=True):
     allowed_countries: frozenset[str] | None = None
     #: The organization's own; None: it has none.
     rate_limits: RateLimits | None = None
+    #: Scopes that keys of the person's making may have beyond `scopes`.
+    grants: frozenset[str] = frozenset()
     #: Who it is, if more is known than the key.
     by: Who | None = None
 

@@ -37,6 +37,7 @@ CREATE TABLE organizations (
     factor_required   boolean NOT NULL DEFAULT false,
     session_hours     integer CHECK (session_hours BETWEEN 1 AND 720),
     reveals           boolean NOT NULL DEFAULT true,
+    developer_keys    boolean NOT NULL DEFAULT false,
     guarantee         text NOT NULL DEFAULT 'at_least_once' CHECK (guarantee IN ('at_least_once', 'at_most_once')),
     validity_seconds  integer CHECK (validity_seconds BETWEEN 60 AND 259200),
     text_days         integer CHECK (text_days BETWEEN 1 AND 3650),
@@ -75,6 +76,7 @@ COMMENT ON COLUMN organizations.text_days IS 'texts are erased after so many day
 COMMENT ON COLUMN organizations.message_days IS 'messages are removed with their numbers after so many days, and their texts by then; NULL: with those of all';
 COMMENT ON COLUMN organizations.rate_sms_send IS 'requests that each of its keys may make in a minute; NULL: the installation''s limit. The same for the other three';
 COMMENT ON COLUMN organizations.reveals IS 'members who see no texts and full numbers may reveal those of one message at a time, which is recorded';
+COMMENT ON COLUMN organizations.developer_keys IS 'developers make and revoke live keys, too';
 COMMENT ON COLUMN organizations.allowance IS 'quota granted each period; NULL: the plan does not change the quota';
 COMMENT ON COLUMN organizations.period_anchor IS 'the n-th period begins n × period_months after it, so that one that began on the 31st comes back to the 31st after a shorter month';
 COMMENT ON COLUMN organizations.price_list_id IS 'a tariff; NULL: the default price list';

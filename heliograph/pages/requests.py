@@ -26,7 +26,6 @@ from heliograph.base.standby.readers import Readers
 from heliograph.pages.languages import Speech
 from heliograph.pages.realms import Realm
 from heliograph.pages.uploads import Upload
-from heliograph.people import roles
 from heliograph.people.noticing.guessing import Guesses
 from heliograph.people.operators.sessions import Operator
 from heliograph.people.roles import Role
@@ -177,7 +176,7 @@ class Request:
     def role(self) -> Role | None:
         """The person's role where they look; None without an organization."""
         person = self.session
-        return roles.held(person.role) if isinstance(person, Known) and person.role is not None else None
+        return person.held if isinstance(person, Known) else None
 
     @property
     def actor(self) -> Actor:
@@ -195,6 +194,7 @@ class Request:
             key_id=None,
             mode=mode,
             scopes=role.scopes(mode),
+            grants=role.grants if mode == "live" else frozenset(),
             state=person.state or "active",
             smart_encoding=person.smart_encoding,
             replace_accents=person.replace_accents,

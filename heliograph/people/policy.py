@@ -44,8 +44,9 @@ async def rename(conn: Connection, actor: Actor, *, name: str) -> Organization:
 
 
 async def configure(conn: Connection, actor: Actor, **changes: Any) -> Organization:
-    """Change the organization's settings: those of `organizations.configure`. Raises Invalid, RoleRequired."""
-    await memberships.demand(conn, actor, roles.SETTINGS)
+    """Change the organization's settings: those of `organizations.configure`. What developers may do with live keys is
+    for owners to say. Raises Invalid, RoleRequired."""
+    await memberships.demand(conn, actor, roles.OWNERS if changes.get("developer_keys") is not None else roles.SETTINGS)
     if changes.get("factor_required") and actor.user_id is not None:
         person = await users.get(conn, id=actor.user_id)
         if not person.has_totp:

@@ -52,6 +52,8 @@ class Role(msgspec.Struct, frozen=True):
     live: frozenset[str]
     test: frozenset[str]
     permissions: frozenset[str]
+    #: Scopes that live keys of their making may have beyond their own.
+    grants: frozenset[str] = frozenset()
 
     def scopes(self, mode: str) -> frozenset[str]:
         """The scopes for resources of a mode."""
@@ -71,13 +73,22 @@ ROLES: dict[str, Role] = {
     for role in (
         Role("owner", _ALL, _ALL, PERMISSIONS),
         Role("admin", _ALL, _ALL, PERMISSIONS - {OWNERS}),
-        # Tries everything out with test keys and test sends; only owners and admins create live keys.
+        # Tries everything out with test keys and test sends; live keys are for owners and admins, and for developers
+        # whose owner allows it (DEVELOPER_WITH_KEYS).
         Role("developer", _DEVELOPER, _ALL, frozenset({DEVELOP, USAGE, REVEAL})),
         Role("sender", _SENDER, _SENDER, frozenset({CONVERSE})),
         Role("viewer", _SEEN | {"webhooks:read"}, _SEEN | {"webhooks:read"}, frozenset({DEVELOP})),
         Role("billing", frozenset({"account:read"}), frozenset({"account:read"}), frozenset({USAGE, MONEY})),
     )
 }
+
+#: A developer where the organization's owner lets developers create live keys. What such a key may do, its maker may
+#: not by hand: it sends, and reads what it sent. None changes the organization's settings, or makes further keys.
+DEVELOPER_WITH_KEYS = msgspec.structs.replace(
+    ROLES["developer"],
+    live=_DEVELOPER | {"api_keys:write"},
+    grants=_ALL - {"account:write", "api_keys:write"},
+)
 
 #: The role of an operator who views as the organization (`operators.viewing`); nobody can be given it. All can be
 #: read but texts, whole numbers and files.
@@ -89,8 +100,10 @@ VIEWING = Role(
 )
 
 
-def held(name: str) -> Role | None:
-    """The role of a session, by its name."""
+def held(name: str, *, developer_keys: bool = False) -> Role | None:
+    """The role of a session, by its name, and by whether developers may create live keys."""
+    if developer_keys and name == DEVELOPER_WITH_KEYS.name:
+        return DEVELOPER_WITH_KEYS
     return VIEWING if name == VIEWING.name else ROLES.get(name)
 
 

@@ -63,9 +63,11 @@ class Known(msgspec.Struct, frozen=True):
     guarantee: str
     validity_seconds: int | None
     allowed_countries: list[str] | None
-    #: What the organization demands: a second factor, and whether single messages may be revealed; and its zone.
+    #: What the organization demands: a second factor, whether single messages may be revealed, and whether developers
+    #: create live keys; and its zone.
     factor_required: bool
     reveals: bool
+    developer_keys: bool
     organization_zone: str | None
     role: str | None
     #: (id, name) of all that the person belongs to.
@@ -92,9 +94,14 @@ class Known(msgspec.Struct, frozen=True):
         """The time zone of what they see: their own, else the organization's."""
         return self.time_zone or self.organization_zone
 
+    @property
+    def held(self) -> roles.Role | None:
+        """What they may; None without an organization."""
+        return None if self.role is None else roles.held(self.role, developer_keys=self.developer_keys)
+
     def may(self, scope: str | None, permission: str | None, mode: str) -> bool:
         """Whether the person's role has a scope in a mode, and a page permission."""
-        role = None if self.role is None else roles.held(self.role)
+        role = self.held
         if role is None:
             return False
         # Who sees all texts anyway reveals nothing.
@@ -169,6 +176,7 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
        coalesce(o.smart_encoding, false) AS smart_encoding, coalesce(o.replace_accents, false) AS replace_accents,
        coalesce(o.guarantee, 'at_least_once') AS guarantee, o.validity_seconds,
        o.allowed_countries, coalesce(o.factor_required, false) AS factor_required, coalesce(o.reveals, true) AS reveals,
+       coalesce(o.developer_keys, false) AS developer_keys,
        o.time_zone AS organization_zone, s.created_at, s.seen_at, s.ends_at,
        s.proved_at > now() - $2::interval AS is_proved, s.reason,
        coalesce(o.notice_ways, '{}') AS theirs, coalesce(m.notice_ways, '{}') AS chosen,

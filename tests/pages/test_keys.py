@@ -5,7 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 
+import msgspec
+import pytest
+
+from heliograph.base.actor import Who
 from heliograph.base.database.pool import Pool
+from heliograph.people import policy
+from heliograph.people.roles import RoleRequired
 
 from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
 
@@ -217,3 +223,52 @@ async def test_another_organizations_key_is_not_there(pool: Pool, tenant: Tenant
     for path in (f"/keys/{other}/revoke", "/keys/none/revoke"):
         assert (await owner.get(path)).status == 404
         assert (await owner.post(path, {"_token": token})).status == 404
+
+
+async def test_developers_create_live_keys_where_an_owner_lets_them(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    """And no more than that: none that changes settings or makes further keys, and nothing by hand."""
+    await make_person(pool, tenant, "dev@example.com", "developer")
+    await other_browser.sign_in("dev@example.com")
+    page = await other_browser.get("/keys")
+    assert "Ana may let them create live ones too, under Settings." in page.words
+    assert ("New key" in page.words, "Revoke" in page.words) == (False, False)
+    assert (await other_browser.get("/keys/new")).status == 403
+
+    await owner.submit(await owner.get("/settings"), "/settings/security", reveals="yes", developer_keys="yes")
+    told = "SELECT after FROM audit_log WHERE action = 'organization.configured' ORDER BY id DESC LIMIT 1"
+    assert '"developer_keys":true' in await pool.fetchval(told)
+    async with asyncio.timeout(60):  # what is known of a session is at most half a second old
+        while (page := await other_browser.get("/keys/new")).status == 403:
+            pass
+    offered = re.findall(r'type="radio" name="profile" value="(\w+)"', page.text)
+    assert offered == ["sms_only", "sms", "whatsapp", "read_only"]
+    refused = await other_browser.submit(page, "/keys", name="all of it", profile="full_access")
+    assert (refused.status, "A key can grant only scopes" in refused.words) == (403, True)
+    secret = secret_in(await other_browser.submit(page, "/keys", name="web shop", profile="sms"))
+    status, _, _ = await api.ask("GET", "/sms/messages", headers={"x-api-key": secret})
+    assert status == 200
+    page = await other_browser.get("/keys")
+    assert "may let them" not in page.words
+    key = await pool.fetchval("SELECT id FROM api_keys WHERE name = 'web shop'")
+    for act, typed in (("rename", {"name": "shop"}), ("rotate", {"overlap": "24"}), ("revoke", {})):
+        where = f"/keys/{key}/{act}"
+        assert (await other_browser.submit(await other_browser.get(where), where, **typed)).status == 200, act
+    for where in ("/send", "/campaigns/new", "/contacts/import", "/senders/new"):
+        assert (await other_browser.get(where)).status == 403, where
+
+    # It is the owners' to say: an admin sees no such box, and whatever they send leaves it as it is.
+    await make_person(pool, tenant, "adm@example.com", "admin")
+    other_browser.session.cookie_jar.clear()
+    await other_browser.sign_in("adm@example.com")
+    page = await other_browser.get("/settings")
+    assert "developer_keys" not in page.text
+    assert (await other_browser.submit(page, "/settings/security", reveals="yes")).status == 200
+    assert await pool.fetchval("SELECT developer_keys FROM organizations WHERE id = $1", tenant.id)
+    admin = msgspec.structs.replace(
+        tenant.actor, by=Who("person", await pool.fetchval("SELECT id FROM users WHERE email = 'adm@example.com'"))
+    )
+    async with pool.acquire() as conn:
+        with pytest.raises(RoleRequired):
+            await policy.configure(conn, admin, developer_keys=False)

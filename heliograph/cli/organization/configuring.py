@@ -116,6 +116,14 @@ def configure(
             help="Let developers reveal the number and text of one message at a time, which is recorded.",
         ),
     ] = None,
+    developer_keys: Annotated[
+        bool | None,
+        typer.Option(
+            "--developer-keys/--no-developer-keys",
+            show_default=False,
+            help="Let developers create and revoke live keys, which change no settings and make no further keys.",
+        ),
+    ] = None,
     seal_texts: Annotated[
         bool | None,
         typer.Option(
@@ -160,6 +168,7 @@ def configure(
             factor_required=require_factor,
             session_hours=msgspec.UNSET if session_hours is None else session_hours or None,
             reveals=reveal,
+            developer_keys=developer_keys,
             country=msgspec.UNSET if home_country is None else None if home_country == "none" else home_country,
             by=shell(),
         )

@@ -26,7 +26,7 @@ FIELDS = (
     *("encoding", "time_zone", "opt_out_words", "reply_language", "session_hours"),
     *(f"{kind}_{part}" for kind in KINDS for part in ("how", "reply")),
 )
-TICKS = ("factor_required", "reveals")
+TICKS = ("factor_required", "reveals", "developer_keys")
 #: What is answered to a word.
 HOW: Mapping[str, str] = {"default": "The standard reply", "own": "Its own", "none": "None"}
 #: What the rules refuse, as the form says it.
@@ -68,6 +68,7 @@ async def change(request: Request) -> Answer:
                 factor_required=given["factor_required"] == "yes",
                 session_hours=typed.amount(given["session_hours"], "session_hours"),
                 reveals=given["reveals"] == "yes",
+                developer_keys=given["developer_keys"] == "yes",
                 by=request.who,
             )
     except Invalid as refusal:
@@ -84,6 +85,7 @@ def _known(one: Organization) -> dict[str, str]:
         "session_hours": str(one.session_hours or ""),
         "factor_required": "yes" if one.factor_required else "",
         "reveals": "yes" if one.reveals else "",
+        "developer_keys": "yes" if one.developer_keys else "",
     }
     for kind in KINDS:
         own: str | None = getattr(one, f"{kind}_reply")

@@ -28,12 +28,15 @@ from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
 from heliograph.pages.pieces.key_form import OFFERED, OVERLAPS, overlaps
 from heliograph.pages.requests import Request
-from heliograph.people.roles import USAGE
+from heliograph.people import memberships
+from heliograph.people.roles import OWNERS, USAGE, holders
 
 #: What may be chosen for the end of a key, in days; 0: it does not end.
 EXPIRIES = (0, 30, 90, 365)
 #: Keys that are listed with who made them.
 TOLD = 100
+#: Owners that are named.
+NAMED = 5
 #: A key that was not used for so long is worth a look.
 STALE = timedelta(days=90)
 
@@ -55,6 +58,12 @@ async def show(request: Request) -> Answer:
         listed = await api_keys.list_all(conn, actor)
         told = await audit.latest(
             conn, actor.organization_id, action="api_key.created", object_ids=[one.id for one in listed[:TOLD]]
+        )
+        # Who makes test keys alone reads here who lets them make live ones.
+        allowing = (
+            []
+            if request.may("api_keys:write") or not request.may("api_keys:write", mode="test")
+            else await memberships.holders(conn, actor.organization_id, holders(permission=OWNERS), limit=NAMED)
         )
         limits = {one.key_id: one for one in await spending.limits(conn, actor.organization_id) if one.key_id}
         used = (
@@ -82,6 +91,7 @@ async def show(request: Request) -> Answer:
         "most": MAX_ACTIVE,
         "may_make": bool(_profiles(request)) and request.may("api_keys:write"),
         "may_revoke": request.may("api_keys:write"),
+        "allowing": allowing,
     }
     return Shown(template="developers/keys.html", values=values)
 
@@ -218,8 +228,9 @@ async def _key(request: Request) -> ApiKey:
 
 
 def _profiles(request: Request) -> list[Profile]:
-    """The profiles that the person may give: what they do not hold themselves they cannot hand on."""
-    held = request.actor.scopes
+    """The profiles that the person may give: what they neither hold themselves nor were given to grant they cannot hand
+    on."""
+    held = request.actor.scopes | request.actor.grants
     return [
         Profile(
             name,

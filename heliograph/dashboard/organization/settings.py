@@ -18,6 +18,7 @@ from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
 from heliograph.people import policy
 from heliograph.people.policy import MANY
+from heliograph.people.roles import OWNERS
 
 #: Hours without use after which a session may end, as they are offered; none: the usual rule.
 SESSION_HOURS = (1, 4, 8, 24, 72, 168, 720)
@@ -115,6 +116,7 @@ async def change_security(request: Request) -> Answer:
             factor_required=form.get("factor_required") == "yes",
             session_hours=hours,
             reveals=form.get("reveals") == "yes",
+            developer_keys=form.get("developer_keys") == "yes" if request.may(permission=OWNERS) else None,
         )
         if above and not (above.isascii() and above.isdigit() and len(above) < 9):
             raise Invalid(
@@ -180,6 +182,8 @@ async def _values(request: Request) -> dict[str, Any]:
         ),
         "factor_required": form.get("factor_required") == "yes" if "_security" in form else known.factor_required,
         "reveals": form.get("reveals") == "yes" if "_security" in form else known.reveals,
+        "developer_keys": form.get("developer_keys") == "yes" if "_security" in form else known.developer_keys,
+        "may_owners": request.may(permission=OWNERS),
         "approval_above": form.get(
             "approval_above", "" if defaults.approval_above is None else str(defaults.approval_above)
         ),
