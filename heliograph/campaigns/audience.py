@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
@@ -21,6 +22,8 @@ from heliograph.contacts import records
 
 MAX_TAGS = 20
 MAX_RECIPIENTS = 10_000
+#: Days within which people may have been written to who are skipped for it.
+MOST_DAYS = 365
 #: Contacts looked at by one step of gathering: some 50 ms.
 GATHER = 5_000
 #: Parsing a number in a national format costs 20 µs; other tasks get their turn after this many.
@@ -31,15 +34,15 @@ FORGET = 5_000
 MOST_FORGOTTEN = 1_000_000
 
 
-#: A recipient: phone, name, first name, last name, opted out.
-Recipient = tuple[str, str | None, str | None, str | None, bool]
+#: A recipient: phone, name, first name, last name, why they are skipped.
+Recipient = tuple[str, str | None, str | None, str | None, str | None]
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """Listed recipients: the distinct numbers, and how many distinct texts are invalid."""
+    """Listed recipients: the distinct numbers, and the distinct texts that are none."""
 
     valid: list[str]
-    invalid: int
+    invalid: list[str]
 
 
 _ONE = "give one of `audience_tags`, `audience_import` and `recipients`"
@@ -62,6 +65,13 @@ def named(
     if not 1 <= len(tags) <= MAX_TAGS:
         raise Invalid(("audience_tags", "length", f"`audience_tags` must list 1 to {MAX_TAGS} tags"))
     return None, list(records.tags(tags, "audience_tags"))
+
+
+def checked_days(days: int | None) -> int | None:
+    """Days within which nobody may have been written to. Raises Invalid."""
+    if days is not None and not 1 <= days <= MOST_DAYS:
+        raise Invalid(("not_written_days", "range", f"`not_written_days` must be from 1 to {MOST_DAYS}"))
+    return days
 
 
 def excluded(tags: Sequence[str] | None, *, is_listed: bool) -> list[str]:
@@ -91,13 +101,16 @@ async def spelled(listed: Sequence[str]) -> list[str]:
 
 
 async def numbers(listed: Sequence[str]) -> Numbers:
-    """The listed recipients as E.164, each person once, in the first spelling; and how many are none."""
+    """The listed recipients as E.164, each person once, in the first spelling; and those that are none."""
     found = await spelled(listed)
-    valid = [number for number in found if phones.parse(number) == number]
+    valid: list[str] = []
+    invalid: list[str] = []
+    for number in found:
+        (valid if phones.parse(number) == number else invalid).append(number)
     people: dict[str, str] = {}
     for number in valid:
         people.setdefault(phones.person(number), number)
-    return Numbers(list(people.values()), len(found) - len(valid))
+    return Numbers(list(people.values()), invalid)
 
 
 async def at_home(listed: Sequence[str], *, home: str | None) -> dict[str, str | None]:
@@ -281,9 +294,9 @@ async def gather_imported(
 
 
 PEOPLE = """
-SELECT c.phone, c.name, c.first_name, c.last_name, c.tags
+SELECT c.phone, c.name, c.first_name, c.last_name, c.tags, c.written_at
   FROM contact_import_batches b CROSS JOIN LATERAL unnest(b.people) AS one (id) CROSS JOIN LATERAL (
-       SELECT phone, name, first_name, last_name, tags FROM contacts
+       SELECT phone, name, first_name, last_name, tags, written_at FROM contacts
         WHERE organization_id = $1 AND mode = $3 AND id = one.id LIMIT 1) c
  WHERE b.organization_id = $1 AND b.import_id = $2 ORDER BY b.batch LIMIT $4
 """
@@ -297,6 +310,7 @@ class Listed(msgspec.Struct, frozen=True):
     first_name: str | None
     last_name: str | None
     tags: list[str]
+    written_at: datetime | None
 
 
 async def imported_people(conn: Connection, actor: Actor, *, imported: UUID, limit: int) -> list[Listed]:
@@ -306,33 +320,50 @@ async def imported_people(conn: Connection, actor: Actor, *, imported: UUID, lim
     return list({row["phone"]: Listed(*row.values()) for row in rows}.values())
 
 
-# A recipient that was listed has the names of the contact with that number, if there is one. Recipients are sorted by
-# bytes, and the other indexes are not: without the collation, a comparison would scan each index.
-NEXT = """
-SELECT r.phone, r.name, r.first_name, r.last_name,
-       (SELECT since FROM opted_out_since($1, r.phone COLLATE "default")) IS NOT NULL AS opted_out
-  FROM campaign_recipients r
+# Recipients are sorted by bytes, and the other indexes are not: without the collation, a comparison would scan each
+# index.
+_NEXT = """
+SELECT r.phone, {names}.name, {names}.first_name, {names}.last_name,
+       CASE WHEN (SELECT since FROM opted_out_since($1, r.phone COLLATE "default")) IS NOT NULL THEN 'opted_out'
+            {recency}END AS skip
+  FROM campaign_recipients r {contact}
  WHERE r.organization_id = $1 AND r.campaign_id = $2 AND r.phone > $3 ORDER BY r.phone LIMIT $4
 """
-NEXT_WITH_CONTACT = """
-SELECT r.phone, c.name, c.first_name, c.last_name,
-       (SELECT since FROM opted_out_since($1, r.phone COLLATE "default")) IS NOT NULL AS opted_out
-  FROM campaign_recipients r LEFT JOIN LATERAL (
-       SELECT name, first_name, last_name FROM contacts
+_CONTACT = """LEFT JOIN LATERAL (
+       SELECT name, first_name, last_name, written_at FROM contacts
         WHERE organization_id = $1 AND mode = $5 AND phone = r.phone COLLATE "default" LIMIT 1) c ON true
- WHERE r.organization_id = $1 AND r.campaign_id = $2 AND r.phone > $3 ORDER BY r.phone LIMIT $4
 """
+_RECENCY = "WHEN c.written_at > $6 THEN 'recently_written' "
+NEXT = _NEXT.format(names="r", recency="", contact="")
+# A recipient that was listed has the names of the contact with that number, if there is one.
+NEXT_WITH_CONTACT = _NEXT.format(names="c", recency="", contact=_CONTACT)
+NEXT_BY_RECENCY = _NEXT.format(names="r", recency=_RECENCY, contact=_CONTACT)
+NEXT_WITH_CONTACT_BY_RECENCY = _NEXT.format(names="c", recency=_RECENCY, contact=_CONTACT)
 
 
 async def following(
-    conn: Connection, organization_id: UUID, campaign_id: UUID, *, after: str, limit: int, names_of: str | None
+    conn: Connection,
+    organization_id: UUID,
+    campaign_id: UUID,
+    *,
+    after: str,
+    limit: int,
+    mode: str,
+    is_named: bool,
+    written_after: datetime | None = None,
 ) -> list[Recipient]:
-    """The next recipients in the order of their numbers. `names_of`: the mode of the contacts whose names they have,
-    or None if they bring their own."""
+    """The next recipients in the order of their numbers. `mode`: of the contacts with their numbers; `is_named`: these
+    have the recipients' names, who bring none of their own. `written_after`: contacts who were written to since then
+    are skipped."""
     values = (organization_id, campaign_id, after, limit)
-    if names_of is None:
-        return [tuple(row) for row in await conn.fetch(NEXT, *values)]
-    return [tuple(row) for row in await conn.fetch(NEXT_WITH_CONTACT, *values, names_of)]
+    if written_after is not None:
+        sql = NEXT_WITH_CONTACT_BY_RECENCY if is_named else NEXT_BY_RECENCY
+        rows = await conn.fetch(sql, *values, mode, written_after)
+    elif is_named:
+        rows = await conn.fetch(NEXT_WITH_CONTACT, *values, mode)
+    else:
+        rows = await conn.fetch(NEXT, *values)
+    return [tuple(row) for row in rows]
 
 
 # An ended campaign no longer needs its recipients: its messages have them.

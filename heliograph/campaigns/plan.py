@@ -30,7 +30,7 @@ from heliograph.base.actor import SYSTEM, Actor, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import audience
+from heliograph.campaigns import audience, skipped
 from heliograph.campaigns.approval import rule
 from heliograph.campaigns.approval.rule import CampaignApprovalRequired
 from heliograph.campaigns.record import COLUMNS, CONTENT, TABLE, Campaign, get, read, shown
@@ -118,6 +118,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     audience_tag_match_mode: str = "any"
     #: Not with `recipients`.
     excluded_tags: Sequence[str] | None = None
+    #: Contacts who were written to within so many days are skipped.
+    not_written_days: int | None = None
     recipients: Sequence[str] | None = None
     messages_per_minute: int | None = None
 
@@ -147,6 +149,7 @@ async def outline(conn: Connection, wish: Wish) -> Outline:
     name = checked_name(wish.name)
     scheduled_at = _scheduled(wish.scheduled_at, at)
     listed, tags = audience.named(wish.recipients, wish.audience_tags, wish.audience_import)
+    audience.checked_days(wish.not_written_days)
     without = audience.excluded(wish.excluded_tags, is_listed=listed is not None)
     found = None if listed is None else await audience.numbers(listed)
     return Outline(wish, name, at, scheduled_at, tags, without, found)
@@ -156,9 +159,9 @@ INSERT = f"""
 INSERT INTO campaigns (organization_id, id, channel, name, status, mode, audience_tags, audience_tag_match_mode,
                        excluded_tags, with_names, messages_per_minute, request_id, scheduled_at, started_at, step_at,
                        created_at, total, pending, invalid, author_kind, author_id, audience_import,
-                       {", ".join(CONTENT)})
+                       not_written_days, {", ".join(CONTENT)})
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-        $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30)
+        $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)
 RETURNING {COLUMNS}
 """
 
@@ -200,7 +203,7 @@ async def begin(
     ):
         raise CampaignAudienceEmpty
     id = uuid7()
-    pending, invalid = (len(found.valid), found.invalid) if found else (0, 0)
+    pending, invalid = (len(found.valid), len(found.invalid)) if found else (0, 0)
     text = content.get("message_template")
     if isinstance(text, str):
         sealing = await Sealing.of(conn, [actor.organization_id])
@@ -229,13 +232,18 @@ async def begin(
         actor.who.kind,
         actor.who.id,
         wish.audience_import,
+        wish.not_written_days,
         *(content.get(name) for name in CONTENT),
     )
     assert row is not None
     if found:
         await audience.keep(conn, actor.organization_id, id, found.valid)
+        await skipped.keep(
+            conn, actor.organization_id, id, [(skipped.printable(one), skipped.NO_NUMBER) for one in found.invalid]
+        )
     told = {"channel": channel, "status": row["status"], "audience_tags": outline.tags, "recipients": pending + invalid}
     told |= {"excluded_tags": outline.without} if outline.without else {}
+    told |= {"not_written_days": wish.not_written_days} if wish.not_written_days else {}
     told |= {"audience_import": str(wish.audience_import)} if wish.audience_import else {}
     told |= {"scheduled_at": outline.scheduled_at, "messages_per_minute": wish.messages_per_minute, "mode": actor.mode}
     await audit.record(conn, actor, "campaign.created", object_id=id, name=outline.name, after=told)

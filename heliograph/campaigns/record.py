@@ -44,6 +44,8 @@ class Counts(msgspec.Struct, frozen=True):
     unknown: int
     canceled: int
     opted_out: int
+    #: Written to within the campaign's `not_written_days`.
+    recently_written: int
     #: Invalid or forbidden numbers, and values that do not fit the text or template.
     invalid: int
 
@@ -64,6 +66,8 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     audience_tag_match_mode: str
     #: Contacts with any of these are left out.
     excluded_tags: list[str]
+    #: Contacts who were written to within so many days are skipped.
+    not_written_days: int | None
     messages_per_minute: int | None
     scheduled_at: datetime | None
     started_at: datetime | None

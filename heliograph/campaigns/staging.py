@@ -26,10 +26,11 @@ from heliograph.base.ids import uuid7
 from heliograph.base.process import measures, spans
 from heliograph.base.process.crash import crash_point
 from heliograph.base.process.spans import Span
-from heliograph.campaigns import audience, pausing, plan, withdrawal
+from heliograph.campaigns import audience, pausing, plan, skipped, withdrawal
 from heliograph.campaigns.approval import rule
 from heliograph.campaigns.channels.contract import Batch, Due, Made, Stop
 from heliograph.campaigns.channels.table import CHANNELS
+from heliograph.campaigns.skipped import Skipped
 
 log = structlog.get_logger()
 
@@ -47,7 +48,7 @@ ANY_STEP = "EXISTS (SELECT FROM campaigns WHERE step_at <= now())"
 # The organizations take turns from the last one served on ($1), each with its campaign that has waited longest.
 TAKE = """
 SELECT c.organization_id, c.id, c.channel, c.status, c.status_reason, c.mode, c.audience_tags, c.audience_import,
-       c.audience_tag_match_mode, c.excluded_tags, c.with_names, c.messages_per_minute,
+       c.audience_tag_match_mode, c.excluded_tags, c.not_written_days, c.with_names, c.messages_per_minute,
        c.request_id, c.gather_tag, c.gather_after, c.staged_to, c.due_at,
        clock_timestamp() AS at, o.state, o.smart_encoding, o.replace_accents, o.allowed_countries
   FROM campaigns c JOIN organizations o ON o.id = c.organization_id
@@ -159,6 +160,7 @@ class Stager:
         if count:
             due_at = [] if each is None else [base + each * n for n in range(count)]
             await _accept(conn, due, batch, chunk, due_at=due_at)
+        await skipped.keep(conn, *campaign, chunk.skipped)
         self._done = chunk
         ended = chunk.passed < limit and chunk.passed == len(chunk.rows)
         done = await conn.fetchval(
@@ -167,6 +169,7 @@ class Stager:
             chunk.last,
             count,
             chunk.opted_out,
+            chunk.recently_written,
             chunk.invalid,
             None if each is None else base + each * count,
             ended,
@@ -242,33 +245,47 @@ CHUNKED = """
 INSERT INTO campaign_chunks (organization_id, campaign_id, first_id, last_id, queued, staged_at, changed_at, count_at)
 VALUES ($1, $2, $3, $4, $5, $6, $6, $6::timestamptz + interval '1 second')
 """
-# The last recipient has been passed: there is no further step ($8).
+# The last recipient has been passed: there is no further step ($9).
 ADVANCE = """
-UPDATE campaigns SET staged_to = $3, pending = pending - $4 - $5 - $6, queued = queued + $4, opted_out = opted_out + $5,
-                     invalid = invalid + $6, due_at = $7, drained_at = NULL,
-                     step_at = CASE WHEN NOT $8 THEN greatest(clock_timestamp(), $7::timestamptz - $9::interval) END
+UPDATE campaigns SET staged_to = $3, pending = pending - $4 - $5 - $6 - $7, queued = queued + $4,
+                     opted_out = opted_out + $5, recently_written = recently_written + $6, invalid = invalid + $7,
+                     due_at = $8, drained_at = NULL,
+                     step_at = CASE WHEN NOT $9 THEN greatest(clock_timestamp(), $8::timestamptz - $10::interval) END
  WHERE organization_id = $1 AND id = $2
 RETURNING pending = 0 AND queued = 0 AND sent = 0 AS done
 """
 
 
 class _Chunk(msgspec.Struct):
-    """Recipients that were examined: those to write to, and how many are skipped."""
+    """Recipients that were examined: those to write to, and those that are skipped."""
 
     rows: list[audience.Recipient]
     #: The last one that was passed, and how many were.
     last: str
     passed: int = 0
     opted_out: int = 0
+    recently_written: int = 0
     invalid: int = 0
     cost: int = 0
     recipients: list[str] = msgspec.field(default_factory=list)
     made: list[Made] = msgspec.field(default_factory=list)
+    skipped: list[Skipped] = msgspec.field(default_factory=list)
+
+    def skip(self, phone: str, reason: str) -> None:
+        """This one is not written to."""
+        self.skipped.append((phone, reason))
+        if reason == skipped.OPTED_OUT:
+            self.opted_out += 1
+        elif reason == skipped.RECENTLY_WRITTEN:
+            self.recently_written += 1
+        else:
+            self.invalid += 1
 
     def count(self, channel: str) -> None:
         """For the metrics, once it is committed."""
         measures.CAMPAIGN_RECIPIENTS.add(channel, "queued", by=len(self.recipients))
         measures.CAMPAIGN_RECIPIENTS.add(channel, "opted_out", by=self.opted_out)
+        measures.CAMPAIGN_RECIPIENTS.add(channel, "recently_written", by=self.recently_written)
         measures.CAMPAIGN_RECIPIENTS.add(channel, "invalid", by=self.invalid)
 
 
@@ -306,7 +323,9 @@ async def _read(conn: Connection, wanted: _Wanted) -> _Chunk:
         due.id,
         after=wanted.after,
         limit=wanted.limit,
-        names_of=due.mode if not due.is_gathered and due.with_names else None,
+        mode=due.mode,
+        is_named=not due.is_gathered and due.with_names,
+        written_after=None if due.not_written_days is None else due.at - timedelta(days=due.not_written_days),
     )
     return _judge(wanted, rows, budget=None)
 
@@ -317,11 +336,13 @@ def _judge(wanted: _Wanted, rows: list[audience.Recipient], *, budget: int | Non
     allowed = None if wanted.due.allowed_countries is None else frozenset(wanted.due.allowed_countries)
     make = wanted.batch.make
     for recipient in rows:
-        phone, *_, opted_out = recipient
-        if opted_out:
-            chunk.opted_out += 1
-        elif not_allowed(allowed, phone) is not None or (made := make(recipient)) is None:
-            chunk.invalid += 1
+        phone, *_, skip = recipient
+        if skip is not None:
+            chunk.skip(phone, skip)
+        elif not_allowed(allowed, phone) is not None:
+            chunk.skip(phone, skipped.NOT_ALLOWED)
+        elif (made := make(recipient)) is None:
+            chunk.skip(phone, skipped.UNFIT)
         elif budget is not None and made.cost and chunk.cost + made.cost > budget:
             break
         else:

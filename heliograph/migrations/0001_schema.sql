@@ -867,6 +867,7 @@ CREATE TABLE campaigns (
     audience_import         uuid,
     audience_tag_match_mode text NOT NULL CHECK (audience_tag_match_mode IN ('any', 'all')),
     excluded_tags           text[] NOT NULL DEFAULT '{}',
+    not_written_days        smallint CHECK (not_written_days BETWEEN 1 AND 365),
     messages_per_minute     integer CHECK (messages_per_minute > 0),
 
     -- What became of it.
@@ -880,6 +881,7 @@ CREATE TABLE campaigns (
     unknown                 integer NOT NULL DEFAULT 0 CHECK (unknown >= 0),
     canceled                integer NOT NULL DEFAULT 0 CHECK (canceled >= 0),
     opted_out               integer NOT NULL DEFAULT 0 CHECK (opted_out >= 0),
+    recently_written        integer NOT NULL DEFAULT 0 CHECK (recently_written >= 0),
     invalid                 integer NOT NULL DEFAULT 0 CHECK (invalid >= 0),
 
     -- How far the worker has come.
@@ -893,7 +895,8 @@ CREATE TABLE campaigns (
 
     PRIMARY KEY (organization_id, id),
     CONSTRAINT campaigns_total CHECK (
-        total = pending + queued + sent + delivered + read + failed + unknown + canceled + opted_out + invalid),
+        total = pending + queued + sent + delivered + read + failed + unknown + canceled + opted_out
+              + recently_written + invalid),
     CONSTRAINT campaigns_content CHECK (
         CASE channel
             WHEN 'sms' THEN num_nonnulls(message_template, sender_id) = 2
@@ -915,6 +918,7 @@ COMMENT ON COLUMN campaigns.parameters IS 'source of the value of each template 
 COMMENT ON COLUMN campaigns.with_names IS 'its messages depend on more of the recipient than the number';
 COMMENT ON COLUMN campaigns.audience_tags IS 'NULL: the recipients were listed, or are those of audience_import';
 COMMENT ON COLUMN campaigns.excluded_tags IS 'contacts with any of these are no recipients; empty where these were listed';
+COMMENT ON COLUMN campaigns.not_written_days IS 'contacts who were written to within so many days are skipped; NULL: nobody is for that';
 COMMENT ON COLUMN campaigns.read IS 'delivered and read; delivered counts those not read';
 COMMENT ON COLUMN campaigns.step_at IS 'when a worker next has something to do for it; NULL: never';
 COMMENT ON COLUMN campaigns.staged_to IS 'the last recipient staged or skipped; advances in the same commit';
@@ -933,6 +937,19 @@ CREATE TABLE campaign_recipients (
 );
 COMMENT ON TABLE campaign_recipients IS 'tenant: the audience as of the start, each number once, with the contact''s values that the text needs; deleted after the campaign''s end';
 COMMENT ON COLUMN campaign_recipients.phone IS 'sorted bytewise: the cursor''s order must not depend on a locale';
+
+CREATE TABLE campaign_skipped (
+    organization_id uuid NOT NULL,
+    campaign_id     uuid NOT NULL,
+    reason          text NOT NULL,
+    id              uuid NOT NULL,
+    recipient       text NOT NULL,
+    PRIMARY KEY (organization_id, campaign_id, reason, id)
+);
+CREATE INDEX campaign_skipped_of_recipient ON campaign_skipped (organization_id, recipient);
+CREATE INDEX campaign_skipped_age ON campaign_skipped USING brin (id) WITH (autosummarize = on);
+COMMENT ON TABLE campaign_skipped IS 'tenant: recipients that campaigns skipped, each with its reason; kept for as long as messages are';
+COMMENT ON COLUMN campaign_skipped.recipient IS 'a number, or the text that was listed as one';
 
 CREATE TABLE campaign_chunks (
     organization_id uuid NOT NULL,
@@ -2369,7 +2386,7 @@ CREATE TABLE exports (
     organization_id uuid NOT NULL CONSTRAINT exports_organization REFERENCES organizations,
     id              uuid NOT NULL,
     mode            text NOT NULL CHECK (mode IN ('live', 'test')),
-    kind            text NOT NULL CHECK (kind IN ('messages', 'contacts', 'audit', 'usage', 'opt_outs', 'rejects', 'cancel', 'tag')),
+    kind            text NOT NULL CHECK (kind IN ('messages', 'contacts', 'audit', 'usage', 'opt_outs', 'rejects', 'skipped', 'cancel', 'tag')),
     user_id         uuid NOT NULL,
     author          text NOT NULL,
     wanted          text NOT NULL,

@@ -113,6 +113,7 @@ EXPORT_KINDS: Mapping[str, str] = {
     "usage": "Usage",
     "opt_outs": "Opt-outs",
     "rejects": "Rejected rows",
+    "skipped": "Skipped recipients",
     "cancel": "Messages canceled",
     "tag": "Contacts tagged or untagged",
 }

@@ -105,6 +105,8 @@ WITH gone AS (
      WHERE organization_id = $1
        AND EXISTS (SELECT FROM unnest($2::text[]) AS known (name) WHERE strpos(body, known.name) > 0)
     RETURNING 1
+), skipped AS (
+    DELETE FROM campaign_skipped WHERE organization_id = $1 AND recipient = ANY ($2) RETURNING 1
 ), listed AS (
     UPDATE campaign_recipients SET name = NULL, first_name = NULL, last_name = NULL
      WHERE organization_id = $1 AND phone = ANY ($2) AND (name IS NOT NULL OR first_name IS NOT NULL
@@ -115,7 +117,8 @@ SELECT (SELECT count(*) FROM gone)::int AS contacts, (SELECT count(*) FROM chang
        (SELECT count(*) FROM listed)::int AS names_in_campaigns, (SELECT count(*) FROM drafted)::int AS campaign_drafts,
        (SELECT count(*) FROM caught)::int AS caught_events, (SELECT count(*) FROM guarded)::int AS holds_of_the_guard,
        (SELECT count(*) FROM converted)::int AS conversions, (SELECT count(*) FROM said)::int AS consent_history,
-       (SELECT count(*) FROM noted)::int AS notes_of_operators
+       (SELECT count(*) FROM noted)::int AS notes_of_operators,
+       (SELECT count(*) FROM skipped)::int AS skipped_by_campaigns
 """
 SENT = """
 WITH looked_at AS MATERIALIZED (

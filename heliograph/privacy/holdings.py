@@ -69,6 +69,11 @@ SELECT c.id, c.name, c.mode, c.created_at, r.phone, r.name AS recipient_name, r.
         WHERE organization_id = c.organization_id AND campaign_id = c.id AND phone = ANY ($2)) r
  WHERE c.organization_id = $1 ORDER BY c.id
 """,
+    "skipped_by_campaign": """
+SELECT s.campaign_id, c.name, s.recipient, s.reason FROM campaign_skipped s CROSS JOIN LATERAL (
+       SELECT name FROM campaigns WHERE organization_id = $1 AND id = s.campaign_id LIMIT 1) c
+ WHERE s.organization_id = $1 AND s.recipient = ANY ($2) ORDER BY s.id
+""",
     "held_by_guard": """
 SELECT range, rules, policy, begun_at, until, released_at FROM guard_holds
  WHERE organization_id = $1 AND kind = 'number'

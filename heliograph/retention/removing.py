@@ -98,6 +98,15 @@ DELETE FROM inbox_threads WHERE (organization_id, id) IN (
 DELETE FROM guard_challenges WHERE (organization_id, message_id) IN (
     SELECT organization_id, message_id FROM guard_challenges WHERE organization_id = $1 AND passed_at < $2 LIMIT $3)
 """,
+    # Ids begin with their time; nobody is skipped before the campaign is made.
+    """
+WITH past (id) AS (
+    SELECT (lpad(to_hex((extract(epoch FROM $2::timestamptz) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
+)
+DELETE FROM campaign_skipped WHERE (organization_id, campaign_id, reason, id) IN (
+    SELECT organization_id, campaign_id, reason, campaign_skipped.id FROM campaign_skipped, past
+     WHERE organization_id = $1 AND campaign_id < past.id AND campaign_skipped.id < past.id LIMIT $3)
+""",
 )
 
 #: Removes up to STEP rows of an organization between two times, of those that were past at a third.

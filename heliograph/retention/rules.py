@@ -110,6 +110,10 @@ DELETE FROM guard_seen WHERE (organization_id, id) IN (
 DELETE_CAMPAIGN_MINUTES = """
 DELETE FROM campaign_minutes WHERE ctid IN (SELECT ctid FROM campaign_minutes WHERE minute < $1 LIMIT $2)
 """
+# By blocks: who a campaign skipped stands together.
+DELETE_SKIPPED = """
+DELETE FROM campaign_skipped WHERE ctid IN (SELECT ctid FROM campaign_skipped WHERE id < $1 LIMIT $2)
+"""
 DELETE_CAMPAIGN_DRAFTS = """
 DELETE FROM campaign_drafts WHERE (organization_id, mode, id) IN (
     SELECT organization_id, mode, id FROM campaign_drafts
@@ -154,6 +158,7 @@ SHARED = Rules(
         Deletion("what workers told each other", DELETE_GUARD_SEEN, lambda at: at.now - timedelta(seconds=SPAN)),
         Deletion("holds of the guard", DELETE_GUARD_HOLDS, lambda at: at.now - WEBHOOKS),
         Deletion("minutes of campaigns", DELETE_CAMPAIGN_MINUTES, lambda at: at.now - MINUTES),
+        Deletion("skipped recipients of campaigns", DELETE_SKIPPED, lambda at: at.metadata, "id"),
         Deletion("drafts of campaigns", DELETE_CAMPAIGN_DRAFTS, lambda at: at.now - DRAFTS),
         Deletion("counts of requests", DELETE_REQUEST_COUNTS, lambda at: at.now - timedelta(days=requests.DAYS)),
         Deletion("notices", notices.FORGET, lambda at: at.now - timedelta(days=notices.DAYS)),

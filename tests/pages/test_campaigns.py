@@ -309,6 +309,45 @@ async def test_who_did_not_get_it_is_seen_taken_away_and_tried_again(
     assert [row["phone"] for row in await pool.fetch("SELECT phone FROM campaign_recipients")][-1] == "+258841000003"
 
 
+async def test_who_was_skipped_is_seen_with_the_reason_and_taken_away(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await people(pool, tenant, 4)
+    await pool.execute("UPDATE contacts SET written_at = now() - interval '1 day' WHERE phone = '+258841000003'")
+    await pool.execute("INSERT INTO opt_outs VALUES ($1, '+258841000002', now(), 'test')", tenant.id)
+    page = await look(owner, unwritten="7")
+    for said in ("Found 4", "opted out −1", "written to too recently −1", "Get it 2"):
+        assert said in page.words, (said, page.words)
+    page = await look(owner, unwritten="0")
+    assert (page.status, "Enter a number of days from 1 to 365." in page.words) == (422, True)
+    where = (await make(owner, unwritten="7")).path
+    await stage(pool)
+    page = await owner.get(where)
+    for said in (
+        "Skipped: opted out 1",
+        "Skipped: written to too recently 1",
+        "in the last 7 days",
+        "May be written to 2",
+    ):
+        assert said in page.words, (said, page.words)
+    assert "skipped=no_number" not in page.text
+    page = await owner.get(where + "?skipped=recently_written")
+    assert re.findall(r"<td><bdi>([^<]+)</bdi></td>", page.text) == ["+258841000003"]
+    assert "P3 Written to too recently" in page.words
+    file = await fetch(pool, owner, page, where + "/export", format="csv")
+    rows = list(csv.DictReader(io.StringIO(file.text.removeprefix("\ufeff"))))
+    assert [(row["to"], row["name"], row["reason"]) for row in rows] == [("+258841000003", "P3", "recently_written")]
+    told = await pool.fetchval("SELECT after FROM audit_log WHERE action = 'campaign.exported'")
+    assert "recently_written" in told
+    # Whoever does not see whole numbers sees no names either.
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    await other_browser.sign_in("vera@example.com")
+    page = await other_browser.get(where + "?skipped=opted_out")
+    assert ("••• 0002" in page.words, "+258841000002" in page.text, "P2" in page.words) == (True, False, False)
+    copied = await owner.get(f"/campaigns/new?copy={where.rpartition('/')[2]}")
+    assert copied.form("/campaigns")["unwritten"] == "7"
+
+
 async def test_a_viewer_sees_and_changes_nothing(
     pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:

@@ -33,6 +33,7 @@ from heliograph.campaigns.views import tags as tag_uses
 from heliograph.contacts import importing, records, sheets, undoing
 from heliograph.contacts.importing import Options
 from heliograph.contacts.records import Entry
+from heliograph.privacy import erasure, holdings
 from heliograph.queue import holds, leases
 from heliograph.queue.backlog import claim_once
 from heliograph.queue.holds import Selection
@@ -126,6 +127,69 @@ async def test_listed_recipients_get_it_once_each(pool: Pool) -> None:
     assert {row["lane"] for row in await pool.fetch("SELECT lane FROM queue")} == {1}
     await check_books(pool, [actor.organization_id])
     assert await pool.fetchval("SELECT count(*) FROM usage_entries WHERE campaign_id = $1", made.id) == 2
+
+
+async def skipped_by(pool: Pool, campaign: UUID) -> set[tuple[str, str]]:
+    rows = await pool.fetch("SELECT recipient, reason FROM campaign_skipped WHERE campaign_id = $1", campaign)
+    assert len(rows) == len(set(rows))
+    return {tuple(row) for row in rows}
+
+
+async def test_who_is_skipped_is_kept_with_the_reason_and_erased_like_all_of_a_person(pool: Pool) -> None:
+    actor = await organization(pool)
+    await opt_out(pool, actor, number(3))
+    await pool.execute("UPDATE organizations SET allowed_countries = '{MZ}' WHERE id = $1", actor.organization_id)
+    for n, name in ((1, "Ana"), (2, "a" * 150)):
+        await contact(pool, actor, number(n), name=name)
+    listed = [*map(number, (1, 2, 3)), "+351912345678", "no\0body\u202e" + "x" * 90]
+    made = await create(pool, actor, "{{name}}" * 13, recipients=listed)
+    await run(pool, chunk=2)  # whatever the chunks
+    assert (await get(pool, actor, made.id)).counts == counts(queued=1, opted_out=1, invalid=3)
+    assert await skipped_by(pool, made.id) == {
+        (number(2), "unfit"),
+        (number(3), "opted_out"),
+        ("+351912345678", "not_allowed"),
+        ("nobody" + "x" * 56, "no_number"),
+    }
+    async with pool.acquire() as conn:
+        held = [one async for one in holdings.held(conn, actor, address=number(3))]
+        assert ("opted_out", "Sale") in [
+            (one["reason"], one["name"]) for one in held if one["what"] == "skipped_by_campaign"
+        ]
+        await erasure.erase(conn, actor, address=number(3))
+    assert number(3) not in {recipient for recipient, _ in await skipped_by(pool, made.id)}
+
+
+@pytest.mark.parametrize("by", ["tags", "numbers"])
+@pytest.mark.parametrize("text", ["hello", "hello {{name}}"])
+async def test_who_was_written_to_lately_is_skipped(pool: Pool, by: str, text: str) -> None:
+    """By contacts' own times, as their list is filtered; what is counted before is what is staged."""
+    actor = await organization(pool)
+    for n in range(1, 6):
+        await contact(pool, actor, number(n), "vip", name=f"P{n}")
+    for n, hours in ((1, 24 * 3 - 1), (2, 24 * 3 + 1), (3, 1), (4, 1)):
+        at = "UPDATE contacts SET written_at = now() - make_interval(hours => $2) WHERE phone = $1"
+        await pool.execute(at, number(n), hours)
+    await pool.execute("UPDATE contacts SET mode = 'test' WHERE phone = $1", number(4))  # of the other mode
+    await opt_out(pool, actor, number(3))
+    whom: dict[str, Any] = {"audience_tags": ["vip"]} if by == "tags" else {"recipients": [*map(number, range(1, 6))]}
+    tags, listed = whom.get("audience_tags"), whom.get("recipients")
+    async with pool.acquire() as conn:
+        say = preview.sms(actor, text)
+        seen = await preview.look(conn, actor, say=say, tags=tags, recipients=listed, not_written_days=3)
+    made = await create(pool, actor, text, not_written_days=3, **whom)
+    assert made.not_written_days == 3
+    await run(pool)
+    left = {2, 5} if by == "tags" else {2, 4, 5}
+    assert set(await texts(pool)) == {number(n) for n in left}
+    assert (await get(pool, actor, made.id)).counts == counts(queued=len(left), opted_out=1, recently_written=1)
+    assert await skipped_by(pool, made.id) == {(number(1), "recently_written"), (number(3), "opted_out")}
+    assert (seen.recently_written, seen.opted_out, seen.would) == (1, 1, len(left))
+    told = await pool.fetchval("SELECT after FROM audit_log WHERE action = 'campaign.created'")
+    assert msgspec.json.decode(told)["not_written_days"] == 3
+    for wrong in (0, 366):
+        with pytest.raises(Invalid):
+            await create(pool, actor, not_written_days=wrong, **whom)
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("any", {1, 2, 3}), ("all", {2})])

@@ -20,6 +20,7 @@ from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.consent import history, optouts
 from heliograph.contacts import importing, marked, recency, records, undoing
 from heliograph.guard import holds as guard_holds
+from heliograph.overview import skipped
 from heliograph.overview.installation import finding
 from heliograph.privacy import erasure
 from heliograph.queue import leases
@@ -58,6 +59,18 @@ STATEMENTS = {
             "person_names": "organization_id name|person",
             "contacts": "organization_id mode phone",
         },
+    ),
+    "the next recipients by when they were written to": (
+        audience.NEXT_BY_RECENCY,
+        {"opt_outs": "organization_id person", "contacts": "organization_id mode phone"},
+    ),
+    "who a campaign skipped for a reason": (
+        skipped.LIST,
+        {"campaign_skipped": "organization_id campaign_id reason id", "contacts": "organization_id mode phone"},
+    ),
+    "for which reasons a campaign skipped": (
+        skipped.REASONS,
+        {"campaign_skipped": "organization_id campaign_id reason"},
     ),
     "contacts among suspected numbers": (guard_holds.ACQUAINTED, {"contacts": "organization_id mode phone"}),
     "contacts with a tag": (audience.GATHER_TAGGED, {"contacts": "organization_id mode id"}),

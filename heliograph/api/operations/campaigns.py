@@ -26,7 +26,7 @@ from heliograph.api.shapes.paging import PageQuery
 from heliograph.base.errors import Invalid
 from heliograph.campaigns import audience, plan, record, template
 from heliograph.campaigns.approval.rule import CampaignApprovalRequired
-from heliograph.campaigns.audience import MAX_RECIPIENTS, MAX_TAGS
+from heliograph.campaigns.audience import MAX_RECIPIENTS, MAX_TAGS, MOST_DAYS
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels.sms import Wish
 from heliograph.campaigns.plan import (
@@ -59,8 +59,11 @@ OTHER_NAMES = {
     "audience_tag_match_mode": "audienceTagMatchMode",
     "audience_import": "audienceImport",
     "excluded_tags": "excludedTags",
+    "not_written_days": "notWrittenDays",
     "messages_per_minute": "messagesPerMinute",
 }
+#: In JSON 7.0 is the same number as 7, here too.
+Days = Annotated[float, Meta(ge=1, le=MOST_DAYS, multiple_of=1, extra_json_schema={"type": "integer"})]
 _MODES = Literal["any", "all"]
 _Excluded = Annotated[list[Annotated[str, Meta(min_length=1, max_length=MAX_TAG)]], Meta(max_length=MAX_TAGS)]
 
@@ -78,6 +81,7 @@ class CreateCampaign(
         "other_audience_tag_match_mode": "audienceTagMatchMode",
         "other_audience_import": "audienceImport",
         "other_excluded_tags": "excludedTags",
+        "other_not_written_days": "notWrittenDays",
         "other_messages_per_minute": "messagesPerMinute",
         "traffic_class": "class",
     },
@@ -144,6 +148,16 @@ class CreateCampaign(
         Meta(description="Leave out contacts that have any of these tags. Not with `recipients`."),
     ] = None
     other_excluded_tags: Annotated[_Excluded | None, alias_of("excluded_tags")] = None
+    not_written_days: Annotated[
+        Days | None,
+        Meta(
+            description=(
+                "Skip contacts who were written to within so many days, by this or the other channel. It is known to "
+                "the hour, of contacts alone."
+            )
+        ),
+    ] = None
+    other_not_written_days: Annotated[Days | None, alias_of("not_written_days")] = None
     recipients: Annotated[
         Annotated[
             list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(min_length=1, max_length=MAX_RECIPIENTS)
@@ -182,6 +196,7 @@ class CampaignCounts(msgspec.Struct):
     unknown: Annotated[int, Meta(description="Sent, but no delivery receipt ever arrived.")]
     canceled: Annotated[int, Meta(description="Not sent because the campaign was canceled.")]
     opted_out: Annotated[int, Meta(description="Skipped: the recipient opted out.")]
+    recently_written: Annotated[int, Meta(description="Skipped: written to within `not_written_days`.")]
     invalid: Annotated[
         int,
         Meta(
@@ -222,6 +237,9 @@ class Campaign(msgspec.Struct):
     ]
     audience_tag_match_mode: Annotated[_MODES, Meta(description="Whether contacts need `any` or `all` of the tags.")]
     excluded_tags: Annotated[list[str], Meta(description="Tags whose contacts are left out; empty: none.")]
+    not_written_days: Annotated[
+        int | None, Meta(description="Contacts who were written to within so many days are skipped; null: none is.")
+    ]
     messages_per_minute: Annotated[int | None, Meta(description="Maximum sending rate; null: as fast as possible.")]
     recipient_count: Annotated[
         int | None, Meta(description="Number of recipients; null until the audience is resolved at the start.")
@@ -336,8 +354,9 @@ def _wish(body: CreateCampaign) -> Wish:
         values[name] = given[0] if given else None
     if values["message_template"] is None:
         raise Invalid(("message_template", "required", "`message_template` is required"))
-    if values["messages_per_minute"] is not None:
-        values["messages_per_minute"] = int(values["messages_per_minute"])
+    for name in ("messages_per_minute", "not_written_days"):
+        if values[name] is not None:
+            values[name] = int(values[name])
     values["audience_tag_match_mode"] = values["audience_tag_match_mode"] or "any"
     values["traffic_class"] = body.traffic_class or "marketing"
     return Wish(name=body.name, recipients=body.recipients, **values)

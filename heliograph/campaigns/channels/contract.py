@@ -31,6 +31,7 @@ class Due(msgspec.Struct, frozen=True):
     audience_import: UUID | None
     audience_tag_match_mode: str
     excluded_tags: list[str]
+    not_written_days: int | None
     with_names: bool
     messages_per_minute: int | None
     request_id: str

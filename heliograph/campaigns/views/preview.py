@@ -65,7 +65,7 @@ Say = Callable[[Recipient], Said | None]
 
 
 class Preview(msgspec.Struct, frozen=True):
-    """An audience, from all that were found down to those who get it: `found` is the sum of the five counts below."""
+    """An audience, from all that were found down to those who get it: `found` is the sum of the six counts below."""
 
     found: int
     #: There are more than were looked at.
@@ -73,6 +73,8 @@ class Preview(msgspec.Struct, frozen=True):
     #: Contacts that have a tag whose contacts are left out.
     excluded: int
     opted_out: int
+    #: Written to within the days in which nobody may have been.
+    recently_written: int
     not_allowed: int
     #: Numbers that are none, or people whose text would be too long.
     invalid: int
@@ -97,6 +99,7 @@ class Person(msgspec.Struct, frozen=True):
     first_name: str | None
     last_name: str | None
     opted_out: bool
+    written_at: datetime | None
 
 
 def sms(actor: Actor, text: str) -> Say:
@@ -132,31 +135,38 @@ async def look(
     without: Sequence[str] = (),
     recipients: Sequence[str] | None = None,
     imported: UUID | None = None,
+    not_written_days: int | None = None,
     start: int = 0,
     waits: datetime | None = None,
 ) -> Preview:
     """Look at an audience: contacts by tag or of an import, `without` those that have any of these tags, or numbers.
 
-    `start`: where the examples begin, for others each time. `waits`: when it begins, of a campaign that waits for the
-    end of quiet hours.
+    `not_written_days`: without those who were written to within so many. `start`: where the examples begin, for others
+    each time. `waits`: when it begins, of a campaign that waits for the end of quiet hours.
     """
     if imported is not None:
         listing = await audience.imported_people(conn, actor, imported=imported, limit=MOST + 1)
         some = [one for one in listing[:MOST] if not set(without).intersection(one.tags)]
         excluded, wrong, is_more = min(len(listing), MOST) - len(some), 0, len(listing) > MOST
         silent = await _silent(conn, actor, [one.phone for one in some])
-        people = [Person(one.phone, one.name, one.first_name, one.last_name, one.phone in silent) for one in some]
+        people = [
+            Person(one.phone, one.name, one.first_name, one.last_name, one.phone in silent, one.written_at)
+            for one in some
+        ]
     elif tags is not None:
         found = await search.search(conn, actor, filters=Filters(tags=tuple(tags), match=match), limit=MOST)
         listed = [one for one in found.contacts[:MOST] if not set(without).intersection(one.tags)]
         excluded = min(len(found.contacts), MOST) - len(listed)
-        people = [Person(one.phone, one.name, one.first_name, one.last_name, one.opted_out) for one in listed]
+        people = [
+            Person(one.phone, one.name, one.first_name, one.last_name, one.opted_out, one.written_at) for one in listed
+        ]
         is_more, wrong = len(found.contacts) > MOST or found.seen is not None, 0
     else:
         numbers = await audience.numbers(recipients or [])
-        people, is_more, wrong = await _listed(conn, actor, numbers.valid), False, numbers.invalid
+        people, is_more, wrong = await _listed(conn, actor, numbers.valid), False, len(numbers.invalid)
         excluded = 0
-    seen = _counted(actor, say, people, is_more, excluded, wrong, start)
+    since = None if not_written_days is None else clock.now() - timedelta(days=not_written_days)
+    seen = _counted(actor, say, people, is_more, excluded, wrong, since, start)
     if waits is None or actor.mode != "live":
         return seen
     setting = (await send_defaults.get(conn, organization_id=actor.organization_id)).quiet_hours
@@ -165,16 +175,24 @@ async def look(
 
 
 KNOWN = """
-SELECT phone, name, first_name, last_name FROM contacts
+SELECT phone, name, first_name, last_name, written_at FROM contacts
  WHERE organization_id = $1 AND mode = $2 AND phone = ANY ($3)
 """
 
 
 async def _listed(conn: Connection, actor: Actor, numbers: Sequence[str]) -> list[Person]:
     rows = await conn.fetch(KNOWN, actor.organization_id, actor.mode, list(numbers))
-    known = {row["phone"]: (row["name"], row["first_name"], row["last_name"]) for row in rows}
+    known = {row["phone"]: row for row in rows}
     silent = await _silent(conn, actor, numbers)
-    return [Person(number, *known.get(number, (None, None, None)), number in silent) for number in numbers]
+    people = []
+    for number in numbers:
+        row = known.get(number)
+        if row is None:
+            people.append(Person(number, None, None, None, number in silent, None))
+        else:
+            name, first, last, written_at = row["name"], row["first_name"], row["last_name"], row["written_at"]
+            people.append(Person(number, name, first, last, number in silent, written_at))
+    return people
 
 
 async def _silent(conn: Connection, actor: Actor, numbers: Sequence[str]) -> set[str]:
@@ -183,19 +201,29 @@ async def _silent(conn: Connection, actor: Actor, numbers: Sequence[str]) -> set
 
 
 def _counted(
-    actor: Actor, say: Say, people: Sequence[Person], is_more: bool, excluded: int, wrong: int, start: int
+    actor: Actor,
+    say: Say,
+    people: Sequence[Person],
+    is_more: bool,
+    excluded: int,
+    wrong: int,
+    written_after: datetime | None,
+    start: int,
 ) -> Preview:
-    opted_out, not_allowed, invalid = 0, 0, wrong
+    opted_out, recently_written, not_allowed, invalid = 0, 0, 0, wrong
     spread: Counter[int] = Counter()
     getting: list[tuple[Person, Said]] = []
     for one in people:
         if one.opted_out:
             opted_out += 1
             continue
+        if written_after is not None and one.written_at is not None and one.written_at > written_after:
+            recently_written += 1
+            continue
         if organizations.not_allowed(actor.allowed_countries, one.phone) is not None:
             not_allowed += 1
             continue
-        said = say((one.phone, one.name, one.first_name, one.last_name, False))
+        said = say((one.phone, one.name, one.first_name, one.last_name, None))
         if said is None:
             invalid += 1
             continue
@@ -208,6 +236,7 @@ def _counted(
         is_more=is_more,
         excluded=excluded,
         opted_out=opted_out,
+        recently_written=recently_written,
         not_allowed=not_allowed,
         invalid=invalid,
         would=len(getting),

@@ -9,7 +9,7 @@ import typer
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import plan, record
+from heliograph.campaigns import audience, plan, record
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels.sms import Wish
 from heliograph.campaigns.record import Campaign
@@ -51,6 +51,15 @@ def create(
     exclude_tag: Annotated[
         list[str] | None, typer.Option(show_default=False, help="Leave out contacts with this tag. Repeatable.")
     ] = None,
+    not_written_days: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=audience.MOST_DAYS,
+            show_default=False,
+            help="Skip contacts who were written to within so many days.",
+        ),
+    ] = None,
     imported: AudienceImport = None,
     to: Annotated[
         list[str] | None,
@@ -91,6 +100,7 @@ def create(
         audience_import=imported,
         audience_tag_match_mode=match,
         excluded_tags=exclude_tag,
+        not_written_days=not_written_days,
         scheduled_at=None if at is None else moment(at, "--at"),
         messages_per_minute=per_minute,
     )

@@ -9,7 +9,7 @@ import typer
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import filling, plan, record
+from heliograph.campaigns import audience, filling, plan, record
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.campaigns.channels.whatsapp import Wish
 from heliograph.campaigns.record import Campaign
@@ -53,6 +53,15 @@ def create(
         str, typer.Option(metavar="any|all", help="Whether contacts need any or all of the tags.")
     ] = "any",
     exclude_tag: Annotated[list[str] | None, typer.Option(help="Leave out contacts with this tag. Repeatable.")] = None,
+    not_written_days: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=audience.MOST_DAYS,
+            show_default=False,
+            help="Skip contacts who were written to within so many days.",
+        ),
+    ] = None,
     imported: AudienceImport = None,
     param: Annotated[
         list[str] | None,
@@ -104,6 +113,7 @@ def create(
             audience_import=imported,
             audience_tag_match_mode=match,
             excluded_tags=exclude_tag,
+            not_written_days=not_written_days,
             messages_per_minute=per_minute,
         )
         async with conn.transaction():

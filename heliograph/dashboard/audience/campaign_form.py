@@ -51,7 +51,7 @@ from heliograph.whatsapp.reads import TemplateFilters
 #: and `t<n>`: the text, or what stands in where the column is empty.
 FIELDS = (
     *("channel", "name", "to", "tags", "match", "without", "numbers", "from", "when", "day", "hour", "pace", "typed"),
-    *("start", "draft", "sender", "text", "number", "template", "import"),
+    *("start", "draft", "sender", "text", "number", "template", "import", "unwritten"),
 )
 #: Templates that are offered, and imports.
 OFFERED, IMPORTS = 200, 50
@@ -86,6 +86,8 @@ class Given(msgspec.Struct, frozen=True):
     imported: UUID | None
     match: Literal["any", "all"]
     without: list[str]
+    #: Contacts who were written to within so many days are skipped.
+    unwritten: int | None
     scheduled_at: datetime | None
     pace: int | None
     #: SMS.
@@ -118,6 +120,7 @@ class Given(msgspec.Struct, frozen=True):
             "audience_import": self.imported,
             "audience_tag_match_mode": self.match,
             "excluded_tags": self.without,
+            "not_written_days": self.unwritten,
             "recipients": self.recipients,
             "messages_per_minute": self.pace,
         }
@@ -172,6 +175,7 @@ def _copied(request: Request, campaign: Campaign) -> dict[str, str]:
         "tags": ", ".join(campaign.audience_tags or ()),
         "match": campaign.audience_tag_match_mode,
         "without": ", ".join(campaign.excluded_tags),
+        "unwritten": str(campaign.not_written_days or ""),
     }
     if request.query.get("copy") and campaign.audience_import is not None:
         kept |= {"to": "import", "import": str(campaign.audience_import)}
@@ -211,12 +215,8 @@ async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Giv
             scheduled_at = datetime.combine(date.fromisoformat(typed["day"]), time.fromisoformat(typed["hour"]), zone)
         except ValueError:
             wrong.append(("day", "format", words.CAMPAIGN_FORM["day.format"]))
-    pace: int | None = None
-    if typed["pace"]:
-        if typed["pace"].isdecimal() and 1 <= int(typed["pace"][:9]) <= MAX_PACE:
-            pace = int(typed["pace"])
-        else:
-            wrong.append(("pace", "range", words.CAMPAIGN_FORM["pace.range"]))
+    pace = _count(typed, "pace", MAX_PACE, wrong)
+    unwritten = _count(typed, "unwritten", audience.MOST_DAYS, wrong)
     if wrong:
         raise Invalid(*wrong)
     return Given(
@@ -226,6 +226,7 @@ async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Giv
         imported=imported,
         match="all" if typed["match"] == "all" else "any",
         without=without,
+        unwritten=unwritten,
         scheduled_at=scheduled_at,
         pace=pace,
         text=typed["text"],
@@ -233,6 +234,17 @@ async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Giv
         filled=said,
         pasted=pasted,
     )
+
+
+def _count(typed: Mapping[str, str], field: str, most: int, wrong: list[tuple[str, str, str]]) -> int | None:
+    """A number from 1 to `most`; None: the field is empty, or wrong."""
+    text = typed[field]
+    if not text:
+        return None
+    if text.isdecimal() and 1 <= int(text[:9]) <= most:
+        return int(text)
+    wrong.append((field, "range", words.CAMPAIGN_FORM[f"{field}.range"]))
+    return None
 
 
 def _text(request: Request, typed: dict[str, str], wrong: list[tuple[str, str, str]]) -> None:
@@ -371,6 +383,7 @@ async def look(request: Request, conn: Connection, typed: dict[str, str], given:
         without=given.without,
         recipients=given.recipients,
         imported=given.imported,
+        not_written_days=given.unwritten,
         start=int(typed["start"]) if typed["start"].isdecimal() and len(typed["start"]) < 6 else 0,
         waits=waits,
     )
@@ -453,7 +466,12 @@ def told(refusal: Refusal) -> Invalid:
             raise refusal
         return Invalid((field, refusal.code, refusal.message))
     names = {"message_template": "text", "scheduled_at": "day", "audience_tags": "tags", "recipients": "numbers"}
-    names |= {"sender_id": "sender", "messages_per_minute": "pace", "excluded_tags": "without"}
+    names |= {
+        "sender_id": "sender",
+        "messages_per_minute": "pace",
+        "excluded_tags": "without",
+        "not_written_days": "unwritten",
+    }
     names |= {"audience_import": "import"}
     names |= {"param": "template", "rates": "number"}
     wrong = []

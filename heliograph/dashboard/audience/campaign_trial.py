@@ -43,7 +43,7 @@ async def send(request: Request, given: Given, seen: Preview, own: str) -> UUID:
     first = seen.examples[0] if seen.examples else None
     if given.filled is not None:
         one, chosen = given.filled, given.filled.entry.template
-        values = first.parameters if first else filling.filler(one.parameters)((own, None, None, None, False))
+        values = first.parameters if first else filling.filler(one.parameters)((own, None, None, None, None))
         answer = await request.services.whatsapp.accept(
             whatsapp.Send(
                 actor=request.actor,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
-from heliograph.base.database.bounded_scan import PAGE_LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import time_of
@@ -23,28 +22,19 @@ from heliograph.campaigns.plan import CampaignNotCancelable, CampaignNotPausable
 from heliograph.campaigns.record import Campaign, Counts
 from heliograph.campaigns.views import progress, recipients
 from heliograph.campaigns.views.progress import Progress
-from heliograph.dashboard import exporting, listing, seeing
+from heliograph.dashboard import listing
 from heliograph.dashboard.audience import campaign_drafts, campaign_form, words
-from heliograph.overview import messages
-from heliograph.overview.exports.kinds import Messages
-from heliograph.overview.messages import Filters, Message
+from heliograph.dashboard.audience import campaign_recipients as table
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.pieces import charts, leafing, ranges
 from heliograph.pages.pieces.charts import Chart, Mark, Series
 from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
 from heliograph.people.roles import CONTENT, SETTINGS, USAGE
-from heliograph.sms import messages as sms
-from heliograph.whatsapp import messages as whatsapp
 
 WRITE = "campaigns:write"
 HERE = "/campaigns"
 CHANNELS = ("sms", "whatsapp")
-#: What a campaign's recipients may be filtered by.
-STATUSES = {
-    "sms": tuple(one for one in sms.SHOWN_STATUSES if one != "sending"),
-    "whatsapp": tuple(one for one in whatsapp.SHOWN_STATUSES if one not in ("sending", "received")),
-}
 #: Campaigns under way that stand above the others.
 FIRST = 50
 
@@ -91,14 +81,6 @@ class Line(msgspec.Struct, frozen=True):
     #: Messages a minute at present; and when it will have handed over the last one, at that pace.
     rate: float | None
     ends_at: datetime | None
-
-
-class Listed(msgspec.Struct, frozen=True):
-    """Recipients. `last`: with which the page ends; `seen`: how far was looked where that was not far enough."""
-
-    rows: list[Message] = []
-    last: UUID | None = None
-    seen: UUID | None = None
 
 
 async def show_list(request: Request) -> Answer:
@@ -191,29 +173,9 @@ async def cancel(request: Request) -> Answer:
     return await _act(request, plan.cancel, request.text("The campaign is canceled; messages not sent are refunded."))
 
 
-async def export(request: Request) -> Answer:
-    """Have its recipients written to a file, with what became of each."""
-    kind: Literal["csv", "jsonl"] = "jsonl" if request.form.get("format") == "json" else "csv"
-    async with request.reading() as conn:
-        campaign = await find(request, conn)
-    wanted = Messages(
-        form=kind,
-        delimiter=exporting.separator(request),
-        filters=_filters(campaign, request.form.get("status", "")),
-        sees=seeing.whose(request),
-    )
-    return await exporting.ask(request, request.actor, wanted)
-
-
 async def find(request: Request, conn: Connection) -> Campaign:
     """The campaign of the address, in either channel. Raises NotFound."""
     return await campaign_form.found(request, conn, request.id())
-
-
-def _filters(campaign: Campaign, status: str) -> Filters:
-    begun, ended = recipients.times(campaign)
-    statuses = (status,) if status in STATUSES[campaign.channel] else None
-    return Filters(channel=campaign.channel, statuses=statuses, campaign_id=campaign.id, date_from=begun, date_to=ended)
 
 
 async def _act(request: Request, act: Any, said: str) -> Answer:
@@ -244,11 +206,10 @@ async def _act(request: Request, act: Any, said: str) -> Answer:
 
 async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, Any]:
     actor, parts = request.actor, Parts(request)
-    filters = _filters(campaign, request.query.get("status", ""))
-    counts = campaign.counts
-    listed, reasons = Listed(), None
+    counts, status = campaign.counts, request.query.get("status", "")
+    listed, reasons = table.Rows(), None
     if campaign.started_at is not None:
-        listed = await parts.look("rows", _listed(conn, request, filters), otherwise=listed)
+        listed = await parts.look("rows", table.read(conn, request, campaign), otherwise=listed)
         if counts.failed or counts.unknown:
             looked = recipients.reasons(conn, actor, campaign=campaign)
             reasons = await parts.look("reasons", looked, otherwise=None)
@@ -269,10 +230,14 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         "may_write": request.may(WRITE),
         "whole": request.may(permission=CONTENT) or request.may("contacts:write"),
         "rows": listed.rows,
+        "skipped": listed.skipped,
+        "skipped_for": table.reason_in(request.query),
+        "skips": [(one, request.text(words.CAMPAIGN_SKIPPED[one])) for one in listed.reasons],
+        "skip_words": words.CAMPAIGN_SKIPPED,
         "seen": None if listed.seen is None else time_of(listed.seen),
         "pages": leafing.pages(request, listed.last),
-        "status": filters.statuses[0] if filters.statuses else "",
-        "filters": STATUSES[campaign.channel],
+        "status": status if status in table.STATUSES[campaign.channel] else "",
+        "filters": table.STATUSES[campaign.channel],
         "steps": words.CAMPAIGN_STEPS,
         "funnel": _funnel(campaign.counts),
         "reasons": reasons,
@@ -280,15 +245,6 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         and counts.failed > 0
         and campaign.status in ("completed", "canceled", "failed"),
     }
-
-
-async def _listed(conn: Connection, request: Request, filters: Filters) -> Listed:
-    limit = leafing.size(request)
-    found = await messages.list_page(
-        conn, request.actor, filters=filters, after=leafing.after(request), limit=limit, look=PAGE_LOOK
-    )
-    rows = found.messages[:limit]
-    return Listed(rows, rows[-1].id if len(found.messages) > limit else found.seen, found.seen)
 
 
 def _cure(request: Request, campaign: Campaign) -> tuple[str, str] | None:
@@ -359,7 +315,7 @@ def _funnel(counts: Counts) -> list[tuple[str, int]]:
     tried = counts.sent + reached + counts.failed + counts.unknown
     return [
         ("audience", counts.total),
-        ("allowed", counts.total - counts.opted_out - counts.invalid),
+        ("allowed", counts.total - counts.opted_out - counts.recently_written - counts.invalid),
         ("queued", counts.queued + tried),
         ("tried", tried),
         ("delivered", reached),

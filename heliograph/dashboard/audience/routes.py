@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from heliograph.dashboard.audience import campaign_drafts, campaign_new, campaigns, imports, opt_outs, people, tags
+from heliograph.dashboard.audience import (
+    campaign_drafts,
+    campaign_new,
+    campaign_recipients,
+    campaigns,
+    imports,
+    opt_outs,
+    people,
+    tags,
+)
 from heliograph.pages.routes import Route, alike, get, post, shared, table, upload
 from heliograph.people.roles import EXPORT, SETTINGS
 
@@ -23,7 +32,7 @@ ROUTES: tuple[Route, ...] = (
     post("/campaigns/{id}/approve", campaigns.approve, SEND),
     get("/campaigns/{id}/cancel", campaigns.show_cancel, SEND),
     post("/campaigns/{id}/cancel", campaigns.cancel, SEND),
-    post("/campaigns/{id}/export", campaigns.export, SEND, EXPORT, is_proved=True),
+    post("/campaigns/{id}/export", campaign_recipients.export, SEND, EXPORT, is_proved=True),
     get("/contacts", people.show_list, READ),
     get("/contacts/new", people.show_new, WRITE),
     post("/contacts", people.create, WRITE),

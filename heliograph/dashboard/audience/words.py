@@ -69,6 +69,7 @@ CAMPAIGN_FORM: Mapping[str, str] = {
     "numbers.country": "None of these is a phone number with + and its country code. Your organization has no country "
     "by which other numbers could be read.",
     "day.format": "Enter a day and a time.",
+    "unwritten.range": "Enter a number of days from 1 to 365.",
     "pace.range": "Enter the pace as a number of messages a minute, 1 or more.",
     "text.length": "Write a text.",
     "text.placeholder": "There is no such placeholder: use those that are offered.",
@@ -93,6 +94,14 @@ CAMPAIGN_STEPS: Mapping[str, str] = {
     "tried": "Handed over",
     "delivered": "Delivered",
     "read": "Read",
+}
+#: Why a campaign skipped somebody: as a filter, and in a row.
+CAMPAIGN_SKIPPED: Mapping[str, str] = {
+    "opted_out": "Opted out",
+    "recently_written": "Written to too recently",
+    "not_allowed": "Country not allowed",
+    "unfit": "The text or a value does not fit",
+    "no_number": "Not a phone number",
 }
 #: Where a value of a template comes from.
 CAMPAIGN_COLUMNS: Mapping[str, str] = {

@@ -26,6 +26,7 @@ NEEDS: dict[str, tuple[str | None, str | None]] = {
     "usage": (None, USAGE),
     "opt_outs": ("contacts:write", EXPORT),
     "rejects": ("contacts:write", None),
+    "skipped": ("campaigns:write", EXPORT),
     "cancel": ("sms:send", None),
     "tag": ("contacts:write", None),
 }

@@ -26,6 +26,7 @@ from heliograph.overview.exports.kinds import (
     Messages,
     OptOuts,
     Rejects,
+    Skipped,
     Tag,
     Usage,
     Wanted,
@@ -135,6 +136,9 @@ async def _record(conn: Connection, actor: Actor, wanted: Wanted) -> None:
         case Rejects(import_id=id):
             after = {"format": wanted.form, "import": str(id), "rejected": True}
             await audit.record(conn, actor, "contacts.exported", object_id=actor.organization_id, after=after)
+        case Skipped(campaign_id=id, reasons=reasons):
+            after = {"format": wanted.form, "skipped": list(reasons)}
+            await audit.record(conn, actor, "campaign.exported", object_id=id, after=after)
         case Contacts():
             await contacts.begin(conn, actor, filters=wanted.filters, as_json=is_json)
         case Cancel(filters=filters):

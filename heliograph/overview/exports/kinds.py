@@ -25,7 +25,7 @@ from heliograph.contacts import exporting as contacts
 from heliograph.contacts import search
 from heliograph.contacts.importing import REJECT_COLUMNS
 from heliograph.contacts.imports import drafts, mending
-from heliograph.overview import messages, usage
+from heliograph.overview import messages, skipped, usage
 from heliograph.overview.messages import Message
 
 #: Rows of a page.
@@ -110,6 +110,21 @@ class Rejects(_Wanted, frozen=True, kw_only=True, tag="rejects"):
         return f"rejects-{str(self.import_id)[-8:]}"
 
 
+class Skipped(_Wanted, frozen=True, kw_only=True, tag="skipped"):
+    """Who a campaign skipped, and why."""
+
+    campaign_id: UUID
+    #: In the order in which they stand in the file.
+    reasons: tuple[str, ...]
+    #: Whether its reader sees numbers whole.
+    sees_all: bool
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return f"skipped-{str(self.campaign_id)[-8:]}"
+
+
 class Cancel(_Wanted, frozen=True, kw_only=True, tag="cancel"):
     """Messages of a list's filters that no supplier has yet, taken back (`changes`)."""
 
@@ -137,7 +152,7 @@ class Tag(_Wanted, frozen=True, kw_only=True, tag="tag"):
 
 #: What changes all that it finds, and what only writes it down.
 Change = Cancel | Tag
-Written = Messages | Contacts | Audit | Usage | OptOuts | Rejects
+Written = Messages | Contacts | Audit | Usage | OptOuts | Rejects | Skipped
 Wanted = Written | Change
 
 
@@ -161,6 +176,8 @@ async def page(conn: Connection, actor: Actor, wanted: Written, *, after: str | 
             return await _opt_outs(conn, actor, wanted, after, is_first)
         case Rejects():
             return await _rejects(conn, actor, wanted, after, is_first)
+        case Skipped():
+            return await _skipped(conn, actor, wanted, after, is_first)
         case Audit():
             return await _audit(conn, wanted, after, is_first)
         case Usage():
@@ -170,7 +187,8 @@ async def page(conn: Connection, actor: Actor, wanted: Written, *, after: str | 
             return Page(_begun(wanted, text, is_first=True), len(made.lines), None)
 
 
-#: Columns of messages.
+#: Columns of skipped recipients, and of messages.
+SKIPPED_COLUMNS = ("to", "name", "reason", "at")
 COLUMNS = (
     *("id", "channel", "direction", "mode", "status", "failure", "to", "from", "template", "reference", "campaign"),
     *("key", "person", "country", "segments"),
@@ -260,6 +278,34 @@ async def _rejects(conn: Connection, actor: Actor, wanted: Rejects, after: str |
     rows = [[str(one.row), one.reason, *one.cells] for one in listed]
     further = str(listed[-1].row) if len(found) > PAGE else None
     return Page(sheet(wanted, [*REJECT_COLUMNS, *draft.columns], rows, is_first), len(rows), further)
+
+
+async def _skipped(conn: Connection, actor: Actor, wanted: Skipped, after: str | None, is_first: bool) -> Page:
+    reason, _, place = (after or f"{wanted.reasons[0]} ").partition(" ")
+    found = await skipped.list_page(
+        conn,
+        actor,
+        campaign_id=wanted.campaign_id,
+        reason=reason,
+        after=UUID(place) if place else None,
+        limit=PAGE,
+    )
+    listed = found[:PAGE]
+    further = wanted.reasons[wanted.reasons.index(reason) + 1 :]
+    following = f"{reason} {listed[-1].id}" if len(found) > PAGE else f"{further[0]} " if further else None
+    values = [
+        {
+            "to": one.recipient if wanted.sees_all else f"••• {one.recipient[-4:]}",
+            "name": (one.name or "") if wanted.sees_all else "",
+            "reason": one.reason,
+            "at": iso(one.at),
+        }
+        for one in listed
+    ]
+    if wanted.form == "csv":
+        rows = [[one[name] for name in SKIPPED_COLUMNS] for one in values]
+        return Page(sheet(wanted, SKIPPED_COLUMNS, rows, is_first), len(rows), following)
+    return Page(_lines(values), len(values), following)
 
 
 def place_of(after: str | None) -> UUID | None:

@@ -1,0 +1,91 @@
+"""D7c Campaign: who got it, who did not and why; as a page of a table, and as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database.bounded_scan import PAGE_LOOK
+from heliograph.base.database.pool import Connection
+from heliograph.campaigns.record import Campaign
+from heliograph.campaigns.skipped import REASONS
+from heliograph.campaigns.views import recipients
+from heliograph.dashboard import exporting, seeing
+from heliograph.dashboard.audience import campaign_form
+from heliograph.overview import messages, skipped
+from heliograph.overview.exports import kinds
+from heliograph.overview.messages import Filters, Message
+from heliograph.overview.skipped import Skipped
+from heliograph.pages.answers import Answer
+from heliograph.pages.pieces import leafing
+from heliograph.pages.requests import Request
+from heliograph.sms import messages as sms
+from heliograph.whatsapp import messages as whatsapp
+
+#: What a campaign's recipients may be filtered by.
+STATUSES = {
+    "sms": tuple(one for one in sms.SHOWN_STATUSES if one != "sending"),
+    "whatsapp": tuple(one for one in whatsapp.SHOWN_STATUSES if one not in ("sending", "received")),
+}
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """Messages, or skipped people. `reasons`: for which the campaign skipped somebody; `last`: with which the page
+    ends; `seen`: how far was looked where that was not far enough."""
+
+    rows: list[Message] = []
+    skipped: list[Skipped] = []
+    reasons: list[str] = []
+    last: UUID | None = None
+    seen: UUID | None = None
+
+
+def reason_in(fields: Mapping[str, str]) -> str:
+    """For which reason those were skipped of whom the page or the file is; "": it is of messages."""
+    asked = fields.get("skipped", "")
+    return asked if asked in REASONS else ""
+
+
+def filters(campaign: Campaign, status: str) -> Filters:
+    """Those of its messages that have a status, or all."""
+    begun, ended = recipients.times(campaign)
+    statuses = (status,) if status in STATUSES[campaign.channel] else None
+    return Filters(channel=campaign.channel, statuses=statuses, campaign_id=campaign.id, date_from=begun, date_to=ended)
+
+
+async def read(conn: Connection, request: Request, campaign: Campaign) -> Rows:
+    """The page that the address asks for."""
+    actor, limit, after = request.actor, leafing.size(request), leafing.after(request)
+    reason, counts = reason_in(request.query), campaign.counts
+    reasons = []
+    if counts.opted_out or counts.recently_written or counts.invalid:
+        reasons = await skipped.reasons(conn, actor, campaign_id=campaign.id, known=REASONS)
+    if reason:
+        those = await skipped.list_page(conn, actor, campaign_id=campaign.id, reason=reason, after=after, limit=limit)
+        last = those[limit - 1].id if len(those) > limit else None
+        return Rows(skipped=those[:limit], reasons=reasons, last=last)
+    wanted = filters(campaign, request.query.get("status", ""))
+    found = await messages.list_page(conn, actor, filters=wanted, after=after, limit=limit, look=PAGE_LOOK)
+    rows = found.messages[:limit]
+    last = rows[-1].id if len(found.messages) > limit else found.seen
+    return Rows(rows=rows, reasons=reasons, last=last, seen=found.seen)
+
+
+async def export(request: Request) -> Answer:
+    """Have its recipients written to a file, with what became of each, or why they were skipped."""
+    form: Literal["csv", "jsonl"] = "jsonl" if request.form.get("format") == "json" else "csv"
+    async with request.reading() as conn:
+        campaign = await campaign_form.found(request, conn, request.id())
+    delimiter, sees = exporting.separator(request), seeing.whose(request)
+    wanted: kinds.Wanted
+    if reason := reason_in(request.form):
+        wanted = kinds.Skipped(
+            form=form, delimiter=delimiter, campaign_id=campaign.id, reasons=(reason,), sees_all=sees == "all"
+        )
+    else:
+        chosen = filters(campaign, request.form.get("status", ""))
+        wanted = kinds.Messages(form=form, delimiter=delimiter, filters=chosen, sees=sees)
+    return await exporting.ask(request, request.actor, wanted)
