@@ -30,10 +30,11 @@ from heliograph.base.actor import SYSTEM, Actor, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import audience, skipped
+from heliograph.campaigns import audience
 from heliograph.campaigns.approval import rule
 from heliograph.campaigns.approval.rule import CampaignApprovalRequired
 from heliograph.campaigns.record import COLUMNS, CONTENT, TABLE, Campaign, get, read, shown
+from heliograph.consent import skipped
 from heliograph.contacts.imports import drafts
 from heliograph.notices import Notice
 from heliograph.sealing.text_keys import Sealing

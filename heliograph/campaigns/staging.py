@@ -26,11 +26,12 @@ from heliograph.base.ids import uuid7
 from heliograph.base.process import measures, spans
 from heliograph.base.process.crash import crash_point
 from heliograph.base.process.spans import Span
-from heliograph.campaigns import audience, pausing, plan, skipped, withdrawal
+from heliograph.campaigns import audience, pausing, plan, withdrawal
 from heliograph.campaigns.approval import rule
 from heliograph.campaigns.channels.contract import Batch, Due, Made, Stop
 from heliograph.campaigns.channels.table import CHANNELS
-from heliograph.campaigns.skipped import Skipped
+from heliograph.consent import skipped
+from heliograph.consent.skipped import Passed
 
 log = structlog.get_logger()
 
@@ -269,7 +270,7 @@ class _Chunk(msgspec.Struct):
     cost: int = 0
     recipients: list[str] = msgspec.field(default_factory=list)
     made: list[Made] = msgspec.field(default_factory=list)
-    skipped: list[Skipped] = msgspec.field(default_factory=list)
+    skipped: list[Passed] = msgspec.field(default_factory=list)
 
     def skip(self, phone: str, reason: str) -> None:
         """This one is not written to."""

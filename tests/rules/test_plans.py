@@ -17,10 +17,9 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import audience
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
-from heliograph.consent import history, optouts
+from heliograph.consent import history, optouts, skipped
 from heliograph.contacts import importing, marked, recency, records, undoing
 from heliograph.guard import holds as guard_holds
-from heliograph.overview import skipped
 from heliograph.overview.installation import finding
 from heliograph.privacy import erasure
 from heliograph.queue import leases
@@ -69,7 +68,7 @@ STATEMENTS = {
         {"campaign_skipped": "organization_id campaign_id reason id", "contacts": "organization_id mode phone"},
     ),
     "for which reasons a campaign skipped": (
-        skipped.REASONS,
+        skipped.FOUND,
         {"campaign_skipped": "organization_id campaign_id reason"},
     ),
     "contacts among suspected numbers": (guard_holds.ACQUAINTED, {"contacts": "organization_id mode phone"}),

@@ -5,23 +5,31 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
+from heliograph.accounts import idempotency
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.ids import uuid7_text, uuid_in
-from heliograph.campaigns import drafts
+from heliograph.campaigns import drafts, filling, template
 from heliograph.campaigns.channels import sms, whatsapp
 from heliograph.campaigns.views import preview
 from heliograph.campaigns.views.preview import Preview
-from heliograph.dashboard.audience import campaign_drafts, campaign_form, campaign_trial, lists, people
+from heliograph.dashboard.audience import campaign_drafts, campaign_form, lists, people
 from heliograph.dashboard.audience.campaign_form import Given
 from heliograph.dashboard.sending import refusals
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
+from heliograph.pages.words import SEND_FORM
+from heliograph.sms.accepting.accept import Send
+from heliograph.whatsapp.accepting import accept as whatsapp_send
 
 HERE = "/campaigns"
 PAGE = "audience/campaign_new.html"
 #: From so many recipients on, their number has to be typed.
 MANY = 1_000
+#: Fields of a send, and what the form for a campaign calls them; all others stand above it.
+_FIELDS = {"message": "text", "sender": "sender", "number": "number", "template": "template"}
 
 
 async def show(request: Request) -> Answer:
@@ -90,12 +98,71 @@ async def _try(request: Request, typed: dict[str, str], given: Given, seen: Prev
     if not values["own"]:  # removed meanwhile, or their role sends nothing
         return Shown(template=PAGE, values=values)
     try:
-        sent = await campaign_trial.send(request, given, seen, values["own"])
+        sent = await _send(request, given, seen, values["own"])
     except Refusal as refusal:
         if not refusals.is_told(refusal):
             raise
-        return refused(PAGE, campaign_trial.told(request, refusal), values)
+        return refused(PAGE, _told(request, refusal), values)
     return Shown(template=PAGE, values=values | {"sent": sent})
+
+
+class _Sent(msgspec.Struct, frozen=True):
+    """The response to an accepted send, as far as it is needed here."""
+
+    class Message(msgspec.Struct, frozen=True):
+        """The message."""
+
+        id: UUID
+
+    message: Message
+
+
+async def _send(request: Request, given: Given, seen: Preview, own: str) -> UUID:
+    """Send what the first example gets to `own`, once for this form, from the campaign's sender and in the class of a
+    campaign: it goes the way of the campaign. Returns the message's id. Raises what a send raises."""
+    once = request.form.get("_once", "")
+    if not once or len(once) > idempotency.MAX_LENGTH:
+        raise Invalid(("form", "required", SEND_FORM["form.required"]))
+    person = str(request.person.user_id)
+    key = idempotency.key_hash(request.mode, "PAGE", "/campaigns/trial", f"{person} {once}")
+    first = seen.examples[0] if seen.examples else None
+    if given.filled is not None:
+        one, chosen = given.filled, given.filled.entry.template
+        values = first.parameters if first else filling.filler(one.parameters)((own, None, None, None, None))
+        answer = await request.services.whatsapp.accept(
+            whatsapp_send.Send(
+                actor=request.actor,
+                to=own,
+                number_id=one.number,
+                content=whatsapp_send.TemplateSend(chosen.name, chosen.language, chosen.category, values),
+                request_id=request.request_id,
+                trace=request.trace,
+                key_hash=key,
+                request_hash=idempotency.request_hash([person, own, str(one.number), str(chosen.id), values]),
+            )
+        )
+    else:
+        text = first.text if first else template.filler(given.text)((own, "", "", ""))
+        answer = await request.services.sms.accept(
+            Send(
+                actor=request.actor,
+                to=own,
+                text=text,
+                sender_id=given.sender,
+                request_id=request.request_id,
+                trace=request.trace,
+                key_hash=key,
+                request_hash=idempotency.request_hash([person, own, text, str(given.sender or "")]),
+                traffic_class="marketing",
+            )
+        )
+    return msgspec.json.decode(answer.body, type=_Sent).message.id
+
+
+def _told(request: Request, refusal: Refusal) -> Invalid:
+    """What a send was refused for, each part at its field."""
+    fields = refusals.told(request, refusal).details["fields"]
+    return Invalid(*((_FIELDS.get(one["field"], "form"), one["issue"], one["message"]) for one in fields))
 
 
 async def _values(

@@ -11,14 +11,14 @@ import msgspec
 from heliograph.base.database.bounded_scan import PAGE_LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.campaigns.record import Campaign
-from heliograph.campaigns.skipped import REASONS
 from heliograph.campaigns.views import recipients
+from heliograph.consent import skipped
+from heliograph.consent.skipped import REASONS, Skipped
 from heliograph.dashboard import exporting, seeing
 from heliograph.dashboard.audience import campaign_form
-from heliograph.overview import messages, skipped
+from heliograph.overview import messages
 from heliograph.overview.exports import kinds
 from heliograph.overview.messages import Filters, Message
-from heliograph.overview.skipped import Skipped
 from heliograph.pages.answers import Answer
 from heliograph.pages.pieces import leafing
 from heliograph.pages.requests import Request
@@ -62,7 +62,7 @@ async def read(conn: Connection, request: Request, campaign: Campaign) -> Rows:
     reason, counts = reason_in(request.query), campaign.counts
     reasons = []
     if counts.opted_out or counts.recently_written or counts.invalid:
-        reasons = await skipped.reasons(conn, actor, campaign_id=campaign.id, known=REASONS)
+        reasons = await skipped.reasons(conn, actor, campaign_id=campaign.id)
     if reason:
         those = await skipped.list_page(conn, actor, campaign_id=campaign.id, reason=reason, after=after, limit=limit)
         last = those[limit - 1].id if len(those) > limit else None

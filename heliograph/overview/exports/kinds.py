@@ -20,12 +20,12 @@ from heliograph.base.csv_files import Writer
 from heliograph.base.database.clock import iso, iso_or_none
 from heliograph.base.database.pool import Connection
 from heliograph.consent import exporting as opt_outs
-from heliograph.consent import optouts
+from heliograph.consent import optouts, skipped
 from heliograph.contacts import exporting as contacts
 from heliograph.contacts import search
 from heliograph.contacts.importing import REJECT_COLUMNS
 from heliograph.contacts.imports import drafts, mending
-from heliograph.overview import messages, skipped, usage
+from heliograph.overview import messages, usage
 from heliograph.overview.messages import Message
 
 #: Rows of a page.

@@ -1,7 +1,11 @@
-"""Who a campaign skipped, for pages and files. What keeps them is `campaigns/skipped.py`."""
+"""Who a campaign skipped, and why: kept when staging passes them, a row each, for as long as messages are kept.
+
+The rule nobody may break: they are kept in the commit that counts them, so that rows and counts add up.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -9,7 +13,36 @@ import msgspec
 
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
-from heliograph.base.ids import time_of
+from heliograph.base.ids import time_of, uuid7
+
+OPTED_OUT, RECENTLY_WRITTEN = "opted_out", "recently_written"
+#: Those that `invalid` counts: no phone number, a country that is not allowed, and values that make no message.
+NO_NUMBER, NOT_ALLOWED, UNFIT = "no_number", "not_allowed", "unfit"
+REASONS = (OPTED_OUT, RECENTLY_WRITTEN, NOT_ALLOWED, UNFIT, NO_NUMBER)
+
+#: Characters of a listed text that is no number which are kept.
+LONGEST = 64
+#: (recipient, reason)
+Passed = tuple[str, str]
+
+KEEP = """
+INSERT INTO campaign_skipped (organization_id, campaign_id, id, recipient, reason)
+SELECT $1, $2, item.* FROM unnest($3::uuid[], $4::text[], $5::text[]) AS item
+"""
+
+
+def printable(text: str) -> str:
+    """A listed text that is no number, as it is kept."""
+    return "".join(one for one in text[:LONGEST] if one.isprintable())
+
+
+async def keep(conn: Connection, organization_id: UUID, campaign_id: UUID, passed: Sequence[Passed]) -> None:
+    """Keep these. Runs in the caller's transaction."""
+    if passed:
+        ids = [uuid7() for _ in passed]
+        await conn.execute(
+            KEEP, organization_id, campaign_id, ids, [one for one, _ in passed], [reason for _, reason in passed]
+        )
 
 
 class Skipped(msgspec.Struct, frozen=True):
@@ -48,7 +81,7 @@ async def list_page(
     return [Skipped(**row) for row in rows]
 
 
-REASONS = """
+FOUND = """
 SELECT one.reason FROM unnest($3::text[]) WITH ORDINALITY AS one (reason, n) CROSS JOIN LATERAL (
        SELECT FROM campaign_skipped
         WHERE organization_id = $1 AND campaign_id = $2 AND reason = one.reason LIMIT 1) s
@@ -56,7 +89,7 @@ SELECT one.reason FROM unnest($3::text[]) WITH ORDINALITY AS one (reason, n) CRO
 """
 
 
-async def reasons(conn: Connection, actor: Actor, *, campaign_id: UUID, known: tuple[str, ...]) -> list[str]:
-    """Those of these reasons for which the campaign skipped somebody."""
-    rows = await conn.fetch(REASONS, actor.organization_id, campaign_id, list(known))
+async def reasons(conn: Connection, actor: Actor, *, campaign_id: UUID) -> list[str]:
+    """Those for which the campaign skipped somebody."""
+    rows = await conn.fetch(FOUND, actor.organization_id, campaign_id, list(REASONS))
     return [row["reason"] for row in rows]
