@@ -117,6 +117,8 @@ class MessageDetail(msgspec.Struct, frozen=True):
     steps: list[Step]
     #: The events that it raised.
     events: list[UUID] = []
+    #: What networks reported, and that events were recorded: for people alone, in no order.
+    behind: list[Step] = []
 
 
 async def list_page(
@@ -222,10 +224,12 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
         detail = await sms.get(conn, actor, id=id)
     except NotFound:
         message = _of_whatsapp(await whatsapp.get(conn, actor, id=id))
-        kinds, tried = await whatsapp.deliveries(conn, actor, id=id)
+        raised, tried = await whatsapp.deliveries(conn, actor, id=id)
+        kinds = {one["id"]: one["kind"] for one in raised}
         steps = [*_steps(message), *(sms.delivery(one, kinds[one["event_id"]]) for one in tried)]
-        return MessageDetail(message, message.said, sorted(steps, key=lambda step: step.at), list(kinds))
-    return MessageDetail(_of_sms(detail.message), detail.text, detail.steps, detail.events)
+        behind = [sms.recorded(one) for one in raised]
+        return MessageDetail(message, message.said, sorted(steps, key=lambda step: step.at), list(kinds), behind)
+    return MessageDetail(_of_sms(detail.message), detail.text, detail.steps, detail.events, detail.behind)
 
 
 async def reveal(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:

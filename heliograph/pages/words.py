@@ -461,6 +461,16 @@ CREDENTIALS: Mapping[str, str] = {
 }
 #: Words that people send to be left alone, to be written to, and to be helped.
 KEYWORDS: Mapping[str, str] = {"stop": "STOP", "start": "START", "help": "HELP"}
+#: What a network reports of a message, by a name of `suppliers.contract.ReceiptState`.
+REPORTS: Mapping[str, str] = {
+    "delivered": "it arrived",
+    "expired": "it could not be delivered in time",
+    "undelivered": "it could not be delivered",
+    "rejected": "it was rejected",
+    "failed": "it failed",
+    "pending": "it is on its way",
+    "unknown": "nothing is known of it",
+}
 STATUSES: Mapping[str, str] = {
     "accepted": "Accepted",
     "queued": "Queued",

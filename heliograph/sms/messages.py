@@ -26,11 +26,12 @@ from heliograph.sealing import text_keys
 from heliograph.sending import listing
 from heliograph.sending import timeline as timelines
 from heliograph.sending.listing import Found, shown_among, shown_status
-from heliograph.sms import timeline
+from heliograph.sms import timeline, told
 from heliograph.sms.accepting import withdrawal
 from heliograph.sms.accepting.withdrawal import Unsent
 from heliograph.sms.dispatch.outcomes import deadline
 from heliograph.sms.status import STATUSES
+from heliograph.sms.told import Report
 from heliograph.webhooks import timeline as webhook_timeline
 
 
@@ -87,7 +88,8 @@ class Filters(listing.Filters, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """Something that happened to a message: it reached a status, or an event of it was posted to an endpoint."""
+    """Something that happened to a message: it reached a status, or an event of it was posted to an endpoint; and what
+    only people are shown: what a network reported, and that an event was recorded."""
 
     at: datetime
     status: str | None = None
@@ -95,6 +97,9 @@ class Step(msgspec.Struct, frozen=True):
     delivery: Delivery | None = None
     #: It was put off until then: it was quiet where its recipient is.
     quiet_until: datetime | None = None
+    report: Report | None = None
+    #: The kind of the event that was recorded.
+    event: str | None = None
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -117,6 +122,8 @@ class MessageDetail(msgspec.Struct, frozen=True):
     steps: list[Step]
     #: The events that it raised.
     events: list[UUID] = []
+    #: What only people are shown, in no order.
+    behind: list[Step] = []
 
 
 #: The public status while suppliers are tried; the row still says `accepted`.
@@ -222,8 +229,10 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
     tried = await webhook_timeline.tried(conn, actor.organization_id, raised)
     kinds = {one["id"]: one["kind"] for one in raised}
     steps = [*_steps(row, begun), *(delivery(one, kinds[one["event_id"]]) for one in tried)]
+    came = await told.reports(conn, actor.organization_id, id=id, accepted_at=row["accepted_at"])
+    behind = [*(Step(one.at, report=one) for one in came), *(recorded(one) for one in raised)]
     text = (await text_keys.opened_of(conn, actor.organization_id, "messages", [(id, row["body"])]))[id]
-    return MessageDetail(_message(row), text, sorted(steps, key=lambda step: step.at), list(kinds))
+    return MessageDetail(_message(row), text, sorted(steps, key=lambda step: step.at), list(kinds), behind)
 
 
 WAITING = f"""
@@ -350,6 +359,11 @@ def _steps(row: asyncpg.Record, begun: datetime | None) -> Iterable[Step]:
         yield Step(row["failed_at"], row["status"], row["failure_code"])
     if row["ended_at"]:
         yield Step(row["ended_at"], row["status"], row["failure_code"])
+
+
+def recorded(row: asyncpg.Record) -> Step:
+    """The step of an event, as `sending.timeline.raised` tells of it."""
+    return Step(row["created_at"], event=row["kind"])
 
 
 def delivery(row: asyncpg.Record, kind: str) -> Step:

@@ -218,14 +218,15 @@ async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> li
     return await _opened(conn, actor, [row for row in rows if row["mode"] in actor.modes])
 
 
-async def deliveries(conn: Connection, actor: Actor, *, id: UUID) -> tuple[dict[UUID, str], list[asyncpg.Record]]:
-    """(kinds of the events that a message raised, by id; its webhook attempts, as `webhooks.timeline.tried` tells)."""
+async def deliveries(conn: Connection, actor: Actor, *, id: UUID) -> tuple[list[asyncpg.Record], list[asyncpg.Record]]:
+    """(the events that a message raised, as `sending.timeline.raised` tells of them; its webhook attempts, as
+    `webhooks.timeline.tried` does)."""
     row = await conn.fetchrow(RAISING, actor.organization_id, id)
     if row is None or row["mode"] not in actor.modes:
-        return {}, []
+        return [], []
     raised = await timelines.raised(conn, timeline.SOURCE, actor.organization_id, row)
     tried = await webhook_timeline.tried(conn, actor.organization_id, raised)
-    return {one["id"]: one["kind"] for one in raised}, tried
+    return raised, tried
 
 
 # A conversation may have been merged into another one of the same user since.

@@ -19,6 +19,7 @@ from heliograph import traffic
 from heliograph.accounts import api_keys
 from heliograph.base.database import bounded_scan, clock
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from heliograph.campaigns.channels import sms as campaigns
 from heliograph.campaigns.channels.sms import Wish
 from heliograph.consent import optouts
@@ -124,6 +125,25 @@ async def test_a_message_says_what_happened_and_why(api: Api, pool: Pool, tenant
     assert (gone.status, "data-final" in gone.text) == (200, True)
     await pool.execute("UPDATE messages SET body = NULL")
     assert "The text was erased" in (await owner.get(f"/messages/{id}")).words
+
+
+async def test_what_the_network_reported_and_that_an_event_was_recorded_stand_in_the_timeline(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    id = UUID(await send(api, tenant))
+    await pool.execute(
+        "UPDATE messages SET status = 'delivered', sent_at = now(), delivered_at = now(), receipt = id,"
+        " receipt_at = now(), receipt_state = 'delivered', receipt_attempt = 1, event_id = $1",
+        (event := uuid7()),
+    )
+    await pool.execute(
+        "INSERT INTO events (organization_id, id, mode, kind, message_id, request_id, data, created_at)"
+        " VALUES ($1, $2, 'live', 'message.delivered', $3, '', '{}', now())",
+        *(tenant.id, event, id),
+    )
+    page = await owner.get(f"/messages/{id}")
+    assert "The network reports: it arrived" in page.words
+    assert "Event recorded message.delivered" in page.words
 
 
 async def test_what_is_written_in_a_message_stays_text(api: Api, tenant: Tenant, owner: Browser) -> None:

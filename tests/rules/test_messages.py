@@ -120,9 +120,35 @@ async def test_the_story_is_told_in_order_and_without_the_supplier(pool: Pool) -
     assert delivery is not None
     assert (delivery.event_id, delivery.kind, delivery.endpoint_id) == (event["id"], "message.delivered", hook)
     assert (delivery.attempt, delivery.result, delivery.status, delivery.duration_ms) == (1, "delivered", 200, 12)
+    # What only people are shown: each report, and that the event was recorded.
+    assert [(step.report.state, step.report.part) for step in detail.behind if step.report] == [("delivered", None)]
+    assert [step.event for step in detail.behind if step.event] == ["message.delivered"]
     told = msgspec.json.encode(detail).decode()
     for secret in (str(bench.only_id), f"{id}-1", bench.accounts[bench.only_id].supplier.name + '"'):
         assert secret not in told
+
+
+async def test_each_report_of_a_part_is_told_to_its_organization_alone(pool: Pool) -> None:
+    actor, other = await organization(pool), await organization(pool)
+    id = await accepted(pool, actor)
+    for part, state, whose in (
+        (2, "pending", actor),
+        (2, "delivered", actor),
+        (1, "delivered", actor),
+        (3, "failed", other),
+    ):
+        await pool.execute(
+            "INSERT INTO receipts (received_on, supplier_id, fingerprint, keys, state, error, recipient, sender,"
+            " received_at, organization_id, message_id, part)"
+            " VALUES ((clock_timestamp() AT TIME ZONE 'UTC')::date, $1, $1, '{x}', $2, 'err:021', '1', '1',"
+            " clock_timestamp(), $3, $4, $5)",
+            *(uuid7(), state, whose.organization_id, id, part),
+        )
+    async with pool.acquire() as conn:
+        detail = await messages.get(conn, actor, id=id)
+    came = [(step.report.state, step.report.part) for step in detail.behind if step.report]
+    assert came == [("pending", 2), ("delivered", 2), ("delivered", 1)]
+    assert "err:021" not in msgspec.json.encode(detail).decode()
 
 
 async def test_a_failure_is_told_by_its_code_alone(pool: Pool) -> None:

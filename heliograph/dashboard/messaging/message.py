@@ -19,6 +19,7 @@ from heliograph.dashboard.messaging import explaining
 from heliograph.dashboard.sending import code, whatsapp_form
 from heliograph.overview import documents, messages
 from heliograph.overview.messages import Filters, Message, MessageDetail
+from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 from heliograph.people.roles import DEVELOP, REVEAL
@@ -97,7 +98,9 @@ async def cancel(request: Request) -> Answer:
 async def _values(
     conn: Connection, request: Request, detail: MessageDetail, *, is_revealed: bool = False
 ) -> dict[str, Any]:
-    message, steps, actor = detail.message, detail.steps, request.actor
+    message, actor = detail.message, request.actor
+    # What came at the same time follows what it led to.
+    steps = sorted([*detail.steps, *detail.behind], key=lambda step: (step.at, step.status is None))
     gaps = [(late.at - early.at).total_seconds() for early, late in pairwise(steps)]
     longest = max(gaps, default=0.0)
     lines = [Line(steps[0], None, 0)] if steps else []
@@ -129,6 +132,7 @@ async def _values(
         "message": message,
         "text": text,
         "lines": lines,
+        "reports": words.REPORTS,
         "whole": whole,
         "took": None if message.delivered_at is None else _took(message),
         "may_cancel": is_sms and message.status == "accepted" and request.may("sms:send"),

@@ -1,0 +1,42 @@
+"""What networks reported of a message, as its organization may read it: when, of which part, and what in a word; not by
+whom, and nothing of what was written.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database.pool import Connection
+
+#: Reports that are shown of a message.
+MOST = 20
+
+# The first one stands in the message's row.
+REPORTS = """
+SELECT receipt_at AS at, receipt_state AS state, 1 AS part FROM messages
+ WHERE organization_id = $1 AND id = $2 AND receipt IS NOT NULL
+UNION ALL
+(SELECT received_at, state, part FROM receipts
+  WHERE message_id = $2 AND received_on >= $3 AND organization_id = $1 ORDER BY received_at LIMIT $4)
+ ORDER BY at LIMIT $4
+"""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """One of them. `state`: a name of `suppliers.contract.ReceiptState`; `part`: of a text that went out segment by
+    segment, from 1; None: of the whole."""
+
+    at: datetime
+    state: str
+    part: int | None
+
+
+async def reports(conn: Connection, organization_id: UUID, *, id: UUID, accepted_at: datetime) -> list[Report]:
+    """What came of a message, in order, up to MOST."""
+    since = (accepted_at - timedelta(days=1)).date()
+    rows = await conn.fetch(REPORTS, organization_id, id, since, MOST)
+    is_whole = all(row["part"] in (None, 1) for row in rows)
+    return [Report(row["at"], row["state"], None if is_whole else row["part"]) for row in rows]
