@@ -33,6 +33,8 @@ ACTIONS = {
     "user.created": "Person created",
     "user.changed": "Name, language or time zone changed",
     "user.password_changed": "Password changed",
+    "user.email_asked": "Another e-mail address asked for",
+    "user.email_changed": "E-mail address changed",
     "user.factor_changed": "Authenticator app turned on or off",
     "user.passkey_added": "Passkey added",
     "user.passkey_removed": "Passkey removed",

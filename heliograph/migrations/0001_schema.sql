@@ -314,6 +314,18 @@ COMMENT ON TABLE sign_in_links IS 'control: one-time sign-in links, one per pers
 COMMENT ON COLUMN sign_in_links.realm IS 'where it signs in: a link to the dashboard never opens the console';
 COMMENT ON COLUMN sign_in_links.is_mailed IS 'people with a second factor must give its code too: a mailbox is not a factor';
 
+CREATE TABLE email_changes (
+    user_id         uuid PRIMARY KEY CONSTRAINT email_changes_user REFERENCES users ON DELETE CASCADE,
+    token_hash      bytea NOT NULL UNIQUE CHECK (length(token_hash) = 32),
+    email           text NOT NULL CHECK (email = lower(email) AND length(email) BETWEEN 3 AND 254),
+    session_id      uuid NOT NULL,
+    organization_id uuid,
+    expires_at      timestamptz NOT NULL
+);
+COMMENT ON TABLE email_changes IS 'control: e-mail addresses that people asked for, until who reads their mail confirms it; deleted when used';
+COMMENT ON COLUMN email_changes.session_id IS 'the session that stays when the address changes, of either realm';
+COMMENT ON COLUMN email_changes.organization_id IS 'in whose audit log the change stands: where the person looked when they asked; NULL: the installation''s alone';
+
 CREATE TABLE own_numbers (
     user_id     uuid PRIMARY KEY CONSTRAINT own_numbers_user REFERENCES users ON DELETE CASCADE,
     phone       text,
@@ -331,7 +343,7 @@ COMMENT ON COLUMN own_numbers.codes IS 'sent within the hour that began at codes
 
 CREATE TABLE mails (
     id              uuid PRIMARY KEY,
-    kind            text NOT NULL CHECK (kind IN ('invitation', 'link', 'forgotten', 'notices', 'trial', 'report')),
+    kind            text NOT NULL CHECK (kind IN ('invitation', 'link', 'forgotten', 'email', 'notices', 'trial', 'report')),
     organization_id uuid,
     subject_id      uuid,
     sealed          bytea CHECK (length(sealed) <= 16384),
@@ -349,7 +361,7 @@ CREATE INDEX mails_of_subject ON mails (subject_id, created_at);
 CREATE INDEX mails_of_organization ON mails (organization_id, created_at);
 CREATE INDEX mails_age ON mails (created_at);
 COMMENT ON TABLE mails IS 'control: mails to people, sent by workers; rows are kept for a week, texts only until sent';
-COMMENT ON COLUMN mails.kind IS 'forgotten: a password reset was requested; a worker looks up the person and creates the link. notices: what needs somebody''s eye. trial: an operator looks whether mails arrive. report: the receipts of a day, to operators';
+COMMENT ON COLUMN mails.kind IS 'forgotten: a password reset was requested; a worker looks up the person and creates the link. email: another address of a person is to be confirmed, or was changed. notices: what needs somebody''s eye. trial: an operator looks whether mails arrive. report: the receipts of a day, to operators';
 COMMENT ON COLUMN mails.organization_id IS 'whose limit it counts against; NULL: nobody''s';
 COMMENT ON COLUMN mails.subject_id IS 'the invitation or user it is about; NULL: not known yet';
 COMMENT ON COLUMN mails.sealed IS 'recipient, subject and text, encrypted; erased when sent or given up';

@@ -29,7 +29,7 @@ ENDS = ("/console/logout",)
 #: What asks for the password again, beside all that changes money: what shows texts and numbers, makes or ends keys,
 #: people and organizations, erases what is kept, takes secrets or says where they are sent, or acts as somebody.
 PROVED = re.compile(
-    r"/(reveal|password|key|app|token|connection|view|erase|kept|close|prove|link|role)$"
+    r"/(reveal|password|email|key|app|token|connection|view|erase|kept|close|prove|link|role)$"
     r"|/console/(organizations/\{id\}/)?settings$|/console/(whatsapp|lookups)/new$|/organizations$|/organizations/\{id\}/(keys|members/invite)$"
     r"|/(keys|members|operators)/\{\w+\}/(revoke|remove|resume|rotate)$|/invitations/\{invitation\}/renew$"
     r"|/(suppliers|lookups|accounts/\{organization\})/\{id\}/edit$"

@@ -45,6 +45,8 @@ BY_PERSON = {
     "organization.viewed",
     "user.changed",
     "user.password_changed",
+    "user.email_asked",
+    "user.email_changed",
     "user.factor_changed",
     "user.passkey_added",
     "user.passkey_removed",

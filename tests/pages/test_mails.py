@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 
@@ -16,7 +17,7 @@ from heliograph.people.mailing import forgotten
 from tests.mailbox import Mailbox, listening
 from tests.rules.whatsapp_factories import SECRET_KEY
 
-from .conftest import Api, Browser, Tenant, make_person, running
+from .conftest import Api, Browser, Page, Tenant, make_person, running
 
 OTHER = "another horse battery staple"
 
@@ -129,3 +130,69 @@ async def test_an_invitation_goes_out_and_the_team_sees_it(owner: Browser, work:
     await delivered(work)
     page = await owner.get("/team")
     assert "The mail could not be sent. The mail server refused the mail or its recipient." in page.words
+
+
+async def link_in(mailbox: Mailbox, to: str) -> str:
+    (mail,) = [one for one in mailbox.mails if one["To"] == to]
+    found = re.search(r"http://sms\.example\.com/account/email/confirm#\S+", mail.get_content())
+    assert found, mail.get_content()
+    return found[0]
+
+
+async def confirmed(browser: Browser, link: str) -> Page:
+    where = "/account/email/confirm"
+    return await browser.submit(await browser.get(where), where, link=link)
+
+
+async def test_another_address_is_confirmed_by_who_reads_it_and_the_former_one_is_told(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser, work: MailWork, mailbox: Mailbox
+) -> None:
+    await make_person(pool, tenant, "rui@example.com")
+    await other_browser.sign_in("ana@example.com")
+    for email, wrong in (("ANA@example.com", "This is your e-mail address already."), ("ana", "not an e-mail address")):
+        page = await owner.submit(await owner.get("/account/email"), "/account/email", email=email)
+        assert (page.status, wrong in page.words) == (422, True), page.words
+    # Whether somebody has an address is told only to who reads its mail.
+    answers = []
+    for email in ("rui@example.com", "first@example.com", "New@example.com"):
+        page = await owner.submit(await owner.get("/account/email"), "/account/email", email=email)
+        answers.append("A link goes out to the new address." in page.words)
+        await delivered(work)
+    assert answers == [True] * 3
+    assert "new@example.com is not confirmed yet." in (await owner.get("/account/email")).words
+    page = await confirmed(other_browser, await link_in(mailbox, "first@example.com"))
+    assert (page.status, "was replaced by a newer one" in page.words) == (422, True)
+    assert await pool.fetchval("SELECT count(*) FROM users WHERE email = 'ana@example.com'") == 1
+
+    page = await confirmed(owner, await link_in(mailbox, "new@example.com"))
+    assert (page.path, "Your e-mail address is new@example.com now." in page.words) == ("/account", True)
+    async with asyncio.timeout(60):  # what is known of a session is at most half a second old
+        while (await other_browser.get("/account")).path == "/account":
+            pass
+    await delivered(work)
+    (told,) = [one for one in mailbox.mails if one["To"] == "ana@example.com"]
+    assert "new@example.com takes its place" in told.get_content()
+    rows = await pool.fetch(
+        "SELECT action, organization_id FROM audit_log WHERE action ~ 'email' ORDER BY id DESC LIMIT 2"
+    )
+    assert [tuple(row) for row in rows] == [("user.email_changed", tenant.id), ("user.email_asked", tenant.id)]
+    other_browser.session.cookie_jar.clear()
+    assert (await other_browser.sign_in("ana@example.com")).status == 422
+    assert (await other_browser.sign_in("new@example.com")).path == "/"
+    page = await confirmed(owner, await link_in(mailbox, "new@example.com"))
+    assert (page.status, "was used already" in page.words) == (422, True)
+
+
+async def test_an_address_of_somebody_else_is_not_taken_over(
+    pool: Pool, tenant: Tenant, owner: Browser, work: MailWork, mailbox: Mailbox
+) -> None:
+    await make_person(pool, tenant, "rui@example.com")
+    await owner.submit(await owner.get("/account/email"), "/account/email", email="rui@example.com")
+    await delivered(work)
+    link = await link_in(mailbox, "rui@example.com")
+    page = await confirmed(owner, link)
+    assert (page.status, "Somebody else has this e-mail address." in page.words) == (422, True)
+    page = await owner.submit(await owner.get("/account/email"), "/account/email/withdraw")
+    assert "The e-mail address stays as it is." in page.words
+    page = await confirmed(owner, link)
+    assert (page.status, "is too old" in page.words) == (422, True)

@@ -553,3 +553,21 @@ async def test_keys_can_be_switched_off(owner: Browser) -> None:
     assert 'data-keys="on"' in page.text
     fields = {"_token": page.form("/logout")["_token"], "keys": "off", "next": "/messages"}
     assert 'data-keys="off"' in (await owner.post("/preferences", fields)).text
+
+
+async def test_without_mails_another_address_holds_at_once(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await make_person(pool, tenant, "rui@example.com")
+    await other_browser.sign_in("ana@example.com")
+    page = await owner.submit(await owner.get("/account/email"), "/account/email", email="rui@example.com")
+    assert (page.status, "Somebody else has this e-mail address." in page.words) == (422, True)
+    page = await owner.submit(await owner.get("/account/email"), "/account/email", email="new@example.com")
+    assert (page.path, "Your other sessions were ended." in page.words) == ("/account", True)
+    assert await pool.fetchval("SELECT count(*) FROM sessions") == 1
+    other_browser.session.cookie_jar.clear()
+    assert (await other_browser.sign_in("new@example.com")).path == "/"
+    await pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
+    async with asyncio.timeout(60):
+        while "Confirm that it is you" not in (await owner.get("/account/email")).words:
+            pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heliograph.console.door import account, setup, sign_in
-from heliograph.pages.people import own_passkeys
+from heliograph.pages.people import own_email, own_passkeys
 from heliograph.pages.people.door import signed_out, tell_session
 from heliograph.pages.pieces.preferences import set_preferences
 from heliograph.pages.routes import Route, own, public
@@ -27,6 +27,9 @@ ROUTES: tuple[Route, ...] = (
     own("POST", "/console/prove", sign_in.prove, is_proved=True),
     own("GET", "/console/account", account.show),
     own("POST", "/console/account", account.change),
+    own("GET", "/console/account/email", own_email.show, is_proved=True),
+    own("POST", "/console/account/email", own_email.ask, is_proved=True),
+    own("POST", "/console/account/email/withdraw", own_email.withdraw),
     own("GET", "/console/account/passkeys/new", own_passkeys.show_new, is_proved=True),
     own("POST", "/console/account/passkeys", own_passkeys.add, is_proved=True),
     own("POST", "/console/account/passkeys/{id}/remove", own_passkeys.remove, is_proved=True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heliograph.dashboard import listing
 from heliograph.dashboard.door import account, invitation, sign_in, viewing
 from heliograph.pages.lists import columns
-from heliograph.pages.people import own_passkeys
+from heliograph.pages.people import own_email, own_passkeys
 from heliograph.pages.people.door import signed_out, tell_session
 from heliograph.pages.pieces.preferences import set_preferences
 from heliograph.pages.routes import Route, own, public
@@ -33,12 +33,17 @@ ROUTES: tuple[Route, ...] = (
     own("GET", "/account/factor", account.show_factor, is_proved=True),
     own("POST", "/account/factor", account.turn_factor_on, is_proved=True),
     own("POST", "/account/factor/off", account.turn_factor_off, is_proved=True),
+    own("GET", "/account/email", own_email.show, is_proved=True),
+    own("POST", "/account/email", own_email.ask, is_proved=True),
+    own("POST", "/account/email/withdraw", own_email.withdraw),
     own("GET", "/account/passkeys/new", own_passkeys.show_new, is_proved=True),
     own("POST", "/account/passkeys", own_passkeys.add, is_proved=True),
     own("POST", "/account/passkeys/{id}/remove", own_passkeys.remove, is_proved=True),
     own("POST", "/account/sessions/end", account.end_others),
     own("POST", "/account/sessions/{id}/end", account.end_session),
     own("POST", "/organizations/{id}/look", account.switch),
+    public("GET", "/account/email/confirm", own_email.show_confirm),
+    public("POST", "/account/email/confirm", own_email.confirm, is_harmless=True),
     public("GET", "/invitation", invitation.show),
     public("POST", "/invitation", invitation.read),
     public("POST", "/invitation/accept", invitation.accept),

@@ -57,6 +57,50 @@ Se não foi você, não precisa de fazer nada: a sua palavra-passe continua a me
 """,
     ),
 }
+NEW_EMAIL = {
+    "en": (
+        "Confirm your e-mail address",
+        """Hello {name},
+
+somebody wants to sign in to Heliograph with {email} from now on. If it was you, confirm it with this link, which is \
+good for one hour and one use:
+
+{link}
+
+If it was not you, there is nothing you need to do: nothing is changed.
+""",
+    ),
+    "pt": (
+        "Confirme o seu endereço de correio eletrónico",
+        """Olá, {name},
+
+alguém quer passar a iniciar sessão no Heliograph com {email}. Se foi você, confirme-o com esta ligação, válida \
+durante uma hora e para uma só utilização:
+
+{link}
+
+Se não foi você, não precisa de fazer nada: nada foi mudado.
+""",
+    ),
+}
+FORMER_EMAIL = {
+    "en": (
+        "Your e-mail address was changed",
+        """Hello {name},
+
+your account on Heliograph no longer belongs to this address: {email} takes its place, and all other sessions were \
+ended. If it was not you, tell an owner of your organization, or whoever runs the service, at once.
+""",
+    ),
+    "pt": (
+        "O seu endereço de correio eletrónico foi mudado",
+        """Olá, {name},
+
+a sua conta no Heliograph já não pertence a este endereço: {email} ficou no lugar dele, e todas as outras sessões \
+foram terminadas. Se não foi você, avise já um proprietário da sua organização, ou quem gere o serviço.
+""",
+    ),
+}
 TEST = (
     "Test mail from Heliograph",
     "Mails from Heliograph reach this address. Nobody needs to do anything.\n",
@@ -80,3 +124,15 @@ def forgotten(language: str, *, to: str, name: str, link: str) -> Letter:
     """A link to choose a new password."""
     subject, text = FORGOTTEN[language]
     return Letter(to, subject, text.format(name=name, email=to, link=link))
+
+
+def new_email(language: str, *, to: str, name: str, link: str) -> Letter:
+    """A link to confirm an address that somebody wants to sign in with."""
+    subject, text = NEW_EMAIL[language]
+    return Letter(to, subject, text.format(name=name, email=to, link=link))
+
+
+def former_email(language: str, *, to: str, name: str, email: str) -> Letter:
+    """To the address that was replaced by `email`."""
+    subject, text = FORMER_EMAIL[language]
+    return Letter(to, subject, text.format(name=name, email=email))

@@ -1,0 +1,166 @@
+"""Another e-mail address of one's own: asked for by somebody who proved who they are, confirmed by a link that is
+mailed to it. Where no mails are sent, it holds at once.
+
+The rule nobody may break: when it changes, the former address is told, and all other sessions and every link that was
+mailed end in the same transaction.
+"""
+
+from __future__ import annotations
+
+import secrets
+from datetime import timedelta
+from uuid import UUID, uuid5
+
+import asyncpg
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Actor, Who
+from heliograph.base.crypto import hash_secret
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid, Refusal
+from heliograph.mail import outbox
+from heliograph.mail.outbox import Outbox
+from heliograph.people import links, sessions, tries, users
+from heliograph.people.mailing import texts
+from heliograph.people.operators import sessions as operator_sessions
+from heliograph.people.users import User
+
+#: How long a link is valid, and how long it is tried to tell the former address.
+LIFE, TOLD_WITHIN = timedelta(hours=1), timedelta(days=1)
+#: Kind of the mails; below the address of the dashboard.
+KIND, PATH = "email", "/account/email/confirm"
+
+
+class EmailChangeEnded(Refusal):
+    """This link was used already, was replaced by a newer one, or is too old. Ask for the change again."""
+
+    code, status = "email_change_ended", 410
+
+
+ASK = """
+INSERT INTO email_changes (user_id, token_hash, email, session_id, organization_id, expires_at)
+VALUES ($1, $2, $3, $4, $5, now() + $6::interval)
+    ON CONFLICT (user_id) DO UPDATE
+   SET token_hash = excluded.token_hash, email = excluded.email, session_id = excluded.session_id,
+       organization_id = excluded.organization_id, expires_at = excluded.expires_at
+"""
+
+
+async def ask(
+    conn: Connection, by: Actor | Who, box: Outbox | None, *, user: User, email: str, session_id: UUID, language: str
+) -> bool:
+    """Ask for another address; True: no mails are sent (`box` is None), so it holds now. Ends an earlier wish.
+
+    `session_id`: the session that stays. Whether somebody has the address is told only to who reads its mail. Raises
+    Invalid, TooManyTries.
+    """
+    email = users.checked_email(email)
+    if email == user.email:
+        raise Invalid(("email", "same", "This is your e-mail address already."))
+    await tries.count(conn, account=f"email {user.id}")
+    organization_id = by.organization_id if isinstance(by, Actor) else None
+    async with conn.transaction():
+        await audit.record(conn, by, "user.email_asked", object_id=user.id, name=user.email, after={"email": email})
+        if box is None:
+            await _change(conn, by, None, user=user, email=email, keep=session_id)
+            return True
+        token = secrets.token_urlsafe(32)
+        await conn.execute(ASK, user.id, hash_secret(token), email, session_id, organization_id, LIFE)
+        letter = texts.new_email(language, to=email, name=user.name, link=f"{box.base_url.rstrip('/')}{PATH}#{token}")
+        await outbox.put(conn, box, kind=KIND, content=letter, within=LIFE, subject_id=_subject(user.id))
+    return False
+
+
+WAITING = "SELECT email FROM email_changes WHERE user_id = $1 AND expires_at > now()"
+
+
+async def waiting(conn: Connection, *, user_id: UUID) -> str | None:
+    """The address that a person asked for and has not confirmed yet."""
+    email: str | None = await conn.fetchval(WAITING, user_id)
+    return email
+
+
+WITHDRAW = "DELETE FROM email_changes WHERE user_id = $1"
+
+
+async def withdraw(conn: Connection, *, user_id: UUID) -> None:
+    """Stay with the present one: the link that was mailed ends. Idempotent."""
+    async with conn.transaction():
+        await conn.execute(WITHDRAW, user_id)
+        await outbox.drop(conn, subject_id=_subject(user_id))
+
+
+USE = """
+DELETE FROM email_changes WHERE token_hash = $1 AND expires_at > now()
+RETURNING user_id, email, session_id, organization_id
+"""
+
+
+async def confirm(conn: Connection, box: Outbox | None, *, token: str, by: Who) -> User:
+    """Whoever reads the new address's mail says so; returns the person as they are called from now on. `by`: what is
+    known of the browser. Raises EmailChangeEnded, and Invalid if somebody else has the address by now."""
+    async with conn.transaction():
+        row = await conn.fetchrow(USE, hash_secret(token.strip()[:200]))
+        if row is None:
+            raise EmailChangeEnded
+        user = await users.get(conn, id=row["user_id"])
+        who = Who("person", user.id, name=user.name, address=by.address, device=by.device, request_id=by.request_id)
+        return await _change(
+            conn,
+            who,
+            box,
+            user=user,
+            email=row["email"],
+            keep=row["session_id"],
+            organization_id=row["organization_id"],
+        )
+
+
+CHANGE = "UPDATE users SET email = $2 WHERE id = $1"
+
+
+async def _change(
+    conn: Connection,
+    by: Actor | Who,
+    box: Outbox | None,
+    *,
+    user: User,
+    email: str,
+    keep: UUID,
+    organization_id: UUID | None = None,
+) -> User:
+    try:
+        async with conn.transaction():
+            await conn.execute(CHANGE, user.id, email)
+    except asyncpg.UniqueViolationError:
+        raise Invalid(("email", "taken", "Somebody else has this e-mail address.")) from None
+    await links.end(conn, user_id=user.id)
+    await outbox.drop(conn, subject_id=user.id)
+    await sessions.end_all(conn, by, user_id=user.id, keep=keep)
+    await operator_sessions.end_all(conn, by, user_id=user.id, keep=keep)
+    before, after = {"email": user.email}, {"email": email}
+    await audit.record(
+        conn,
+        by,
+        "user.email_changed",
+        object_id=user.id,
+        name=email,
+        organization_id=organization_id,
+        before=before,
+        after=after,
+    )
+    if box is not None:
+        letter = texts.former_email(user.language or "en", to=user.email, name=user.name, email=email)
+        await outbox.put(conn, box, kind=KIND, content=letter, within=TOLD_WITHIN)
+    return await users.get(conn, id=user.id)
+
+
+# Of retention: $1 is now, $2 how many at once.
+FORGET = """
+DELETE FROM email_changes WHERE user_id IN (SELECT user_id FROM email_changes WHERE expires_at < $1 LIMIT $2)
+"""
+
+
+def _subject(user_id: UUID) -> UUID:
+    """A subject of its own: the mails about a person take each other's place."""
+    return uuid5(user_id, KIND)
