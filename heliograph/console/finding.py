@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from heliograph.base import phones
-from heliograph.overview.installation import finding
+from heliograph.overview.searching import finding
 from heliograph.pages.answers import Answer, Elsewhere
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE, LOOK, MONEY, OPERATORS, ORGANIZATIONS

@@ -20,7 +20,7 @@ from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.contacts import recency
-from heliograph.overview.installation import finding
+from heliograph.overview.searching import finding
 from heliograph.sending import listing
 from heliograph.sending.listing import Found
 from heliograph.sms import messages as sms

@@ -11,7 +11,7 @@ from heliograph.base.actor import SYSTEM
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
-from heliograph.overview.installation.finding import OWNED_KINDS
+from heliograph.overview.searching.finding import OWNED_KINDS
 from heliograph.people import users
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.dispatch import suppliers

@@ -20,7 +20,7 @@ from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.consent import history, optouts, skipped
 from heliograph.contacts import importing, marked, recency, records, undoing
 from heliograph.guard import holds as guard_holds
-from heliograph.overview.installation import finding
+from heliograph.overview.searching import everywhere, finding
 from heliograph.privacy import erasure
 from heliograph.queue import leases
 from heliograph.sending import attempts as sending
@@ -216,6 +216,15 @@ STATEMENTS = {
         },
     ),
     "endpoints of events": (events.RECORD, {"webhook_endpoints": "organization_id"}),
+    "who sent something in an hour": (everywhere.HOURS, {"traffic": "hour"}),
+    "messages of all who sent something then": (
+        everywhere.SCAN,
+        {"messages": "organization_id id", "whatsapp_messages": "organization_id id"},
+    ),
+    "who knows a number": (
+        everywhere.KNOWING_IT,
+        {"contacts": "organization_id phone mode", "opt_outs": "organization_id person"},
+    ),
     "a message by Meta's id": (finding.BY_FOREIGN_ID, {"whatsapp_wamids": "number_id wamid"}),
     "whatever has a name, or Meta's id": (finding.BY_NAME, {"whatsapp_wamids": "number_id wamid"}),
     "how long messages of the last hours took": (traffic.DELIVERED, {"traffic": "hour"}),

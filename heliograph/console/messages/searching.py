@@ -1,8 +1,8 @@
 """O4 Messages: one is found by its id, here or at whoever carried it; several by number, the customer's reference, or
 the id of the request that sent them.
 
-The rule nobody may break: no look goes through the messages of all organizations. Ids say when they were made, so a
-request is looked for in its minutes; everything else is one organization's.
+The rule nobody may break: a look is bounded, and the page says how far it came. Ids say when they were made, so a
+request is looked for in its minutes; without an organization, everything else is looked for among the latest of all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heliograph.base.ids import time_of, uuid_in
 from heliograph.console.acting import acting_for
 from heliograph.console.messages.looking import HERE
 from heliograph.overview import messages
-from heliograph.overview.installation import finding
+from heliograph.overview.searching import everywhere, finding
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.requests import reading as requests
@@ -35,7 +35,7 @@ FIELDS = ("id", "organization", "recipient", "reference", "request_id", "channel
 async def find(request: Request) -> Answer:
     """By id; or those of one organization to a number, with a reference, or of a request."""
     typed = {name: request.query.get(name, "").strip()[:LONGEST] for name in FIELDS}
-    values: dict[str, Any] = {**typed, "found": None, "asked": None, "one": None, "further": ""}
+    values: dict[str, Any] = {**typed, "found": None, "asked": None, "one": None, "knowing": None, "further": ""}
     if typed["id"]:
         if (id := uuid_in(typed["id"])) is not None:
             return Elsewhere(location=f"{HERE}/{id}")
@@ -61,23 +61,45 @@ async def find(request: Request) -> Answer:
         async with request.reading() as conn:
             one = await _organization(conn, typed)
             if one is None:
-                return Shown(template="messages/find.html", values=values | {"found": []})
-            values |= await _listed(conn, request, one, filters)
+                values |= await _everywhere(conn, request, filters)
+            else:
+                values |= await _listed(conn, request, one, filters)
     except NotFound as refusal:
         return refused("messages/find.html", Invalid(("organization", refusal.code, refusal.message)), values)
-    except Invalid:
-        wrong = Invalid(("organization", "ambiguous", "Write whose it is: several organizations may have the same."))
-        return refused("messages/find.html", wrong, values)
     return Shown(template="messages/find.html", values=values)
 
 
 async def _organization(conn: Connection, typed: dict[str, str]) -> Organization | None:
-    """The one that is named, whose request it is, or the only one. None: nobody made such a request. Raises Invalid,
-    NotFound."""
-    if not typed["organization"] and finding.made_at(typed["request_id"]) is not None:
+    """The one that is named, whose request it is, or the only one; None: it may be any. Raises NotFound."""
+    if typed["organization"]:
+        return await organizations.find(conn, reference=typed["organization"])
+    if finding.made_at(typed["request_id"]) is not None:
         owner = await finding.owner_of_request(conn, request_id=typed["request_id"])
-        return None if owner is None else await organizations.get(conn, id=owner)
-    return await organizations.find(conn, reference=typed["organization"] or None)
+        if owner is not None:
+            return await organizations.get(conn, id=owner)
+    known = await organizations.list_all(conn, limit=2)
+    return known[0] if len(known) == 1 else None
+
+
+async def _everywhere(conn: Connection, request: Request, filters: messages.Filters) -> dict[str, Any]:
+    """The latest that fit, whichever organization's, and who knows the number."""
+    after = uuid_in(request.query.get("after", ""))
+    wanted = everywhere.Wanted(
+        recipient=filters.recipient,
+        client_reference=filters.client_reference,
+        request_id=filters.request_id,
+        channel=filters.channel,
+    )
+    found = await everywhere.look(conn, wanted, after=after, limit=LISTED)
+    knowing = None if filters.recipient is None else await everywhere.knowing(conn, number=filters.recipient)
+    rows = found.messages[:LISTED]
+    last = rows[-1].id if len(found.messages) > LISTED else found.seen
+    return {
+        "found": rows,
+        "knowing": knowing,
+        "looked_until": None if found.seen is None else time_of(found.seen),
+        "further": "" if last is None else request.again(after=last),
+    }
 
 
 async def _listed(conn: Connection, request: Request, one: Organization, filters: messages.Filters) -> dict[str, Any]:

@@ -1,0 +1,185 @@
+"""Messages of all organizations that went to a number, or have a reference or a request's id.
+
+No index finds them: each message would pay for it when it is accepted (docs/decisions/0017). The roll-ups of traffic
+know which organizations sent something in which hour, how many, and to which country, so a look goes through the
+messages of those organizations alone, by their keys, over as much time as holds about LOOK of them.
+
+The rule nobody may break: a look is bounded, and says how far it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph.base import phones
+from heliograph.base.database import bounded_scan, clock
+from heliograph.base.database.bounded_scan import AHEAD, LOOK, SLACK
+from heliograph.base.database.pool import Connection
+from heliograph.base.ids import time_of, uuid7_floor
+from heliograph.sending.listing import Found, shown_status
+from heliograph.sms.messages import SENDING
+from heliograph.whatsapp.messages import QUEUED
+
+HOUR = timedelta(hours=1)
+_FIRST = UUID(int=0)
+#: Rows of the roll-ups that are read for one look.
+ROWS = 20_000
+#: Organizations that know a number.
+KNOWING = 20
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which messages; None: whichever. One of the first three is given."""
+
+    #: E.164 with `+`.
+    recipient: str | None = None
+    client_reference: str | None = None
+    request_id: str | None = None
+    #: "sms" or "whatsapp".
+    channel: str | None = None
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A message of whichever organization."""
+
+    id: UUID
+    organization_id: UUID
+    organization: str
+    channel: str
+    mode: str
+    status: str
+    recipient: str
+    client_reference: str | None
+    accepted_at: datetime
+
+
+class Knowing(msgspec.Struct, frozen=True):
+    """An organization that knows a number."""
+
+    id: UUID
+    name: str
+
+
+class Hour(msgspec.Struct, frozen=True):
+    """What was sent in an hour by organizations that sent something to the country: who, and about how many."""
+
+    begins: datetime
+    organizations: list[UUID]
+    count: int
+    #: Rows of the roll-ups that were read for it.
+    rows: int
+
+
+# The newest rows first, up to a number. Of the last seconds only the deltas know, whoever folds them and when.
+HOURS = f"""
+SELECT hour, coalesce(array_agg(DISTINCT organization_id) FILTER (WHERE fits), '{{}}') AS organizations,
+       coalesce(sum(count) FILTER (WHERE fits), 0)::bigint AS count, sum(rows)::bigint AS rows
+  FROM (SELECT hour, organization_id, sum(count) AS count, sum(read) AS rows,
+               bool_or(($2::text IS NULL OR country = $2) AND ($3::text IS NULL OR channel = $3)) AS fits
+          FROM ((SELECT hour, organization_id, channel, country, count, 1 AS read FROM traffic
+                  WHERE hour < $1 ORDER BY hour DESC LIMIT {ROWS})
+                UNION ALL
+                (SELECT hour, organization_id, channel, country, count, 0 FROM traffic_deltas
+                  WHERE hour < $1 AND refunds = 0 LIMIT {ROWS})) counted
+         GROUP BY hour, organization_id) sent
+ GROUP BY hour ORDER BY hour DESC
+"""
+
+
+def _scan(table: str, channel: str, under_way: str) -> str:
+    return bounded_scan.statement(
+        f"{table} m",
+        "id, organization_id, mode, status, recipient, client_reference, request_id, accepted_at",
+        fits="""($6::text IS NULL OR recipient = $6) AND ($7::text IS NULL OR client_reference = $7)
+            AND ($8::text IS NULL OR request_id = $8)""",
+        where=f"($9::text IS NULL OR $9 = '{channel}')",
+        whose="organization_id = o.id",
+        returned=f"""id, looked_at.organization_id, o.name AS organization, '{channel}' AS channel, mode,
+            {shown_status("looked_at", under_way)} AS status, recipient, client_reference, accepted_at""",
+    )
+
+
+# Each organization's messages by their key, from the newest backwards.
+SCAN = f"""
+SELECT found.* FROM organizations o CROSS JOIN LATERAL (
+    ({_scan("messages", "sms", SENDING)}) UNION ALL ({_scan("whatsapp_messages", "whatsapp", QUEUED)})) found
+ WHERE o.id = ANY ($1)
+"""
+
+
+async def look(
+    conn: Connection, wanted: Wanted, *, after: UUID | None = None, limit: int = 50, most: int = LOOK
+) -> Found[Message]:
+    """Messages older than `after`, newest first, up to `limit` + 1, among about `most`. `seen`: down to which id was
+    looked, if there is more behind it."""
+    now = clock.now()
+    upper = after or uuid7_floor(now + SLACK)
+    until = min(time_of(upper), now)
+    country = None if wanted.recipient is None else phones.country(wanted.recipient)
+    # A row's id may be a little older than the hour in which its message counts.
+    hours = [Hour(*row) for row in await conn.fetch(HOURS, until + SLACK, country, wanted.channel)]
+    who, lower = window(hours, until=until, now=now, most=most)
+    if not who:
+        return Found([], lower)
+    rows = await conn.fetch(
+        SCAN,
+        who,
+        upper,
+        lower or _FIRST,
+        limit + 1,
+        most,
+        wanted.recipient,
+        wanted.client_reference,
+        wanted.request_id,
+        wanted.channel,
+    )
+    # One that has more of that time than a look holds ends it for all, as with several lists of one page.
+    edges = [row["id"] for row in rows if not row["fits"]]
+    found = [_message(row) for row in rows if row["fits"]]
+    listed, seen = bounded_scan.merged([(found, max(edges, default=lower))], limit=limit)
+    return Found(listed, seen)
+
+
+def window(hours: Sequence[Hour], *, until: datetime, now: datetime, most: int) -> tuple[list[UUID], UUID | None]:
+    """Whose messages are looked at, and from which id on (None: from the first), so that it is about `most` of those
+    before `until`: within an hour, as if they had come evenly. `hours`: the newest first."""
+    who: dict[UUID, None] = {}
+    left, read = float(most), 0
+    for at, one in enumerate(hours):
+        read += one.rows
+        if read >= ROWS and at:
+            # Not all of its rows were read.
+            return list(who), uuid7_floor(hours[at - 1].begins + AHEAD)
+        who |= dict.fromkeys(one.organizations)
+        whole = max(min(HOUR, now - one.begins), AHEAD)
+        count = one.count * min(max((until - one.begins) / whole, 0.0), 1.0)
+        if count > left:
+            begins = one.begins + max(min(whole, until - one.begins) * (1 - left / count), AHEAD)
+            return list(who), uuid7_floor(min(begins, until - AHEAD))
+        left -= count
+    return list(who), None
+
+
+# An index finds contacts and opt-outs of one organization: each is asked in turn.
+KNOWING_IT = f"""
+SELECT o.id, o.name FROM organizations o CROSS JOIN LATERAL (
+    SELECT FROM (
+        (SELECT FROM contacts WHERE organization_id = o.id AND phone = $1 AND mode IN ('live', 'test') LIMIT 1)
+        UNION ALL
+        (SELECT FROM opt_outs WHERE organization_id = o.id AND person = person_of($1) LIMIT 1)) known LIMIT 1) found
+ ORDER BY o.id DESC LIMIT {KNOWING}
+"""
+
+
+async def knowing(conn: Connection, *, number: str) -> list[Knowing]:
+    """Organizations that have a number among their contacts or opt-outs, the newest first, at most KNOWING."""
+    return [Knowing(*row) for row in await conn.fetch(KNOWING_IT, number)]
+
+
+def _message(row: asyncpg.Record) -> Message:
+    return Message(**{name: row[name] for name in Message.__struct_fields__})
