@@ -81,7 +81,7 @@ class Worker:
         self.stays = False
         self._stopping = asyncio.Event()
         self._asked = False
-        backlog = Backlog(cycle=settings.lease_seconds / 3)
+        backlog = Backlog(cycle=settings.lease_seconds / 3, worker=self.id)
         webhooks = WebhookWork(pool, settings, backlog)
         reader = partial(current, settings, "reader_database_url")
         made = {name: make(pool, settings, self.id, webhooks, backlog) for name, make in channels.items()}

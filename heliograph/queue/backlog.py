@@ -24,14 +24,14 @@ from datetime import datetime
 from itertools import accumulate
 from time import monotonic
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import asyncpg
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.process import measures
 from heliograph.base.retry import LOOK, look_pause
-from heliograph.queue.leases import Lease
+from heliograph.queue.leases import Lease, new_token
 from heliograph.queue.turns import MORE, Ask, Turns
 
 _Add = Callable[[Turns, UUID, int, UUID, datetime, int], None]
@@ -119,9 +119,12 @@ RETURNING line, lane, organization_id, id, tries, claims > 1 AS again, coalesce(
 class Backlog:
     """The waiting work of all kinds, as one process knows it. One per worker; other processes can `claim_once`."""
 
-    def __init__(self, *, cycle: float = CYCLE, chance: random.Random | None = None) -> None:
-        """`cycle`: seconds in which the whole table is read once."""
+    def __init__(
+        self, *, cycle: float = CYCLE, chance: random.Random | None = None, worker: UUID | None = None
+    ) -> None:
+        """`cycle`: seconds in which the whole table is read once. `worker`: whose it is."""
         self._cycle = cycle
+        self._worker = worker
         self._chance = chance or random.Random()
         self._turns: defaultdict[str, Turns] = defaultdict(Turns)
         self._wakes: dict[str, Callable[[], object]] = {}
@@ -216,7 +219,7 @@ class Backlog:
         free: Mapping[UUID, int],
         ask: Callable[..., Awaitable[list[asyncpg.Record]]],
     ) -> list[Lease]:
-        turns, more, token = self._turns[kind], MORE, uuid4()
+        turns, more, token = self._turns[kind], MORE, new_token(self._worker)
         while asks := turns.ask(free, more=more):
             self._open.get(conn, []).append((turns, asks))
             began = monotonic()

@@ -18,11 +18,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Literal
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import msgspec
 
 from heliograph.base.database.pool import Connection
+from heliograph.base.ids import uuid_of
 
 #: The line of work that has no supplier yet.
 UNROUTED = UUID(int=0)
@@ -31,6 +32,16 @@ GUARDED = UUID(int=3)
 PARKED = timedelta(days=3650)
 #: Lanes: single messages, and campaigns.
 SINGLE, BULK = 0, 1
+
+
+#: A join that adds the worker which has a row of the queue `q`, as `holder`: the end of its token is the end of its id.
+HOLDER = "LEFT JOIN workers holder ON right(holder.id::text, 17) = right(q.lease_token::text, 17)"
+
+
+def new_token(worker: UUID | None = None) -> UUID:
+    """A random token; of a worker, one that says whose it is."""
+    token = uuid4()
+    return token if worker is None else uuid_of(token.bytes[:8] + worker.bytes[8:])
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):

@@ -17,6 +17,7 @@ from heliograph.base.ids import uuid7_floor
 from heliograph.base.money import decimal
 from heliograph.base.sentences import joined, kept
 from heliograph.guard.windows import RULES
+from heliograph.queue import leases
 from heliograph.sealing import text_keys
 from heliograph.sending import attempts, timeline
 from heliograph.sending.timeline import Source, Timeline
@@ -80,9 +81,11 @@ SELECT r.received_at, b.raw[array_position(b.fingerprints, r.fingerprint)] AS ra
         ORDER BY id OFFSET 0) b
  WHERE r.fingerprint = ANY (b.fingerprints)
 """
-QUEUE = """
-SELECT q.kind, q.due_at, q.tries, q.attempt, q.lane, q.lease_until, s.name AS supplier, e.url
-  FROM queue q LEFT JOIN suppliers s ON s.id = q.line
+QUEUE = f"""
+SELECT q.kind, q.due_at, q.tries, q.attempt, q.lane, q.lease_until, holder.name AS worker, q.begun_at,
+       s.name AS supplier, e.url
+  FROM queue q {leases.HOLDER}
+       LEFT JOIN suppliers s ON s.id = q.line
        LEFT JOIN webhook_endpoints e ON e.organization_id = $1 AND e.id = q.line
  WHERE q.id = ANY ($2) ORDER BY q.due_at
 """

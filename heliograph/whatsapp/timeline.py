@@ -14,6 +14,7 @@ from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.money import decimal
 from heliograph.base.sentences import Sentence, said
+from heliograph.queue import leases
 from heliograph.sealing import text_keys
 from heliograph.sending import timeline
 from heliograph.sending.timeline import Source, Timeline
@@ -33,10 +34,12 @@ MONEY = """
 SELECT movement, key, available, reserved, consumed, created_at FROM wallet_movements
  WHERE organization_id = $1 AND message_id = $2
 """
-QUEUE = """
-SELECT q.kind, q.due_at, q.tries, q.attempt, q.lane, q.lease_until, n.display_phone_number AS number,
+QUEUE = f"""
+SELECT q.kind, q.due_at, q.tries, q.attempt, q.lane, q.lease_until, holder.name AS worker, q.begun_at,
+       n.display_phone_number AS number,
        greatest(n.held_until, a.held_until) AS held_until, coalesce(n.held_reason, a.held_reason) AS held, e.url
   FROM queue q
+  {leases.HOLDER}
   LEFT JOIN whatsapp_numbers n ON n.organization_id = $1 AND n.id = q.line
   LEFT JOIN whatsapp_accounts a ON a.organization_id = $1 AND a.id = n.account_id
   LEFT JOIN webhook_endpoints e ON e.organization_id = $1 AND e.id = q.line

@@ -19,7 +19,7 @@ from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
 from heliograph.queue import holds as queue_holds
 from heliograph.queue.holds import Selection
-from heliograph.queue.leases import GUARDED
+from heliograph.queue.leases import GUARDED, new_token
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.reports import receipts
 from heliograph.sms.reports.keys import ReceivedReceipt
@@ -157,6 +157,9 @@ async def test_a_message_is_found_by_the_id_of_who_carried_it(pool: Pool, tenant
         of,
         theirs,
     )
+    await pool.execute("UPDATE whatsapp_messages SET pricing = 'regular/utility', priced_by = 'delivered'")
+    page = await root.get(f"/console/messages/{theirs}")
+    assert "Price as Meta reported it regular/utility · Delivered" in page.words
     assert (await root.get("/console/messages?id=wamid.OURS")).path == f"/console/messages/{theirs}"
     assert (await root.get("/console/go?q=wamid.OURS")).path == f"/console/messages/{theirs}"
 
@@ -207,6 +210,44 @@ async def test_a_whatsapp_message_that_waits_says_what_for(pool: Pool, root: Bro
     assert "Its number is held at Meta until" in (await root.get(here)).words
 
 
+async def test_what_happens_is_seen_live_with_who_has_it(pool: Pool, api: Api, tenant: Tenant, root: Browser) -> None:
+    earlier, id = [await asked(api, tenant, to="+258841234567") for _ in range(2)]
+    here = f"/console/messages/{id[1]}"
+    worker = uuid7()
+    await pool.execute(
+        "INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, 'north:17', now(), now()),"
+        " ($2, 'south:4', now(), now())",
+        worker,
+        uuid7(),
+    )
+    await pool.execute(
+        "UPDATE queue SET lease_token = $2, begun_at = now(), lease_until = now() + interval '1 minute' WHERE id = $1",
+        UUID(id[1]),
+        new_token(worker),
+    )
+    page = await root.get(here)
+    assert 'id="live" class="stack" data-live' in page.text
+    assert f'href="/console/messages/{earlier[1]}"' in page.text, "what else went to the same person"
+    assert f"request_id={id[0]}" in page.text
+    for said in ("○ Accepted", "being handed over since", "worker north:17", "Waiting; given up at"):
+        assert said in page.words, said
+    assert "south:4" not in page.words
+    await pool.execute("DELETE FROM queue")
+    await pool.execute(
+        "UPDATE messages SET status = 'delivered', sent_at = accepted_at + interval '2 s',"
+        " delivered_at = accepted_at + interval '5 s' WHERE id = $1",
+        UUID(id[1]),
+    )
+    part = await root.get(here, HX_Request="true")
+    assert "<html" not in part.text
+    for said in ("Delivered 5.0 s after it was accepted", "+3.0 s", "+2.0 s"):
+        assert said in part.words, said
+    assert 'gap gap-10"' in part.text, "the longest gap"
+    assert "data-final" in part.text
+    assert "Waiting" not in part.words
+    assert "data-live" not in (await root.get(here)).text.partition("</main>")[0].partition("<main")[2]
+
+
 async def test_cost_and_price_are_told_in_their_currency(pool: Pool, tenant: Tenant, root: Browser) -> None:
     id = await factories.sent(pool, tenant.actor, UUID(int=101), "7")
     await pool.execute(
@@ -215,7 +256,7 @@ async def test_cost_and_price_are_told_in_their_currency(pool: Pool, tenant: Ten
         id,
     )
     page = await root.get(f"/console/messages/{id}")
-    assert "Price €0.031 due only if it arrives Cost US$0.0125 Its record" in page.words, page.words
+    assert "Price €0.031 due only if it arrives Cost US$0.0125 Text and number" in page.words, page.words
     assert "0.031000" in page.words
     assert " 31000 " not in page.words
 

@@ -13,6 +13,7 @@ from typing import Any
 from heliograph.base.sentences import Sentence, joined, kept
 from heliograph.pages import words
 from heliograph.pages.requests import Request
+from heliograph.webhooks.timeline import Entry
 
 #: Steps, by their names in `sending.timeline` and those of the channels.
 STEPS: Mapping[str, str] = {
@@ -40,6 +41,7 @@ DETAILS: Mapping[str, str] = {
     "attempts": "attempts",
     "available": "available",
     "because": "because",
+    "begun_at": "being handed over since",
     "by": "by",
     "code": "code",
     "consumed": "consumed",
@@ -81,10 +83,22 @@ DETAILS: Mapping[str, str] = {
     "wamid": "id at Meta",
     "wamids": "ids at Meta",
     "words": "in Meta's words",
+    "worker": "worker",
     "written": "written",
 }
 #: States of attempts, parts and receipts, and statuses of messages.
 STATES: Mapping[str, str] = {**words.STATUSES, "refused": "Refused", "busy": "Busy", "unreachable": "Not reached"}
+#: Steps and answers that have the colour of a status.
+COLOURS: Mapping[str, str] = {
+    "accepted": "accepted",
+    "attempt": "sending",
+    "sent twice": "expired",
+    "suspicious": "expired",
+    "held": "expired",
+    "refused": "failed",
+    "busy": "expired",
+    "unreachable": "expired",
+}
 #: By the name of what is known.
 VALUES: Mapping[str, Mapping[str, str]] = {
     "state": STATES,
@@ -113,6 +127,12 @@ _READ = tuple((english, re.compile(_VALUE.sub(r"(?P<\1>.+?)", re.escape(english)
 def step(request: Request, name: str) -> str:
     """What a step is called."""
     return request.text(STEPS[name]) if name in STEPS else name
+
+
+def state(entry: Entry) -> str:
+    """Of which status a step has the colour; "": of none."""
+    said = str(entry.detail.get("state") or entry.detail.get("result") or entry.detail.get("status") or "")
+    return COLOURS.get(entry.what, "") or COLOURS.get(said, "") or said
 
 
 def details(request: Request, values: Mapping[str, Any]) -> list[tuple[str, Any]]:

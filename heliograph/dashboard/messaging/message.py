@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -21,11 +20,12 @@ from heliograph.overview import documents, messages
 from heliograph.overview.messages import Filters, Message, MessageDetail
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.pieces import timeline
 from heliograph.pages.requests import Request
 from heliograph.people.roles import DEVELOP, REVEAL
 from heliograph.sms import messages as sms
 from heliograph.sms.accepting import preview
-from heliograph.sms.messages import MessageNotCancelable, Step, Waiting
+from heliograph.sms.messages import MessageNotCancelable, Waiting
 from heliograph.webhooks.recording import feed
 
 #: Other messages to the same person that are shown, and how many are looked at for them.
@@ -34,14 +34,6 @@ NEIGHBOURS, LOOK = 5, 5_000
 NAMED = 8
 #: How exactly the queue knows when quiet hours end.
 SAME = timedelta(seconds=1)
-
-
-class Line(msgspec.Struct, frozen=True):
-    """A step of the timeline. `gap`: seconds since the one before; `share`: of the longest gap, 0 to 10."""
-
-    step: Step
-    gap: float | None
-    share: int
 
 
 async def show(request: Request) -> Answer:
@@ -101,12 +93,6 @@ async def _values(
     message, actor = detail.message, request.actor
     # What came at the same time follows what it led to.
     steps = sorted([*detail.steps, *detail.behind], key=lambda step: (step.at, step.status is None))
-    gaps = [(late.at - early.at).total_seconds() for early, late in pairwise(steps)]
-    longest = max(gaps, default=0.0)
-    lines = [Line(steps[0], None, 0)] if steps else []
-    lines += [
-        Line(step, gap, round(10 * gap / longest) if longest else 0) for step, gap in zip(steps[1:], gaps, strict=True)
-    ]
     whole = is_revealed or seeing.is_whole(request, message.person_id)
     text = detail.text if whole else None
     near = await messages.list_page(
@@ -131,7 +117,7 @@ async def _values(
         "may_reveal": not whole and request.may(permission=REVEAL),
         "message": message,
         "text": text,
-        "lines": lines,
+        "lines": timeline.lines(steps),
         "reports": words.REPORTS,
         "whole": whole,
         "took": None if message.delivered_at is None else _took(message),

@@ -1,0 +1,213 @@
+"""O4 Messages: what the page of a message shows, without text and whole number unless they were revealed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from heliograph.accounts import organizations
+from heliograph.base.database.pool import Connection
+from heliograph.base.money import micros
+from heliograph.base.phones import masked
+from heliograph.base.process.logs import NUMBERS, cleaned
+from heliograph.base.sentences import Sentence
+from heliograph.console.acting import acting_for
+from heliograph.console.messages import telling
+from heliograph.overview import messages
+from heliograph.overview.messages import Filters, Message
+from heliograph.pages.pieces import timeline
+from heliograph.pages.requests import Request
+from heliograph.pages.words import STATUSES
+from heliograph.people.operators.roles import APPROVE, ORGANIZATIONS
+from heliograph.sending.timeline import Timeline
+from heliograph.sms.dispatch.outcomes import deadline
+from heliograph.sms.intervening import deciding
+from heliograph.whatsapp import intervening as whatsapp
+
+#: Other messages to the same person that are shown, and how many are looked at for them.
+NEIGHBOURS, LOOK = 5, 5_000
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Something that happened, in the reader's language. `state`: its colour, by a status that has it."""
+
+    at: datetime
+    what: str
+    state: str
+    details: list[tuple[str, Any]]
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """What is known of the message. `link`: where more is; "": nowhere, or not for this role."""
+
+    label: str
+    value: str
+    link: str = ""
+
+
+def values(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
+    """Of a message, as it is now."""
+    shown = (lambda values: values) if whole else _masked
+    message = found.message
+    steps = [
+        Step(one.at, telling.step(request, one.what), telling.state(one), telling.details(request, shown(one.detail)))
+        for one in found.entries
+    ]
+    return {
+        "id": message["id"],
+        "organization": message["organization_name"],
+        "organization_id": message["organization_id"],
+        "status_now": message["status"],
+        "is_final": message["status"] in messages.FINAL or (message["status"] == "delivered" and not _is_read(found)),
+        "took": _took(message),
+        "until": _until(found),
+        "facts": list(_facts(request, found, shown(message))),
+        "message": [(name, value) for name, value in shown(message).items() if value is not None],
+        "money": [
+            (label, request.speech.money(amount, message[f"{name}_currency"]), message[f"{name}_due"])
+            for name, label in (("price", request.text("Price")), ("cost", request.text("Cost")))
+            if (amount := micros(message.get(name) or "")) is not None
+        ],
+        "lines": timeline.lines(steps),
+        "queued": [telling.details(request, shown(one)) for one in found.queued],
+        "why": found.why and found.why.words(request.speech.language),
+        "evidence": found.evidence and request.speech.told(found.evidence),
+        "is_rebuilt": any(one.what == "submit" for one in found.entries),
+        "is_whole": whole,
+        "text": found.text,
+        "reason": "",
+        "given_up": "",
+        "elsewhere": "",
+        "decided": "",
+        "status": "",
+        "acts": _acts(found) if request.may(permission=APPROVE) else (),
+        "ends": whatsapp.ENDS if is_whatsapp(found) else deciding.ENDS,
+    }
+
+
+async def neighbours(conn: Connection, request: Request, found: Timeline) -> list[Message]:
+    """The last other messages of its organization to the same person."""
+    one = await organizations.get(conn, id=found.message["organization_id"])
+    near = await messages.list_page(
+        conn,
+        acting_for(request, one),
+        filters=Filters(recipient=found.message["recipient"]),
+        limit=NEIGHBOURS + 1,
+        look=LOOK,
+    )
+    return [each for each in near.messages if each.id != found.message["id"]][:NEIGHBOURS]
+
+
+def is_whatsapp(found: Timeline) -> bool:
+    """It is a WhatsApp message."""
+    return "billing_category" in found.message
+
+
+def _is_read(found: Timeline) -> bool:
+    """Whether its channel says when one was read, so that being delivered is not the end."""
+    return is_whatsapp(found)
+
+
+def _took(message: Mapping[str, Any]) -> float | None:
+    """Seconds from when it could go to when it arrived; None: it has not."""
+    if message["delivered_at"] is None:
+        return None
+    begun = message.get("send_at") or message["accepted_at"]
+    return max((message["delivered_at"] - begun).total_seconds(), 0.0)
+
+
+def _until(found: Timeline) -> datetime | None:
+    """Until when it is tried, or its end is waited for."""
+    message = found.message
+    if is_whatsapp(found):
+        return message["deadline_at"]
+    return deadline(message["accepted_at"], message["expires_at"])
+
+
+def _facts(request: Request, found: Timeline, shown: Mapping[str, Any]) -> Iterable[Fact]:
+    message, text = found.message, request.text
+    is_here = is_whatsapp(found)
+    organization = f"/console/organizations/{message['organization_id']}"
+    may_see = request.may(permission=ORGANIZATIONS)
+    yield Fact(text("Channel"), "WhatsApp" if is_here else "SMS")
+    is_inbound = message.get("direction") == "inbound"
+    yield Fact(text("From") if is_inbound else text("To"), shown["recipient"])
+    if sender := message.get("sender") or message.get("display_phone_number"):
+        yield Fact(text("To") if is_inbound else text("From"), sender)
+    if is_here and message["template_name"]:
+        yield Fact(text("Template"), f"{message['template_name']} ({message['template_language']})")
+    if message["client_reference"]:
+        yield Fact(text("Customer's reference"), shown["client_reference"])
+    if message["campaign_id"]:
+        above = UUID(int=min(message["campaign_id"].int + 1, 2**128 - 1))
+        channel = "channel=whatsapp&" if is_here else ""
+        link = f"{organization}/campaigns?{channel}after={above}" if may_see else ""
+        yield Fact(text("Campaign"), str(message["campaign_id"]), link)
+    if message["key_id"]:
+        yield Fact(text("Key"), str(message["key_id"]), f"{organization}/keys/{message['key_id']}" if may_see else "")
+    if message["person_id"]:
+        yield Fact(text("Sent by"), message["person_name"] or text("a person"))
+    if message["request_id"] and not is_inbound:
+        where = request.to(
+            "/console/messages", request_id=message["request_id"], organization=str(message["organization_id"])
+        )
+        yield Fact(text("Request id"), shown["request_id"], where)
+    if message["country"]:
+        yield Fact(text("Country"), request.speech.country(message["country"]))
+    yield from _carried(request, found)
+    yield Fact(text("Mode"), text("Test") if message["mode"] == "test" else text("Live"))
+
+
+def _carried(request: Request, found: Timeline) -> Iterable[Fact]:
+    """What only its channel knows."""
+    message, text = found.message, request.text
+    if not is_whatsapp(found):
+        if message["network"]:
+            yield Fact(text("Network"), message["network"])
+        encoding = "GSM" if message["encoding"] == "gsm7" else "UCS-2"
+        yield Fact(text("Segments"), f"{request.speech.number(message['segments'])} · {encoding}")
+        if message["route"]:
+            yield Fact(text("Route"), message["route"])
+        return
+    ids = list(dict.fromkeys(one.detail["wamid"] for one in found.entries if one.what == "wamid"))
+    if ids:
+        yield Fact(text("Id at Meta"), ", ".join(ids))
+    if message["billing_category"]:
+        yield Fact(text("Category"), message["billing_category"])
+    if message["pricing"]:
+        by = text(STATUSES[message["priced_by"]]) if message["priced_by"] in STATUSES else message["priced_by"]
+        yield Fact(text("Price as Meta reported it"), " · ".join(filter(None, (message["pricing"], by))))
+
+
+def _acts(found: Timeline) -> tuple[str, ...]:
+    """What may be done about it, as far as its history says; the rules decide."""
+    status = found.message["status"]
+    is_tried = any(one.what == "attempt" for one in found.entries)
+    acts: list[str] = []
+    if status == "accepted" and found.queued:
+        acts += ["give_up"] if not is_tried or is_whatsapp(found) else []
+        acts += [] if is_whatsapp(found) else ["elsewhere"]
+        acts += ["decide"] if is_tried else []
+    elif status in ("sent", "unknown", "expired"):
+        acts.append("decide")
+    return tuple(acts)
+
+
+def _masked(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _safe(name, value) for name, value in values.items()}
+
+
+def _safe(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _masked(value)
+    if isinstance(value, list | tuple):
+        return [_safe(name, one) for one in value]
+    if isinstance(value, Sentence):
+        return value.changed(cleaned)
+    if isinstance(value, str):
+        return masked(value) if name in NUMBERS and value.startswith("+") else cleaned(value, numbers=name != "id")
+    return value

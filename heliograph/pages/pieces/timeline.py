@@ -1,0 +1,36 @@
+"""What happened, step by step, each with the time since the one before (`kit.step` draws them)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+
+class Dated(Protocol):
+    """Something that happened."""
+
+    @property
+    def at(self) -> datetime: ...
+
+
+Step = TypeVar("Step", bound=Dated)
+
+
+class Line(msgspec.Struct, Generic[Step], frozen=True):
+    """A step. `gap`: seconds since the one before; `share`: of the longest gap, 0 to 10."""
+
+    step: Step
+    gap: float | None
+    share: int
+
+
+def lines(steps: Sequence[Step]) -> list[Line[Step]]:
+    """Steps in order of time, with their gaps."""
+    gaps = [(late.at - early.at).total_seconds() for early, late in pairwise(steps)]
+    longest = max(gaps, default=0.0)
+    shares = [round(10 * gap / longest) if longest else 0 for gap in gaps]
+    return [Line(step, gap, share) for step, gap, share in zip(steps, [None, *gaps], [0, *shares], strict=False)]
