@@ -42,7 +42,8 @@ from heliograph.metrics.exporting import Exporter, exported
 from heliograph.notices import standing
 from heliograph.overview.exports import jobs
 from heliograph.overview.exports.work import ExportWork
-from heliograph.pages.noticing import mail, report
+from heliograph.overview.installation import telling as operators_telling
+from heliograph.pages.noticing import mail, operators, report
 from heliograph.people.mailing import forgotten
 from heliograph.people.noticing import telling
 from heliograph.queue import timers, workers
@@ -228,13 +229,21 @@ class Worker:
         await telling.tell(conn, box=outbox.of(self._settings), writes=mail.letter)
 
     async def _report(self, conn: Connection) -> None:
+        writes = partial(report.letter, console=self._console())
+        await daily.tell(conn, box=outbox.of(self._settings), writes=writes)
+
+    def _console(self) -> str:
+        """Its address; "" where that is not known."""
         known = self._settings
         address = known.console_url or ("" if known.console_listen else known.public_url)
-        console = f"{address}/console" if address else ""
-        await daily.tell(conn, box=outbox.of(self._settings), writes=partial(report.letter, console=console))
+        return f"{address}/console" if address else ""
 
     async def _look(self, conn: Connection) -> None:
-        await findings.keep(conn, await doctor.examine(conn, self._settings, far=False))
+        checks = await doctor.examine(conn, self._settings, far=False)
+        await findings.keep(conn, checks)
+        writes = partial(operators.letter, console=self._console())
+        async with conn.transaction():
+            await operators_telling.tell(conn, checks, box=outbox.of(self._settings), writes=writes)
 
     async def _sample(self, conn: Connection) -> None:
         room = (await health.safety(conn, self._settings)).room

@@ -397,14 +397,24 @@ CREATE TABLE installation_settings (
 COMMENT ON TABLE installation_settings IS 'control: what operators set for the whole installation; what has no row is as if it were empty (heliograph/accounts/installation.py)';
 
 CREATE TABLE operators (
-    user_id    uuid PRIMARY KEY CONSTRAINT operators_user REFERENCES users ON DELETE CASCADE,
-    role       text NOT NULL,
-    created_at timestamptz NOT NULL,
-    told_at    timestamptz
+    user_id     uuid PRIMARY KEY CONSTRAINT operators_user REFERENCES users ON DELETE CASCADE,
+    role        text NOT NULL,
+    created_at  timestamptz NOT NULL,
+    told_at     timestamptz,
+    notice_ways text NOT NULL DEFAULT '{}'
 );
 COMMENT ON TABLE operators IS 'control: the people who run the installation, and their roles in the console';
 COMMENT ON COLUMN operators.role IS 'a name of heliograph/people/operators/roles.py';
 COMMENT ON COLUMN operators.told_at IS 'until when the operator has seen what the bell of the console tells';
+COMMENT ON COLUMN operators.notice_ways IS 'how the operator is told, as JSON: kind -> ways, of those that are not told as heliograph/people/operators/noticing.py has it';
+
+CREATE TABLE operator_tellings (
+    cause   text PRIMARY KEY,
+    told_at timestamptz NOT NULL
+);
+CREATE INDEX operator_tellings_age ON operator_tellings (told_at);
+COMMENT ON TABLE operator_tellings IS 'control: when operators were last mailed of a cause, so that it is not told twice';
+COMMENT ON COLUMN operator_tellings.cause IS 'state and name of a check that was not well, or what waits for a decision';
 
 CREATE TABLE operator_sessions (
     token_hash bytea PRIMARY KEY CHECK (length(token_hash) = 32),

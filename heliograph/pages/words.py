@@ -73,6 +73,14 @@ NOTICES: Mapping[str, str] = {
     "export.failed": "A file could not be written",
     "wallet.low": "The wallet is below its alert",
 }
+#: The same for operators.
+OPERATOR_NOTICES: Mapping[str, str] = {
+    "check.failed": "A check fails",
+    "check.warning": "A check warns",
+    "supplier.lost": "A supplier has no session",
+    "receipts.missing": "Receipts do not come, or match nothing",
+    "approval.waiting": "A sender ID waits for a decision",
+}
 NOTICE_WAYS: Mapping[str, str] = {"bell": "Bell", "mail": "Mail", "webhook": "Webhook"}
 #: Why a mail did not go out, by a word of `base/network/smtp.py`.
 MAIL_REASONS: Mapping[str, str] = {

@@ -17,6 +17,7 @@ from heliograph.health import findings, sizes, webs
 from heliograph.mail import outbox
 from heliograph.networks.learned import KEPT as NETWORKS
 from heliograph.people import email_change, links, sessions, tries
+from heliograph.people.operators import noticing
 from heliograph.people.operators import sessions as operator_sessions
 from heliograph.people.passkeys import keeping
 from heliograph.sms import retention as sms_retention
@@ -172,6 +173,7 @@ SHARED = Rules(
         Deletion("workers", DELETE_WORKERS, lambda at: at.now - timedelta(days=1)),
         Deletion("web processes", webs.FORGET, lambda at: at.now - timedelta(days=1)),
         Deletion("findings of checks", findings.FORGET, lambda at: at.now - findings.KEPT),
+        Deletion("what operators were told", noticing.FORGET, lambda at: at.now - noticing.KEPT),
         Deletion("sizes of the database", sizes.FORGET, lambda at: at.now - sizes.KEPT),
     ),
 )

@@ -35,6 +35,15 @@ def of_suppliers(found: Iterable[Check], names: Collection[str]) -> dict[str, li
     return listed
 
 
+#: What checks are of, by their names.
+_SUBJECTS = {"supplier %(name)s": "supplier", "receipts of %(name)s": "receipts"}
+
+
+def subject(check: Check) -> str:
+    """Whether a check is of a "supplier" or of its "receipts"; "": of something else."""
+    return _SUBJECTS.get(check.check.english, "")
+
+
 async def look(conn: Connection, settings: Settings) -> list[Check]:
     """One result for each supplier, for receipts that are not understood, for the inbox, and for sealed texts."""
     return [*await _suppliers(conn, settings), await _inbox(conn), *await _held(conn), *await _texts(conn)]

@@ -339,6 +339,26 @@ async def test_the_bell_tells_what_is_wrong_until_it_is_seen_and_what_waits(
     assert "Mark as read" in (await browser.get("/console/notices")).words
 
 
+async def test_the_bell_is_silent_about_what_its_operator_chose(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    async with pool.acquire() as conn:
+        await sender_ids.request(conn, tenant.actor, value="PADARIA")
+    here = "/console/notices/choices"
+    page = await root.get(here)
+    for said in ("A supplier has no session", "A sender ID waits for a decision", "sends no mails"):
+        assert said in page.words, said
+    # Each form field that is left out is not ticked.
+    hidden = {name: value for name, value in page.form(here).items() if name.startswith("_")}
+    page = await root.post(here, hidden | {"check.failed mail": "1"})
+    assert (page.path, "Saved." in page.words) == (here, True)
+    assert "Nothing to report" in (await root.get("/console/notices")).words
+    assert " new" not in (await root.get("/console/state", hx_request="true")).words
+    page = await root.submit(page, here, usual="1")
+    assert "As it was at first" not in page.words
+    page = await root.get("/console/notices")
+    assert ("1 sender ID waits" in page.words, "workers: none seen" in page.words) == (True, True)
+    assert "Como recebe os avisos" in (await root.get(here, accept_language="pt")).words
+
+
 async def test_who_decides_nothing_is_not_told_of_what_waits(pool: Pool, tenant: Tenant, browser: Browser) -> None:
     await signed_in(pool, browser, "finance")
     async with pool.acquire() as conn:

@@ -24,7 +24,7 @@ from heliograph.base.sentences import Check
 from heliograph.console.engine import leads
 from heliograph.health import database, findings
 from heliograph.health.database import Safety
-from heliograph.overview.installation import approvals
+from heliograph.overview.installation import approvals, telling
 from heliograph.overview.installation.approvals import Resemblance, Waits
 from heliograph.overview.installation.now import Now, Watch
 from heliograph.pages.requests import Request
@@ -108,14 +108,23 @@ class Desk:
                 async with request.reading() as conn:
                     await self.look(conn, request.services.settings)
 
+    def rung(self, operator: Operator) -> list[Trouble]:
+        """What is not well, of the kinds that an operator's bell counts."""
+        return [one for one in self.known if telling.kind_of(one.check) not in operator.silent]
+
     def unread(self, operator: Operator) -> int:
-        """How much of what is known is news to an operator."""
+        """How much of what is known is news to an operator, of the kinds that their bell counts."""
         told = operator.told_at
-        news = sum(told is None or one.since > told for one in self.known)
+        news = sum(told is None or one.since > told for one in self.rung(operator))
         newest = self.waits.newest
-        if newest is not None and operator.may(None, APPROVALS, "live") and (told is None or newest > told):
+        if newest is not None and rings_for_approvals(operator) and (told is None or newest > told):
             news += 1
         return news
+
+
+def rings_for_approvals(operator: Operator) -> bool:
+    """Whether an operator's bell counts what waits for a decision."""
+    return operator.may(None, APPROVALS, "live") and "approval.waiting" not in operator.silent
 
 
 _DESKS: WeakKeyDictionary[Pool, Desk] = WeakKeyDictionary()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from heliograph.console.engine.desk import SHARED, desk
+from heliograph.console.engine.desk import SHARED, desk, rings_for_approvals
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 from heliograph.people.operators import accounts
-from heliograph.people.operators.roles import APPROVALS
 
 HERE = "/console/notices"
 
@@ -18,8 +17,8 @@ async def show(request: Request) -> Answer:
     async with request.reading() as conn:
         await known.ask(conn)
     values = {
-        "troubles": known.known,
-        "waits": known.waits if request.may(permission=APPROVALS) else None,
+        "troubles": known.rung(request.operator),
+        "waits": known.waits if rings_for_approvals(request.operator) else None,
         "told": request.operator.told_at,
         "unread": known.unread(request.operator),
     }

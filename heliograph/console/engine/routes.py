@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.console.engine import health, notices, now, queue, state
+from heliograph.console.engine import health, notice_choices, notices, now, queue, state
 from heliograph.pages.routes import Route, get, post, wall
 from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE, NOW
 
@@ -10,6 +10,8 @@ ROUTES: tuple[Route, ...] = (
     wall("/console/now", now.show, NOW),
     get("/console/notices", notices.show, permission=NOW),
     post("/console/notices/read", notices.read, permission=NOW),
+    get("/console/notices/choices", notice_choices.show, permission=NOW),
+    post("/console/notices/choices", notice_choices.choose, permission=NOW),
     get("/console/state", state.show, permission=NOW),
     get("/console/health", health.show, permission=CARRIAGE),
     get("/console/queue", queue.show, permission=CARRIAGE),

@@ -12,7 +12,7 @@ from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 from heliograph.people.noticing import choices
 
-TEMPLATE = "organization/notice_choices.html"
+TEMPLATE = "notice_choices.html"
 OWN, ALL = "/notices/choices", "/settings/notices"
 
 
@@ -60,6 +60,7 @@ async def _values(request: Request, *, own: bool) -> dict[str, Any]:
     kinds = seen_by(request) if own else list(KINDS)
     return {
         "own": own,
+        "operator": False,
         "action": OWN if own else ALL,
         "ways": [(way, request.text(words.NOTICE_WAYS[way])) for way in ways],
         "rows": [

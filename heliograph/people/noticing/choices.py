@@ -8,7 +8,6 @@ whether their bell counts it, and whether they are mailed.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import cast
 from uuid import UUID
 
 import msgspec
@@ -16,12 +15,10 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import NotFound
 from heliograph.notices.kinds import KINDS, OWN_WAYS, WAYS, Way
+from heliograph.notices.ways import Chosen, checked, decoded, encoded, merged, told
 from heliograph.people import memberships, roles
-
-#: Ways by kind, of those kinds for which something was chosen.
-Chosen = Mapping[str, Sequence[Way]]
 
 
 class Choices(msgspec.Struct, frozen=True):
@@ -39,7 +36,7 @@ class Choices(msgspec.Struct, frozen=True):
 
 def read(organization: str, own: str = "{}") -> Choices:
     """Of the columns `notice_ways`."""
-    return Choices(_decoded(organization), _decoded(own))
+    return Choices(decoded(organization, KINDS), decoded(own, KINDS))
 
 
 def silent(organization: str, own: str) -> frozenset[str]:
@@ -72,20 +69,20 @@ KEEP = "UPDATE organizations SET notice_ways = $2 WHERE id = $1"
 async def choose_for_all(conn: Connection, actor: Actor, *, ways: Mapping[str, Collection[str] | None]) -> Chosen:
     """How the organization's people are told, unless they chose otherwise, by kind; None: as the kind has it. Kinds
     that are not named stay as they are. Returns what is chosen now. Raises Invalid, RoleRequired."""
-    changes = _checked(ways, WAYS)
+    changes = checked(ways, _offered(WAYS))
     async with conn.transaction():
         await memberships.demand(conn, actor, roles.SETTINGS)
-        before = _decoded(await conn.fetchval(LOCK, actor.organization_id) or "{}")
-        after = _merged(before, changes, {kind: one.ways for kind, one in KINDS.items()})
+        before = decoded(await conn.fetchval(LOCK, actor.organization_id) or "{}", KINDS)
+        after = merged(before, changes, {kind: one.ways for kind, one in KINDS.items()})
         if after != before:
-            await conn.execute(KEEP, actor.organization_id, _encoded(after))
+            await conn.execute(KEEP, actor.organization_id, encoded(after))
             await audit.record(
                 conn,
                 actor,
                 "organization.notices_chosen",
                 object_id=actor.organization_id,
-                before=_told(before),
-                after=_told(after),
+                before=told(before),
+                after=told(after),
             )
     return after
 
@@ -101,62 +98,21 @@ async def choose(
 ) -> Chosen:
     """How a member is told, by kind; None: as the organization has it. Kinds that are not named stay as they are.
     Returns what is chosen now. Raises Invalid, NotFound."""
-    changes = _checked(ways, OWN_WAYS)
+    changes = checked(ways, _offered(OWN_WAYS))
     async with conn.transaction():
         known = await conn.fetchval(LOCK_OWN, actor.organization_id, user_id)
         if known is None:
             raise NotFound("There is no such member.", resource="member", id=str(user_id))
-        before = _decoded(known)
-        after = _merged(before, changes, {})
+        before = decoded(known, KINDS)
+        after = merged(before, changes, {})
         if after != before:
-            await conn.execute(KEEP_OWN, actor.organization_id, user_id, _encoded(after))
+            await conn.execute(KEEP_OWN, actor.organization_id, user_id, encoded(after))
             await audit.record(
-                conn, actor, "member.notices_chosen", object_id=user_id, before=_told(before), after=_told(after)
+                conn, actor, "member.notices_chosen", object_id=user_id, before=told(before), after=told(after)
             )
     return after
 
 
-def _checked(ways: Mapping[str, Collection[str] | None], offered: Sequence[Way]) -> dict[str, tuple[Way, ...] | None]:
-    wrong = [
-        (f"ways.{kind}"[:80], "enum", f"`{kind[:60]}` is no kind of notice; they are {', '.join(KINDS)}")
-        for kind in ways
-        if kind not in KINDS
-    ]
-    wrong += [
-        (f"ways.{kind}", "enum", f"Ways of `{kind}` must be of {', '.join(_offered(kind, offered))}")
-        for kind, chosen in ways.items()
-        if kind in KINDS and chosen is not None and not set(chosen) <= set(_offered(kind, offered))
-    ]
-    if wrong:
-        raise Invalid(*wrong)
-    return {
-        kind: None if chosen is None else tuple(way for way in WAYS if way in chosen) for kind, chosen in ways.items()
-    }
-
-
-def _offered(kind: str, offered: Sequence[Way]) -> list[Way]:
-    return [way for way in offered if way != "webhook" or not KINDS[kind].is_personal]
-
-
-def _merged(before: Chosen, changes: Mapping[str, tuple[Way, ...] | None], usual: Chosen) -> dict[str, tuple[Way, ...]]:
-    """What is chosen then; what is as usual anyway is not kept."""
-    found = {kind: tuple(chosen) for kind, chosen in before.items()}
-    for kind, chosen in changes.items():
-        if chosen is None or (kind in usual and set(chosen) == set(usual[kind])):
-            found.pop(kind, None)
-        else:
-            found[kind] = chosen
-    return dict(sorted(found.items()))
-
-
-def _decoded(text: str) -> dict[str, tuple[Way, ...]]:
-    found = msgspec.json.decode(text, type=dict[str, tuple[str, ...]])
-    return {kind: cast("tuple[Way, ...]", ways) for kind, ways in found.items() if kind in KINDS}
-
-
-def _encoded(chosen: Chosen) -> str:
-    return msgspec.json.encode(chosen).decode()
-
-
-def _told(chosen: Chosen) -> dict[str, list[str]]:
-    return {kind: list(ways) for kind, ways in chosen.items()}
+def _offered(ways: Sequence[Way]) -> dict[str, list[Way]]:
+    """Of each kind, those of `ways` that it can be told by."""
+    return {kind: [way for way in ways if way != "webhook" or not one.is_personal] for kind, one in KINDS.items()}

@@ -19,7 +19,7 @@ from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
-from heliograph.people.operators import roles
+from heliograph.people.operators import noticing, roles
 from heliograph.people.session_keeping.rows import Rows, printable
 from heliograph.people.sessions import PROVED, SIGNED_IN
 
@@ -52,6 +52,8 @@ class Operator(msgspec.Struct, frozen=True):
     ends_at: datetime
     #: Whether the person authenticated within PROVED, by signing in or since.
     is_proved: bool
+    #: Kinds of notices that their bell does not count.
+    silent: frozenset[str] = frozenset()
 
     @property
     def lacks_factor(self) -> bool:
@@ -97,7 +99,8 @@ AUTHENTICATE = """
 SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, u.password IS NOT NULL AS has_password,
        u.totp IS NOT NULL AS has_totp,
        u.totp IS NOT NULL OR EXISTS (SELECT FROM passkeys p WHERE p.user_id = s.user_id) AS has_factor,
-       o.role, o.told_at, s.created_at, s.seen_at, s.ends_at, s.proved_at > now() - $2::interval AS is_proved
+       o.role, o.notice_ways, o.told_at, s.created_at, s.seen_at, s.ends_at,
+       s.proved_at > now() - $2::interval AS is_proved
   FROM unnest($1::bytea[]) AS asked (token_hash)
        CROSS JOIN LATERAL (SELECT * FROM operator_sessions WHERE token_hash = asked.token_hash LIMIT 1) s
        CROSS JOIN LATERAL (SELECT * FROM operators WHERE user_id = s.user_id LIMIT 1) o
@@ -109,6 +112,9 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
 async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> dict[bytes, Operator]:
     """The session of each token's SHA-256, without unknown and ended ones."""
     return {
-        row["token_hash"]: Operator(**{name: row[name] for name in Operator.__struct_fields__})
+        row["token_hash"]: Operator(
+            **{name: row[name] for name in Operator.__struct_fields__ if name != "silent"},
+            silent=noticing.silent(row["notice_ways"]),
+        )
         for row in await conn.fetch(AUTHENTICATE, list(hashes), PROVED, IDLE)
     }

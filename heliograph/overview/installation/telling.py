@@ -1,0 +1,106 @@
+"""Mails to operators about what is not well, and about what waits for a decision.
+
+A worker tells what its look has found, once (`people/operators/noticing.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from heliograph.accounts import installation
+from heliograph.base.database.pool import Connection
+from heliograph.base.network.smtp import Letter
+from heliograph.base.sentences import Check
+from heliograph.health import findings
+from heliograph.mail import outbox
+from heliograph.mail.outbox import Outbox
+from heliograph.overview.installation import approvals
+from heliograph.people.operators import noticing
+from heliograph.sms import checks as sms
+
+#: The mails' kind, and how long they are tried.
+KIND, WITHIN = "notices", timedelta(hours=12)
+#: Told of in one mail.
+MOST = 50
+#: What stands for sender IDs that wait.
+APPROVALS = "approvals"
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """What is told. `check`: what is not well; None: so many sender IDs (`count`) wait for a decision."""
+
+    kind: str
+    key: str
+    since: datetime
+    check: Check | None = None
+    count: int = 0
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """Whom a mail goes to, and how they read. None: not chosen."""
+
+    email: str
+    language: str | None
+    zone: str | None
+
+
+#: Writes a mail: to whom, what the installation is called, what is told.
+Writes = Callable[[Reader, str, Sequence[Cause]], Letter]
+
+
+def kind_of(check: Check) -> str:
+    """As which kind of notice a check that is not well is told."""
+    subject = sms.subject(check)
+    if subject == "supplier" and check.state == "failed":
+        return "supplier.lost"
+    if subject == "receipts":
+        return "receipts.missing"
+    return "check.failed" if check.state == "failed" else "check.warning"
+
+
+READERS = """
+SELECT o.user_id, o.role, o.notice_ways, u.email, u.language, u.time_zone AS zone
+  FROM operators o CROSS JOIN LATERAL (SELECT * FROM users WHERE id = o.user_id LIMIT 1) u
+ ORDER BY o.user_id LIMIT 200
+"""
+
+
+async def tell(conn: Connection, checks: Sequence[Check], *, box: Outbox | None, writes: Writes) -> int:
+    """Put in mails about what the checks found and what waits, as far as that is news, in the caller's transaction; how
+    many. `box`: None where no mails are sent. Only one worker at a time may run this."""
+    if box is None:
+        return 0
+    causes = await _causes(conn, checks)
+    keys = await noticing.news(conn, {one.key: one.since for one in causes})
+    news = [one for one in causes if one.key in keys]
+    if not news:
+        return 0
+    name = (await installation.load(conn)).name
+    letters = []
+    for row in await conn.fetch(READERS):
+        ways = noticing.ways(row["notice_ways"])
+        wanted = [one for one in news if noticing.sees(row["role"], one.kind) and "mail" in ways[one.kind]]
+        if wanted:
+            to = Reader(row["email"], row["language"], row["zone"])
+            letters.append((None, row["user_id"], writes(to, name, wanted)))
+    await noticing.told_of(conn, keys)
+    return await outbox.put_many(conn, box, letters, kind=KIND, within=WITHIN) if letters else 0
+
+
+async def _causes(conn: Connection, checks: Sequence[Check]) -> list[Cause]:
+    """What is not well, failures first, and what waits."""
+    since = await findings.since(conn)
+    wrong = sorted((one for one in checks if one.state != "ok"), key=lambda one: one.state != "failed")
+    found = {
+        f"{one.state} {one.check}": Cause(kind_of(one), f"{one.state} {one.check}", since[one.check, one.state], one)
+        for one in reversed(wrong)
+        if (one.check, one.state) in since
+    }
+    waits = await approvals.waits(conn)
+    causes = sorted(found.values(), key=lambda one: (one.check is not None and one.check.state != "failed", one.key))
+    if waits.newest is not None:
+        causes.append(Cause("approval.waiting", APPROVALS, waits.newest, count=waits.count))
+    return causes[:MOST]

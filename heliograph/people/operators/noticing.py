@@ -1,0 +1,129 @@
+"""How an operator is told of what is not well and of what waits for them: by the bell, by mail, or not at all.
+
+As with members (`people/noticing`), only what differs from what a kind has is kept, with the operator's row. The rules
+nobody may break: nobody is told of what their role does not see; one cause is mailed once as long as it lasts, and
+never twice within APART, however often it comes and goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from uuid import UUID
+
+import msgspec
+
+from heliograph.audit import recording as audit
+from heliograph.base.actor import Who
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import NotFound
+from heliograph.notices.kinds import OWN_WAYS, Way
+from heliograph.notices.ways import Chosen, checked, decoded, encoded, merged, told
+from heliograph.people.operators import roles
+
+#: A cause is not mailed again within this; and for how long it is known that it was: longer than most causes last.
+APART, KEPT = timedelta(hours=1), timedelta(days=90)
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """Who is told: holders of a permission. Where: the page of the console. How: unless somebody chose another way."""
+
+    path: str
+    permission: str = roles.NOW
+    ways: tuple[Way, ...] = OWN_WAYS
+
+
+#: All kinds. The checks are those of `heliograph doctor`.
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "check.failed": Kind("/now"),
+        "check.warning": Kind("/now", ways=("bell",)),
+        "supplier.lost": Kind("/now"),
+        "receipts.missing": Kind("/now"),
+        "approval.waiting": Kind("/approvals", permission=roles.APPROVALS),
+    }
+)
+USUAL: Chosen = MappingProxyType({name: kind.ways for name, kind in KINDS.items()})
+
+
+def ways(chosen: str) -> Chosen:
+    """By kind, of the column `notice_ways`."""
+    return {**USUAL, **decoded(chosen, KINDS)}
+
+
+def sees(role: str, kind: str) -> bool:
+    """Whether a role is told of a kind at all."""
+    return role in roles.holders(KINDS[kind].permission)
+
+
+def silent(chosen: str) -> frozenset[str]:
+    """The kinds for which an operator's bell is silent."""
+    if chosen == "{}":
+        return frozenset()
+    return frozenset(kind for kind, of in ways(chosen).items() if "bell" not in of)
+
+
+GET = "SELECT notice_ways FROM operators WHERE user_id = $1"
+
+
+async def get(conn: Connection, *, user_id: UUID) -> str:
+    """What an operator chose, as it is kept. Raises NotFound."""
+    return _known(await conn.fetchval(GET, user_id), user_id)
+
+
+LOCK = f"{GET} FOR NO KEY UPDATE"
+KEEP = "UPDATE operators SET notice_ways = $2 WHERE user_id = $1"
+
+
+async def choose(
+    conn: Connection, by: Who, *, user_id: UUID, ways: Mapping[str, Collection[str] | None]
+) -> dict[str, tuple[Way, ...]]:
+    """How an operator is told, by kind; None: as the kind has it. Kinds that are not named stay as they are. Returns
+    what is chosen now. Raises Invalid, NotFound."""
+    changes = checked(ways, dict.fromkeys(KINDS, OWN_WAYS))
+    async with conn.transaction():
+        before = decoded(_known(await conn.fetchval(LOCK, user_id), user_id), KINDS)
+        after = merged(before, changes, USUAL)
+        if after != before:
+            await conn.execute(KEEP, user_id, encoded(after))
+            await audit.record(
+                conn, by, "operator.notices_chosen", object_id=user_id, before=told(before), after=told(after)
+            )
+    return after
+
+
+# What began since it was last told, if that was not just now.
+NEWS = """
+SELECT one.cause FROM unnest($1::text[], $2::timestamptz[]) AS one (cause, since)
+ WHERE NOT EXISTS (SELECT FROM operator_tellings told WHERE told.cause = one.cause
+                      AND (told.told_at >= one.since OR told.told_at > now() - $3::interval))
+"""
+
+
+async def news(conn: Connection, causes: Mapping[str, datetime]) -> set[str]:
+    """Which of the causes are to be told now. `causes`: since when they are there."""
+    return {row["cause"] for row in await conn.fetch(NEWS, list(causes), list(causes.values()), APART)}
+
+
+TOLD = """
+INSERT INTO operator_tellings (cause, told_at) SELECT cause, now() FROM unnest($1::text[]) AS one (cause)
+    ON CONFLICT (cause) DO UPDATE SET told_at = excluded.told_at
+"""
+
+
+async def told_of(conn: Connection, causes: Collection[str]) -> None:
+    """Operators were told of these just now."""
+    await conn.execute(TOLD, sorted(causes))
+
+
+# Of retention: $1 is before when, $2 how many at once.
+FORGET = (
+    "DELETE FROM operator_tellings WHERE cause IN (SELECT cause FROM operator_tellings WHERE told_at < $1 LIMIT $2)"
+)
+
+
+def _known(chosen: str | None, user_id: UUID) -> str:
+    if chosen is None:
+        raise NotFound("There is no such operator.", resource="operator", id=str(user_id))
+    return chosen
