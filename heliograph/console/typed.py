@@ -5,29 +5,21 @@ from __future__ import annotations
 from datetime import date
 
 from heliograph.base.errors import Invalid
-
-#: Digits of the longest.
-LONGEST = 15
+from heliograph.pages.forms import figures
 
 
 def amount(text: str, field: str, *, is_signed: bool = False) -> int | None:
-    """A number of messages, with spaces or separators between its digits; None for nothing. Raises Invalid."""
-    try:
-        return _number(text, is_signed=is_signed)
-    except ValueError:
-        raise Invalid((field, "format", "Write a number of messages, such as 50000.")) from None
+    """A number of messages; None for nothing. Raises Invalid."""
+    wrong = Invalid((field, "format", "Write a number of messages, such as 50000."))
+    return figures.whole(text, wrong, is_signed=is_signed)
 
 
 def within(text: str, field: str, bounds: tuple[int, int], said: str) -> int | None:
-    """A number from the first to the second of `bounds`, written likewise; None for nothing. Raises Invalid, whose text
-    is `said`."""
-    least, most = bounds
-    try:
-        found = _number(text)
-        if found is not None and not least <= found <= most:
-            raise ValueError(text)
-    except ValueError:
-        raise Invalid((field, "range", said)) from None
+    """A number from the first to the second of `bounds`; None for nothing. Raises Invalid, whose text is `said`."""
+    (least, most), wrong = bounds, Invalid((field, "range", said))
+    found = figures.whole(text, wrong)
+    if found is not None and not least <= found <= most:
+        raise wrong
     return found
 
 
@@ -40,13 +32,3 @@ def day(field: str, text: str) -> date | None:
     except ValueError:
         raise Invalid((field, "format", "Write a day as 2027-01-31.")) from None
     return found
-
-
-def _number(text: str, *, is_signed: bool = False) -> int | None:
-    text = "".join(text.split()).replace(",", "").replace(".", "")
-    if not text:
-        return None
-    digits = text.removeprefix("-").removeprefix("+") if is_signed else text
-    if not digits.isdecimal() or not digits.isascii() or len(digits) > LONGEST:
-        raise ValueError(text)
-    return -int(digits) if text.startswith("-") else int(digits)

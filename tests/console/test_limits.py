@@ -197,6 +197,7 @@ async def test_its_own_rules_are_set(pool: Pool, tenant: Tenant, root: Browser) 
         {"reply_language": "la"},
         {"session_hours": "721"},
         {"session_hours": "soon"},
+        {"session_hours": "1.5"},
         {"stop_reply": "x" * 269},
     ):
         answer = await root.submit(page, f"{here(tenant)}/settings", **typed | wrong)

@@ -161,7 +161,7 @@ async def test_quota_is_given_once_for_a_form(pool: Pool, tenant: Tenant, root: 
     wrong = await root.submit(page, f"{here}/quota", amount="-9000", reason="a mistake")
     assert wrong.status == 422
     assert "takes away more than is left" in wrong.words
-    for amount, reason in (("x", "y"), ("5", ""), ("5", "\u2800")):
+    for amount, reason in (("x", "y"), ("1.5", "y"), ("5", ""), ("5", "\u2800")):
         assert (await root.submit(page, f"{here}/quota", amount=amount, reason=reason)).status == 422
 
 

@@ -446,6 +446,7 @@ SUBMITTED = {
     "/console/logout": OWN,
     "/console/prove": OWN,
     "/console/notices/read": OWN,
+    "/console/notices/choices": "operator.notices_chosen",
     "/console/account": "user.changed",
     "/console/account/email": "user.email_asked",
     "/console/account/email/withdraw": OWN,

@@ -72,6 +72,7 @@ async def test_the_alert_is_set_and_taken_back(
     assert "There is no money yet" in page.words
     refused = await owner.submit(page, "/wallet/alert", below="a lot")
     assert (refused.status, 'value="a lot"' in refused.text) == (422, True)
+    assert "Write 1500 or 1.5000." in (await owner.submit(page, "/wallet/alert", below="1.500")).words
     assert "The alert is set." in (await owner.submit(page, "/wallet/alert", below="12,50")).words
     cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
     assert (await cli("whatsapp", "wallet", "show", "--json")).data["alert_below"] == "12.500000"

@@ -66,7 +66,12 @@ async def change(request: Request) -> Answer:
                 reply_language=given["reply_language"] or None,
                 time_zone=given["time_zone"] or None,
                 factor_required=given["factor_required"] == "yes",
-                session_hours=typed.amount(given["session_hours"], "session_hours"),
+                session_hours=typed.within(
+                    given["session_hours"],
+                    "session_hours",
+                    (1, organizations.LONGEST_SESSION),
+                    WRONG["session_hours"],
+                ),
                 reveals=given["reveals"] == "yes",
                 developer_keys=given["developer_keys"] == "yes",
                 by=request.who,

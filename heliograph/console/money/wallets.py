@@ -7,11 +7,11 @@ from typing import Any
 from heliograph.accounts.organizations import Organization
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
-from heliograph.base.money import micros
 from heliograph.console.acting import acting_for, organization
 from heliograph.overview.installation import money
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.forms import figures
 from heliograph.pages.pieces import leafing
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE
@@ -48,10 +48,10 @@ async def change(request: Request) -> Answer:
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
     try:
-        # Where a comma is the decimal sign, people type it.
-        amount = micros(form.get("amount", "").strip().replace(",", "."))
+        wrong = Invalid(("amount", "format", "Write an amount such as 250 or 12.50."))
+        amount = figures.money(form.get("amount", ""), wrong)
         if amount is None:
-            raise Invalid(("amount", "format", "Write an amount such as 250 or 12.50."))
+            raise wrong
 
         async def work(conn: Connection) -> int:
             currency = form.get("currency", "").strip().upper() or None

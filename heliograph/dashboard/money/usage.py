@@ -22,6 +22,7 @@ from heliograph.overview.exports.kinds import Usage
 from heliograph.overview.usage import Pace
 from heliograph.pages import languages, words
 from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.forms import figures
 from heliograph.pages.pieces import charts, leafing, ranges
 from heliograph.pages.pieces.charts import DAY, Chart, Series
 from heliograph.pages.pieces.parts import Parts
@@ -80,18 +81,21 @@ async def export(request: Request) -> Answer:
 
 async def set_alert(request: Request) -> Answer:
     """Tell of a day with more messages than this, or no more."""
-    typed = "".join(request.form.get("above", "").replace(".", "").replace(",", "").split())
-    month = clock.now().date().replace(day=1)
-    if typed and not (typed.isascii() and typed.isdigit() and 1 <= len(typed) <= 15 and int(typed) > 0):
-        wrong = Invalid(("above", "format", "Write a number of messages such as 5000, or leave it empty."))
+    wrong = Invalid(("above", "format", "Write a number of messages such as 5000, or leave it empty."))
+    try:
+        above = figures.whole(request.form.get("above", ""), wrong)
+        if above == 0:
+            raise wrong
+    except Invalid:
+        month = clock.now().date().replace(day=1)
         return await _page(request, days.of_month(month, ranges.read(request)), wrong)
     actor = request.acting("live")
 
     async def work(conn: Connection) -> None:
-        await quota.set_alert(conn, actor.organization_id, above=int(typed) if typed else None, by=actor)
+        await quota.set_alert(conn, actor.organization_id, above=above, by=actor)
 
     await request.once(work)
-    said = request.text("The alert is set.") if typed else request.text("The alert is off.")
+    said = request.text("The alert is set.") if above else request.text("The alert is off.")
     return Elsewhere(location=request.to("/usage"), notice=said)
 
 

@@ -9,11 +9,12 @@ from typing import Any
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
-from heliograph.base.money import UNIT, decimal, micros
+from heliograph.base.money import UNIT
 from heliograph.dashboard.money import days
 from heliograph.dashboard.money.days import Days
 from heliograph.pages import languages, words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.forms import figures
 from heliograph.pages.pieces import charts, leafing
 from heliograph.pages.pieces.charts import DAY, Chart, Series
 from heliograph.pages.requests import Request
@@ -33,11 +34,13 @@ async def show(request: Request) -> Answer:
 async def set_alert(request: Request) -> Answer:
     """Warn when little is left, or no more."""
     typed = request.form.get("below", "").strip()
-    # Where a comma is the decimal sign, people type it.
-    below = micros(typed.replace(",", ".")) if typed else None
-    if typed and (below is None or below < 0):
-        wrong = Invalid(("below", "format", "Write an amount such as 50 or 12.50, or leave it empty."))
-        return refused("money/wallet.html", wrong, await _values(request, typed))
+    wrong = Invalid(("below", "format", "Write an amount such as 50 or 12.50, or leave it empty."))
+    try:
+        below = figures.money(typed, wrong)
+        if below is not None and below < 0:
+            raise wrong
+    except Invalid as refusal:
+        return refused("money/wallet.html", refusal, await _values(request, typed))
     actor = request.acting("live")
 
     async def work(conn: Connection) -> None:
@@ -115,7 +118,7 @@ async def _values(request: Request, typed: str | None = None) -> dict[str, Any]:
         "movements": words.MOVEMENTS,
         "latest": latest,
         "may_change": request.may(permission=MONEY),
-        "below": typed if typed is not None else "" if below is None else decimal(below).rstrip("0").rstrip("."),
+        "below": typed if typed is not None else "" if below is None else figures.written(below),
     }
 
 

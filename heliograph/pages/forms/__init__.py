@@ -1,0 +1,1 @@
+"""What forms of both apps have in common: figures as people type them."""
