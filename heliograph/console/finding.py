@@ -20,7 +20,7 @@ THINGS = {
     "message": ("/console/messages/{id}", LOOK),
 }
 _ONE = "/console/organizations/{organization}"
-#: The same of what is found by id alone. A list of campaigns begins below the id that its address names.
+#: The same of what is found by id alone. Lists begin below the id that their address names.
 OWNED = {
     "sms_campaign": (f"{_ONE}/campaigns?after={{above}}", ORGANIZATIONS),
     "whatsapp_campaign": (f"{_ONE}/campaigns?channel=whatsapp&after={{above}}", ORGANIZATIONS),
@@ -32,7 +32,7 @@ OWNED = {
     "account": ("/console/whatsapp/accounts/{organization}/{id}", CARRIAGE),
     "contact": (_ONE, ORGANIZATIONS),
     "import": (_ONE, ORGANIZATIONS),
-    "received": ("/console/inbound", CARRIAGE),
+    "received": ("/console/inbound?after={above}#latest", CARRIAGE),
     "person": (_ONE, ORGANIZATIONS),
     "lookup": ("/console/lookups/{id}", CARRIAGE),
     "tariff": ("/console/rates/cards/{id}", MONEY),

@@ -156,6 +156,12 @@ async def get(conn: Connection, actor: Actor, *, id: UUID, before: UUID | None =
     )
 
 
+async def of_received(conn: Connection, actor: Actor, *, id: UUID) -> UUID | None:
+    """The conversation that a received SMS is part of; None: there is no such SMS. Nobody writes to test keys."""
+    found = await inbound.by_ids(conn, actor, ids=[id]) if actor.mode == "live" else []
+    return threads.id_of(found[0].sender_id, found[0].sender) if found else None
+
+
 async def _sms(
     conn: Connection, actor: Actor, thread: Thread, before: UUID | None, limit: int
 ) -> tuple[list[Bubble], UUID | None]:

@@ -156,7 +156,7 @@ async def test_an_id_of_any_kind_leads_to_where_it_is_whichever_organization_has
         "account": f"/console/whatsapp/accounts/{organization}/{account}",
         "contact": here,
         "import": here,
-        "received": "/console/inbound",
+        "received": f"/console/inbound?after={uuid.UUID(int=ids['received'].int + 1)}#latest",
         "person": here,
         "lookup": f"/console/lookups/{ids['lookup']}",
         "tariff": f"/console/rates/cards/{ids['tariff']}",

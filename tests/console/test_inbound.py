@@ -24,6 +24,22 @@ async def begin(pool: Pool) -> None:
         await timers.ensure(conn, inbox.TIMER)
 
 
+async def test_one_of_any_state_is_found_by_its_id(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    await begin(pool)
+    await sender(pool, tenant.actor, NUMBER)
+    for text, to in (("first", FREE), ("ours", NUMBER), ("last", FREE)):
+        await hear(pool, said(text, to=to))
+    await work(pool)
+    rows = await pool.fetch("SELECT id, state, message_id FROM inbound_messages ORDER BY id")
+    assert [row["state"] for row in rows] == ["unassigned", "received", "unassigned"]
+    for number, id in enumerate((rows[0]["id"], rows[1]["message_id"], rows[2]["id"]), 1):
+        page = await root.get(f"/console/go/{id}")
+        assert page.path.startswith("/console/inbound?after=")
+        # The list begins with it.
+        latest = page.text.partition('id="latest"')[2]
+        assert latest.count(f"…{TO[-4:]}") == number
+
+
 async def test_a_number_that_nobody_has_is_given_to_an_organization(
     pool: Pool, tenant: Tenant, root: Browser, other_browser: Browser
 ) -> None:

@@ -26,6 +26,7 @@ from tests.rules.test_inbound import part, receive, said
 from tests.rules.whatsapp_factories import Made
 
 from .conftest import Browser, Page, Tenant, make_person
+from .test_columns import choose
 
 ANA, RUI = "+258841111111", "+258842222222"
 
@@ -90,6 +91,27 @@ async def test_both_channels_stand_in_one_list_and_are_answered(pool: Pool, owne
     fragment = await owner.get(f"/inbox/{id}", HX_Request="true")
     assert "<html" not in fragment.text
     assert "Is it late?" in fragment.words
+
+
+async def test_a_received_sms_is_found_by_its_id_in_its_conversation(
+    pool: Pool, tenant: Tenant, owner: Browser, made: Made
+) -> None:
+    for text in ("stop", "Where are you?"):
+        await write_sms(pool, text)
+    stop, later = await pool.fetch("SELECT id FROM received_messages ORDER BY id")
+    page = await choose(owner, await owner.get("/contacts/opt-outs"), "message", list="opt-outs")
+    assert f'href="/go/{stop["id"]}"' in page.text
+    # As far back as it is, also from test mode, where nobody writes.
+    for pasted in (f"/go/{stop['id']}", f"/go?q={stop['id']}", f"/go/{stop['id']}?mode=test"):
+        page = await owner.get(pasted)
+        assert page.path.startswith(f"/inbox/{await first(pool, 'sms')}?before="), pasted
+        assert (f"b-{stop['id']}" in page.text, f"b-{later['id']}" in page.text) == (True, False)
+    assert "Where are you?" in (await owner.get(f"/go/{later['id']}")).words
+    # A time leads nowhere else: an SMS that was received has no page of its own.
+    page = await owner.get(f"/inbox/{await first(pool, 'sms')}")
+    assert f'href="#b-{stop["id"]}"' in page.text
+    assert f'href="/messages/{stop["id"]}"' not in page.text
+    assert (await owner.get(f"/go/{UUID(int=stop['id'].int + 1)}")).status == 404
 
 
 async def test_an_answer_that_may_not_be_given_says_why(pool: Pool, owner: Browser, made: Made) -> None:

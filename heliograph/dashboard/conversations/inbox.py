@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from heliograph.base.database import clock, cursor
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.inbox import threads
 from heliograph.overview import inbox
@@ -91,6 +92,18 @@ async def _values(request: Request, id: UUID | None) -> dict[str, Any]:
         "typed": "",
         "is_refused": False,
     }
+
+
+async def place_of(conn: Connection, request: Request, id: UUID) -> str | None:
+    """Where a received SMS stands in its conversation; None: there is none, or the reader does not see it."""
+    if not request.may("whatsapp:read"):
+        return None
+    thread = await inbox.of_received(conn, request.actor, id=id)
+    if thread is None:
+        return None
+    # The page that begins with it, as far back as it may be.
+    before = _at(request, UUID(int=min(id.int + 1, 2**128 - 1)), str(thread))
+    return request.to(f"/inbox/{thread}", before=before) + f"#b-{id}"
 
 
 def _left(window: Window | None) -> float:

@@ -16,6 +16,7 @@ from heliograph.campaigns import record
 from heliograph.campaigns.record import Named
 from heliograph.consent import optouts
 from heliograph.contacts import suggesting
+from heliograph.dashboard.conversations import inbox
 from heliograph.overview import finding, messages, requests
 from heliograph.overview.messages import Filters
 from heliograph.pages.answers import Answer, Elsewhere
@@ -211,8 +212,11 @@ async def go(request: Request) -> Answer:
             continue
         async with request.reading() as conn:
             path = await _place(conn, request, id, "" if numbers else text)
+            received = None if id is None or path is not None else await inbox.place_of(conn, request, id)
         if path is not None:
             return Elsewhere(location=request.to(path))
+        if received is not None:
+            return Elsewhere(location=received)
     if id is not None:
         raise NotFound
     request.mode = asked

@@ -108,6 +108,8 @@ SELECT kind, id, organization_id FROM (
     UNION ALL
     SELECT 'key', id, organization_id FROM api_keys WHERE id = $1
     UNION ALL
+    SELECT 'received', id, organization_id FROM inbound_messages WHERE id = $1
+    UNION ALL
     SELECT found.kind, found.id, o.id FROM organizations o CROSS JOIN LATERAL (
         SELECT channel || '_campaign' AS kind, id FROM campaigns WHERE organization_id = o.id AND id = $1
         UNION ALL
