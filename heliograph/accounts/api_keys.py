@@ -434,15 +434,23 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> ApiKey:
 _EVERYWHERE = f"""
 SELECT o.name AS organization, k.*
   FROM (SELECT organization_id, {_COLUMNS} FROM api_keys
-         WHERE {{which}} AND ($1::uuid IS NULL OR organization_id = $1) AND ($2::boolean OR status <> 'revoked')
-         ORDER BY id DESC LIMIT $3) k
+         WHERE {{which}} ORDER BY id DESC LIMIT $3) k
   JOIN organizations o ON o.id = k.organization_id
  ORDER BY k.id DESC
 """
-LIST_EVERYWHERE = _EVERYWHERE.format(which="true")
+# Each by an index of its own, which ends at the limit: of most keys that were ever made, all but the last are revoked.
+# The parameters are the same for all of them, so each names what it does not ask for.
+_OF_ALL, _OF_ONE = "$1::uuid IS NULL AND $2::boolean IS NOT NULL", "organization_id = $1 AND $2::boolean IS NOT NULL"
+#: By whether one organization is asked for, and whether revoked ones are.
+LIST_EVERYWHERE = {
+    (False, True): _EVERYWHERE.format(which=_OF_ALL),
+    (False, False): _EVERYWHERE.format(which=f"{_OF_ALL} AND status <> 'revoked'"),
+    (True, True): _EVERYWHERE.format(which=_OF_ONE),
+    (True, False): _EVERYWHERE.format(which=f"{_OF_ONE} AND status <> 'revoked'"),
+}
 # Names and ends by an index each; after all that a name may go on with comes the last character there is.
 SEARCH_EVERYWHERE = _EVERYWHERE.format(
-    which="""id = ANY (ARRAY(
+    which="""($1::uuid IS NULL OR organization_id = $1) AND ($2::boolean OR status <> 'revoked') AND id = ANY (ARRAY(
            (SELECT id FROM api_keys
              WHERE (lower(name) COLLATE "C") >= lower($4::text)
                AND (lower(name) COLLATE "C") < lower($4::text) || chr(1114111)
@@ -464,7 +472,8 @@ async def list_everywhere(
     more names than `limit`, the first ones.
     """
     if search is None:
-        rows = await conn.fetch(LIST_EVERYWHERE, organization_id, revoked, limit)
+        sql = LIST_EVERYWHERE[organization_id is not None, revoked]
+        rows = await conn.fetch(sql, organization_id, revoked, limit)
     else:
         rows = await conn.fetch(SEARCH_EVERYWHERE, organization_id, revoked, limit, search)
     return [(row["organization"], ApiKey(**{name: row[name] for name in ApiKey.__struct_fields__})) for row in rows]

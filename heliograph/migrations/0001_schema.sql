@@ -116,6 +116,10 @@ CREATE TABLE api_keys (
 CREATE INDEX api_keys_standing ON api_keys (organization_id, id) WHERE status IN ('active', 'suspended');
 CREATE INDEX api_keys_ended ON api_keys (organization_id, coalesce(revoked_at, expires_at))
     WHERE status IN ('revoked', 'expired');
+-- What operators list, of all organizations and of one, with and without those that were revoked.
+CREATE INDEX api_keys_newest ON api_keys (organization_id, id);
+CREATE INDEX api_keys_unrevoked ON api_keys (id) WHERE status <> 'revoked';
+CREATE INDEX api_keys_unrevoked_of ON api_keys (organization_id, id) WHERE status <> 'revoked';
 -- What operators look for in all organizations: how a name begins, and how a key ends.
 CREATE INDEX api_keys_begin ON api_keys ((lower(name) COLLATE "C"));
 CREATE INDEX api_keys_last4 ON api_keys (last4);
@@ -1400,9 +1404,12 @@ CREATE INDEX sender_ids_alike ON sender_ids ((translate(lower(value), '013457i8 
  WHERE status <> 'rejected';
 CREATE INDEX sender_ids_alike_end ON sender_ids
     ((reverse(translate(lower(value), '013457i8 ._&-', 'oleastlb')) COLLATE "C")) WHERE status <> 'rejected';
--- The lists that operators read of all organizations: the newest, and those that begin as they typed.
+-- The lists that operators read of all organizations: the newest, and those that begin as they typed; each of all and
+-- of one status, which few may have.
 CREATE INDEX sender_ids_newest ON sender_ids (id);
+CREATE INDEX sender_ids_newest_of ON sender_ids (status, id);
 CREATE INDEX sender_ids_begin ON sender_ids ((lower(value) COLLATE "C"));
+CREATE INDEX sender_ids_begin_of ON sender_ids (status, (lower(value) COLLATE "C"));
 COMMENT ON TABLE sender_ids IS 'tenant: names and numbers that an organization may send from';
 COMMENT ON COLUMN sender_ids.question IS 'what operators want to know before they decide; NULL: nothing. answer is the organization''s';
 COMMENT ON COLUMN sender_ids.first_by IS 'the first of two operators who approved it, while the installation wants four eyes; NULL: nobody yet';

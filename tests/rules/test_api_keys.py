@@ -279,8 +279,16 @@ async def test_a_key_of_any_organization_is_found_without_reading_all(
             ["key 2005", "key 2003", "key 2001"],
             ["key 2001", "key 2000", "key 200"],
         ]
+    # Of what was ever made most is revoked.
+    await pool.execute("UPDATE api_keys SET status = 'revoked', revoked_at = now() WHERE name LIKE 'key __%1'")
+    await as_owner("VACUUM ANALYZE api_keys")
     for sql, given in (
-        (api_keys.LIST_EVERYWHERE, (None, True, 5)),
+        *((api_keys.LIST_EVERYWHERE[False, revoked], (None, revoked, 5)) for revoked in (True, False)),
+        *(
+            (api_keys.LIST_EVERYWHERE[True, revoked], (of, revoked, 5))
+            for revoked in (True, False)
+            for of in (operator.organization_id, other.organization_id)
+        ),
         (api_keys.SEARCH_EVERYWHERE, (None, True, 5, "água")),
     ):
         plan = "\n".join(row[0] for row in await pool.fetch("EXPLAIN ANALYZE " + sql, *given))

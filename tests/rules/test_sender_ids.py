@@ -198,13 +198,19 @@ async def test_lists_of_all_organizations_read_no_more_than_they_show(
         assert await listed(limit=2) == ["PADARIA 2", "Q 5000"]
         assert await listed(search="padar") == ["PADARIA 2", "Padaria"]
         assert await listed(search="padar", status="pending") == ["Padaria"]
+        # Few have it, among the oldest.
+        await conn.execute("UPDATE sender_ids SET status = 'suspended' WHERE value IN ('Q 7', 'Q 8')")
+        assert await listed(status="suspended") == ["Q 8", "Q 7"]
+        assert await listed(status="suspended", search="q 8") == ["Q 8"]
         assert await listed(search="padar", organization_id=other.organization_id) == ["Padaria"]
         assert await listed(search="adaria") == await listed(search="padar%") == await listed(search="é") == []
         ((owner, name, _),) = await sender_ids.list_everywhere(conn, organization_id=None, search="padaria 2", limit=5)
         assert (owner, name) == (actor.organization_id, f"Acme {owner}")
     for sql, given in (
-        (sender_ids.LIST_EVERYWHERE, (None, None, 5, None)),
-        (sender_ids.SEARCH_EVERYWHERE, (None, None, 5, "padar")),
+        (sender_ids.LIST_EVERYWHERE[False], (None, None, 5, None)),
+        (sender_ids.LIST_EVERYWHERE[True], (None, "suspended", 5, None)),
+        (sender_ids.SEARCH_EVERYWHERE[False], (None, None, 5, "padar")),
+        (sender_ids.SEARCH_EVERYWHERE[True], (None, "suspended", 5, "q")),
         (sender_ids.LIST_ONE, (other.organization_id, None, 5, None)),
     ):
         plan = "\n".join(row[0] for row in await pool.fetch("EXPLAIN ANALYZE " + sql, *given))

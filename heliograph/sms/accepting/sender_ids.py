@@ -85,20 +85,30 @@ SELECT * FROM (
 _EVERYWHERE = f"""
 SELECT o.name AS organization, s.*
   FROM (SELECT organization_id, {COLUMNS} FROM sender_ids
-         WHERE {{which}} AND ($2::text IS NULL OR status = $2)
+         WHERE {{which}}
          ORDER BY {{order}} LIMIT $3) s
   JOIN organizations o ON o.id = s.organization_id
  ORDER BY s.id DESC
 """
 # Each by an index of its own, which ends at the limit. A sender ID is ASCII: `~` comes after all that may follow.
-LIST_EVERYWHERE = _EVERYWHERE.format(which="$1::uuid IS NULL AND $4::text IS NULL", order="id DESC")
+_ANY, _OF_STATUS = "$2::text IS NULL", "status = $2"
+_NEWEST = "$1::uuid IS NULL AND $4::text IS NULL"
+_BEGIN = """$1::uuid IS NULL AND (lower(value) COLLATE "C") >= lower($4::text)
+           AND (lower(value) COLLATE "C") < lower($4::text) || '~'"""
+_BY_VALUE = '(lower(value) COLLATE "C")'
+#: By whether a status is asked for.
+LIST_EVERYWHERE = {
+    False: _EVERYWHERE.format(which=f"{_NEWEST} AND {_ANY}", order="id DESC"),
+    True: _EVERYWHERE.format(which=f"{_NEWEST} AND {_OF_STATUS}", order="id DESC"),
+}
+SEARCH_EVERYWHERE = {
+    False: _EVERYWHERE.format(which=f"{_BEGIN} AND {_ANY}", order=_BY_VALUE),
+    True: _EVERYWHERE.format(which=f"{_BEGIN} AND {_OF_STATUS}", order=_BY_VALUE),
+}
 LIST_ONE = _EVERYWHERE.format(
-    which="organization_id = $1 AND ($4::text IS NULL OR starts_with(lower(value), lower($4)))", order="id DESC"
-)
-SEARCH_EVERYWHERE = _EVERYWHERE.format(
-    which="""$1::uuid IS NULL AND (lower(value) COLLATE "C") >= lower($4::text)
-           AND (lower(value) COLLATE "C") < lower($4::text) || '~'""",
-    order='(lower(value) COLLATE "C")',
+    which="organization_id = $1 AND ($4::text IS NULL OR starts_with(lower(value), lower($4)))"
+    f" AND ({_ANY} OR {_OF_STATUS})",
+    order="id DESC",
 )
 
 
@@ -114,7 +124,8 @@ async def list_everywhere(
 
     `search`: how a value begins. Where more than `limit` of all organizations begin so, the first ones by value.
     """
-    sql = LIST_ONE if organization_id is not None else LIST_EVERYWHERE if search is None else SEARCH_EVERYWHERE
+    of_all = LIST_EVERYWHERE if search is None else SEARCH_EVERYWHERE
+    sql = LIST_ONE if organization_id is not None else of_all[status is not None]
     rows = await conn.fetch(sql, organization_id, status, limit, search)
     return [(owner, name, SenderId(*values)) for name, owner, *values in rows]
 
