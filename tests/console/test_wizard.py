@@ -20,8 +20,9 @@ from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.management import drafts, following, long_messages, trying
 from heliograph.sms.management.drafts import Trial
 from heliograph.sms.management.following import Followed, Heard
+from tests.api.conftest import Tenant
 
-from .conftest import Browser, Page
+from .conftest import Browser, Page, yesterday
 
 PASSWORD = "geheim!"
 
@@ -111,7 +112,7 @@ async def test_a_supplier_is_added_and_its_ids_are_mended(
 
 
 async def test_a_new_supplier_is_added_to_the_routes_that_are_ticked(
-    pool: Pool, root: Browser, settings: Settings, smsc: Smsc
+    pool: Pool, tenant: Tenant, root: Browser, settings: Settings, smsc: Smsc
 ) -> None:
     async with pool.acquire() as conn:
         key = suppliers.seal_key(settings)
@@ -124,7 +125,19 @@ async def test_a_new_supplier_is_added_to_the_routes_that_are_ticked(
     page = await root.get(f"{path}/place")
     assert "Where a route decides, only its own suppliers carry." in page.words
     assert "it carries messages from now on" not in page.words
-    page = await root.submit(page, f"{path}/place", priority="5", weight="3", **{f"route-{routes[0].id}": "yes"})
+    # What it would move is said first, and nothing is made.
+    chosen = {"priority": "5", "weight": "3", f"route-{routes[0].id}": "yes"}
+    for country, count in (("MZ", 300), ("PT", 100)):
+        await yesterday(pool, tenant, country, count)
+    page = await root.submit(page, f"{path}/place", **chosen)
+    assert "It moves 75 % of yesterday's 400 messages." in page.words
+    assert "300 from old to main" in page.words
+    assert await pool.fetchval("SELECT count(*) FROM suppliers") == 1
+    again = await root.submit(page, f"{path}/place", do="again")
+    typed = again.form(f"{path}/place")
+    assert (typed["priority"], typed["weight"]) == ("5", "3")
+    assert [f'name="route-{one.id}" value="yes" checked' in again.text for one in routes] == [True, False]
+    page = await root.submit(page, f"{path}/place", do="save")
     assert "Added to these routes: moz." in page.words
     async with pool.acquire() as conn:
         moz, por = [await rules.find(conn, route=name) for name in ("moz", "por")]

@@ -12,6 +12,7 @@ from heliograph.console.carriage import (
     wizard,
     wizard_long,
     wizard_message,
+    wizard_place,
 )
 from heliograph.pages.routes import Route, get, post
 from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE
@@ -37,8 +38,8 @@ ROUTES: tuple[Route, ...] = (
     post("/console/drafts/{id}/long/arrived", wizard_long.arrived, permission=CARRIAGE_CHANGE),
     post("/console/drafts/{id}/long/parts", wizard_long.decide, permission=CARRIAGE_CHANGE),
     post("/console/drafts/{id}/long/joining", wizard_long.join, permission=CARRIAGE_CHANGE),
-    get("/console/drafts/{id}/place", wizard.show_place, permission=CARRIAGE_CHANGE),
-    post("/console/drafts/{id}/place", wizard.finish, permission=CARRIAGE_CHANGE),
+    get("/console/drafts/{id}/place", wizard_place.show, permission=CARRIAGE_CHANGE),
+    post("/console/drafts/{id}/place", wizard_place.finish, permission=CARRIAGE_CHANGE),
     post("/console/drafts/{id}/discard", wizard.discard, permission=CARRIAGE_CHANGE),
     get("/console/suppliers/{id}", suppliers.show_one, permission=CARRIAGE),
     get("/console/suppliers/{id}/edit", editing.show, permission=CARRIAGE_CHANGE),

@@ -14,15 +14,11 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
-from heliograph.routes import rules
-from heliograph.routes.lookup import Choice
 from heliograph.sms.callbacks import addresses
-from heliograph.sms.dispatch import routing, suppliers
-from heliograph.sms.dispatch.suppliers import SupplierExists
+from heliograph.sms.dispatch import suppliers
 from heliograph.sms.management import changing, drafts, forms, options
 from heliograph.sms.management.drafts import Draft
 from heliograph.sms.management.forms import Field
@@ -50,8 +46,6 @@ QUESTIONS: Mapping[str, str] = {
     "handles_stop": "Does it answer STOP and HELP by itself?",
     "country": "Does it write handset numbers without a country code? Which country are they from?",
 }
-#: Before a route's id: the supplier is added to it.
-ROUTE = "route-"
 #: Names of the steps of a test.
 PROBED: Mapping[str, str] = {
     probing.RESOLVE: "Find the address",
@@ -91,13 +85,13 @@ async def go_on(request: Request) -> Answer:
 async def show_connection(request: Request) -> Answer:
     """Where the account is, and its password."""
     draft = await read(request)
-    return Shown(template="carriage/wizard_fields.html", values=_connection(draft, _given(draft)))
+    return Shown(template="carriage/wizard_fields.html", values=_connection(draft, kept(draft)))
 
 
 async def save_connection(request: Request) -> Answer:
     """Keep it, and on to the test."""
     draft, form = await read(request), request.form
-    given = _given(draft) | {name: form[name] for name in _given(draft) if name in form}
+    given = kept(draft) | {name: form[name] for name in kept(draft) if name in form}
     try:
         secrets = {name: form[name] for name in changing.secrets(draft.kind) if form.get(name)}
         if not draft.secret and not secrets:
@@ -134,7 +128,7 @@ async def test(request: Request) -> Answer:
 async def show_limits(request: Request) -> Answer:
     """Sessions, window, rate."""
     draft = await read(request)
-    return Shown(template="carriage/wizard_fields.html", values=_limits(draft, _given(draft)))
+    return Shown(template="carriage/wizard_fields.html", values=_limits(draft, kept(draft)))
 
 
 async def save_limits(request: Request) -> Answer:
@@ -145,59 +139,12 @@ async def save_limits(request: Request) -> Answer:
 async def show_dialect(request: Request) -> Answer:
     """Questions about its way with the protocol."""
     draft = await read(request)
-    return Shown(template="carriage/wizard_fields.html", values=_dialect(draft, _given(draft)))
+    return Shown(template="carriage/wizard_fields.html", values=_dialect(draft, kept(draft)))
 
 
 async def save_dialect(request: Request) -> Answer:
     """Keep what was answered."""
     return await _save(request, "dialect", "message")
-
-
-async def show_place(request: Request) -> Answer:
-    """Where it stands among the others."""
-    draft = await read(request)
-    return Shown(template="carriage/wizard_place.html", values=await _place(request, draft, _given(draft)))
-
-
-async def finish(request: Request) -> Answer:
-    """It is a supplier from now on; simulators are paused, if that was ticked and it is none itself."""
-    draft, form = await read(request), request.form
-    given = _given(draft) | {name: form[name] for name in forms.ROW if name in form}
-    key = suppliers.seal_key(request.services.settings)
-    try:
-        place = _row(draft, given)
-        async with request.writing() as conn, conn.transaction():
-            await drafts.save(conn, key, place)
-            made = await drafts.finish(conn, key, draft.id, by=request.who)
-            joined = await _join(conn, request, made, place.place)
-            if form.get("pause_simulators") and not place.place["simulated"]:
-                for one in await routing.load(conn):
-                    if one.simulated and one.state == "active":
-                        await suppliers.set_state(conn, supplier=str(one.id), state="paused", by=request.who)
-    except SupplierExists:
-        wrong = Invalid(("name", "taken", "There is already a supplier with this name."))
-        return refused("carriage/wizard_place.html", wrong, await _place(request, draft, given))
-    except Invalid as refusal:
-        return refused("carriage/wizard_place.html", refusal, await _place(request, draft, given))
-    said = request.text("%(name)s is added: workers connect to it within a second.", name=place.name)
-    if joined:
-        said += " " + request.text("Added to these routes: %(routes)s.", routes=", ".join(joined))
-    return Elsewhere(location=f"{LIST}/{made}", notice=said)
-
-
-async def _join(conn: Connection, request: Request, made: UUID, place: Mapping[str, Any]) -> list[str]:
-    """Add it to the routes that were ticked, with its priority and weight; their names. Raises Invalid."""
-    chosen = []
-    for one in await rules.load(conn):
-        if request.form.get(f"{ROUTE}{one.route.id}") == "yes":
-            before = await rules.lock(conn, route=str(one.route.id))
-            choices = [*before.route.choices, Choice(made, place["priority"], place["weight"])]
-            after = msgspec.structs.replace(
-                before.route, choices=tuple(sorted(choices, key=lambda choice: choice.supplier_id))
-            )
-            await rules.change(conn, before, after, by=request.who)
-            chosen.append(after.name)
-    return chosen
 
 
 async def discard(request: Request) -> Answer:
@@ -236,10 +183,10 @@ async def recorded(request: Request, draft: Draft, to: str, verdict: str, code: 
 
 async def _save(request: Request, step: str, next_step: str) -> Answer:
     draft, form = await read(request), request.form
-    given = _given(draft) | {name: form[name] for name in _given(draft) if name in form}
+    given = kept(draft) | {name: form[name] for name in kept(draft) if name in form}
     values = {"limits": _limits, "dialect": _dialect}[step]
     try:
-        draft = _row(msgspec.structs.replace(draft, settings=_read(draft, given)), given)
+        draft = placed(msgspec.structs.replace(draft, settings=_read(draft, given)), given)
         async with request.writing() as conn:
             await drafts.save(conn, suppliers.seal_key(request.services.settings), draft)
     except Invalid as refusal:
@@ -257,7 +204,7 @@ def _kinds(request: Request) -> dict[str, Any]:
     return {"kinds": named, "kind": request.form.get("kind", kinds.SMPP), "name": request.form.get("name", "")}
 
 
-def _given(draft: Draft) -> dict[str, str]:
+def kept(draft: Draft) -> dict[str, str]:
     """Every field as it was left, by its name in forms."""
     settings = {forms.OPTION + name: text for name, text in forms.shown(draft.kind, draft.settings).items()}
     return settings | {name: options.written(value) for name, value in draft.place.items()} | {"name": draft.name}
@@ -273,7 +220,7 @@ def _read(draft: Draft, given: Mapping[str, str]) -> dict[str, Any]:
         raise Invalid(*((forms.OPTION + one["field"], one["issue"], one["message"]) for one in listed)) from None
 
 
-def _row(draft: Draft, given: Mapping[str, str]) -> Draft:
+def placed(draft: Draft, given: Mapping[str, str]) -> Draft:
     """Columns after what was typed. Raises Invalid."""
     place = options.checked_place(
         draft.place | {"name": draft.name}, {name: given[name] for name in forms.ROW if name in given}
@@ -320,16 +267,4 @@ def _dialect(draft: Draft, given: Mapping[str, str]) -> dict[str, Any]:
         "prefix": forms.OPTION,
         "secrets": {},
         "columns": columns,
-    }
-
-
-async def _place(request: Request, draft: Draft, given: Mapping[str, str]) -> dict[str, Any]:
-    async with request.reading() as conn:
-        others, routes = await routing.load(conn), await rules.load(conn)
-    return steps(draft, "place") | {
-        "given": given,
-        "routes": [(one, request.form.get(f"{ROUTE}{one.route.id}") == "yes") for one in routes],
-        "prefix": ROUTE,
-        "others": others,
-        "simulators": [one for one in others if one.simulated and one.state == "active"],
     }
