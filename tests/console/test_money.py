@@ -6,7 +6,7 @@ import csv
 import hashlib
 import io
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -147,6 +147,35 @@ async def test_whatsapp_rates_of_a_country_are_shown_and_fetched(pool: Pool, roo
     assert states == ["ended", "holds now", "to come"]
     file = await root.get(f"{here}?currency=EUR&country=MZ&csv=1")
     assert rates.read_rates(io.StringIO(file.text, newline="")) == given[1:4]
+
+
+async def test_the_calendar_shows_changes_and_gaps(pool: Pool, root: Browser) -> None:
+    def day(text: str) -> datetime:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+    given = [
+        Rate("EUR", "utility", "*", day("2027-01-01"), 30_000),
+        Rate("EUR", "utility", "MZ", day("2027-03-15"), 20_000),
+        Rate("EUR", "marketing", "MZ", day("2027-02-11"), 60_000),
+        Rate("EUR", "marketing", "MZ", day("2027-04-01"), 70_000),
+        Rate("EUR", "authentication", "*", day("2020-01-01"), 10_000),
+    ]
+    async with pool.acquire() as conn:
+        await rates.import_rates(conn, given)
+    here = "/console/rates/whatsapp"
+    words = (await root.get(f"{here}?from=2027-01")).words.partition("Calendar")[2]
+    assert "Mozambique Utility · EUR broader rate broader rate broader rate 1–14 €0.02 from the 15 €0.02" in (
+        words.replace("€0.02 from the 15 broader rate 1–14", "broader rate 1–14 €0.02 from the 15")
+    ), words
+    assert "Mozambique Marketing · EUR ✕ no rate ✕ no rate 1–10 €0.06 from the 11 €0.06 €0.07" in words
+    assert "2 destinations have one price through all of these months." in words
+    # What lends stands outside of what is asked for.
+    narrow = (await root.get(f"{here}?from=2027-01&country=MZ")).words.partition("Calendar")[2]
+    assert "Mozambique Utility · EUR broader rate" in narrow
+    assert "all other countries Utility" not in narrow
+    page = await root.get(f"{here}?from=2027-01", accept_language="pt")
+    assert "sem preço 1–10" in page.words
+    assert f"{here}?from=2026-07#calendar" in page.text
 
 
 async def test_a_page_of_whatsapp_rates_ends_and_the_last_of_it_holds_only_if_no_other_does(

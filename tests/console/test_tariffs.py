@@ -80,6 +80,9 @@ async def test_differences_are_shown_before_a_card_is_imported(pool: Pool, root:
     assert "remove 2 and leave 1" in whole.words
     assert await listed(pool, "cost") == [("main", 3)]
     card = page.path
+    assert "2 destinations have one price through all of these months." in page.words
+    calendar = (await root.get(f"{card}?from=2036-06")).words.partition("Calendar")[2]
+    assert "643-04 US$0.038 US$0.041 US$0.041" in calendar, calendar
     file = await root.get(f"{card}?csv=1")
     assert file.text.lstrip("\ufeff").startswith("country,mcc,mnc,prefix")
     made = await root.get(f"{card}/draft?markup=100")
