@@ -34,6 +34,7 @@ from heliograph.api.callbacks.door import PREFIX as CALLBACKS
 from heliograph.api.callbacks.door import Callbacks
 from heliograph.api.document import openapi
 from heliograph.api.document.docs import FRONT, Docs, prefers_html
+from heliograph.api.document.docs import PATH as DOCS
 from heliograph.api.document.guide import PATH as GUIDE
 from heliograph.api.door import probes
 from heliograph.api.door.guard import Guard, Receive, Scope, Send
@@ -92,6 +93,8 @@ MARGIN = 0.5
 PAGE_READS = 2
 #: Connections to the standby, if there is one, for lists of the API.
 LIST_READS = 4
+#: What stands beside the console at an address of its own: the guide, with its stylesheet and the pages of errors.
+GUIDED = (GUIDE, f"{DOCS}/")
 #: Requests a second of one address, where the guide stands alone.
 GUIDE_RATE = 1000
 #: Allocations between two looks of the garbage collector. Its default of 700 costs 2 to 15 % under load; with 10,000,
@@ -184,10 +187,11 @@ async def serve(
     )
     shared = _page_services(services, reads, page_readers)
     pages, console = _dashboard(services, shared), _console(services, shared, reads)
+    docs = Docs(services.strangers, settings.public_url)
     asgi = Asgi(
         _front(
             Guard(OPERATIONS, services),
-            Docs(services.strangers, settings.public_url),
+            docs,
             door,
             Probes(services.health, services.is_draining),
             pages,
@@ -201,7 +205,7 @@ async def serve(
         TrustedProxies(settings.trusted_proxies, settings.proxy_says),
     )
     server = Server(service, asgi.tasks)
-    apart = _apart(settings, console)
+    apart = _apart(settings, console, docs)
     beating = asyncio.create_task(pulse.watch(pool))
     looking = asyncio.create_task(readers.watch(pool))
     telling = [asyncio.create_task(one.run()) for one in (services.failures, shared.guesses)]
@@ -386,11 +390,11 @@ def _console(services: Services, shared: PageServices, reads: Pool) -> Pages:
     )
 
 
-def _apart(settings: Settings, console: Pages) -> Server | None:
+def _apart(settings: Settings, console: Pages, docs: Docs) -> Server | None:
     """The server of the console's own address; None where it has none."""
     if not settings.console_listen:
         return None
-    asgi = Asgi(console)
+    asgi = Asgi(_beside(console, docs))
     service = Service(
         Registry(limits_of(settings)),
         asgi.begin,
@@ -398,6 +402,16 @@ def _apart(settings: Settings, console: Pages) -> Server | None:
         TrustedProxies(settings.trusted_proxies, settings.proxy_says),
     )
     return Server(service, asgi.tasks)
+
+
+def _beside(console: Pages, docs: Docs) -> Callable[..., Awaitable[None]]:
+    """The console with the guide: an operator reads on where the rest of the service cannot be reached."""
+
+    def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        is_read = scope["path"].startswith(GUIDED) and scope["path"] in docs.paths
+        return (docs if is_read else console)(scope, receive, send)
+
+    return app
 
 
 def _place(listen: str) -> tuple[str, int]:

@@ -68,8 +68,7 @@ async def go(request: Request) -> Answer:
             if await finding.is_request(conn, request_id=text):
                 return Elsewhere(location=request.to("/console/messages", request_id=text))
         return Elsewhere(location=THINGS["message"][0].format(id=id))
-    # Where the console listens apart, the reference is not.
-    if text in entries()["error"] and not request.services.settings.console_listen:
+    if text in entries()["error"]:
         return Elsewhere(location=f"/docs/errors/{text}")
     if "organization" in kinds and text.startswith(("hg_live_", "hg_test_")):
         # How a key is shown, `hg_live_…a1B2`. Were it a whole one, no more of it would stand in an address.

@@ -237,6 +237,12 @@ async def _apart(pool: Pool, here: Browser, there: Browser) -> None:
         style = page.text.partition('href="/assets/')[2].partition('"')[0]
         assert (await there.get(f"/assets/{style}")).status == 200
         assert (await here.get("/console/login")).status == 404
+        # Who has no way but to the console reads the runbook and its stylesheet there.
+        guide = await there.get("/guide/runbook")
+        assert (guide.status, "What was accepted meanwhile is safe" in guide.words) == (200, True)
+        sheet = guide.text.partition('href="/docs/')[2].partition('"')[0]
+        assert sheet.endswith("pages.css")
+        assert (await there.get(f"/docs/{sheet}")).status == 200
         for path in ("/v1/health", "/login", f"/messages/{uuid.uuid4()}"):
             assert (await there.get(path)).status == 404, path
         _, token = await make_operator(pool, "eva@example.com")

@@ -63,7 +63,10 @@ async def test_a_paused_supplier_is_resumed_from_the_wall(pool: Pool, root: Brow
     assert "<form" not in told
     await signed_in(pool, other_browser, "finance", "ana@example.com")
     seen = await other_browser.get("/console/now")
-    assert "<a " not in card(seen, "supplier main")
+    told = card(seen, "supplier main")
+    assert re.findall(r'<a [^>]*href="([^"]*)"', told) == ["/guide/runbook#heliographsupplierdown"], (
+        "everybody may read"
+    )
     for closed in ("/console/suppliers/", "/console/approvals", "/console/queue"):
         assert f'href="{closed}' not in seen.text, closed
     page = await root.submit(page, f"/console/suppliers/{id}/resume")

@@ -41,6 +41,7 @@ ACCOUNT = "/console/whatsapp/accounts/{organization}/{id}"
 #: What only a person does, in a browser or not at all.
 BY_PERSON = {
     "operator.signed_in",
+    "operator.notices_chosen",
     "operator.sessions_ended",
     "organization.viewed",
     "user.changed",

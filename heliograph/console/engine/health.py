@@ -6,6 +6,7 @@ from __future__ import annotations
 from heliograph import __version__, doctor
 from heliograph.base.database import clock
 from heliograph.base.process.settings import in_force
+from heliograph.console.engine import runbook
 from heliograph.console.engine.desk import SHARED, desk
 from heliograph.health import findings, sizes, webs
 from heliograph.health.database import Room
@@ -27,7 +28,10 @@ async def show(request: Request) -> Answer:
     if request.is_fragment:
         async with request.reading() as conn:
             history = await findings.history(conn, limit=FINDINGS)
-        return Shown(template="engine/health_live.html", values={"checks": known.checks, "history": history})
+        return Shown(
+            template="engine/health_live.html",
+            values={"checks": known.checks, "history": history, "runbook": runbook.address},
+        )
     async with request.reading() as conn:
         far = await doctor.mail(conn, settings)
         backups, verified = await kept.latest(conn, limit=BACKUPS), await kept.verified(conn)
@@ -38,6 +42,7 @@ async def show(request: Request) -> Answer:
         processes = await webs.listed(conn)
     values = {
         "checks": known.checks,
+        "runbook": runbook.address,
         "far": far,
         "settings": in_force(settings),
         "backups": backups,

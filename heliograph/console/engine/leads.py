@@ -14,6 +14,7 @@ import msgspec
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.sentences import Check
+from heliograph.console.engine import runbook
 from heliograph.overview.installation.now import Now
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE, SETTINGS
@@ -67,10 +68,11 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class Lead(msgspec.Struct, frozen=True):
-    """Where a check is looked into, "" where this operator may not, what can be done at once, and whom it hits; None:
-    nothing waits for it."""
+    """Where a check is looked into, "" where this operator may not, where the runbook has it, what can be done at once,
+    and whom it hits; None: nothing waits for it."""
 
     path: str
+    runbook: str
     acts: Sequence[Act] = ()
     hit: Hit | None = None
 
@@ -109,6 +111,7 @@ def lead(request: Request, check: Check, known: Known) -> Lead:
     permission = SETTINGS if path == PLACES["mail"] else CARRIAGE
     return Lead(
         path if request.may(permission=permission) else "",
+        runbook.address(check.check),
         acts if request.may(permission=CARRIAGE_CHANGE) else (),
         _hit(check, known),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heliograph.console.engine import runbook
 from heliograph.console.engine.desk import SHARED, desk, rings_for_approvals
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
@@ -21,6 +22,7 @@ async def show(request: Request) -> Answer:
         "waits": known.waits if rings_for_approvals(request.operator) else None,
         "told": request.operator.told_at,
         "unread": known.unread(request.operator),
+        "runbook": runbook.address,
     }
     return Shown(template="engine/notices.html", values=values)
 
