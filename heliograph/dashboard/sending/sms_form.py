@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import date, datetime, time
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -90,11 +91,27 @@ async def recipient(request: Request, conn: Connection, text: str) -> Recipient:
     return Recipient(None, choices=tuple((one.phone, one.name) for one in people))
 
 
-async def whom(request: Request, conn: Connection, text: str, outcome: str) -> str:
-    """What the field for a recipient says, or in test mode, where it is empty and an outcome chosen, any number."""
+async def addressee(
+    request: Request,
+    conn: Connection,
+    text: str,
+    outcome: str,
+    *,
+    meant: Callable[[Request, Connection, str], Awaitable[Recipient]] = recipient,
+) -> tuple[str | None, str]:
+    """(to whom the form sends, what is wrong with the field for it): one of them is None or "".
+
+    `meant`: whom a field that is not empty means. In test mode the number ends in the digits that choose an outcome,
+    and where the field is empty and an outcome chosen, it is any number.
+    """
     if request.mode == "test" and outcome in OUTCOMES and not text.strip():
-        return phones.example((await organizations.get(conn, id=request.actor.organization_id)).country)
-    return text
+        text = phones.example((await organizations.get(conn, id=request.actor.organization_id)).country)
+    if not text.strip():
+        return None, "required"
+    found = await meant(request, conn, text)
+    if found.number is None:
+        return None, "ambiguous" if found.choices else "pattern"
+    return ending(request, found.number, outcome), ""
 
 
 def ending(request: Request, number: str, outcome: str) -> str:
@@ -106,16 +123,9 @@ def ending(request: Request, number: str, outcome: str) -> str:
 async def read(request: Request, conn: Connection, given: Typed) -> Send:
     """The send that the form means. Raises Invalid, each part at its field."""
     wrong: list[tuple[str, str]] = []
-    number, to = None, await whom(request, conn, given.to, given.outcome)
-    if not to.strip():
-        wrong.append(("to", "required"))
-    else:
-        meant = await recipient(request, conn, to)
-        number = meant.number
-        if number is None:
-            wrong.append(("to", "ambiguous" if meant.choices else "pattern"))
-    if number is not None:
-        number = ending(request, number, given.outcome)
+    number, fault = await addressee(request, conn, given.to, given.outcome)
+    if fault:
+        wrong.append(("to", fault))
     if not given.message:
         wrong.append(("message", "required"))
     elif len(given.message) > MAX_TEXT:

@@ -169,15 +169,9 @@ async def _prefilled(request: Request) -> Typed | None:
 
 async def _read(request: Request, conn: Connection, given: Typed) -> Send:
     wrong: list[tuple[str, str]] = []
-    number = None
-    to = await sms_form.whom(request, conn, given.to, given.outcome)
-    if not to.strip():
-        wrong.append(("to", "required"))
-    else:
-        meant = await whatsapp_form.recipient(request, conn, to)
-        number = None if meant.number is None else sms_form.ending(request, meant.number, given.outcome)
-        if number is None:
-            wrong.append(("to", "ambiguous" if meant.choices else "pattern"))
+    number, fault = await sms_form.addressee(request, conn, given.to, given.outcome, meant=whatsapp_form.recipient)
+    if fault:
+        wrong.append(("to", fault))
     entry = await _entry(request, conn, given.template)
     if entry is None:
         wrong.append(("template", "unknown"))
