@@ -91,8 +91,10 @@ async def _values(
     conn: Connection, request: Request, detail: MessageDetail, *, is_revealed: bool = False
 ) -> dict[str, Any]:
     message, actor = detail.message, request.actor
-    # What came at the same time follows what it led to.
-    steps = sorted([*detail.steps, *detail.behind], key=lambda step: (step.at, step.status is None))
+    # Of what came at the same time: the report, what it made of the message, and what was told of that.
+    steps = sorted(
+        [*detail.behind, *detail.steps], key=lambda step: (step.at, step.report is None, step.status is None)
+    )
     whole = is_revealed or seeing.is_whole(request, message.person_id)
     text = detail.text if whole else None
     near = await messages.list_page(
