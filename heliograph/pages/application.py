@@ -190,6 +190,7 @@ class Pages:
         request.token = request.cookies.get(cookies.session_name(self.realm.cookie, request.is_secure), "")
         theme = request.cookies.get(cookies.THEME, "")
         request.theme = theme if theme in cookies.THEMES else "system"
+        request.is_compact = request.cookies.get(cookies.DENSITY) == "compact"
         request.notice, undo = cookies.read_notice(request.cookies.get(cookies.notice_name(request.is_secure), ""))
         request.undo = "" if own_address(undo) == "/" else undo
         chosen = request.cookies.get(cookies.LANGUAGE, "")

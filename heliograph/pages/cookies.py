@@ -14,9 +14,9 @@ NOTICE, SECURE_NOTICE = "hg-notice", "__Host-hg-notice"
 INVITATION, INVITED = "hg-invitation", 3_600
 #: That of a browser in which somebody has signed in before (`people.signing_in.mark`).
 BROWSER = "hg-browser"
-THEME, LANGUAGE, RAIL = "hg-theme", "hg-language", "hg-rail"
+THEME, DENSITY, LANGUAGE, RAIL = "hg-theme", "hg-density", "hg-language", "hg-rail"
 CHECKLIST, ROWS, KEYS = "hg-checklist", "hg-rows", "hg-keys"
-THEMES = ("system", "light", "dark")
+THEMES, DENSITIES = ("system", "light", "dark"), ("comfortable", "compact")
 YEAR = 31_536_000
 #: Seconds for which "keep me signed in" keeps.
 MONTH = 2_592_000

@@ -92,6 +92,7 @@ class Request:
         "form",
         "headers",
         "host",
+        "is_compact",
         "is_fragment",
         "is_secure",
         "method",
@@ -136,6 +137,7 @@ class Request:
     is_fragment: bool
     mode: str
     theme: str
+    is_compact: bool
     speech: Speech
     realm: Realm
     session: Known | Operator | None

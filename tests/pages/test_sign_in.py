@@ -399,6 +399,12 @@ async def test_the_first_paint_has_the_theme_and_language_that_were_chosen(brows
     assert page.path == "/login"
     page = await browser.get("/login", Accept_Language="pt-PT")
     assert '<html lang="en" data-theme="dark"' in page.text
+    # Density is kept in the same way, and each by itself.
+    page = await browser.submit(page, "/preferences", density="compact")
+    assert '<html lang="en" class="compact" data-theme="dark"' in page.text
+    assert page.form("/preferences")["density"] == "compact"
+    page = await browser.submit(page, "/preferences", density="comfortable", theme="system")
+    assert ('class="compact"' in page.text, "data-theme" in page.text) == (False, False)
 
 
 async def test_what_is_not_there_says_so_and_tells_nothing(owner: Browser, browser: Browser) -> None:

@@ -99,6 +99,8 @@ def frame(
         Choice(request.text("Light theme"), keep, {"theme": "light"}),
         Choice(request.text("Dark theme"), keep, {"theme": "dark"}),
         Choice(request.text("Theme as the system has it"), keep, {"theme": "system"}),
+        Choice(request.text("Compact lists"), keep, {"density": "compact"}),
+        Choice(request.text("Comfortable lists"), keep, {"density": "comfortable"}),
         *(Choice(name, keep, {"language": code}) for code, name in languages.LANGUAGES.items()),
     ]
     return {

@@ -1,4 +1,4 @@
-"""Preferences that a browser keeps: theme, language, the folded rail, keys and rows of a page, for visitors too."""
+"""Preferences that a browser keeps: theme, density, language, the folded rail, keys and rows; for visitors too."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ async def set_preferences(request: Request) -> Answer:
     kept = []
     for field, name, allowed in (
         ("theme", cookies.THEME, cookies.THEMES),
+        ("density", cookies.DENSITY, cookies.DENSITIES),
         ("language", cookies.LANGUAGE, ("en", "pt")),
         ("rail", cookies.RAIL, ("folded", "open")),
         ("keys", cookies.KEYS, ("on", "off")),
