@@ -245,10 +245,16 @@ async def bill(conn: Connection, actor: Actor, *, month: date, by: str) -> Bill:
 
     One instant of the database: what is accepted meanwhile is in all of it or in none.
     """
-    since, until = _bounds(month)
+    since, until = bounds(month)
     async with conn.transaction(isolation="repeatable_read", readonly=True):
         split = await shares(conn, actor, by=by, since=since, until=until)
-        sums = await conn.fetchrow(MONTHS, actor.organization_id, since, 1)
+        return await billed(conn, actor, month=month, by=by, split=split)
+
+
+async def billed(conn: Connection, actor: Actor, *, month: date, by: str, split: Sequence[Share]) -> Bill:
+    """The bill of these shares, with adjustments and grants. In the transaction in which they were read."""
+    since, _ = bounds(month)
+    sums = await conn.fetchrow(MONTHS, actor.organization_id, since, 1)
     lines = [
         UsageLine(kind, one.channel, one.value, one.name, quantity, segments)
         for one in split
@@ -274,18 +280,15 @@ async def bill(conn: Connection, actor: Actor, *, month: date, by: str) -> Bill:
     )
 
 
-async def export(
-    conn: Connection, actor: Actor, who: Who, *, month: date, by: str, as_json: bool, delimiter: str = ","
-) -> str:
-    """A month's bill as a file, CSV or one JSON document; that it was taken is recorded. Raises Invalid."""
-    made = await bill(conn, actor, month=month, by=by)
+async def export(conn: Connection, actor: Actor, who: Who, *, made: Bill, as_json: bool, delimiter: str = ",") -> str:
+    """A month's bill as a file, CSV or one JSON document; that it was taken is recorded."""
     await audit.record(
         conn,
         who,
         "usage.exported",
         object_id=actor.organization_id,
         organization_id=actor.organization_id,
-        after={"month": f"{made.month:%Y-%m}", "by": by, "format": "json" if as_json else "csv"},
+        after={"month": f"{made.month:%Y-%m}", "by": made.by, "format": "json" if as_json else "csv"},
     )
     return as_document(made) if as_json else as_csv(made, delimiter=delimiter)
 
@@ -334,7 +337,8 @@ def level(balance: Quota) -> int | None:
     return max(reached, default=None)
 
 
-def _bounds(month: date) -> tuple[date, date]:
+def bounds(month: date) -> tuple[date, date]:
+    """Its first day, and the first one after it."""
     first = month.replace(day=1)
     return first, (first + timedelta(days=31)).replace(day=1)
 

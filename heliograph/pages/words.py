@@ -169,6 +169,7 @@ USAGE_SPLITS: Mapping[str, str] = {
     "tag": "By tag of the audience",
     "key": "By API key",
     "day": "By day",
+    "reference": "By prefix of the reference",
 }
 #: Movements of a wallet, and what messages are charged as.
 MOVEMENTS: Mapping[str, str] = {
@@ -187,7 +188,10 @@ BILLING_CATEGORIES: Mapping[str, str] = {
     "service": "Replies",
     "": "Other",
 }
-USAGE_FORM: Mapping[str, str] = {"month": "Write a month as 2026-11.", "by": "Choose one of the splits."}
+USAGE_FORM: Mapping[str, str] = {
+    "month": "Write a month as 2026-11.",
+    "by": "Choose one of the splits; of a reference 1 to 99 characters.",
+}
 #: How texts are written, as the settings offer it: (value, name, what it means).
 ENCODINGS: tuple[tuple[str, str, str], ...] = (
     ("off", "Off", "Texts go out letter by letter as they are written."),

@@ -84,6 +84,29 @@ async def test_a_month_is_exported_and_adds_up_to_the_usage_list(
     assert (await owner.get("/usage?from=x")).words.count("Write a time as 2027-01-31 or 2027-01-31 14:30.") == 1
 
 
+async def test_a_month_is_split_by_what_its_references_begin_with(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, database_url: str
+) -> None:
+    for reference in ("shop-1", "shop-2", "app:3"):
+        await send(api, tenant, clientReference=reference)
+    await send(api, tenant)
+    month, page = f"{clock.now():%Y-%m}", await owner.get("/usage")
+    file = await fetch(pool, owner, page, "/usage/export", by="reference", format="csv")
+    assert f"usage-{month}-by-reference.csv" in file.headers["content-disposition"]
+    rows = list(csv.DictReader(file.text.removeprefix("\ufeff").splitlines()))
+    found = {(row["type"], row["value"], row["quantity"]) for row in rows}
+    assert found == {("usage", "shop", "-2"), ("usage", "app", "-1"), ("usage", "", "-1"), ("grant", "", "1000")}
+    done = await Cli(HELIOGRAPH_DATABASE_URL=database_url)(
+        "usage", "month", month, "--by", "reference", "--org", "Acme"
+    )
+    assert (done.status, done.out) == (0, file.text.removeprefix("\ufeff"))
+    file = await fetch(pool, owner, page, "/usage/export", by="reference", characters="1", format="json")
+    assert f"usage-{month}-by-reference-1.json" in file.headers["content-disposition"]
+    assert {line["value"] for line in msgspec.json.decode(file.text)["lines"]} == {"s", "a", ""}
+    wrong = await owner.submit(page, "/usage/export", by="reference", characters="0", format="csv")
+    assert (wrong.status, "of a reference 1 to 99 characters" in wrong.words) == (422, True)
+
+
 async def test_the_usage_list_is_read_in_pages(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     assert (await owner.get("/usage/ledger?after=nonsense")).status == 200
     await pool.execute(

@@ -20,6 +20,7 @@ from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.consent import history, optouts, skipped
 from heliograph.contacts import importing, marked, recency, records, undoing
 from heliograph.guard import holds as guard_holds
+from heliograph.overview.exports import references
 from heliograph.overview.searching import everywhere, finding
 from heliograph.privacy import erasure
 from heliograph.queue import leases
@@ -70,6 +71,15 @@ STATEMENTS = {
     "for which reasons a campaign skipped": (
         skipped.FOUND,
         {"campaign_skipped": "organization_id campaign_id reason"},
+    ),
+    "a month's messages by reference": (references.STEPS["sms"], {"messages": "organization_id id"}),
+    "a month's WhatsApp messages by reference": (
+        references.STEPS["whatsapp"],
+        {"whatsapp_messages": "organization_id id"},
+    ),
+    "a month's refunds by reference": (
+        references.STEPS["refunds"],
+        {"usage_ledger": "organization_id id", "messages": "organization_id id"},
     ),
     "contacts among suspected numbers": (guard_holds.ACQUAINTED, {"contacts": "organization_id mode phone"}),
     "contacts with a tag": (audience.GATHER_TAGGED, {"contacts": "organization_id mode id"}),

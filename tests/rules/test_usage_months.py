@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
@@ -20,8 +21,10 @@ from heliograph.accounts.requests import RateUnit
 from heliograph.base.actor import Actor
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
 from heliograph.overview import usage
+from heliograph.overview.exports import references
 from heliograph.retention import removing
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.bulk import Bulk, accept_bulk
@@ -176,8 +179,8 @@ async def check(pool: Pool, actors: list[Actor]) -> None:
             }
             assert found == {kind: sign * known.get(kind, (0, 0))[0] for kind, sign in kinds.items()}
             assert sum(one.segments for one in listed) == known.get("usage", (0, 0))[1]
-            for by in usage.SPLITS:
-                bills = [await usage.bill(conn, actor, month=one.month, by=by) for one in listed]
+            for by in (*references.SPLITS, "reference:3"):
+                bills = [await references.bill(conn, actor, month=one.month, by=by) for one in listed]
                 assert sum(one.quantity for one in bills) == remaining[actor.organization_id], by
                 refunded = sum(line.segments for one in bills for line in one.lines if line.type == "refund")
                 assert refunded == known.get("refund", (0, 0))[1], by
@@ -185,6 +188,51 @@ async def check(pool: Pool, actors: list[Actor]) -> None:
 
 async def test_months_and_bills_add_up_to_the_usage_list(database_url: str) -> None:
     await asyncio.to_thread(run_machine, Counted, database_url)
+
+
+async def test_a_bill_by_references_is_counted_in_steps_and_adds_up(pool: Pool) -> None:
+    actor, other = await made(pool, amount=100), await made(pool, amount=100)
+    acceptor = Acceptor(pool)
+    given = ["shop-1", "shop-2", "shop:3", "app/7", "plain", "-none", None, "x" * 70 + "-1", "éé-1"]
+    for reference in given:
+        await acceptor.accept(send(actor, client_reference=reference))
+    await acceptor.accept(send(other, client_reference="shop-1"))
+    await acceptor.accept(send(msgspec.structs.replace(actor, mode="test"), client_reference="shop-1"))
+    first = await pool.fetchval(
+        "SELECT id FROM messages WHERE client_reference = 'shop-1' AND mode = 'live' AND organization_id = $1",
+        actor.organization_id,
+    )
+    async with pool.acquire() as conn:
+        async with conn.transaction():
+            await quota.refund_many(conn, [(actor.organization_id, first, 1)], "canceled")
+        month = now().date()
+
+        async def lines(by: str, look: int) -> set[tuple[str, str, int]]:
+            counted, steps = references.Counted(), 1
+            while (further := await references.step(conn, actor, counted, month=month, by=by, look=look)) is not None:
+                # As it is kept between two steps.
+                counted = msgspec.json.decode(msgspec.json.encode(further), type=references.Counted)
+                steps += 1
+            assert steps > len(given) / look
+            bill = await references.billed(conn, actor, counted, month=month, by=by)
+            assert bill.quantity == await pool.fetchval(
+                "SELECT total - used FROM quotas WHERE organization_id = $1", actor.organization_id
+            )
+            return {(one.type, one.value, one.quantity) for one in bill.lines if one.type in ("usage", "refund")}
+
+        for look in (2, 50):
+            assert await lines("reference", look) == {
+                ("usage", "shop", -3), ("usage", "app", -1), ("usage", "éé", -1), ("usage", "", -4),
+                ("refund", "shop", 1),
+            }  # fmt: skip
+        by_one = await lines("reference:1", 3)
+        assert {one for one in by_one if one[0] == "usage"} == {
+            ("usage", "s", -3), ("usage", "a", -1), ("usage", "p", -1), ("usage", "-", -1), ("usage", "x", -1),
+            ("usage", "é", -1), ("usage", "", -1),
+        }  # fmt: skip
+        for wrong in ("reference:0", "reference:100", "reference:x", "references"):
+            with pytest.raises(Invalid):
+                await references.bill(conn, actor, month=month, by=wrong)
 
 
 async def test_a_bill_names_campaigns_keys_and_senders(pool: Pool) -> None:
@@ -213,10 +261,12 @@ async def test_a_bill_names_campaigns_keys_and_senders(pool: Pool) -> None:
             ("", -3, 3),
             (str(campaign), -2, 4),
         }
-        text = await usage.export(conn, actor, actor.who, month=month, by="key", as_json=False, delimiter=";")
+        text = await usage.export(conn, actor, actor.who, made=by_key, as_json=False, delimiter=";")
         assert f"{month:%Y-%m};usage;sms;key;{key};'=shop;-3;3" in text.splitlines()
         document = msgspec.json.decode(
-            await usage.export(conn, actor, actor.who, month=month, by="sender", as_json=True)
+            await usage.export(
+                conn, actor, actor.who, made=await usage.bill(conn, actor, month=month, by="sender"), as_json=True
+            )
         )
         assert (document["quantity"], document["messages"], document["segments"]) == (95, 5, 7)
         assert sum(line["quantity"] for line in document["lines"]) == 95

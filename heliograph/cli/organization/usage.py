@@ -14,6 +14,7 @@ from heliograph.cli.terminal.console import DataDir, Org, operator, settings_of,
 from heliograph.cli.terminal.printing import Json, JsonOrCsv, as_plain, form, group, say, show
 from heliograph.cli.terminal.reports import on_reader
 from heliograph.overview import usage
+from heliograph.overview.exports import references
 
 app = group("Show an organization's usage by month, and export the bill of a month.")
 
@@ -44,7 +45,13 @@ def month(
         Path | None, typer.Argument(dir_okay=False, writable=True, help="File to write; defaults to stdout.")
     ] = None,
     by: Annotated[
-        str, typer.Option("--by", metavar="SPLIT", help=f"What to split by: {', '.join(usage.SPLITS)}.")
+        str,
+        typer.Option(
+            "--by",
+            metavar="SPLIT",
+            help=f"What to split by: {', '.join(references.SPLITS)}. A reference counts up to its first -, : or /, or "
+            "by its first characters: reference:4.",
+        ),
     ] = "sender",
     json: JsonOrCsv = False,
     org: Org = None,
@@ -65,10 +72,8 @@ def month(
 
     async def work(conn: Connection) -> str:
         actor = await operator(conn, org)
-        wanted = usage.month_of(month)
-        return await usage.export(
-            conn, actor, shell(), month=wanted, by=usage.checked_split(by), as_json=asked is not None
-        )
+        made = await references.bill(conn, actor, month=usage.month_of(month), by=by)
+        return await usage.export(conn, actor, shell(), made=made, as_json=asked is not None)
 
     text = on_reader(work, settings_of(data_dir))
     if asked in ("table", "tsv"):

@@ -18,6 +18,7 @@ from heliograph.dashboard import exporting, seeing
 from heliograph.dashboard.money import days
 from heliograph.dashboard.money.days import Days
 from heliograph.overview import usage
+from heliograph.overview.exports import references
 from heliograph.overview.exports.kinds import Usage
 from heliograph.overview.usage import Pace
 from heliograph.pages import languages, words
@@ -72,7 +73,10 @@ async def export(request: Request) -> Answer:
     month = today.replace(day=1)
     try:
         month = usage.month_of(form.get("month", ""))
-        by = usage.checked_split(form.get("by", ""))
+        by = form.get("by", "")
+        if by == references.REFERENCE and (characters := form.get("characters", "").strip()):
+            by = f"{by}:{characters}"
+        by = references.checked_split(by)
     except Invalid as refusal:
         return await _page(request, days.of_month(month, ranges.read(request)), _in_words(refusal))
     wanted = Usage(form="json" if as_json else "csv", delimiter=exporting.separator(request), month=month, by=by)
@@ -161,7 +165,8 @@ async def _page(request: Request, shown: Days, problem: Invalid | None) -> Answe
             )
             for by, rows in tables
         ],
-        "splits": [(by, request.text(words.USAGE_SPLITS[by])) for by in usage.SPLITS],
+        "splits": [(by, request.text(words.USAGE_SPLITS[by])) for by in references.SPLITS],
+        "characters": request.form.get("characters", ""),
         "chosen": request.form.get("by", "sender"),
         "is_listed": any(one.month == month for one in months),
     }

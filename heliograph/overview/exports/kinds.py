@@ -26,6 +26,7 @@ from heliograph.contacts import search
 from heliograph.contacts.importing import REJECT_COLUMNS
 from heliograph.contacts.imports import drafts, mending
 from heliograph.overview import messages, usage
+from heliograph.overview.exports import references
 from heliograph.overview.messages import Message
 
 #: Rows of a page.
@@ -87,7 +88,7 @@ class Usage(_Wanted, frozen=True, kw_only=True, tag="usage"):
     @property
     def name(self) -> str:
         """The file's name without its ending."""
-        return f"usage-{self.month:%Y-%m}-by-{self.by}"
+        return f"usage-{self.month:%Y-%m}-by-{self.by.replace(':', '-')}"
 
 
 class OptOuts(_Wanted, frozen=True, kw_only=True, tag="opt_outs"):
@@ -181,10 +182,7 @@ async def page(conn: Connection, actor: Actor, wanted: Written, *, after: str | 
         case Audit():
             return await _audit(conn, wanted, after, is_first)
         case Usage():
-            made = await usage.bill(conn, actor, month=wanted.month, by=wanted.by)
-            is_csv = wanted.form == "csv"
-            text = usage.as_csv(made, delimiter=wanted.delimiter) if is_csv else usage.as_document(made)
-            return Page(_begun(wanted, text, is_first=True), len(made.lines), None)
+            return await _usage(conn, actor, wanted, after)
 
 
 #: Columns of skipped recipients, and of messages.
@@ -278,6 +276,19 @@ async def _rejects(conn: Connection, actor: Actor, wanted: Rejects, after: str |
     rows = [[str(one.row), one.reason, *one.cells] for one in listed]
     further = str(listed[-1].row) if len(found) > PAGE else None
     return Page(sheet(wanted, [*REJECT_COLUMNS, *draft.columns], rows, is_first), len(rows), further)
+
+
+async def _usage(conn: Connection, actor: Actor, wanted: Usage, after: str | None) -> Page:
+    month, by = wanted.month, wanted.by
+    if references.is_by_reference(by):
+        counted = references.Counted() if after is None else msgspec.json.decode(after, type=references.Counted)
+        if (further := await references.step(conn, actor, counted, month=month, by=by)) is not None:
+            return Page("", 0, msgspec.json.encode(further).decode())
+        made = await references.billed(conn, actor, counted, month=month, by=by)
+    else:
+        made = await usage.bill(conn, actor, month=month, by=by)
+    text = usage.as_csv(made, delimiter=wanted.delimiter) if wanted.form == "csv" else usage.as_document(made)
+    return Page(_begun(wanted, text, is_first=True), len(made.lines), None)
 
 
 async def _skipped(conn: Connection, actor: Actor, wanted: Skipped, after: str | None, is_first: bool) -> Page:
