@@ -15,6 +15,7 @@ from heliograph.api.shapes import envelope
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import NotFound
 from heliograph.pages.pieces.parts import LONGEST, Parts
+from heliograph.whatsapp.money import wallet
 
 from .conftest import Api, Browser, Page, Tenant
 from .test_campaigns import make, people, stage
@@ -93,6 +94,26 @@ async def test_a_part_of_a_campaign_fails_alone(pool: Pool, tenant: Tenant, owne
     page = await owner.get(page.path)
     assert (page.status, "Minute by minute" in fallen(page)) == (200, True)
     for said in ("Where everybody stands", "Who got it, who did not", "Cancel the campaign"):
+        assert said in page.words, said
+
+
+async def test_parts_of_a_message_and_of_the_wallet_fail_alone(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, as_owner: Owner
+) -> None:
+    id = await send(api, tenant)
+    async with pool.acquire() as conn:
+        await wallet.top_up(conn, tenant.id, amount=20_000_000, currency="EUR", reason="paid")
+    await as_owner("ALTER TABLE wallet_days RENAME TO elsewhere")
+    page = await owner.get("/wallet")
+    assert (page.status, fallen(page)) == (200, ["Day by day"])
+    for said in ("Available €20.00", "Latest movements", "Top-up"):
+        assert said in page.words, said
+    await as_owner("ALTER TABLE elsewhere RENAME TO wallet_days")
+    # The failure of one look, whatever it reads, is not the message's.
+    await as_owner("ALTER TABLE usage_ledger RENAME TO elsewhere")
+    page = await owner.get(f"/messages/{id}")
+    assert (page.status, fallen(page)) == (200, ["Why"])
+    for said in ("What happened", "Your code is 4711"):
         assert said in page.words, said
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -21,6 +22,7 @@ from heliograph.overview.messages import Filters, Message, MessageDetail
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.pieces import timeline
+from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
 from heliograph.people.roles import DEVELOP, REVEAL
 from heliograph.sms import messages as sms
@@ -97,9 +99,13 @@ async def _values(
     )
     whole = is_revealed or seeing.is_whole(request, message.person_id)
     text = detail.text if whole else None
-    near = await messages.list_page(
+    parts = Parts(request)
+    looked = messages.list_page(
         conn, actor, filters=Filters(recipient=message.recipient), limit=NEIGHBOURS + 1, look=LOOK
     )
+    found = await parts.look("near", looked, otherwise=None)
+    near = [] if found is None else found.messages
+    explained = await parts.look("why", _explained(conn, request, message, near), otherwise=None)
     is_sms = message.channel == "sms"
     waits = await sms.waiting(conn, actor, id=message.id) if is_sms and not message.is_final else None
     may_develop = request.may("webhooks:read", DEVELOP)
@@ -107,9 +113,10 @@ async def _values(
     may_write = request.may("contacts:write", mode="live") and message.direction == "outbound" and whole
     opt_out = await _opt_out(conn, request, message)
     return {
-        "often": await explaining.often(conn, request, message, near.messages[: NEIGHBOURS + 1]),
-        "delay": await explaining.delayed(conn, request, message),
-        "charge": await explaining.charged(conn, request, message),
+        "parts": parts,
+        "often": [] if explained is None else explained.often,
+        "delay": "" if explained is None else explained.delay,
+        "charge": "" if explained is None else explained.charge,
         "known": await _known(conn, request, message) if may_write else None,
         "opt_out": opt_out,
         "said_in": await _said_in(conn, request, message, opt_out),
@@ -132,10 +139,26 @@ async def _values(
         "person_name": await seeing.name(conn, request, message.person_id),
         "waits": None if waits is None else _waits(request, message, waits),
         "strange": _strange(request, message, text),
-        "neighbours": [one for one in near.messages if one.id != message.id][:NEIGHBOURS],
+        "neighbours": [one for one in near if one.id != message.id][:NEIGHBOURS],
         "document": documents.written(documents.of_message(message, text=text, whole=whole)),
         "events": [(one.kind, documents.written(documents.of_event(one))) for one in events],
     }
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """How often messages end so, what the message waited for, and what it cost, in sentences."""
+
+    often: Sequence[str]
+    delay: str
+    charge: str
+
+
+async def _explained(conn: Connection, request: Request, message: Message, near: Sequence[Message]) -> Explained:
+    return Explained(
+        await explaining.often(conn, request, message, near[: NEIGHBOURS + 1]),
+        await explaining.delayed(conn, request, message),
+        await explaining.charged(conn, request, message),
+    )
 
 
 class Known(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.forms import figures
 from heliograph.pages.pieces import charts, leafing
 from heliograph.pages.pieces.charts import DAY, Chart, Series
+from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
 from heliograph.people.roles import MONEY
 from heliograph.whatsapp.money import rates, wallet
@@ -98,14 +99,17 @@ async def _values(request: Request, typed: str | None = None) -> dict[str, Any]:
     shown, _ = days.read(request)
     month = shown.month or today.replace(day=1)
     following = (month + timedelta(days=31)).replace(day=1)
+    parts = Parts(request)
     async with request.reading() as conn:
         balance = await wallet.show(conn, actor)
         reserved = await wallet.reserved(conn, actor) if balance.reserved else None
-        listed = await wallet.days(conn, actor, since=shown.since, until=shown.until)
-        latest = await wallet.ledger(conn, actor, limit=5)
+        looked = wallet.days(conn, actor, since=shown.since, until=shown.until)
+        listed = await parts.look("days", looked, otherwise=[])
+        latest = await parts.look("latest", wallet.ledger(conn, actor, limit=5), otherwise=[])
     below = balance.alert_below
     currency = balance.currency or wallet.DEFAULT_CURRENCY
     return {
+        "parts": parts,
         "wallet": balance,
         "currency": currency,
         "reserved": reserved,
