@@ -75,6 +75,10 @@ VALUES ($1, $2, $2, '+258841234567', $3, $3)
 INSERT INTO whatsapp_aliases (organization_id, number_id, alias, conversation_id)
 SELECT $1, $2, $2::uuid::text, $2 WHERE $3::timestamptz IS NOT NULL
 """,
+    "campaign_skipped": """
+INSERT INTO campaign_skipped (organization_id, campaign_id, reason, id, recipient)
+SELECT $1, $2, 'opted_out', $2, '+258841234567' WHERE $3::timestamptz IS NOT NULL
+""",
     "guard_challenges": """
 INSERT INTO guard_challenges (organization_id, message_id, passed_at) VALUES ($1, $2, $3)
 """,
