@@ -8,7 +8,19 @@ from tests.rules import whatsapp_factories
 
 from .conftest import Api, Tenant, make_tenant
 
-COUNTS = ("total", "pending", "queued", "sent", "delivered", "read", "failed", "canceled", "optedOut", "invalid")
+COUNTS = (
+    "total",
+    "pending",
+    "queued",
+    "sent",
+    "delivered",
+    "read",
+    "failed",
+    "canceled",
+    "optedOut",
+    "recentlyWritten",
+    "invalid",
+)
 
 
 async def test_how_it_goes(api: Api, tenant: Tenant, pool: Pool) -> None:
