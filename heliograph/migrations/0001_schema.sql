@@ -1221,6 +1221,16 @@ COMMENT ON COLUMN supplier_health.opened_at IS 'since when its circuit is open f
 COMMENT ON COLUMN supplier_health.receipt_at IS 'when it last sent receipts, to within seconds; NULL: none came yet';
 COMMENT ON COLUMN supplier_health.probe_at IS 'from then on one worker may send a message to try it';
 
+CREATE TABLE supplier_circuits (
+    supplier_id uuid NOT NULL CONSTRAINT supplier_circuits_supplier REFERENCES suppliers,
+    opened_at   timestamptz NOT NULL,
+    closed_at   timestamptz,
+    PRIMARY KEY (supplier_id, opened_at)
+);
+CREATE INDEX supplier_circuits_age ON supplier_circuits (opened_at);
+COMMENT ON TABLE supplier_circuits IS 'control: when the circuit of a supplier was open for all workers, for its charts';
+COMMENT ON COLUMN supplier_circuits.closed_at IS 'when a probe closed it; NULL: it is open, or a change of the supplier closed it';
+
 CREATE TABLE supplier_watches (
     supplier_id uuid PRIMARY KEY CONSTRAINT supplier_watches_supplier REFERENCES suppliers,
     until       timestamptz NOT NULL

@@ -38,6 +38,11 @@ async def test_traffic_is_that_of_live_messages(pool: Pool, tenant: Tenant, root
         assert said in page.words, said
     assert "South Africa" not in page.words
     assert "1,234" not in page.words
+    # A campaign that began then is marked, as on the organization's own home.
+    made = await whatsapp_factories.made(pool, organization_id=tenant.id)
+    await whatsapp_factories.campaign(pool, made, name="Delivery day")
+    await pool.execute("UPDATE campaigns SET started_at = now() - interval '1 hour'")
+    assert "<bdi>Delivery day</bdi>" in (await root.get(here)).text
     file = await root.get(f"{here}?csv=messages")
     assert file.text.startswith("\ufeffTime,Accepted,Delivered,Failed")
     assert "Porque falharam mensagens" in (await root.get(here, accept_language="pt")).words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -14,13 +14,16 @@ import pytest
 from heliograph.base.database.pool import Pool
 from heliograph.base.histogram import LENGTH
 from heliograph.base.process.settings import Settings
+from heliograph.base.sentences import Check
+from heliograph.base.sentences import said as sentence
+from heliograph.health import findings
 from heliograph.http import answers as http
 from heliograph.sms import checks
 from heliograph.sms.circuits import sharing
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.management import forms
 from heliograph.sms.reports.words import Words, answer_codes
-from heliograph.sms.watched import pdus
+from heliograph.sms.watched import happenings, pdus
 from heliograph.sms.watched.heard import Heard
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Outcome, Verdict, Wire
@@ -287,6 +290,36 @@ async def test_how_it_goes_is_told_from_what_is_kept(pool: Pool, root: Browser, 
     assert "avoided since" not in page.words
     async with pool.acquire() as conn:
         assert await sharing.avoided(conn) == {}
+
+
+async def test_charts_have_marks_for_what_a_dip_may_come_from(pool: Pool, root: Browser, settings: Settings) -> None:
+    id, other = await add(pool, settings), await add(pool, settings, "other")
+    worker, lost = UUID(int=8), sentence("supplier %(name)s", name="main")
+    async with pool.acquire() as conn:
+        at = await conn.fetchval("SELECT now()")
+        await reconciliation.count(conn, [(id, "MZ", "accepted", 80)], at)
+        for one, since in ((id, 1800.0), (other, 900.0)):
+            ((_, opened),) = await conn.fetch(sharing.OPEN, worker, [one], [since])
+            if one == id:
+                await conn.execute(sharing.CLOSE, worker, [id], [opened])
+        await findings.keep(conn, [Check(lost, "failed", sentence("no session bound"), sentence("Start a worker."))])
+        await findings.keep(conn, [])
+        for state in ("paused", "active"):
+            await suppliers.set_state(conn, supplier="main", state=state)
+    page = await root.get(f"/console/suppliers/{id}")
+    marked = page.text.partition("Marked on the chart")[2].partition("</ul>")[0]
+    told = re.findall(r"<bdi>([^<]*)</bdi>", marked)
+    assert sorted(told) == sorted(
+        ["circuit open", "circuit closed", "no session", "in session again", "paused by an operator",
+         "resumed by an operator"]
+    )  # fmt: skip
+    assert told[0] == "circuit open", "they stand in order of time"
+    # An older range has none of them, and the other supplier its own.
+    early = await root.get(f"/console/suppliers/{id}?range=custom&from=2026-01-01T00:00&to=2026-01-02T00:00")
+    assert "circuit open" not in early.words
+    async with pool.acquire() as conn:
+        found = await happenings.between(conn, id=other, name="other", since=at - timedelta(hours=2), until=at)
+        assert [one.kind for one in found] == ["opened"]
 
 
 async def test_the_list_says_what_is_found_of_each_and_what_to_do(

@@ -91,6 +91,7 @@ def texts() -> set[str]:
         found |= {one.meaning for one in forms.fields(kind)} | {*changing.secrets(kind).values()}
     found |= {*wizard.QUESTIONS.values(), *wizard.PROBED.values()} | {label for _, label in wizard.STEPS}
     found |= {heading for _, heading in editing.GROUPS} | {label for _, label, _ in (*charts.ANSWERS, *charts.REPORTS)}
+    found |= {*charts.HAPPENED.values()}
     found.add(lookup_forms.REQUIRED)
     for kind in lookups.KINDS:
         found |= {one.meaning for one in lookup_forms.fields(kind)} | {*lookups.KINDS[kind].secrets.values()}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from heliograph.base.database import clock
-from heliograph.pages.pieces.charts import Chart, Series, Tone
+from heliograph.pages.pieces.charts import Chart, Mark, Series, Tone
 from heliograph.pages.pieces.ranges import LENGTHS, Range
 from heliograph.pages.requests import Request
+from heliograph.sms.watched.happenings import Happening, Kind
 from heliograph.sms.watched.hours import Hour
 from heliograph.traffic.reconciliation import STATES, Line
 
@@ -31,6 +32,18 @@ REPORTS: tuple[tuple[tuple[str, ...], str, Tone], ...] = (
 )
 
 
+#: What happened to it, as marks.
+HAPPENED: Mapping[Kind, str] = {
+    "opened": "circuit open",
+    "closed": "circuit closed",
+    "active": "resumed by an operator",
+    "paused": "paused by an operator",
+    "draining": "drained by an operator",
+    "lost": "no session",
+    "bound": "in session again",
+}
+
+
 def bounds(range: Range) -> tuple[datetime, datetime]:
     """From when until when, in whole hours."""
     now = clock.now()
@@ -40,9 +53,16 @@ def bounds(range: Range) -> tuple[datetime, datetime]:
     return min(since, until - HOUR), until
 
 
-def loads(request: Request, hours: Sequence[Hour], since: datetime, until: datetime) -> list[Chart]:
+def marks(request: Request, happened: Iterable[Happening]) -> list[Mark]:
+    """What a dip may come from, in the reader's language."""
+    return [Mark(one.at, request.text(HAPPENED[one.kind])) for one in happened]
+
+
+def loads(
+    request: Request, hours: Sequence[Hour], since: datetime, until: datetime, marked: Sequence[Mark] = ()
+) -> list[Chart]:
     """Lines for the window that was in use, and for p50 and p95 of the time to the answer."""
-    text, known, common = request.text, {one.hour: one for one in hours}, _common(request, since, until)
+    text, known, common = request.text, {one.hour: one for one in hours}, _common(request, since, until, marked)
     drawn = [known.get(at) for at in common["times"]]
     used = [100 * one.used if one is not None and one.used is not None else None for one in drawn]
     return [
@@ -67,12 +87,12 @@ def loads(request: Request, hours: Sequence[Hour], since: datetime, until: datet
     ]
 
 
-def _common(request: Request, since: datetime, until: datetime) -> dict[str, Any]:
+def _common(request: Request, since: datetime, until: datetime, marked: Sequence[Mark]) -> dict[str, Any]:
     """What all charts by the hour share."""
     times = [since.replace(minute=0, second=0, microsecond=0)]
     while times[-1] + HOUR < until:
         times.append(times[-1] + HOUR)
-    return {"speech": request.speech, "times": times, "step": int(HOUR.total_seconds())}
+    return {"speech": request.speech, "times": times, "step": int(HOUR.total_seconds()), "marks": marked}
 
 
 def _within(request: Request, hours: Sequence[Hour | Line | None]) -> list[Series]:
@@ -84,14 +104,20 @@ def _within(request: Request, hours: Sequence[Hour | Line | None]) -> list[Serie
 
 
 def drawn(
-    request: Request, lines: Sequence[Line], since: datetime, until: datetime, *, is_simulated: bool = False
+    request: Request,
+    lines: Sequence[Line],
+    since: datetime,
+    until: datetime,
+    marked: Sequence[Mark] = (),
+    *,
+    is_simulated: bool = False,
 ) -> list[Chart]:
     """Bars for answers and for receipts, lines for p50 and p95 of the time to the receipt.
 
     What a simulator took and reported has a colour of its own: it reached no phone.
     """
     text, speech = request.text, request.speech
-    by_hour, common = {one.at: one for one in lines}, _common(request, since, until)
+    by_hour, common = {one.at: one for one in lines}, _common(request, since, until, marked)
     hours = [by_hour.get(at) for at in common["times"]]
     totals = {
         name: sum(one[name] for one in lines) for name in ("accepted", "refused", "busy", "unknown", *STATES, "never")

@@ -12,6 +12,7 @@ from typing import Any
 from heliograph.accounts import quota
 from heliograph.base.database import clock
 from heliograph.campaigns import plan, record
+from heliograph.campaigns.views import happenings
 from heliograph.console.acting import acting_for, organization
 from heliograph.overview import figures, usage
 from heliograph.pages import words
@@ -40,8 +41,10 @@ async def show_traffic(request: Request) -> Answer:
     since = range.since or until - ranges.LENGTHS[USUAL]
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
-        picture = await figures.picture(conn, acting_for(request, one), since=since, until=until)
-    drawn = charts.pictured(request, picture)
+        actor = acting_for(request, one)
+        picture = await figures.picture(conn, actor, since=since, until=until)
+        happened = await happenings.between(conn, actor, since=picture.since, until=picture.until)
+    drawn = charts.pictured(request, picture, marks=charts.of_campaigns(request, happened))
     if (file := charts.download(request, drawn)) is not None:
         return file
     values = {

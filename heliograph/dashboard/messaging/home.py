@@ -13,7 +13,6 @@ from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.campaigns.views import happenings
-from heliograph.campaigns.views.happenings import Happening
 from heliograph.dashboard.messaging import attention
 from heliograph.dashboard.sending import code
 from heliograph.overview import checklist, figures, messages, usage
@@ -22,7 +21,7 @@ from heliograph.overview.messages import Message
 from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.pieces import charts, ranges
-from heliograph.pages.pieces.charts import Chart, Mark
+from heliograph.pages.pieces.charts import Chart
 from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
 from heliograph.people.roles import CONTENT, TEAM_CHANGE, USAGE
@@ -34,8 +33,8 @@ from heliograph.why.words import Kind
 USUAL = "24h"
 #: Messages that are shown, countries that are listed.
 LATEST, COUNTRIES = 10, 8
-#: Reasons for which messages failed that are shown; characters of a campaign's name on a chart.
-REASONS, LONGEST_NAME = 8, 30
+#: Reasons for which messages failed that are shown.
+REASONS = 8
 
 
 #: What the checklist sends: in test mode the last four digits say that it arrives.
@@ -133,7 +132,7 @@ async def _figures(conn: Connection, request: Request, *, since: datetime, until
     links = _links(request, picture) if sees_messages else ()
     return Figures(
         picture,
-        charts.pictured(request, picture, links, [_mark(request, one) for one in happened]),
+        charts.pictured(request, picture, links, charts.of_campaigns(request, happened)),
         _cards(request, picture),
         _reasons(request, picture),
     )
@@ -238,18 +237,6 @@ def _compared(request: Request, since: date, until: date, before: str) -> str:
 
 def _links(request: Request, picture: Picture) -> list[str]:
     return [request.to("/messages", **{"from": iso(at), "to": iso(at + picture.step)}) for at, _ in picture.intervals]
-
-
-def _mark(request: Request, one: Happening) -> Mark:
-    """On a chart."""
-    name = one.name if len(one.name) <= LONGEST_NAME else f"{one.name[:LONGEST_NAME]}…"
-    match one.kind:
-        case "begun":
-            return Mark(one.at, name)
-        case "paused":
-            return Mark(one.at, f"{name}: {request.text('a pause')}")
-        case _:
-            return Mark(one.at, f"{name}: {request.text('going on')}")
 
 
 def _stretch(picture: Picture) -> dict[str, str]:

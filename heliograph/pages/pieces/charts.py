@@ -15,6 +15,7 @@ import msgspec
 
 from heliograph.base.csv_files import Writer
 from heliograph.base.database.clock import iso
+from heliograph.campaigns.views.happenings import Happening
 from heliograph.overview.figures import Picture
 from heliograph.pages.answers import Download
 from heliograph.pages.languages import Speech
@@ -22,6 +23,8 @@ from heliograph.pages.requests import Request
 
 Tone = Literal["good", "bad", "warn", "way", "calm"]
 DAY = 86_400
+#: Characters of a campaign's name on a chart.
+LONGEST_NAME = 30
 #: What separates cells where spreadsheets read a comma as a decimal sign.
 SEPARATORS = {"pt": ";"}
 #: By this mark spreadsheets know that a file is UTF-8.
@@ -166,6 +169,18 @@ def pictured(request: Request, picture: Picture, links: Sequence[str] = (), mark
             **common,
         ),
     ]
+
+
+def of_campaigns(request: Request, happened: Iterable[Happening]) -> list[Mark]:
+    """When campaigns began, were paused and went on, as marks."""
+    marks = []
+    for one in happened:
+        name = one.name if len(one.name) <= LONGEST_NAME else f"{one.name[:LONGEST_NAME]}…"
+        if one.kind != "begun":
+            what = request.text("a pause") if one.kind == "paused" else request.text("going on")
+            name = f"{name}: {what}"
+        marks.append(Mark(one.at, name))
+    return marks
 
 
 def download(request: Request, charts: Iterable[Chart]) -> Download | None:

@@ -47,16 +47,23 @@ SELECT h.supplier_id, CASE WHEN h.opened_at >= s.changed_at THEN h.opened_at END
        extract(epoch FROM h.paused_until - now())::float8 AS pause
   FROM supplier_health h JOIN suppliers s ON s.id = h.supplier_id WHERE s.state <> 'removed'
 """
+# When it was open is kept, for charts.
 OPEN = f"""
-INSERT INTO supplier_health AS known (supplier_id, opened_at, opened_by, probe_at)
-SELECT id, now() - make_interval(secs => since), $1, now() + interval '{Breaker.PROBE} seconds'
-  FROM unnest($2::uuid[], $3::float8[]) AS item (id, since) ORDER BY id
-ON CONFLICT (supplier_id) DO UPDATE
-   SET opened_at = excluded.opened_at, opened_by = excluded.opened_by, probe_at = excluded.probe_at, probed_by = NULL,
-       closed_by = NULL
- WHERE known.opened_at IS NULL
-    OR known.opened_at < (SELECT s.changed_at FROM suppliers s WHERE s.id = known.supplier_id)
-RETURNING supplier_id, opened_at
+WITH opened AS (
+    INSERT INTO supplier_health AS known (supplier_id, opened_at, opened_by, probe_at)
+    SELECT id, now() - make_interval(secs => since), $1, now() + interval '{Breaker.PROBE} seconds'
+      FROM unnest($2::uuid[], $3::float8[]) AS item (id, since) ORDER BY id
+    ON CONFLICT (supplier_id) DO UPDATE
+       SET opened_at = excluded.opened_at, opened_by = excluded.opened_by, probe_at = excluded.probe_at,
+           probed_by = NULL, closed_by = NULL
+     WHERE known.opened_at IS NULL
+        OR known.opened_at < (SELECT s.changed_at FROM suppliers s WHERE s.id = known.supplier_id)
+    RETURNING supplier_id, opened_at
+), kept AS (
+    INSERT INTO supplier_circuits (supplier_id, opened_at)
+    SELECT supplier_id, opened_at FROM opened ORDER BY supplier_id ON CONFLICT DO NOTHING
+)
+SELECT supplier_id, opened_at FROM opened
 """
 PROBE = f"""
 UPDATE supplier_health SET probe_at = now() + interval '{Breaker.PROBE} seconds', probed_by = $1
@@ -67,9 +74,12 @@ RETURNING supplier_id
 """
 CLOSE = """
 WITH found AS (
-    SELECT h.supplier_id FROM supplier_health h
+    SELECT h.supplier_id, h.opened_at FROM supplier_health h
       JOIN unnest($2::uuid[], $3::timestamptz[]) AS item (supplier_id, opened_at) USING (supplier_id, opened_at)
      ORDER BY h.supplier_id FOR UPDATE OF h
+), kept AS (
+    UPDATE supplier_circuits known SET closed_at = now()
+      FROM found WHERE (known.supplier_id, known.opened_at) = (found.supplier_id, found.opened_at)
 )
 UPDATE supplier_health known SET opened_at = NULL, closed_by = $1, probed_by = NULL
   FROM found WHERE known.supplier_id = found.supplier_id

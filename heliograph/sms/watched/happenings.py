@@ -1,0 +1,65 @@
+"""What happened to a supplier: when its circuit was open, when operators paused it, when it had no session. What a dip
+of its charts may come from.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.sentences import said
+
+#: The latest that are told, and for how long circuits are kept: longer than charts go back.
+MOST, KEPT = 30, timedelta(days=60)
+Kind = Literal["opened", "closed", "active", "paused", "draining", "lost", "bound"]
+
+
+class Happening(msgspec.Struct, frozen=True):
+    """Of one supplier."""
+
+    at: datetime
+    kind: Kind
+
+
+# Each by an index, the latest of each: a circuit may open and close all day.
+HAPPENINGS = """
+(SELECT opened_at AS at, 'opened' AS kind FROM supplier_circuits
+  WHERE supplier_id = $1 AND opened_at >= $3 AND opened_at < $4 ORDER BY opened_at DESC LIMIT $5)
+UNION ALL
+(SELECT closed_at, 'closed' FROM (
+    SELECT closed_at FROM supplier_circuits
+     WHERE supplier_id = $1 AND opened_at < $4 ORDER BY opened_at DESC LIMIT $5) latest
+  WHERE closed_at >= $3 AND closed_at < $4)
+UNION ALL
+(SELECT at, after::jsonb ->> 'state' FROM audit_log
+  WHERE object_id = $1::text AND action = 'supplier.state_changed' AND at >= $3 AND at < $4
+    AND after::jsonb ->> 'state' IN ('active', 'paused', 'draining') ORDER BY id DESC LIMIT $5)
+UNION ALL
+(SELECT since, 'lost' FROM findings WHERE name = $2 AND state = 'failed' AND over_at IS NULL AND since >= $3
+    AND since < $4)
+UNION ALL
+(SELECT moved.at, moved.kind FROM (
+    SELECT since, over_at FROM findings WHERE name = $2 AND state = 'failed' AND over_at >= $3
+     ORDER BY over_at DESC LIMIT $5) over
+  CROSS JOIN LATERAL (VALUES (over.since, 'lost'), (over.over_at, 'bound')) AS moved (at, kind)
+  WHERE moved.at >= $3 AND moved.at < $4)
+ORDER BY at DESC LIMIT $5
+"""
+
+
+async def between(conn: Connection, *, id: UUID, name: str, since: datetime, until: datetime) -> list[Happening]:
+    """Of a supplier, in [since, until), oldest first; the latest MOST."""
+    check = str(said("supplier %(name)s", name=name))
+    rows = await conn.fetch(HAPPENINGS, id, check, since, until, MOST)
+    return [Happening(*row) for row in reversed(rows)]
+
+
+# Of retention: $1 is before when, $2 how many at once.
+FORGET = """
+DELETE FROM supplier_circuits WHERE (supplier_id, opened_at) IN (
+    SELECT supplier_id, opened_at FROM supplier_circuits WHERE opened_at < $1 LIMIT $2)
+"""
