@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from heliograph.console import finding
 from heliograph.console.approvals.routes import ROUTES as APPROVALS
-from heliograph.console.behalf.routes import ROUTES as BEHALF
 from heliograph.console.carriage.routes import ROUTES as CARRIAGE
 from heliograph.console.credentials.routes import ROUTES as CREDENTIALS
 from heliograph.console.door.routes import ROUTES as DOOR
@@ -32,7 +31,6 @@ ROUTES: tuple[Route, ...] = (
     *LOOKUPS,
     *APPROVALS,
     *ORGANIZATIONS,
-    *BEHALF,
     *CREDENTIALS,
     *MESSAGES,
     *RECEIPTS,

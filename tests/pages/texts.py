@@ -13,10 +13,10 @@ from heliograph.accounts.api_keys import SCOPES
 from heliograph.audit.actions import ACTIONS
 from heliograph.base.network import smtp
 from heliograph.console import places as console_places
-from heliograph.console.behalf import configuring
 from heliograph.console.carriage import charts, editing, wizard
 from heliograph.console.credentials import keying
 from heliograph.console.messages import telling
+from heliograph.console.organizations import configuring
 from heliograph.console.routing import editing as routing
 from heliograph.console.routing import ruling, told
 from heliograph.console.whatsapp import editing as account

@@ -1,1 +1,1 @@
-"""API keys and sender IDs: an organization's keys made, renamed and rotated, and both of all organizations searched."""
+"""API keys and sender IDs: an organization's made, changed, stopped and ended, and those of all searched."""

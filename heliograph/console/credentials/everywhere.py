@@ -31,9 +31,9 @@ async def show_keys(request: Request) -> Answer:
             )
             owners = await api_keys.owners(conn, ids=[key.id for _, key in found])
     except Invalid as refusal:
-        return refused("organizations/all_keys.html", refusal, given | {"rows": [], "is_cut": False})
+        return refused("credentials/all_keys.html", refusal, given | {"rows": [], "is_cut": False})
     rows = [(name, owners[key.id], key) for name, key in found[:LISTED]]
-    return Shown(template="organizations/all_keys.html", values=given | {"rows": rows, "is_cut": len(found) > LISTED})
+    return Shown(template="credentials/all_keys.html", values=given | {"rows": rows, "is_cut": len(found) > LISTED})
 
 
 async def show_senders(request: Request) -> Answer:
@@ -51,11 +51,9 @@ async def show_senders(request: Request) -> Answer:
                 limit=LISTED + 1,
             )
     except Invalid as refusal:
-        return refused("organizations/all_senders.html", refusal, values | {"rows": [], "is_cut": False})
+        return refused("credentials/all_senders.html", refusal, values | {"rows": [], "is_cut": False})
     rows = [(name, owner, sender) for owner, name, sender in found[:LISTED]]
-    return Shown(
-        template="organizations/all_senders.html", values=values | {"rows": rows, "is_cut": len(found) > LISTED}
-    )
+    return Shown(template="credentials/all_senders.html", values=values | {"rows": rows, "is_cut": len(found) > LISTED})
 
 
 async def _organization(conn: Connection, text: str) -> UUID | None:

@@ -33,7 +33,7 @@ async def show_new(request: Request) -> Answer:
     """The form for a key."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
-    return Shown(template="organizations/key_new.html", values=_typed(request, one))
+    return Shown(template="credentials/key_new.html", values=_typed(request, one))
 
 
 async def create(request: Request) -> Answer:
@@ -64,16 +64,16 @@ async def create(request: Request) -> Answer:
     try:
         made = await request.once(work, has_secret=True, actor=acting_for(request, one))
     except Invalid as refusal:
-        return refused("organizations/key_new.html", worded(refusal, WRONG), _typed(request, one))
+        return refused("credentials/key_new.html", worded(refusal, WRONG), _typed(request, one))
     except TooManyActiveKeys as refusal:
         wrong = Invalid(("name", refusal.code, refusal.message))
-        return refused("organizations/key_new.html", wrong, _typed(request, one))
-    return Shown(template="organizations/key_made.html", values={"one": one, "key": made, "secret": made["secret"]})
+        return refused("credentials/key_new.html", wrong, _typed(request, one))
+    return Shown(template="credentials/key_made.html", values={"one": one, "key": made, "secret": made["secret"]})
 
 
 async def show(request: Request) -> Answer:
     """A key with its rights, and what can be changed of it."""
-    return Shown(template="organizations/key.html", values=await _values(request))
+    return Shown(template="credentials/key.html", values=await _values(request))
 
 
 async def rename(request: Request) -> Answer:
@@ -84,7 +84,7 @@ async def rename(request: Request) -> Answer:
             name = request.form.get("name", "")
             await api_keys.rename(conn, acting_for(request, one), id=request.id("key"), name=name)
     except Invalid as refusal:
-        return refused("organizations/key.html", worded(refusal, WRONG), await _values(request))
+        return refused("credentials/key.html", worded(refusal, WRONG), await _values(request))
     return Elsewhere(location=_path(one, request), notice=request.text("The key has another name."))
 
 
@@ -106,12 +106,12 @@ async def rotate(request: Request) -> Answer:
     try:
         made = await request.once(work, has_secret=True, actor=acting_for(request, one))
     except Invalid as refusal:
-        return refused("organizations/key.html", refusal, await _values(request))
+        return refused("credentials/key.html", refusal, await _values(request))
     except (TooManyActiveKeys, KeyReplaced, KeyNotActive) as refusal:
         wrong = Invalid(("overlap", refusal.code, refusal.message))
-        return refused("organizations/key.html", wrong, await _values(request))
+        return refused("credentials/key.html", wrong, await _values(request))
     values = {"one": one, "key": made, "secret": made["secret"], "ends": datetime.fromisoformat(made["ends"])}
-    return Shown(template="organizations/key_made.html", values=values)
+    return Shown(template="credentials/key_made.html", values=values)
 
 
 def _path(one: Organization, request: Request) -> str:

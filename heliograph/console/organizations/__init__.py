@@ -1,1 +1,1 @@
-"""Organizations: created, suspended, given quota, and looked at as a whole."""
+"""Organizations: created, configured, suspended, given quota, and looked at as a whole; their campaigns stopped."""

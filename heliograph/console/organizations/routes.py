@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from heliograph.console.house import audit
 from heliograph.console.organizations import (
+    campaigning,
+    configuring,
     creating,
-    ending,
-    keys,
     limits,
     listing,
     looking,
@@ -17,7 +17,6 @@ from heliograph.console.organizations import (
 )
 from heliograph.pages.routes import Route, get, post
 from heliograph.people.operators.roles import (
-    APPROVE,
     AUDIT,
     LOOK,
     MONEY,
@@ -28,6 +27,7 @@ from heliograph.people.operators.roles import (
 )
 
 MEMBERS, INVITATIONS = "/console/organizations/{id}/members", "/console/organizations/{id}/invitations/{invitation}"
+CAMPAIGN = "/console/organizations/{id}/campaigns/{campaign}"
 
 ROUTES: tuple[Route, ...] = (
     get("/console/organizations", listing.show, permission=ORGANIZATIONS),
@@ -47,6 +47,12 @@ ROUTES: tuple[Route, ...] = (
     get("/console/organizations/{id}/history", audit.show_organization, permission=AUDIT),
     get("/console/organizations/{id}/webhooks", looking.show_webhooks, permission=ORGANIZATIONS),
     get("/console/organizations/{id}/campaigns", looking.show_campaigns, permission=ORGANIZATIONS),
+    post(f"{CAMPAIGN}/pause", campaigning.pause, permission=ORGANIZATIONS_CHANGE),
+    post(f"{CAMPAIGN}/resume", campaigning.resume, permission=ORGANIZATIONS_CHANGE),
+    get(f"{CAMPAIGN}/cancel", campaigning.show_cancel, permission=ORGANIZATIONS_CHANGE),
+    post(f"{CAMPAIGN}/cancel", campaigning.cancel, permission=ORGANIZATIONS_CHANGE),
+    get("/console/organizations/{id}/settings", configuring.show, permission=ORGANIZATIONS),
+    post("/console/organizations/{id}/settings", configuring.change, permission=ORGANIZATIONS_CHANGE, is_proved=True),
     get("/console/organizations/{id}/whatsapp", looking.show_whatsapp, permission=ORGANIZATIONS),
     get("/console/organizations/{id}/money", looking.show_money, permission=MONEY),
     get("/console/organizations/{id}/suspend", one.show_suspend, permission=ORGANIZATIONS_CHANGE),
@@ -68,16 +74,6 @@ ROUTES: tuple[Route, ...] = (
     post("/console/organizations/{id}/notes/{note}/remove", noting.remove, permission=ORGANIZATIONS_CHANGE),
     get("/console/organizations/{id}/erase", noting.show_erase, permission=ORGANIZATIONS_CHANGE, is_proved=True),
     post("/console/organizations/{id}/erase", noting.erase, permission=ORGANIZATIONS_CHANGE, is_proved=True),
-    get("/console/organizations/{id}/keys", keys.show, permission=ORGANIZATIONS),
-    post("/console/organizations/{id}/keys/{key}/suspend", keys.suspend, permission=ORGANIZATIONS_CHANGE),
-    post("/console/organizations/{id}/keys/{key}/resume", keys.resume, permission=ORGANIZATIONS_CHANGE, is_proved=True),
-    get("/console/organizations/{id}/keys/{key}/revoke", ending.show_revoke, permission=ORGANIZATIONS_CHANGE),
-    post("/console/organizations/{id}/keys/{key}/revoke", keys.revoke, permission=ORGANIZATIONS_CHANGE, is_proved=True),
-    post("/console/organizations/{id}/senders", keys.ask, permission=ORGANIZATIONS_CHANGE),
-    get("/console/organizations/{id}/senders/{sender}/suspend", ending.show_suspend, permission=APPROVE),
-    post("/console/organizations/{id}/senders/{sender}/suspend", keys.suspend_sender, permission=APPROVE),
-    post("/console/organizations/{id}/senders/{sender}/approve", keys.approve_sender, permission=APPROVE),
-    post("/console/organizations/{id}/senders/{sender}/default", keys.set_default, permission=ORGANIZATIONS_CHANGE),
     post("/console/organizations/{id}/resume", one.resume, permission=ORGANIZATIONS_CHANGE),
     post("/console/organizations/{id}/rename", one.rename, permission=ORGANIZATIONS_CHANGE),
     post("/console/organizations/{id}/quota", one.grant, permission=MONEY_CHANGE, is_proved=True),

@@ -17,7 +17,7 @@ async def show_revoke(request: Request) -> Answer:
         key = await api_keys.get(conn, acting_for(request, one), id=request.id("key"))
     if key.status == "revoked":
         raise NotFound
-    return Shown(template="organizations/key_revoke.html", values={"one": one, "key": key})
+    return Shown(template="credentials/key_revoke.html", values={"one": one, "key": key})
 
 
 async def show_suspend(request: Request) -> Answer:
@@ -25,4 +25,4 @@ async def show_suspend(request: Request) -> Answer:
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
         sender = await sender_ids.find(conn, acting_for(request, one), which=str(request.id("sender")))
-    return Shown(template="organizations/sender_suspend.html", values={"one": one, "sender": sender})
+    return Shown(template="credentials/sender_suspend.html", values={"one": one, "sender": sender})

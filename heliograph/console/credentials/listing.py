@@ -1,4 +1,4 @@
-"""O3: an organization's API keys and sender IDs, stopped and decided on by an operator; `credentials` makes keys."""
+"""O3: an organization's API keys and sender IDs, stopped and decided on by an operator; `keying` makes keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Work = Callable[[Connection, Actor], Awaitable[str]]
 
 async def show(request: Request) -> Answer:
     """Both lists."""
-    return Shown(template="organizations/keys.html", values=await _values(request))
+    return Shown(template="credentials/keys.html", values=await _values(request))
 
 
 async def suspend(request: Request) -> Answer:
@@ -125,7 +125,7 @@ async def _done(request: Request, work: Work) -> Answer:
 
 
 async def _wrong(request: Request, refusal: Invalid) -> Answer:
-    return refused("organizations/keys.html", refusal, await _values(request))
+    return refused("credentials/keys.html", refusal, await _values(request))
 
 
 async def _values(request: Request) -> dict[str, Any]:

@@ -1,1 +1,0 @@
-"""What an operator does in an organization's stead, as its own people do it on their pages."""
