@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from heliograph.console.money import billing, margins, overview, refunds, tariffs, wallets, whatsapp_rates
+from heliograph.console.money import (
+    billing,
+    margins,
+    overview,
+    refunds,
+    tariffs,
+    wallets,
+    whatsapp_rates,
+    whatsapp_rates_import,
+)
 from heliograph.pages.routes import Route, get, post, upload
 from heliograph.people.operators.roles import MONEY, MONEY_CHANGE
 
@@ -14,6 +23,8 @@ ROUTES: tuple[Route, ...] = (
     get("/console/rates/import", tariffs.show_import, permission=MONEY_CHANGE),
     upload("/console/rates/import", tariffs.import_, permission=MONEY_CHANGE, is_proved=True),
     get("/console/rates/whatsapp", whatsapp_rates.show, permission=MONEY),
+    get("/console/whatsapp/rates", whatsapp_rates_import.show, permission=MONEY),
+    upload("/console/whatsapp/rates", whatsapp_rates_import.submit, permission=MONEY_CHANGE, is_proved=True),
     get("/console/rates/cards/{id}", tariffs.show, permission=MONEY),
     get("/console/rates/cards/{id}/draft", tariffs.draft, permission=MONEY),
     post("/console/rates/cards/{id}/assign", tariffs.assign, permission=MONEY_CHANGE, is_proved=True),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from heliograph.console.whatsapp import accounts, app, callbacks, connecting, editing, rates, simulating
-from heliograph.pages.routes import Route, get, post, upload
-from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE, MONEY, MONEY_CHANGE
+from heliograph.console.whatsapp import accounts, app, callbacks, connecting, editing, simulating
+from heliograph.pages.routes import Route, get, post
+from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE
 
 ONE = "/console/whatsapp/accounts/{organization}/{id}"
 ROUTES: tuple[Route, ...] = (
@@ -35,6 +35,4 @@ ROUTES: tuple[Route, ...] = (
     get("/console/whatsapp/callbacks/{id}", callbacks.show_one, permission=CARRIAGE),
     post("/console/whatsapp/callbacks/{id}/retry", callbacks.retry_one, permission=CARRIAGE_CHANGE),
     post("/console/whatsapp/callbacks/{id}/drop", callbacks.drop, permission=CARRIAGE_CHANGE),
-    get("/console/whatsapp/rates", rates.show, permission=MONEY),
-    upload("/console/whatsapp/rates", rates.submit, permission=MONEY_CHANGE, is_proved=True),
 )

@@ -16,7 +16,7 @@ from heliograph.whatsapp.money.rates import Imported, RatesInvalid
 
 async def show(request: Request) -> Answer:
     """The form."""
-    return Shown(template="whatsapp/rates.html", values=_values(request))
+    return Shown(template="money/whatsapp_rates_import.html", values=_values(request))
 
 
 async def submit(request: Request) -> Answer:
@@ -30,11 +30,11 @@ async def submit(request: Request) -> Answer:
             done = await rates.import_rates(conn, found, dry_run=only_check, by=request.who)
     except RatesInvalid as refusal:
         values = _values(request, text=text, errors=refusal.details["errors"])
-        return Shown(template="whatsapp/rates.html", values=values, status=422)
+        return Shown(template="money/whatsapp_rates_import.html", values=values, status=422)
     except Invalid as refusal:
-        return Shown(template="whatsapp/rates.html", values=_values(request), status=422, refusal=refusal)
+        return Shown(template="money/whatsapp_rates_import.html", values=_values(request), status=422, refusal=refusal)
     if only_check:
-        return Shown(template="whatsapp/rates.html", values=_values(request, text=text, checked=done))
+        return Shown(template="money/whatsapp_rates_import.html", values=_values(request, text=text, checked=done))
     said = request.text(
         "Imported: %(new)s new, %(changed)s changed, %(unchanged)s as they were.",
         new=request.speech.number(done.new),
