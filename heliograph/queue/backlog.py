@@ -41,13 +41,14 @@ CYCLE = 20.0
 #: Blocks read in one slice, some 20,000 rows: 5 ms.
 SLICE = 500
 
-#: An SQL condition: an operator holds this row of `queue` back. Cheap while there are no holds at all.
-HELD = """
-(SELECT EXISTS (SELECT FROM queue_holds)) AND EXISTS (
- SELECT FROM queue_holds h WHERE h.kind = queue.kind AND (h.line IS NULL OR h.line = queue.line)
+#: An SQL condition: the hold `h` is of this row of `queue`.
+FITS = """
+h.kind = queue.kind AND (h.line IS NULL OR h.line = queue.line)
     AND (h.organization_id IS NULL OR h.organization_id = queue.organization_id)
-    AND (h.before_id IS NULL OR queue.id < h.before_id))
+    AND (h.before_id IS NULL OR queue.id < h.before_id)
 """
+#: And this: an operator holds the row back. Cheap while there are no holds at all.
+HELD = f"(SELECT EXISTS (SELECT FROM queue_holds)) AND EXISTS (SELECT FROM queue_holds h WHERE {FITS})"
 _FREE = f"(lease_until IS NULL OR lease_until < now()) AND NOT ({HELD})"
 
 # Every row is written with a `due_at` that is no earlier than the beginning of its transaction (to the millisecond, as

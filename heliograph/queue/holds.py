@@ -21,7 +21,7 @@ from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.queue import leases
-from heliograph.queue.backlog import HELD
+from heliograph.queue.backlog import FITS, HELD
 
 #: Kinds of work that leave this installation: to suppliers, to Meta, to customers' endpoints.
 OUTGOING = ("sms", "whatsapp", "webhook")
@@ -115,6 +115,10 @@ SELECT item.id, item.kind, $2, $3, $4, $5, $6, $8 FROM unnest($1::text[], $7::uu
  WHERE NOT EXISTS (SELECT FROM queue_holds known WHERE known.kind = item.kind AND {SAME})
 """
 LIST = f"SELECT {_HOLD} FROM queue_holds ORDER BY id"
+# The few rows of one id; a message has one of its kind.
+HOLDING = f"""
+SELECT h.reason FROM queue JOIN queue_holds h ON {FITS} WHERE queue.id = $1 AND queue.kind || '' = $2 ORDER BY h.id
+"""
 # From here on, every claim sees the hold; earlier claims are counted.
 LEASED = """
 SELECT count(*) FROM queue WHERE kind = ANY ($1) AND lease_until > now() AND ($2::uuid IS NULL OR line = $2)
@@ -138,6 +142,12 @@ async def hold(conn: Connection, which: Selection, *, reason: str, by: Who = SYS
 async def list_all(conn: Connection) -> list[Hold]:
     """All holds, oldest first."""
     return [Hold(**row) for row in await conn.fetch(LIST)]
+
+
+async def reasons(conn: Connection, *, id: UUID, kind: str) -> list[str] | None:
+    """Why operators hold the work with this id, as far as they said; None: nobody holds it."""
+    rows = await conn.fetch(HOLDING, id, kind)
+    return [row["reason"] for row in rows if row["reason"]] if rows else None
 
 
 RELEASE = f"""

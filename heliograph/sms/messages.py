@@ -20,7 +20,7 @@ from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound, Refusal
 from heliograph.base.money import Charge, charge_of
-from heliograph.queue import leases
+from heliograph.queue import backlog, leases
 from heliograph.queue.holds import Overtaken
 from heliograph.sealing import text_keys
 from heliograph.sending import listing
@@ -237,10 +237,7 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
 
 WAITING = f"""
 SELECT due_at, tries, lease_until IS NOT NULL AND lease_until > now() AS is_begun, due_at > now() AS is_later,
-       EXISTS (SELECT FROM queue_holds held
-                WHERE held.kind = queue.kind AND (held.organization_id IS NULL OR held.organization_id = $1)
-                  AND (held.line IS NULL OR held.line = queue.line)
-                  AND (held.before_id IS NULL OR queue.id < held.before_id)) AS is_held,
+       {backlog.HELD} AS is_held,
        line IS NOT DISTINCT FROM '{leases.GUARDED}' AS is_suspicious
   FROM queue WHERE id = $2 AND organization_id = $1 AND kind || '' = 'sms' LIMIT 1
 """

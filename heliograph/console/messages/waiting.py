@@ -15,13 +15,12 @@ import msgspec
 from heliograph.accounts import organizations
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.ids import uuid7_floor
 from heliograph.base.process.logs import cleaned
 from heliograph.base.sentences import Sentence, kept
 from heliograph.console.acting import acting_for
-from heliograph.overview.installation import queued_work
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE
+from heliograph.queue import holds
 from heliograph.sending.timeline import Timeline
 from heliograph.sms import messages as sms
 from heliograph.sms.dispatch import explaining
@@ -111,17 +110,10 @@ async def _whatsapp(
 
 async def _held(conn: Connection, request: Request, message: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     """By which of the operators' holds; "": by none."""
-    fitting = [
-        one
-        for one in await queued_work.listed(conn)
-        if one.kind == row["kind"]
-        and one.organization_id in (None, message["organization_id"])
-        and (one.line is None or one.supplier == row.get("supplier"))
-        and (one.before is None or message["id"] < uuid7_floor(one.before))
-    ]
-    if not fitting:
+    found = await holds.reasons(conn, id=message["id"], kind=row["kind"])
+    if found is None:
         return ""
-    reasons = "; ".join(one.reason for one in fitting if one.reason)
+    reasons = "; ".join(found)
     return request.text("An operator holds it back: %(reason)s", reason=reasons or request.text("No reason was given."))
 
 
