@@ -9,6 +9,7 @@ The rule nobody may break: a figure that is not the whole one says so (`is_more`
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 import asyncpg
@@ -45,6 +46,36 @@ class Waiting(msgspec.Struct, frozen=True):
     expired: int
     #: When the oldest was created; None: none of those that were looked at fits.
     oldest_at: datetime | None
+
+
+class Sum(msgspec.Struct, frozen=True):
+    """Work of several lines together. `who`: whose lines they are, or of which kind and line."""
+
+    who: tuple[str, ...]
+    lines: int = 0
+    rows: int = 0
+    is_more: bool = False
+    leased: int = 0
+    later: int = 0
+    held: int = 0
+    retrying: int = 0
+    expired: int = 0
+    oldest_at: datetime | None = None
+
+    def __add__(self, one: Waiting) -> Sum:
+        ages = [at for at in (self.oldest_at, one.oldest_at) if at is not None]
+        return Sum(
+            self.who,
+            self.lines + 1,
+            self.rows + one.rows,
+            self.is_more or one.is_more,
+            self.leased + one.leased,
+            self.later + one.later,
+            self.held + one.held,
+            self.retrying + one.retrying,
+            self.expired + one.expired,
+            min(ages, default=None),
+        )
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -169,3 +200,16 @@ async def count(conn: Connection, which: Selection) -> int:
     """All of its rows, which is for who is about to withdraw them: of a long queue, it takes as long."""
     rows: int = await conn.fetchval(COUNT, list(which.kinds), which.line, which.organization_id, which.before_id)
     return rows
+
+
+def summed(listed: Iterable[Waiting], who: Callable[[Waiting], tuple[str, ...]]) -> list[Sum]:
+    """What waits together, the largest first."""
+    found: dict[tuple[str, ...], Sum] = {}
+    for one in listed:
+        found[who(one)] = found.get(who(one), Sum(who(one))) + one
+    return sorted(found.values(), key=lambda one: (-one.rows, one.who))
+
+
+def by_organization(listed: Iterable[Waiting]) -> list[Sum]:
+    """The same by organization."""
+    return summed(listed, lambda one: (one.organization,))

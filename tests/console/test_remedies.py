@@ -20,6 +20,7 @@ from heliograph.guard import holds as guard
 from heliograph.pages.requests import Request
 from heliograph.queue import holds
 from heliograph.queue.holds import Selection
+from heliograph.queue.waiting import Sum
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.reports import remedies as reported
 from heliograph.sms.reports.remedies import Fitting
@@ -197,8 +198,8 @@ async def test_the_wall_says_whom_it_hits(pool: Pool, api: Api, tenant: Tenant, 
     assert hit("supplier %(name)s", name="other") is None
     assert hit("guard") is None
     assert hit("clocks") is None
-    many = {f"organization {n}": n for n in range(1, 9)}
-    assert remedies._of(many, is_more=True) == remedies.Hit(36, True, [f"organization {n}" for n in (8, 7, 6, 5, 4)], 3)
+    many = [Sum((f"organization {n}",), rows=n, is_more=n == 3) for n in range(1, 9)]
+    assert remedies._of(many) == remedies.Hit(36, True, [f"organization {n}" for n in (8, 7, 6, 5, 4)], 3)
 
 
 async def test_a_hold_says_what_it_holds_and_who_made_it(pool: Pool, tenant: Tenant, root: Browser) -> None:

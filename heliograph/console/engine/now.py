@@ -106,7 +106,9 @@ def _alike(request: Request, troubles: Sequence[Trouble], known: remedies.Known)
         about, detail = (getattr(said, "english", "") or str(said) for said in (one.check.check, one.check.detail))
         groups.setdefault((about, detail), []).append(one)
     return [
-        Alike([(one, remedies.lead(request, one.check, known)) for one in group[:NAMED]], len(group) - len(group[:NAMED]))
+        Alike(
+            [(one, remedies.lead(request, one.check, known)) for one in group[:NAMED]], len(group) - len(group[:NAMED])
+        )
         for group in groups.values()
     ]
 

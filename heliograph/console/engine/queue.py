@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from heliograph.audit import reasons
@@ -15,7 +13,6 @@ from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE_CHANGE
 from heliograph.queue import holds, waiting, workers
 from heliograph.queue.holds import Selection, Withdrawn
-from heliograph.queue.waiting import Waiting
 
 HERE = "/console/queue"
 WITHDRAW, HOLD = "engine/queue_withdraw.html", "engine/queue_hold.html"
@@ -149,20 +146,9 @@ async def _values(request: Request, which: Selection) -> dict[str, Any]:
         "is_counted": not any(one.is_more for one in found.waiting),
         "look": waiting.PAGE_LOOK,
         "places": waiting.PLACES,
-        "organizations": _by_organization(found.waiting),
+        "organizations": [one for one in waiting.by_organization(found.waiting) if one.oldest_at][:ORGANIZATIONS],
         "retrying": retrying,
         "first": first,
         "now": seen,
         "may_change": request.may(permission=CARRIAGE_CHANGE),
     }
-
-
-def _by_organization(listed: Sequence[Waiting]) -> list[tuple[str, int, bool, datetime]]:
-    """(organization, rows, whether there are more, oldest) of what waits, the largest first: whether one keeps others
-    waiting."""
-    found: dict[str, tuple[int, bool, datetime]] = {}
-    for one in listed:
-        if one.oldest_at is not None:
-            rows, is_more, oldest = found.get(one.organization, (0, False, one.oldest_at))
-            found[one.organization] = rows + one.rows, is_more or one.is_more, min(oldest, one.oldest_at)
-    return sorted(((name, *sums) for name, sums in found.items()), key=lambda row: -row[1])[:ORGANIZATIONS]

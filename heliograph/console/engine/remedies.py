@@ -21,7 +21,7 @@ from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE, SETTING
 from heliograph.queue import waiting
 from heliograph.queue.holds import Selection
 from heliograph.queue.leases import GUARDED
-from heliograph.queue.waiting import Waiting
+from heliograph.queue.waiting import Sum, Waiting
 from heliograph.whatsapp.mirror import onboarding
 
 HEALTH = "/console/health"
@@ -133,18 +133,16 @@ def _hit(check: Check, known: Known) -> Hit | None:
         rows = list(known.waiting)
     else:
         return None
-    sums: dict[str, int] = {}
-    for one in rows:
-        if count := one.held if english == HOLDS else one.rows:
-            sums[one.organization] = sums.get(one.organization, 0) + count
-    return _of(sums, is_more=any(one.is_more for one in rows))
+    return _of(waiting.by_organization(rows), only_held=english == HOLDS)
 
 
-def _of(sums: Mapping[str, int], *, is_more: bool) -> Hit | None:
-    if not sums:
+def _of(sums: Sequence[Sum], *, only_held: bool = False) -> Hit | None:
+    counts = {one.who[0]: count for one in sums if (count := one.held if only_held else one.rows)}
+    if not counts:
         return None
-    names = sorted(sums, key=lambda name: (-sums[name], name))
-    return Hit(sum(sums.values()), is_more, names[:NAMED], len(names) - len(names[:NAMED]))
+    names = sorted(counts, key=lambda name: (-counts[name], name))
+    is_more = any(one.is_more for one in sums)
+    return Hit(sum(counts.values()), is_more, names[:NAMED], len(names) - len(names[:NAMED]))
 
 
 def _whither(request: Request, check: Check, known: Known) -> tuple[str, list[Act]]:

@@ -6,11 +6,8 @@ the form that does it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import msgspec
 
 from heliograph.accounts import organizations
 from heliograph.base.database.pool import Connection
@@ -19,43 +16,13 @@ from heliograph.pages.answers import Answer, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.queue import holds, waiting
 from heliograph.queue.holds import OUTGOING, Selection
-from heliograph.queue.waiting import Waiting
+from heliograph.queue.waiting import Sum, Waiting, summed
 from heliograph.sms.dispatch import suppliers
 
 #: What work is chosen by.
 FIELDS = ("kind", "organization", "supplier", "older_than")
 #: Every line that a look finds, so that sums are whole; and sums that are named before work is held or withdrawn.
 EVERY, NAMED = 10_000, 20
-
-
-class Sum(msgspec.Struct, frozen=True):
-    """Work of several lines together. `who`: whose lines they are, or of which kind and line."""
-
-    who: tuple[str, ...]
-    lines: int = 0
-    rows: int = 0
-    is_more: bool = False
-    leased: int = 0
-    later: int = 0
-    held: int = 0
-    retrying: int = 0
-    expired: int = 0
-    oldest_at: datetime | None = None
-
-    def __add__(self, one: Waiting) -> Sum:
-        ages = [at for at in (self.oldest_at, one.oldest_at) if at is not None]
-        return Sum(
-            self.who,
-            self.lines + 1,
-            self.rows + one.rows,
-            self.is_more or one.is_more,
-            self.leased + one.leased,
-            self.later + one.later,
-            self.held + one.held,
-            self.retrying + one.retrying,
-            self.expired + one.expired,
-            min(ages, default=None),
-        )
 
 
 async def selection(conn: Connection, given: Mapping[str, str]) -> Selection:
@@ -109,7 +76,7 @@ async def wrong(request: Request, template: str, refusal: Invalid, values: Mappi
 
 def by_kind_and_line(listed: Sequence[Waiting]) -> list[Sum]:
     """What waits of each kind, and in each line of a kind that has several of them: (kind,) or (kind, line)."""
-    kinds, lines = _summed(listed, lambda one: (one.kind,)), _summed(listed, lambda one: (one.kind, one.line or ""))
+    kinds, lines = summed(listed, lambda one: (one.kind,)), summed(listed, lambda one: (one.kind, one.line or ""))
     found = []
     for kind in kinds:
         within = [one for one in lines if one.who[0] == kind.who[0]]
@@ -120,7 +87,7 @@ def by_kind_and_line(listed: Sequence[Waiting]) -> list[Sum]:
 async def _looked(request: Request, given: Mapping[str, str]) -> dict[str, Any]:
     async with request.reading() as conn:
         found = await waiting.summary(conn, await selection(conn, given), limit=EVERY)
-    sums = _summed(found.waiting, lambda one: (one.organization, one.kind))
+    sums = summed(found.waiting, lambda one: (one.organization, one.kind))
     return {
         "sums": sums[:NAMED],
         "left_out": len(sums) - len(sums[:NAMED]),
@@ -128,10 +95,3 @@ async def _looked(request: Request, given: Mapping[str, str]) -> dict[str, Any]:
         "leased": sum(one.leased for one in sums),
         "is_more": not found.is_whole or any(one.is_more for one in sums),
     }
-
-
-def _summed(listed: Sequence[Waiting], who: Callable[[Waiting], tuple[str, ...]]) -> list[Sum]:
-    found: dict[tuple[str, ...], Sum] = {}
-    for one in listed:
-        found[who(one)] = found.get(who(one), Sum(who(one))) + one
-    return sorted(found.values(), key=lambda one: -one.rows)
