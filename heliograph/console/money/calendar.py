@@ -113,7 +113,7 @@ def _said(request: Request, cell: Cell[T], month: date, said: Callable[[T], str]
     for value, begins in cell.holding:
         words = said(value)
         if begins is not None:
-            words = request.text("%(price)s from the %(day)s", price=words, day=begins.day)
+            words = request.text("%(price)s from %(day)s", price=words, day=request.speech.whole_day(begins.date()))
         found.append((begins, "", words))
     for time in cell.missing:
         days = _days(time, month)
