@@ -232,6 +232,13 @@ async def test_what_happens_is_seen_live_with_who_has_it(pool: Pool, api: Api, t
     for said in ("○ Accepted", "being handed over since", "worker north:17", "Waiting; given up at"):
         assert said in page.words, said
     assert "south:4" not in page.words
+    assert "Opted out" not in page.words
+    await pool.execute(
+        "INSERT INTO opt_outs (organization_id, recipient, since, source)"
+        " VALUES ($1, '+258841234567', '2026-03-04 10:00Z', 'operator')",
+        tenant.id,
+    )
+    assert "Opted out 4 Mar 2026, 10:00" in (await root.get(here, HX_Request="true")).words
     await pool.execute("DELETE FROM queue")
     await pool.execute(
         "UPDATE messages SET status = 'delivered', sent_at = accepted_at + interval '2 s',"

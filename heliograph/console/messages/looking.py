@@ -10,10 +10,12 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.accounts import organizations
 from heliograph.audit import reasons
 from heliograph.base.actor import Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
+from heliograph.console.acting import acting_for
 from heliograph.console.messages import showing, waiting
 from heliograph.pages.answers import Answer, Shown, refused
 from heliograph.pages.requests import Request
@@ -66,6 +68,9 @@ async def seen(conn: Connection, request: Request, id: UUID, *, by: Who | None =
     """What the page shows of a message, as `read` finds it. Raises NotFound."""
     found = await read(conn, id, by)
     told = showing.values(request, found, whole=by is not None)
+    one = await organizations.get(conn, id=found.message["organization_id"])
+    actor = acting_for(request, one)
+    told["facts"] += await showing.opted_out(conn, request, actor, found)
     if not request.is_fragment:
-        told["near"] = await showing.neighbours(conn, request, found)
+        told["near"] = await showing.neighbours(conn, actor, found)
     return told | {"waits": await waiting.of(conn, request, found)}

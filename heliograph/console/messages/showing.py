@@ -9,13 +9,13 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.accounts import organizations
+from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.money import micros
 from heliograph.base.phones import masked
 from heliograph.base.process.logs import NUMBERS, cleaned
 from heliograph.base.sentences import Sentence
-from heliograph.console.acting import acting_for
+from heliograph.consent import optouts
 from heliograph.console.messages import telling
 from heliograph.overview import messages
 from heliograph.overview.messages import Filters, Message
@@ -89,12 +89,17 @@ def values(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
     }
 
 
-async def neighbours(conn: Connection, request: Request, found: Timeline) -> list[Message]:
+async def opted_out(conn: Connection, request: Request, actor: Actor, found: Timeline) -> list[Fact]:
+    """Since when whoever it is to, or from, wants no more of its organization's messages."""
+    known = await optouts.of_recipient(conn, actor, recipient=found.message["recipient"])
+    return [] if known is None else [Fact(request.text("Opted out"), request.speech.moment(known.since))]
+
+
+async def neighbours(conn: Connection, actor: Actor, found: Timeline) -> list[Message]:
     """The last other messages of its organization to the same person."""
-    one = await organizations.get(conn, id=found.message["organization_id"])
     near = await messages.list_page(
         conn,
-        acting_for(request, one),
+        actor,
         filters=Filters(recipient=found.message["recipient"]),
         limit=NEIGHBOURS + 1,
         look=LOOK,
