@@ -72,7 +72,7 @@ CONSOLE_SEARCHES = (
 
 
 #: In a page of which a part failed (`pages.pieces.parts`).
-FELL = b"data-fell"
+FELL = b"data-failed-part"
 
 
 class Took(msgspec.Struct, frozen=True):

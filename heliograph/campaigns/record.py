@@ -49,6 +49,26 @@ class Counts(msgspec.Struct, frozen=True):
     #: Invalid or forbidden numbers, and values that do not fit the text or template.
     invalid: int
 
+    @property
+    def reached(self) -> int:
+        """Who got it, whether they read it or not."""
+        return self.delivered + self.read
+
+    @property
+    def missed(self) -> int:
+        """Who was sent it and, for all that is known, did not get it."""
+        return self.failed + self.unknown
+
+    @property
+    def on_way(self) -> int:
+        """Whose message is staged, and has not ended."""
+        return self.queued + self.sent
+
+    @property
+    def skipped(self) -> int:
+        """Whom nothing was staged for."""
+        return self.opted_out + self.recently_written + self.invalid
+
 
 class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     """One campaign as its organization sees it."""

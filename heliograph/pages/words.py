@@ -76,7 +76,7 @@ NOTICES: Mapping[str, str] = {
 #: The same for operators.
 OPERATOR_NOTICES: Mapping[str, str] = {
     "check.failed": "A check fails",
-    "check.warning": "A check warns",
+    "check.warning": "A check gives a warning",
     "supplier.lost": "A supplier has no session",
     "receipts.missing": "Receipts do not come, or match nothing",
     "approval.waiting": "A sender ID waits for a decision",
@@ -190,7 +190,7 @@ BILLING_CATEGORIES: Mapping[str, str] = {
 }
 USAGE_FORM: Mapping[str, str] = {
     "month": "Write a month as 2026-11.",
-    "by": "Choose one of the splits; of a reference 1 to 99 characters.",
+    "by": "Choose one of the splits. A split by reference can use its first 1 to 99 characters.",
 }
 #: How texts are written, as the settings offer it: (value, name, what it means).
 ENCODINGS: tuple[tuple[str, str, str], ...] = (

@@ -285,8 +285,8 @@ async def test_messages_are_found_by_reference_and_by_request(
     # Several organizations may use one reference: it is looked for among what all of them sent.
     page = await root.get(f"{here}?reference=order-7")
     assert (ours in page.text, theirs in page.text, "Acme" in page.words) == (True, True, True)
-    assert "All that organizations sent" in page.words, "how far it looked"
-    assert "All that organizations sent" in (await root.get(f"{here}?reference=order-8")).words
+    assert "Everything that organizations sent" in page.words, "how far it looked"
+    assert "Everything that organizations sent" in (await root.get(f"{here}?reference=order-8")).words
     page = await root.get(f"{here}?recipient=%2B258+84+123+4567")
     assert (ours in page.text, theirs in page.text, "841234567" in page.words) == (True, True, False)
     assert "among their contacts" not in page.words

@@ -38,7 +38,7 @@ def parts_of(**query: str) -> Parts:
 
 def fallen(page: Page) -> list[str]:
     """What the cards that failed are called."""
-    return re.findall(r"data-fell><h2>([^<]*)</h2>", page.text)
+    return re.findall(r"data-failed-part><h2>([^<]*)</h2>", page.text)
 
 
 async def test_a_card_of_home_fails_alone(
@@ -124,12 +124,12 @@ async def test_slow_parts_fail_alone_and_a_page_has_its_time(pool: Pool) -> None
         assert await parts.look("slow", conn.fetchval("SELECT pg_sleep(60)"), otherwise="-") == "-"
         assert await parts.look("next", conn.fetchval("SELECT 'found'"), otherwise="-") == "found"
         await conn.execute("RESET statement_timeout")
-    assert parts.fallen == {"slow": True}
+    assert parts.failed == {"slow": True}
     now = 0.0
     late = Parts(parts._request, monotonic=lambda: now)
     now = LONGEST + 1
     assert await late.look("late", asyncio.sleep(0, "found"), otherwise="-") == "-"
-    assert late.fallen == {"late": True}
+    assert late.failed == {"late": True}
 
 
 async def test_what_is_the_whole_pages_affair_ends_it(pool: Pool) -> None:

@@ -73,11 +73,6 @@ class Line(msgspec.Struct, frozen=True):
     campaign: Campaign
     #: What somebody may do with it who need not approve it.
     acts: frozenset[plan.Act]
-    #: What is over, on the way and waiting, for the bar.
-    delivered: int
-    failed: int
-    on_way: int
-    waiting: int
     #: Messages a minute at present; and when it will have handed over the last one, at that pace.
     rate: float | None
     ends_at: datetime | None
@@ -311,14 +306,13 @@ def _chart(request: Request, course: Progress) -> Chart:
 def _funnel(counts: Counts) -> list[tuple[str, int]]:
     """From all that were found down to those who read it: (step, how many came so far). What has failed may have been
     handed over or not; it counts as handed over, since a supplier or the engine tried it."""
-    reached = counts.delivered + counts.read
-    tried = counts.sent + reached + counts.failed + counts.unknown
+    tried = counts.sent + counts.reached + counts.missed
     return [
         ("audience", counts.total),
-        ("allowed", counts.total - counts.opted_out - counts.recently_written - counts.invalid),
+        ("allowed", counts.total - counts.skipped),
         ("queued", counts.queued + tried),
         ("tried", tried),
-        ("delivered", reached),
+        ("delivered", counts.reached),
         *([("read", counts.read)] if counts.read else []),
     ]
 
@@ -330,10 +324,6 @@ def _line(campaign: Campaign, rate: float | None) -> Line:
     return Line(
         campaign=campaign,
         acts=plan.acts(campaign),
-        delivered=counts.delivered + counts.read,
-        failed=counts.failed + counts.unknown,
-        on_way=counts.sent + counts.queued,
-        waiting=counts.pending,
         rate=rate,
         ends_at=ends_at,
     )

@@ -45,7 +45,7 @@ def _title(known: Speech, kind: str, group: Sequence[Cause]) -> str:
             )
         case "check.failed":
             return count("%(num)s check fails.", "%(num)s checks fail.", len(group))
-    return count("%(num)s check warns.", "%(num)s checks warn.", len(group))
+    return count("%(num)s check gives a warning.", "%(num)s checks give warnings.", len(group))
 
 
 def _lines(known: Speech, kind: str, group: Sequence[Cause], console: str) -> list[str]:

@@ -45,7 +45,7 @@ async def ask(request: Request) -> Answer:
     told = (
         request.text("The e-mail address is changed. Your other sessions were ended.")
         if is_changed
-        else request.text("A link goes out to the new address. It is changed once you have opened it.")
+        else request.text("A link goes out to the new address. The change takes effect once you confirm it there.")
     )
     return Elsewhere(location=own_account.here(request), notice=told)
 

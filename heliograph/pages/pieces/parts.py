@@ -3,7 +3,7 @@
     parts = Parts(request)
     latest = await parts.look("latest", messages.list_page(conn, …), otherwise=None)
 
-and where its card stands: `{% if "latest" in parts.fallen %}{{ kit.fell(_("Latest messages")) }}{% else %}…`.
+and where its card stands: `{% if "latest" in parts.failed %}{{ kit.failed_part(parts, "latest", _("Latest")) }}…`.
 
 A database that is away is the whole page's affair, and so is a refusal. A file is whole or not at all, so one that is
 asked for by `csv` takes its page with it.
@@ -34,13 +34,13 @@ class Parts:
         self._request, self._now = request, monotonic
         self._ends = monotonic() + LONGEST
         #: Names of those that failed; whether it was for want of time.
-        self.fallen: dict[str, bool] = {}
+        self.failed: dict[str, bool] = {}
 
     async def look(self, name: str, look: Coroutine[Any, Any, Found], *, otherwise: Found) -> Found:
         """What `look` finds; `otherwise` for a part that fails. Raises refusals, and what ends the whole page."""
         if self._now() > self._ends:
             look.close()
-            self.fallen[name] = True
+            self.failed[name] = True
             return otherwise
         try:
             return await look
@@ -52,5 +52,5 @@ class Parts:
                 raise
             request = self._request
             request.services.refusal_of(error, request_id=request.request_id, operation=f"page, {name}")
-            self.fallen[name] = is_slow
+            self.failed[name] = is_slow
             return otherwise

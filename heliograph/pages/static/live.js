@@ -73,8 +73,8 @@ function live(region) {
         tag = answer.headers.get("etag") || "";
         await window.htmx.swap({ sourceElement: region, target: region, text, swap: "innerMorph" });
         document.dispatchEvent(new CustomEvent("renewed", { detail: region }));
-        // A part of it that failed (kit.fell) differs each time, and is not to be asked for all the faster.
-        pause = region.querySelector("[data-fell]") ? again : isFirst ? pause : first;
+        // A part of it that failed (kit.failed_part) differs each time, and is not to be asked for all the faster.
+        pause = region.querySelector("[data-failed-part]") ? again : isFirst ? pause : first;
         over = region.querySelector("[data-final]") !== null;
       } else {
         pause = again;

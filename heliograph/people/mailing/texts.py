@@ -71,7 +71,7 @@ If it was not you, there is nothing you need to do: nothing is changed.
 """,
     ),
     "pt": (
-        "Confirme o seu endereço de correio eletrónico",
+        "Confirme o seu endereço de e-mail",
         """Olá, {name},
 
 alguém quer passar a iniciar sessão no Heliograph com {email}. Se foi você, confirme-o com esta ligação, válida \
@@ -79,7 +79,7 @@ durante uma hora e para uma só utilização:
 
 {link}
 
-Se não foi você, não precisa de fazer nada: nada foi mudado.
+Se não foi você, não precisa de fazer nada: nada foi alterado.
 """,
     ),
 }
@@ -93,7 +93,7 @@ ended. If it was not you, tell an owner of your organization, or whoever runs th
 """,
     ),
     "pt": (
-        "O seu endereço de correio eletrónico foi mudado",
+        "O seu endereço de e-mail foi alterado",
         """Olá, {name},
 
 a sua conta no Heliograph já não pertence a este endereço: {email} ficou no lugar dele, e todas as outras sessões \
