@@ -1,8 +1,9 @@
 """Another e-mail address of one's own: asked for by somebody who proved who they are, confirmed by a link that is
 mailed to it. Where no mails are sent, it holds at once.
 
-The rule nobody may break: when it changes, the former address is told, and all other sessions and every link that was
-mailed end in the same transaction.
+The rules nobody may break: the former address is told when it is asked for and when it changes, and then all other
+sessions and every link that was mailed end in the same transaction; a change that was asked for is worth no more than
+the session that asked, and ends with each way in which an account is taken back (`links.end`).
 """
 
 from __future__ import annotations
@@ -67,7 +68,11 @@ async def ask(
         token = secrets.token_urlsafe(32)
         await conn.execute(ASK, user.id, hash_secret(token), email, session_id, organization_id, LIFE)
         letter = texts.new_email(language, to=email, name=user.name, link=f"{box.base_url.rstrip('/')}{PATH}#{token}")
-        await outbox.put(conn, box, kind=KIND, content=letter, within=LIFE, subject_id=_subject(user.id))
+        if not await outbox.put(conn, box, kind=KIND, content=letter, within=LIFE, subject_id=_subject(user.id)):
+            raise _untold()
+        known = texts.email_asked(user.language or language, to=user.email, name=user.name, email=email)
+        if not await outbox.put(conn, box, kind=KIND, content=known, within=TOLD_WITHIN):
+            raise _untold()
     return False
 
 
@@ -90,15 +95,19 @@ async def withdraw(conn: Connection, *, user_id: UUID) -> None:
         await outbox.drop(conn, subject_id=_subject(user_id))
 
 
+# Of a session that has ended, whoever ended it, nothing holds any more.
 USE = """
 DELETE FROM email_changes WHERE token_hash = $1 AND expires_at > now()
+   AND (EXISTS (SELECT FROM sessions WHERE id = session_id)
+        OR EXISTS (SELECT FROM operator_sessions WHERE id = session_id))
 RETURNING user_id, email, session_id, organization_id
 """
 
 
 async def confirm(conn: Connection, box: Outbox | None, *, token: str, by: Who) -> User:
     """Whoever reads the new address's mail says so; returns the person as they are called from now on. `by`: what is
-    known of the browser. Raises EmailChangeEnded, and Invalid if somebody else has the address by now."""
+    known of the browser. Raises EmailChangeEnded, and Invalid if somebody else has the address by now, or nobody can be
+    told."""
     async with conn.transaction():
         row = await conn.fetchrow(USE, hash_secret(token.strip()[:200]))
         if row is None:
@@ -151,7 +160,8 @@ async def _change(
     )
     if box is not None:
         letter = texts.former_email(user.language or "en", to=user.email, name=user.name, email=email)
-        await outbox.put(conn, box, kind=KIND, content=letter, within=TOLD_WITHIN)
+        if not await outbox.put(conn, box, kind=KIND, content=letter, within=TOLD_WITHIN):
+            raise _untold()
     return await users.get(conn, id=user.id)
 
 
@@ -159,6 +169,10 @@ async def _change(
 FORGET = """
 DELETE FROM email_changes WHERE user_id IN (SELECT user_id FROM email_changes WHERE expires_at < $1 LIMIT $2)
 """
+
+
+def _untold() -> Invalid:
+    return Invalid(("email", "mails", "Too many mails wait to be sent, so nobody could be told. Try again later."))
 
 
 def _subject(user_id: UUID) -> UUID:

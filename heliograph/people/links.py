@@ -76,11 +76,14 @@ async def use(conn: Connection, *, token: str, realm: Realm = "dashboard") -> Us
 
 
 END = "DELETE FROM sign_in_links WHERE user_id = $1"
+STAY = "DELETE FROM email_changes WHERE user_id = $1"
 
 
 async def end(conn: Connection, *, user_id: UUID) -> None:
-    """The links that a person may have sign nobody in any more."""
+    """The links that a person may have sign nobody in any more, and the one that would give the account another e-mail
+    address changes none: whoever asked for it may be why the account is taken back."""
     await conn.execute(END, user_id)
+    await conn.execute(STAY, user_id)
 
 
 # Of retention: $1 is now, $2 how many at once.

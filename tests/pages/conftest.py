@@ -18,7 +18,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.pages import cookies
 from heliograph.pages.realms import DASHBOARD, Realm
-from heliograph.people import links, memberships, passwords, sessions, signing_in, users
+from heliograph.people import links, memberships, passwords, sessions, signing_in, tries, users
 from tests.api.conftest import SECRET_KEY, Api, Tenant, api, make_tenant, running, tenant
 
 __all__ = ["api", "running", "tenant"]
@@ -126,6 +126,16 @@ async def hashed(password: str) -> str:
 async def link_for(pool: Pool, user: Any, tenant: Tenant) -> str:
     async with pool.acquire() as conn:
         return await links.make(conn, tenant.actor, user_id=user.id)
+
+
+@pytest.fixture
+def pauses_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After too many failures one waits a minute at once, and not a second: a try takes longer than that where the
+    machine is busy, and the pause would be over."""
+    for name in ("COUNT_ACCOUNT", "COUNT_ADDRESS"):
+        statement: str = getattr(tries, name)
+        assert "2.0 ^" in statement
+        monkeypatch.setattr(tries, name, statement.replace("2.0 ^", "60 * 2.0 ^"))
 
 
 @pytest.fixture

@@ -9,15 +9,18 @@ from collections.abc import AsyncIterator
 import pyotp
 import pytest
 
+from heliograph.base.actor import Who
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
+from heliograph.mail import outbox
 from heliograph.mail.work import MailWork
-from heliograph.people import factors
+from heliograph.people import factors, sessions, users
 from heliograph.people.mailing import forgotten
+from heliograph.people.operators import accounts
 from tests.mailbox import Mailbox, listening
 from tests.rules.whatsapp_factories import SECRET_KEY
 
-from .conftest import Api, Browser, Page, Tenant, make_person, running
+from .conftest import PASSWORD, Api, Browser, Page, Tenant, hashed, make_person, running
 
 OTHER = "another horse battery staple"
 
@@ -106,6 +109,7 @@ async def test_what_is_no_address_is_said(browser: Browser) -> None:
     )
 
 
+@pytest.mark.usefixtures("pauses_last")
 async def test_asking_too_often_waits(browser: Browser) -> None:
     form = (await browser.get("/login/forgotten")).form("/login/forgotten") | {"email": "ana@example.com"}
     pages = [await browser.post("/login/forgotten", form) for _ in range(7)]
@@ -170,8 +174,12 @@ async def test_another_address_is_confirmed_by_who_reads_it_and_the_former_one_i
         while (await other_browser.get("/account")).path == "/account":
             pass
     await delivered(work)
-    (told,) = [one for one in mailbox.mails if one["To"] == "ana@example.com"]
-    assert "new@example.com takes its place" in told.get_content()
+    *asked, told = [one.get_content() for one in mailbox.mails if one["To"] == "ana@example.com"]
+    wanted = ("rui@example.com", "first@example.com", "new@example.com")
+    assert [email in text for text, email in zip(asked, wanted, strict=True)] == [True] * 3, (
+        "each is told when asked for"
+    )
+    assert "new@example.com takes its place" in told
     rows = await pool.fetch(
         "SELECT action, organization_id FROM audit_log WHERE action ~ 'email' ORDER BY id DESC LIMIT 2"
     )
@@ -181,6 +189,47 @@ async def test_another_address_is_confirmed_by_who_reads_it_and_the_former_one_i
     assert (await other_browser.sign_in("new@example.com")).path == "/"
     page = await confirmed(owner, await link_in(mailbox, "new@example.com"))
     assert (page.status, "was used already" in page.words) == (422, True)
+
+
+@pytest.mark.parametrize("how", ["password", "sessions", "operator"])
+async def test_who_takes_an_account_back_ends_the_address_that_was_asked_for(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser, work: MailWork, mailbox: Mailbox, how: str
+) -> None:
+    await owner.submit(await owner.get("/account/email"), "/account/email", email="thief@example.com")
+    await delivered(work)
+    async with pool.acquire() as conn:
+        ana = await users.find(conn, email="ana@example.com")
+        if how == "password":
+            # As from the session that asked: it stays, and what it asked for does not.
+            await users.keep_password(conn, tenant.actor, user=ana, hashed=await hashed(PASSWORD))
+        elif how == "sessions":
+            await sessions.end_all(conn, tenant.actor, user_id=ana.id)
+        else:
+            await accounts.add(conn, Who("cli"), user_id=ana.id, email=ana.email, role="root")
+    page = await confirmed(other_browser, await link_in(mailbox, "thief@example.com"))
+    assert (page.status, "Ask for the change again." in page.words) == (422, True)
+    assert await pool.fetchval("SELECT email FROM users WHERE id = $1", ana.id) == "ana@example.com"
+
+
+async def test_whoever_opens_the_link_signed_in_as_another_is_told_whose_address_it_is(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser, work: MailWork, mailbox: Mailbox
+) -> None:
+    await make_person(pool, tenant, "rui@example.com")
+    await other_browser.sign_in("rui@example.com")
+    await owner.submit(await owner.get("/account/email"), "/account/email", email="new@example.com")
+    await delivered(work)
+    page = await confirmed(other_browser, await link_in(mailbox, "new@example.com"))
+    assert "from now on one signs in with new@example.com" in page.words
+    assert "Your e-mail address" not in page.words
+
+
+async def test_where_nobody_can_be_told_an_address_is_not_asked_for(
+    pool: Pool, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "MOST_WAITING", 0)
+    page = await owner.submit(await owner.get("/account/email"), "/account/email", email="new@example.com")
+    assert (page.status, "nobody could be told" in page.words) == (422, True)
+    assert await pool.fetchval("SELECT count(*) FROM email_changes") == 0
 
 
 async def test_an_address_of_somebody_else_is_not_taken_over(

@@ -102,6 +102,7 @@ async def test_whatever_is_wrong_there_is_one_sentence(pool: Pool, tenant: Tenan
         assert PASSWORD not in page.text
 
 
+@pytest.mark.usefixtures("pauses_last")
 async def test_failures_make_the_next_try_wait_known_account_or_not(
     pool: Pool, tenant: Tenant, browser: Browser
 ) -> None:
@@ -162,6 +163,21 @@ async def test_guessed_codes_say_that_the_password_is_known(pool: Pool, tenant: 
     guesses.note(rui.id, "code", address="203.0.113.7", tries=6)  # one cause is told once an hour
     await guesses.close()
     assert await pool.fetchval("SELECT count(*) FROM notices WHERE kind LIKE '%sign_in%'") == 3
+
+
+async def test_owners_who_were_told_of_guesses_are_told_that_one_was_right(pool: Pool, tenant: Tenant) -> None:
+    await make_person(pool, tenant, "ana@example.com")
+    rui = await make_person(pool, tenant, "rui@example.com")
+    guesses = Guesses(pool)
+    told = "SELECT facts FROM notices WHERE kind = 'member.sign_in_failed' ORDER BY id"
+    steps: list[Step] = ["password", "code"]
+    for step in steps:
+        guesses.note(rui.id, step, address="203.0.113.7", tries=5)
+        await guesses.close()
+    assert [f'"step":"{step}"' in row["facts"] for step, row in zip(steps, await pool.fetch(told), strict=True)] == [
+        True,
+        True,
+    ]
 
 
 async def test_waits_double_to_a_bound_and_are_forgotten(pool: Pool) -> None:
@@ -440,6 +456,7 @@ async def test_an_address_that_is_none_is_a_foreign_one(browser: Browser, name: 
     assert b"content-security-policy" in head
 
 
+@pytest.mark.usefixtures("pauses_last")
 async def test_making_hashes_costs_nobody_else_a_connection(
     pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -489,6 +506,7 @@ async def test_who_is_signed_in_is_asked_before_a_link_takes_their_place(browser
     assert 'data-from-address="submit"' in (await browser.get("/enter")).text
 
 
+@pytest.mark.usefixtures("pauses_last")
 async def test_too_many_wrong_passwords_on_the_way_lose_nothing(pool: Pool, owner: Browser) -> None:
     await pool.execute("UPDATE sessions SET proved_at = now() - interval '11 minutes'")
     form = {"_token": (await owner.get("/account")).form("/account")["_token"], "password": "a new long passphrase"}
@@ -502,6 +520,7 @@ async def test_too_many_wrong_passwords_on_the_way_lose_nothing(pool: Pool, owne
     assert page.form("/account/password")["password"] == "a new long passphrase"
 
 
+@pytest.mark.usefixtures("pauses_last")
 async def test_guessing_from_everywhere_keeps_no_owner_out(
     pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:
@@ -530,7 +549,6 @@ async def test_guessing_from_everywhere_keeps_no_owner_out(
     await guess()
     assert "Too many failures" in (await other_browser.sign_in("ana@example.com")).words
     other_browser.session.cookie_jar.update_cookies({cookies.BROWSER: "00." + "0" * 64})
-    await guess()  # the wait after those of before may have ended meanwhile
     assert "Too many failures" in (await other_browser.sign_in("ana@example.com")).words
     await owner.submit(await owner.get("/account"), "/logout")
     for _ in range(tries.FREE_ACCOUNT):

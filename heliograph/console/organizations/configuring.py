@@ -27,6 +27,8 @@ FIELDS = (
     *(f"{kind}_{part}" for kind in KINDS for part in ("how", "reply")),
 )
 TICKS = ("factor_required", "reveals", "developer_keys")
+#: What the form showed of a setting that is its owners' to change: what is left as it was undoes nothing of theirs.
+SHOWN = "developer_keys_shown"
 #: What is answered to a word.
 HOW: Mapping[str, str] = {"default": "The standard reply", "own": "Its own", "none": "None"}
 #: What the rules refuse, as the form says it.
@@ -49,7 +51,9 @@ async def show(request: Request) -> Answer:
 async def change(request: Request) -> Answer:
     """Its own rules, from now on. Its people read in their audit log that the operator changed them."""
     form = request.form
-    given = {name: form.get(name, "").strip() for name in FIELDS} | {name: form.get(name, "") for name in TICKS}
+    given = {name: form.get(name, "").strip() for name in FIELDS} | {
+        name: form.get(name, "") for name in (*TICKS, SHOWN)
+    }
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
     try:
@@ -73,7 +77,7 @@ async def change(request: Request) -> Answer:
                     WRONG["session_hours"],
                 ),
                 reveals=given["reveals"] == "yes",
-                developer_keys=given["developer_keys"] == "yes",
+                developer_keys=(None if given["developer_keys"] == given[SHOWN] else given["developer_keys"] == "yes"),
                 by=request.who,
             )
     except Invalid as refusal:
@@ -91,6 +95,7 @@ def _known(one: Organization) -> dict[str, str]:
         "factor_required": "yes" if one.factor_required else "",
         "reveals": "yes" if one.reveals else "",
         "developer_keys": "yes" if one.developer_keys else "",
+        SHOWN: "yes" if one.developer_keys else "",
     }
     for kind in KINDS:
         own: str | None = getattr(one, f"{kind}_reply")

@@ -76,10 +76,13 @@ async def confirm(request: Request) -> Answer:
     except Invalid as refusal:
         message = refusal.details["fields"][0]["message"]
         return refused("account_email_confirm.html", Invalid(("link", "taken", message)), {})
-    if request.session is not None:
+    if request.session is not None and request.user_id == user.id:
         request.services.sessions.forget(request.token)
-    told = request.text("Your e-mail address is %(email)s now. Your other sessions were ended.", email=user.email)
-    return Elsewhere(location=own_account.here(request), notice=told)
+        told = request.text("Your e-mail address is %(email)s now. Your other sessions were ended.", email=user.email)
+        return Elsewhere(location=own_account.here(request), notice=told)
+    # Whoever opened the link is signed in as somebody else here, or as nobody.
+    told = request.text("The e-mail address is confirmed: from now on one signs in with %(email)s.", email=user.email)
+    return Elsewhere(location=request.realm.front if request.session else request.realm.sign_in, notice=told)
 
 
 async def _values(request: Request) -> dict[str, Any]:

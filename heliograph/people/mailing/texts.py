@@ -83,6 +83,28 @@ Se não foi você, não precisa de fazer nada: nada foi alterado.
 """,
     ),
 }
+EMAIL_ASKED = {
+    "en": (
+        "Somebody wants to change your e-mail address",
+        """Hello {name},
+
+somebody who is signed in to your account on Heliograph asked for {email} to take the place of this address. \
+Nothing is changed until a link that was sent there is opened, within an hour.
+
+If it was not you, choose another password now: that ends all other sessions, and the link with them.
+""",
+    ),
+    "pt": (
+        "Alguém quer alterar o seu endereço de e-mail",
+        """Olá, {name},
+
+alguém com sessão iniciada na sua conta do Heliograph pediu que {email} ficasse no lugar deste endereço. Nada é \
+alterado até que seja aberta, no prazo de uma hora, uma ligação enviada para lá.
+
+Se não foi você, escolha já outra palavra-passe: isso termina todas as outras sessões e, com elas, a ligação.
+""",
+    ),
+}
 FORMER_EMAIL = {
     "en": (
         "Your e-mail address was changed",
@@ -130,6 +152,12 @@ def new_email(language: str, *, to: str, name: str, link: str) -> Letter:
     """A link to confirm an address that somebody wants to sign in with."""
     subject, text = NEW_EMAIL[language]
     return Letter(to, subject, text.format(name=name, email=to, link=link))
+
+
+def email_asked(language: str, *, to: str, name: str, email: str) -> Letter:
+    """To the present address: somebody wants another one."""
+    subject, text = EMAIL_ASKED[language]
+    return Letter(to, subject, text.format(name=name, email=email))
 
 
 def former_email(language: str, *, to: str, name: str, email: str) -> Letter:

@@ -114,7 +114,7 @@ async def tell(conn: Connection, seen: Mapping[tuple[UUID, Step], Seen]) -> None
             Notice(
                 row["organization_id"],
                 "member.sign_in_failed",
-                str(row["user_id"]),
+                f"{row['user_id']}/{step}",
                 row["name"],
                 facts={"address": one.address, "tries": one.tries, "step": step},
                 user_id=row["owner_id"],
