@@ -26,6 +26,7 @@ from heliograph.health import database
 from heliograph.health.database import Room, Safety, Unseen
 from heliograph.mail import checks as mails
 from heliograph.mail.work import sender_of
+from heliograph.people.operators import checks as sign_ins
 from heliograph.queue import holds as queue_holds
 from heliograph.queue.workers import WORKS
 from heliograph.sms import checks as sms
@@ -98,7 +99,7 @@ async def examine(
         checks.append(Check(said("migrations"), "ok", said("none pending")))
     try:
         machine = (_speed, _standby, _certificates, _roles, _partitions, _workers)
-        for look in (*machine, *CHANNELS, _queue, mails.look, _backups, *((mail,) if far else ())):
+        for look in (*machine, *CHANNELS, _queue, mails.look, sign_ins.look, _backups, *((mail,) if far else ())):
             checks += await look(conn, settings)
         checks += await compare(conn, settings) if compared is None else compared
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):

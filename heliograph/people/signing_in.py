@@ -101,13 +101,18 @@ async def code(
 ) -> None:
     """Check the code of an authenticator app, or a recovery code, which is used up. Raises WrongCode, TooManyTries."""
     email = await conn.fetchval("SELECT email FROM users WHERE id = $1", user_id)
-    counted = _counted(mark_key, f"code {user_id}", user_id, browser)
+    counted = _counted(mark_key, of_code(user_id), user_id, browser)
     tried = await tries.count(conn, account=counted, address=address)
     if not await factors.check(conn, seal_key, user_id=user_id, given=given):
         guesses.note(user_id, "code", address=address, tries=tried)
         raise WrongCode
     await tries.forgive(conn, account=counted, address=address)
     await tries.forgive(conn, account=_counted(mark_key, email or "", user_id, browser), address=address)
+
+
+def of_code(user_id: UUID) -> str:
+    """The account at which a person's codes are counted."""
+    return f"code {user_id}"
 
 
 def mark(key: Key, *, user_id: UUID) -> str:

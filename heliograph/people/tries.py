@@ -7,6 +7,7 @@ break: a try is counted before the password is looked at, so that a thousand at 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from datetime import timedelta
 
 from heliograph.base.database.pool import Connection
@@ -68,6 +69,15 @@ async def count(conn: Connection, *, account: str, address: str | None = None) -
             raise TooManyTries(max(row["wait"], 1))
         tries = row["tries"]
     return tries
+
+
+STANDING = "SELECT subject, tries FROM sign_in_tries WHERE subject = ANY ($1) AND tried_at >= now() - $2::interval"
+
+
+async def standing(conn: Connection, accounts: Sequence[str]) -> dict[str, int]:
+    """How many tries in a row failed at these accounts, of those at which some did lately."""
+    subjects = {_subject("account", account): account for account in accounts}
+    return {subjects[row["subject"]]: row["tries"] for row in await conn.fetch(STANDING, list(subjects), FORGOTTEN)}
 
 
 FORGIVE = "DELETE FROM sign_in_tries WHERE subject = $1"

@@ -12,7 +12,14 @@ from heliograph.console.engine.runbook import PAGE, SECTIONS
 
 ROOT = Path(__file__).parents[2]
 #: Where checks are made that a console looks at; those of a command are on its own screen.
-CHECKED = ("doctor.py", "sms/checks.py", "sms/reports/remedies.py", "whatsapp/checks.py", "mail/checks.py")
+CHECKED = (
+    "doctor.py",
+    "sms/checks.py",
+    "sms/reports/remedies.py",
+    "whatsapp/checks.py",
+    "mail/checks.py",
+    "people/operators/checks.py",
+)
 
 
 def names(path: Path) -> Iterator[str]:

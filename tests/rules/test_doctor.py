@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph import doctor
+from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock
 from heliograph.base.database.migrate import make_partitions
@@ -22,6 +23,9 @@ from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check
 from heliograph.health import database
 from heliograph.health.database import Room
+from heliograph.people import signing_in, tries, users
+from heliograph.people.operators import accounts
+from heliograph.people.tries import FREE_ACCOUNT
 from heliograph.retention import forgetting
 from heliograph.sms.dispatch import suppliers
 from tests.certificates import Authority
@@ -186,3 +190,27 @@ async def test_certificates_that_end_are_told_until_they_are_replaced(
     assert "holds no certificate" in (await named(pool, settings, "certificate of main")).detail
     file.unlink()
     assert "cannot be read" in (await named(pool, settings, "certificate of main")).detail
+
+
+async def test_guesses_at_an_operators_account_are_told(pool: Pool, database_url: str) -> None:
+    settings = Settings(database_url=database_url, secret_key="k" * 40)
+    async with pool.acquire() as conn:
+        for email in ("eva@example.com", "rui@example.com"):
+            user, _ = await users.ensure(conn, SYSTEM, email=email)
+            if email.startswith("eva"):
+                await accounts.add(conn, Who("cli"), user_id=user.id, email=email, role="root")
+                eva = user
+        for _ in range(FREE_ACCOUNT):
+            await tries.count(conn, account="rui@example.com")
+        for _ in range(FREE_ACCOUNT - 1):
+            await tries.count(conn, account="eva@example.com")
+        assert (await named(pool, settings, "sign-ins")).state == "ok", "others are their organization's affair"
+        await tries.count(conn, account="eva@example.com")
+        found = await named(pool, settings, "sign-ins")
+        assert (found.state, "eva@example.com" in found.detail) == ("warning", True)
+        for _ in range(FREE_ACCOUNT):
+            await tries.count(conn, account=signing_in.of_code(eva.id))
+        found = await named(pool, settings, "sign-ins")
+        assert (found.state, "knows the password of eva@example.com" in found.detail) == ("failed", True)
+    await pool.execute("UPDATE sign_in_tries SET tried_at = now() - interval '16 minutes'")
+    assert (await named(pool, settings, "sign-ins")).state == "ok"

@@ -28,6 +28,7 @@ SECTIONS: Mapping[str, str] = {
     "backups": "heliographbackupold",
     "mail": "check-mails",
     "mails": "check-mails",
+    "sign-ins": "check-sign-ins",
     "suppliers": "check-suppliers",
     "supplier %(name)s": "heliographsupplierdown",
     "receipts of %(name)s": "check-receipts",

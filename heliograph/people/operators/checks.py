@@ -1,0 +1,33 @@
+"""Whether somebody guesses at an operator's account, which opens everything: it is told like whatever else is wrong."""
+
+from __future__ import annotations
+
+from heliograph.base.database.pool import Connection
+from heliograph.base.process.settings import Settings
+from heliograph.base.sentences import Check, said
+from heliograph.people import signing_in, tries
+from heliograph.people.tries import FREE_ACCOUNT
+
+#: Operators that are looked at.
+MOST = 200
+OPERATORS = f"SELECT u.id, u.email FROM operators o JOIN users u ON u.id = o.user_id ORDER BY o.created_at LIMIT {MOST}"
+
+
+async def look(conn: Connection, settings: Settings) -> list[Check]:
+    """Failures in a row, as `tries` counts them and for as long. A wrong code comes after a right password."""
+    name = said("sign-ins")
+    people = {row["id"]: row["email"] for row in await conn.fetch(OPERATORS)}
+    known = await tries.standing(conn, [*people.values(), *(signing_in.of_code(id) for id in people)])
+    codes = {email: known.get(signing_in.of_code(id), 0) for id, email in people.items()}
+    remedy = said(
+        "Ask them whether it was they. `heliograph user link EMAIL` makes a link by which a new password and second"
+        " factor are set; each further try has to wait longer meanwhile."
+    )
+    if guessed := [email for email, count in codes.items() if count >= FREE_ACCOUNT]:
+        names = ", ".join(guessed)
+        detail = said("somebody knows the password of %(names)s, and guesses at the second factor", names=names)
+        return [Check(name, "failed", detail, remedy)]
+    if guessed := [email for email in people.values() if known.get(email, 0) >= FREE_ACCOUNT]:
+        detail = said("several attempts to sign in as %(names)s have failed in a row", names=", ".join(guessed))
+        return [Check(name, "warning", detail, remedy)]
+    return [Check(name, "ok", said("nobody guesses at an operator's password"))]
