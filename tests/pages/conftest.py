@@ -20,6 +20,7 @@ from heliograph.pages import cookies
 from heliograph.pages.realms import DASHBOARD, Realm
 from heliograph.people import links, memberships, passwords, sessions, signing_in, tries, users
 from tests.api.conftest import SECRET_KEY, Api, Tenant, api, make_tenant, running, tenant
+from tests.hooks import until
 
 __all__ = ["api", "running", "tenant"]
 
@@ -85,6 +86,18 @@ class Browser:
     async def submit(self, page: Page, action: str, **typed: str) -> Page:
         """Fill the form of a page in, and send it."""
         return await self.post(action, page.form(action) | typed)
+
+    async def asked_again(self, path: str) -> Page:
+        """The form that asks who one is once a proof is old. What is known of a session is up to half a second old."""
+        page = await self.get(path)
+
+        async def asks() -> bool:
+            nonlocal page
+            page = await self.get(path)
+            return "Confirm that it is you" in page.words
+
+        await until(asks)
+        return page
 
     async def enter(self, token: str) -> Page:
         return await self.submit(await self.get("/enter"), "/enter", link=token)
