@@ -200,6 +200,7 @@ async def test_waits_double_to_a_bound_and_are_forgotten(pool: Pool) -> None:
     assert await count(2) == [0, 0]
 
 
+@pytest.mark.usefixtures("pauses_last")
 async def test_a_thousand_tries_at_once_are_not_free(pool: Pool) -> None:
     async def one() -> bool:
         async with pool.acquire() as conn:
