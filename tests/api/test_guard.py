@@ -245,6 +245,23 @@ async def test_what_takes_a_few_words_says_which(api: Api, tenant: Tenant) -> No
     assert body["error"]["message"] == "`status` must be one of `closed`, `open`"
 
 
+async def test_a_field_that_is_spelled_otherwise_is_meant(api: Api, tenant: Tenant) -> None:
+    headers = tenant.headers | {"Idempotency-Key": "k"}
+    template = {"type": "template", "to": "+258841234567", "template": {"name": "a", "langauge": "en"}}
+    asked = {
+        ("/sms/send", "sender_id"): (SEND | {"sender_id": "x"}, "; did you mean `senderId`?"),
+        ("/sms/send", "recipient"): (SEND | {"recipient": "x"}, ""),
+        ("/campaigns", "messageTemplate"): (
+            {"name": "a", "messageTemplate": "b"},
+            "; did you mean `message_template`?",
+        ),
+        ("/whatsapp/messages", "template.langauge"): (template, "; did you mean `template.language`?"),
+    }
+    for (path, field), (wrong, hint) in asked.items():
+        _, _, body = await api.ask("POST", path, json=wrong, headers=headers)
+        assert body["error"]["message"] == f"`{field}` is not a field of this operation{hint}"
+
+
 async def test_what_is_wrong_is_said_in_words_of_json(api: Api, tenant: Tenant) -> None:
     """Not in those of the library that reads it: its floats, its patterns, and the standards it knows by number."""
     headers = tenant.headers | {"Idempotency-Key": "k"}

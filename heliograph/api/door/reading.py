@@ -6,15 +6,16 @@ duplicate names, NUL in texts, nesting deeper than the stack, invalid UTF-8.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import typing
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import cache
 from types import UnionType
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -24,8 +25,15 @@ from heliograph.base.database import clock
 from heliograph.base.errors import Invalid
 
 Body = TypeVar("Body", bound=msgspec.Struct)
-#: Words that a field may say, by its path.
-Choices: TypeAlias = Mapping[str, tuple[str, ...]]
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What a refusal says of a body or a query: words that a field may say, by its path, and names of an object's
+    fields, by the object's."""
+
+    words: dict[str, tuple[str, ...]]
+    names: dict[str, tuple[str, ...]]
+
 
 # What msgspec and json raise for bytes that are not JSON. RecursionError is their limit of nesting.
 _BROKEN = (msgspec.DecodeError, UnicodeError, RecursionError, ValueError, OverflowError)
@@ -42,14 +50,14 @@ def reader(kind: type[Body] | UnionType) -> Callable[[bytes], Body]:
     It raises only InvalidJson or Invalid.
     """
     decode = msgspec.json.Decoder(kind).decode
-    choices = _choices(kind)
+    shape = _shape(kind)
     times = _times(kind)
 
     def read(raw: bytes) -> Body:
         try:
             body = decode(raw)
         except msgspec.ValidationError as error:
-            _refuse(raw, error, choices)
+            _refuse(raw, error, shape)
         except _BROKEN:
             raise InvalidJson from None
         # As many names as may be there and all of them different: no name stands twice. (1.5 µs; the exact way 10.)
@@ -73,7 +81,7 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
     with different values is refused as ambiguous.
     """
     names = {_folded(name): name for name in kind.__struct_encode_fields__}
-    choices = _choices(kind)
+    shape = _shape(kind)
     attributes = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
     times = _times(kind)
     encoded_times = {encoded for encoded, attribute in attributes.items() if attribute in times}
@@ -97,7 +105,7 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
         try:
             query = msgspec.convert(values, kind, strict=False)
         except msgspec.ValidationError as error:
-            raise Invalid(_field(str(error), choices)) from None
+            raise Invalid(_field(str(error), shape)) from None
         for name, text in values.items():
             # Where no text is wanted, msgspec takes the word `null` for nothing, so that a filter would silently be
             # none, and a number for seconds since 1970.
@@ -148,7 +156,7 @@ def _folded(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
 
 
-def _refuse(raw: bytes, error: msgspec.ValidationError, choices: Choices) -> NoReturn:
+def _refuse(raw: bytes, error: msgspec.ValidationError, shape: Shape) -> NoReturn:
     """msgspec stops at the first wrong field: parse the rest too, since a body that is not JSON is reported as such."""
     try:
         _anything(raw)
@@ -157,13 +165,13 @@ def _refuse(raw: bytes, error: msgspec.ValidationError, choices: Choices) -> NoR
         pass  # a number out of range is JSON all the same
     except _BROKEN:
         raise InvalidJson from None
-    raise Invalid(_field(str(error), choices)) from None
+    raise Invalid(_field(str(error), shape)) from None
 
 
 @cache
-def _choices(kind: Any) -> Choices:
-    """Allowed values of each enumerated field, by its path: `template.category`, `tags[]`."""
-    found: dict[str, tuple[str, ...]] = {}
+def _shape(kind: Any) -> Shape:
+    """By paths such as `template.category` and `tags[]`."""
+    found = Shape({}, {})
 
     def walk(type: inspect.Type, path: str) -> None:
         below = f"{path}." if path else ""
@@ -171,7 +179,7 @@ def _choices(kind: Any) -> Choices:
             case inspect.Metadata():
                 walk(type.type, path)
             case inspect.LiteralType():
-                found[path] = tuple(map(str, type.values))
+                found.words[path] = tuple(map(str, type.values))
             case inspect.ListType():
                 walk(type.item_type, path + "[]")
             case inspect.UnionType():
@@ -180,7 +188,8 @@ def _choices(kind: Any) -> Choices:
             case inspect.StructType():
                 if type.tag_field is not None:
                     name = below + type.tag_field
-                    found[name] = (*found.get(name, ()), str(type.tag))
+                    found.words[name] = (*found.words.get(name, ()), str(type.tag))
+                found.names[path] = (*found.names.get(path, ()), *(field.encode_name for field in type.fields))
                 for field in type.fields:
                     walk(field.type, below + field.encode_name)
 
@@ -222,7 +231,7 @@ _MULTIPLE = "`number` that's a multiple of 1"
 _NAMED = re.compile(r"(?P<missing>missing required|unknown) field `(?P<name>.*)`", re.DOTALL)
 
 
-def _field(text: str, choices: Choices) -> tuple[str, str, str]:
+def _field(text: str, shape: Shape) -> tuple[str, str, str]:
     """(field, issue, message) of msgspec's message: "Expected `str`, got `int` - at `$.to`"."""
     match = _AT.match(text)
     assert match is not None  # every part of the pattern may be empty
@@ -231,10 +240,12 @@ def _field(text: str, choices: Choices) -> tuple[str, str, str]:
     if named:
         field = _printable(f"{path}.{named['name']}" if path else named["name"])
         if named["missing"] == "unknown":
-            return field, "unknown", f"`{field}` is not a field of this operation"
+            meant = _meant(named["name"], shape.names.get(_INDEX.sub("[]", path), ()))
+            hint = f"; did you mean `{path + '.' if path else ''}{meant}`?" if meant else ""
+            return field, "unknown", f"`{field}` is not a field of this operation{hint}"
         return field, "required", f"`{field}` is required"
     field = _printable(path) or "body"
-    words = choices.get(_INDEX.sub("[]", path))
+    words = shape.words.get(_INDEX.sub("[]", path))
     if words and what.startswith(("Invalid enum", "Invalid value")):
         return field, "enum", f"`{field}` must be {'one of ' if len(words) > 1 else ''}{_listed(words)}"
     if what.endswith(_NO_UUID):
@@ -247,6 +258,13 @@ def _field(text: str, choices: Choices) -> tuple[str, str, str]:
     issue = next((issue for word, issue in _ISSUES if word in what), "type")
     what = _WHOLE.sub("", _PYTHON.sub(lambda name: _JSON[name[0]], what)).replace(_MULTIPLE, "`integer`")
     return field, issue, f"`{field}`: {_printable(what)}"
+
+
+def _meant(name: str, names: Sequence[str]) -> str | None:
+    """The field that somebody had in mind who wrote `name`: it differs in its spelling, or in a letter or two."""
+    folded = {_folded(one): one for one in reversed(names)}
+    close = difflib.get_close_matches(_folded(name[:128]), folded, n=1, cutoff=0.8)
+    return folded[close[0]] if close else None
 
 
 def _a_time(field: str) -> str:
