@@ -5,14 +5,13 @@ Months are those of UTC, as days of rates are.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, date, datetime
+from itertools import pairwise
 from typing import Generic, TypeVar
 
 import msgspec
-
-from heliograph.base import phones
-from heliograph.prices.tariff import Rate
 
 T = TypeVar("T")
 #: From then until before then.
@@ -25,6 +24,15 @@ class Span(msgspec.Struct, Generic[T], frozen=True):
     begins: datetime
     ends: datetime
     value: T
+
+
+class Row(msgspec.Struct, Generic[T], frozen=True):
+    """A destination. `of`: one of its rates; `finds`: whether the look-up that prices messages finds any rate for all
+    of it at a time, its own or another."""
+
+    of: T
+    spans: Sequence[Span[T]]
+    finds: Callable[[datetime], bool]
 
 
 class Cell(msgspec.Struct, Generic[T], frozen=True):
@@ -43,23 +51,41 @@ def is_quiet(row: Sequence[Cell[T]]) -> bool:
     return not gaps and all(len(one) == 1 and one[0] == (held[0][0][0], None) for one in held)
 
 
+def month_after(month: date, by: int = 1) -> date:
+    """The first of the month that is so many later; or earlier, if it is negative."""
+    whole = month.year * 12 + month.month - 1 + by
+    return date(whole // 12, whole % 12 + 1, 1)
+
+
 def months(first: date, count: int) -> list[date]:
     """So many, the first of each."""
-    return [date(first.year + (first.month - 1 + n) // 12, (first.month - 1 + n) % 12 + 1, 1) for n in range(count)]
+    return [month_after(first, n) for n in range(count)]
 
 
-def cells(spans: Iterable[Span[T]], lending: Collection[Span[T]], shown: Sequence[date]) -> list[Cell[T]]:
-    """A calendar's row. `lending`: what holds where none of the spans does."""
+def line(row: Row[T], turns: Sequence[datetime], shown: Sequence[date]) -> list[Cell[T]]:
+    """A row's months. `turns`: in their order, all times at which what is found for it may change."""
+    begins, ends = _of_month(shown[0])[0], _of_month(shown[-1])[1]
+    times = [begins, *turns[bisect_right(turns, begins) : bisect_left(turns, ends)], ends]
+    found: list[Span[None]] = []
+    for one, following in pairwise(times):
+        if row.finds(one):
+            is_same = bool(found) and found[-1].ends == one
+            found.append(Span(found.pop().begins if is_same else one, following, None))
+    return cells(row.spans, found, shown)
+
+
+def cells(spans: Iterable[Span[T]], lending: Collection[Span[None]], shown: Sequence[date]) -> list[Cell[T]]:
+    """The months of what holds in these spans. `lending`: when something is found where none of them is."""
     own = sorted(spans, key=lambda one: one.begins)
     return [_cell(own, lending, *_of_month(month)) for month in shown]
 
 
 def _of_month(month: date) -> Time:
-    (following,) = months(month, 2)[1:]
+    following = month_after(month)
     return datetime(month.year, month.month, 1, tzinfo=UTC), datetime(following.year, following.month, 1, tzinfo=UTC)
 
 
-def _cell(own: Sequence[Span[T]], lending: Collection[Span[T]], begins: datetime, ends: datetime) -> Cell[T]:
+def _cell(own: Sequence[Span[T]], lending: Collection[Span[None]], begins: datetime, ends: datetime) -> Cell[T]:
     holding = [one for one in own if one.begins < ends and one.ends > begins]
     gaps = _left([(begins, ends)], holding)
     missing = _left(gaps, lending)
@@ -67,7 +93,7 @@ def _cell(own: Sequence[Span[T]], lending: Collection[Span[T]], begins: datetime
     return Cell([(one.value, one.begins if one.begins > begins else None) for one in holding], missing, lent)
 
 
-def _left(times: Iterable[Time], spans: Iterable[Span[T]] | Iterable[Span[None]]) -> list[Time]:
+def _left(times: Iterable[Time], spans: Iterable[Span[T]]) -> list[Time]:
     """What is left of times without those of the spans."""
     left = list(times)
     for one in spans:
@@ -78,19 +104,3 @@ def _left(times: Iterable[Time], spans: Iterable[Span[T]] | Iterable[Span[None]]
             if start < end
         ]
     return left
-
-
-def lenders(rate: Rate, rates: Iterable[Rate]) -> list[Rate]:
-    """Those that hold where a rate does not, since they are for more than its destination."""
-    country = rate.country or (phones.country(f"+{rate.prefix}") if rate.prefix else "")
-    return [
-        one
-        for one in rates
-        if one.destination != rate.destination
-        and one.country in ("", country)
-        and one.mcc in ("", rate.mcc)
-        and one.mnc in ("", rate.mnc)
-        and rate.prefix.startswith(one.prefix)
-        and one.message_class in ("", rate.message_class)
-        and one.sender_type in ("", rate.sender_type)
-    ]

@@ -6,17 +6,22 @@ counts in no margin.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from time import monotonic
 from uuid import UUID
 
 from heliograph.accounts.organizations import DestinationNotAllowed
+from heliograph.base import phones
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.loading_cache import EVERY, Current
 from heliograph.base.money import Charge
+from heliograph.networks import plan
 from heliograph.networks.directory import Directory, Place
 from heliograph.prices.book import Book, charge
-from heliograph.prices.tariff import Destination, Found, Tariff, sender_type
+from heliograph.prices.calendar import Row, Span
+from heliograph.prices.tariff import Destination, Found, Rate, Tariff, sender_type
 
 
 class Charges:
@@ -82,3 +87,43 @@ class CurrentCharges(Current[Charges]):
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool, Charges())
+
+
+def everywhere(*, country: str = "", network: str = "", prefix: str = "") -> Destination:
+    """All of a country, a network or what begins so: nothing is known of the number but what all of them share, so what
+    is found for it is found for each of them."""
+    if network or not prefix:
+        code = next((one for one, region in phones.REGIONS.items() if region == country), "")
+        return Destination(code, country, network, bool(network))
+    code = next((one for one in phones.REGIONS if prefix.startswith(one)), "")
+    return Destination(prefix, country, plan.ranges(code).network(prefix))
+
+
+def calendar(tariff: Tariff, rates: Sequence[Rate]) -> tuple[list[Row[Rate]], list[datetime]]:
+    """The rows of a calendar of a tariff's rates, and when what is found may change."""
+    by: dict[tuple[str, ...], list[Rate]] = {}
+    for one in rates:
+        by.setdefault(one.destination, []).append(one)
+    rows = [
+        Row(own[0], [Span(one.begins, one.ends, one) for one in own], partial(_is_found, tariff, own[0]))
+        for own in by.values()
+    ]
+    return rows, sorted({time for one in rates for time in (one.begins, one.ends)})
+
+
+def _is_found(tariff: Tariff, rate: Rate, at: datetime) -> bool:
+    asked = {"message_class": rate.message_class, "sender_type": rate.sender_type}
+    return tariff.find(_place(rate), at, **asked) is not None
+
+
+def _place(rate: Rate) -> Destination:
+    """What a rate is for."""
+    if rate.prefix and not rate.mnc:
+        # Of fewer digits than a calling code has, it is for several countries.
+        is_whole = any(rate.prefix.startswith(code) for code in phones.REGIONS)
+        return everywhere(country=plan.country(f"+{rate.prefix}") if is_whole else "", prefix=rate.prefix)
+    if rate.mcc:
+        # Some countries have several of these codes: of all networks with this one no more is known.
+        network = f"{rate.mcc}-{rate.mnc}"
+        return everywhere(country=rate.country or plan.country_of(network) or "", network=network)
+    return everywhere(country=rate.country)

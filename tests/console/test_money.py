@@ -172,6 +172,15 @@ async def test_the_calendar_shows_changes_and_gaps(pool: Pool, root: Browser) ->
     narrow = (await root.get(f"{here}?from=2027-01&country=MZ")).words.partition("Calendar")[2]
     assert "Mozambique Utility · EUR broader rate" in narrow
     assert "all other countries Utility" not in narrow
+    # So does the rate of another category, of each of the countries that are shown.
+    async with pool.acquire() as conn:
+        lent = [
+            Rate("EUR", kind, "PT", day(at), 5_000)
+            for kind, at in (("service", "2027-02-15"), ("utility", "2026-12-01"))
+        ]
+        await rates.import_rates(conn, lent)
+    narrow = (await root.get(f"{here}?from=2027-01&category=service")).words.partition("Calendar")[2]
+    assert "Portugal Replies · EUR broader rate broader rate 1–14 €0.005 from 15 Feb 2027" in narrow, narrow
     page = await root.get(f"{here}?from=2027-01", accept_language="pt")
     assert "sem preço 1–10" in page.words
     assert f"{here}?from=2026-07#calendar" in page.text

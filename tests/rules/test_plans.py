@@ -40,7 +40,7 @@ from heliograph.whatsapp import status
 from heliograph.whatsapp.callbacks import matching
 from heliograph.whatsapp.dispatch import claimed, holds, parking
 from heliograph.whatsapp.mirror import numbers, template_sync, templates
-from heliograph.whatsapp.money import wallet
+from heliograph.whatsapp.money import rates, wallet
 
 #: Each statement, and for each table of it the columns that its search has to be bound by.
 STATEMENTS = {
@@ -131,6 +131,7 @@ STATEMENTS = {
     ),
     "templates of messages that are due": (claimed.TEMPLATES, {"whatsapp_templates": "organization_id id"}),
     "templates by name": (templates.LOAD, {"whatsapp_templates": "organization_id account_id name language"}),
+    "first rates": (rates.FIRST, {"whatsapp_rates": "currency category country"}),
     "a template by id": (template_sync.BY_ID, {"whatsapp_templates": "organization_id id"}),
     "a number's hold": (holds.HOLD_NUMBER, {"whatsapp_numbers": "organization_id id"}),
     "a number's row": (numbers.WRITE, {"whatsapp_numbers": "organization_id id"}),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from heliograph.prices import calendar
-from heliograph.prices.calendar import Span
-from heliograph.prices.tariff import EVER, NEVER, Rate
+from heliograph.prices.calendar import Row, Span
+from heliograph.prices.tariff import EVER, NEVER, Destination, Rate, Tariff
+from heliograph.sms import charges
+from heliograph.whatsapp.money import rates as whatsapp
 
 
 def day(text: str) -> datetime:
@@ -20,7 +23,7 @@ def span(name: str, begins: str = "", ends: str = "") -> Span[str]:
     return Span(day(begins) if begins else EVER, day(ends) if ends else NEVER, name)
 
 
-def told(*spans: Span[str], lending: tuple[Span[str], ...] = ()) -> list[str]:
+def told(*spans: Span[str], lending: tuple[Span[Any], ...] = ()) -> list[str]:
     """January to March, in short."""
 
     def days(some: list[calendar.Time]) -> str:
@@ -63,7 +66,7 @@ def test_a_line_in_which_nothing_changes_is_quiet() -> None:
         ([], False),
     ):
         assert calendar.is_quiet(calendar.cells(spans, (), shown)) == quiet, spans
-    assert not calendar.is_quiet(calendar.cells([], [span("x")], shown))
+    assert not calendar.is_quiet(calendar.cells([], [Span(EVER, NEVER, None)], shown))
 
 
 def test_months_go_over_the_end_of_a_year() -> None:
@@ -72,23 +75,90 @@ def test_months_go_over_the_end_of_a_year() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("rate", "lent_by"),
-    [
-        ({"country": "MZ"}, ["default"]),
-        ({"country": "MZ", "message_class": "otp"}, ["default", "mz"]),
-        ({"mcc": "643", "mnc": "04", "country": "MZ"}, ["default", "mz"]),
-        ({"prefix": "25884"}, ["default", "mz", "258"]),
-        ({"country": "PT"}, ["default"]),
-    ],
-)
-def test_a_rate_falls_back_to_those_that_are_for_more(rate: dict[str, Any], lent_by: list[str]) -> None:
-    others: dict[str, dict[str, Any]] = {
-        "default": {},
-        "mz": {"country": "MZ"},
-        "258": {"prefix": "258"},
-        "pt": {"country": "PT", "message_class": "otp"},
+def states(rows: list[Row[Any]], turns: list[datetime], at: datetime) -> list[str]:
+    """What a calendar says of a time, row by row."""
+    month = at.date().replace(day=1)
+    found = []
+    for row in rows:
+        (cell,) = calendar.line(row, turns, [month])
+        is_in = [any(one <= at < other for one, other in times) for times in (cell.missing, cell.lent)]
+        found.append("none" if is_in[0] else "another" if is_in[1] else "own")
+    return found
+
+
+def boundaries(turns: list[datetime]) -> list[datetime]:
+    """Each, and the moment before."""
+    return [at for one in turns if one not in (EVER, NEVER) for at in (one - timedelta(microseconds=1), one)]
+
+
+def test_a_calendar_says_of_each_boundary_what_the_look_up_of_messages_finds() -> None:
+    march, may, july = day("2027-03-10"), day("2027-05-10"), day("2027-07-10")
+    cases: list[tuple[dict[str, Any], Destination]] = [
+        # A network falls back to what all numbers of its country begin with, and to its country.
+        ({"mcc": "643", "mnc": "04", "effective_to": march}, Destination("258851234567", "MZ", "643-04", True)),
+        ({"prefix": "258", "effective_from": may}, Destination("258861234567", "MZ")),
+        # A prefix falls back to the network that the numbering plan gives it, before its country.
+        ({"prefix": "25884", "effective_to": march}, Destination("258841234567", "MZ", "643-04")),
+        ({"country": "MZ", "effective_from": july}, Destination("258821234567", "MZ", "643-01")),
+        ({"country": "PT", "message_class": "otp", "effective_from": may}, Destination("351911234567", "PT")),
+        ({"country": "PT", "effective_to": july}, Destination("351911234567", "PT")),
+        # Of the codes of one country, any stands in for another.
+        ({"country": "US", "mcc": "310", "effective_to": march}, Destination("12025550123", "US", "310-260", True)),
+        ({"country": "US", "mcc": "311", "effective_from": march}, Destination("12025550123", "US", "311-480", True)),
+        # Such a prefix is of no one country.
+        ({"prefix": "3", "effective_from": may}, Destination("33612345678", "FR")),
+        ({"message_class": "otp", "effective_from": july}, Destination("6591234567", "SG")),
+    ]  # fmt: skip
+    rates = [Rate(price=1, currency="EUR", **values) for values, _ in cases]
+    tariff = Tariff(UUID(int=1), "main", "EUR", rates)
+    rows, turns = charges.calendar(tariff, rates)
+    told = set()
+    for at in boundaries(turns):
+        for rate, (_, to), said in zip(rates, cases, states(rows, turns, at), strict=True):
+            kind = {"message_class": rate.message_class, "sender_type": rate.sender_type}
+            found = tariff.find(to, at, **kind)
+            # What goes before a country's own rate, such as one for all that its numbers begin with, changes no gap.
+            wanted = "own" if rate.begins <= at < rate.ends else "none" if found is None else "another"
+            assert said == wanted, (rate, at, found)
+            told.add((rate.destination, said))
+    assert len(told) > 2 * len(rates), "hardly anything changes"
+
+
+def test_a_prefix_that_only_some_numbers_of_a_network_have_does_not_stand_in_for_it() -> None:
+    rates = [
+        Rate(price=1, currency="EUR", mcc="643", mnc="04", effective_from=day("2027-03-10")),
+        Rate(price=1, currency="EUR", prefix="25884"),
+    ]
+    rows, turns = charges.calendar(Tariff(UUID(int=1), "main", "EUR", rates), rates)
+    assert states(rows, turns, day("2027-03-09")) == ["none", "own"]
+
+
+def test_a_calendar_of_whatsapp_says_of_each_boundary_what_the_look_up_finds() -> None:
+    shown = [
+        whatsapp.Rate("EUR", "service", "MZ", day("2027-07-10"), 1),
+        whatsapp.Rate("EUR", "service", "PT", day("2027-05-10"), 1),
+        whatsapp.Rate("EUR", "service", "PT", day("2027-06-10"), 2),
+        whatsapp.Rate("EUR", "marketing", "MZ", day("2027-04-10"), 1),
+        whatsapp.Rate("USD", "service", "MZ", day("2027-06-10"), 1),
+    ]
+    lending = [
+        whatsapp.Rate("EUR", "utility", "MZ", day("2027-03-10"), 1),
+        whatsapp.Rate("EUR", "utility", "*", day("2027-04-10"), 1),
+        whatsapp.Rate("EUR", "marketing", "*", day("2027-02-10"), 1),
+    ]
+    rows, turns = whatsapp.calendar(shown, lending)
+    books = {
+        currency: whatsapp.Rates(one for one in (*shown, *lending) if one.currency == currency)
+        for currency in ("EUR", "USD")
     }
-    known = [Rate(price=1, currency="EUR", notes=name, **values) for name, values in others.items()]
-    found = calendar.lenders(Rate(price=2, currency="EUR", **rate), known)
-    assert [one.notes for one in found] == lent_by
+    told = set()
+    for at in boundaries(turns):
+        for row, said in zip(rows, states(rows, turns, at), strict=True):
+            one = row.of
+            price = books[one.currency].price(one.category, one.country, at)
+            wanted = "own" if at >= one.valid_from else "none" if price is None else "another"
+            assert said == wanted, (one, at)
+            holding = [span.value.price for span in row.spans if span.begins <= at < span.ends]
+            assert holding == ([price] if said == "own" else []), (one, at)
+            told.add((one.currency, one.category, one.country, said))
+    assert len(told) == 11, told

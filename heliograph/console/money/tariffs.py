@@ -15,7 +15,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.money import is_currency
 from heliograph.console.acting import acting_for
-from heliograph.console.money import calendar
+from heliograph.console.money import rate_calendar
 from heliograph.pages.answers import Answer, Download, Elsewhere, Shown, refused
 from heliograph.pages.pieces import pasted
 from heliograph.pages.pieces.charts import MARK
@@ -165,7 +165,7 @@ def _values(request: Request, one: Listed, rates: Sequence[Rate]) -> dict[str, A
         "one": one,
         "rates": [(rate, rate.begins <= now < rate.ends, rate.begins > now) for rate in rates[:SHOWN]],
         "is_cut": len(rates) > SHOWN,
-        "calendar": calendar.of_tariff(request, rates),
+        "calendar": rate_calendar.of_tariff(request, one.id, one.name, rates),
         "organization": "",
         "typed": dict.fromkeys(DRAFTED, ""),
         "may_change": request.may(permission=MONEY_CHANGE),

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from heliograph.base.database import clock
-from heliograph.base.database.pool import Connection
 from heliograph.base.money import decimal
-from heliograph.console.money import calendar
+from heliograph.console.money import rate_calendar
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Download, Shown
 from heliograph.pages.pieces.charts import MARK
@@ -37,7 +36,9 @@ async def show(request: Request) -> Answer:
             country=asked["country"].upper() or None,
             limit=None if is_file else SHOWN + 1,  # what comes after the last one says whether it holds
         )
-        lending = [] if is_file else await _lending(conn, asked)
+        # Of some of a destination's rates it would tell gaps that there are not.
+        has_calendar = bool(found) and not is_file and len(found) <= SHOWN
+        lending = await rates.lending(conn, found) if has_calendar else []
     if is_file:
         return _file(found)
     now, is_cut = clock.now(), len(found) > SHOWN
@@ -45,23 +46,13 @@ async def show(request: Request) -> Answer:
     values = {
         "rows": [(one, one in holding, one.valid_from > now) for one in found[:SHOWN]],
         "is_cut": is_cut,
-        # Of some of them it would tell gaps that there are not.
-        "calendar": None if is_cut or not found else calendar.of_whatsapp(request, found, {*found, *lending}),
+        "calendar": rate_calendar.of_whatsapp(request, found, lending) if has_calendar else None,
         "asked": asked,
         "elsewhere": rates.ELSEWHERE,
         "categories": [(name, request.text(words.BILLING_CATEGORIES[name])) for name in rates.CATEGORIES],
         "may_change": request.may(permission=MONEY_CHANGE),
     }
     return Shown(template="money/whatsapp_rates.html", values=values)
-
-
-async def _lending(conn: Connection, asked: Mapping[str, str]) -> list[Rate]:
-    """What holds for those that fit while they have no rate of their own: of all other countries, and of another
-    category."""
-    currency, found = asked["currency"].upper() or None, list[Rate]()
-    for country in {rates.ELSEWHERE, asked["country"].upper() or rates.ELSEWHERE}:
-        found += await rates.list_rates(conn, currency=currency, country=country, limit=SHOWN)
-    return found
 
 
 def _holding(found: Sequence[Rate], now: datetime) -> set[Rate]:

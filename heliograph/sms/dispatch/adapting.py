@@ -28,6 +28,7 @@ from heliograph.routes import adaptive, rules
 from heliograph.routes.adaptive import BOUNDS, Bounds, Judged, Measured
 from heliograph.routes.lookup import Candidates, Route
 from heliograph.routes.rules import Share, StoredRoute
+from heliograph.sms.charges import everywhere
 
 #: Seconds between two evaluations, and when there is something to evaluate.
 EVERY = 300.0
@@ -182,14 +183,8 @@ def country_of(route: Route) -> str | None:
 
 def destination(route: Route) -> Destination:
     """What a route's messages cost is the rate for this."""
-    country = country_of(route) or ""
-    if (network := route.network or route.shared_for) is not None:
-        return Destination("", country, network, True)
-    if route.prefix is not None:
-        code = next((one for one in phones.REGIONS if route.prefix.startswith(one)), "")
-        return Destination(route.prefix, country, plan.ranges(code).network(route.prefix))
-    code = next((one for one, region in phones.REGIONS.items() if region == country), "")
-    return Destination(code, country)
+    network = route.network or route.shared_for or ""
+    return everywhere(country=country_of(route) or "", network=network, prefix=route.prefix or "")
 
 
 def _evaluated(

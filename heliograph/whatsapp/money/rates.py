@@ -11,6 +11,8 @@ import csv
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import partial
+from itertools import pairwise
 from time import monotonic
 
 import msgspec
@@ -24,6 +26,8 @@ from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import Refusal
 from heliograph.base.loading_cache import LoadingCache
 from heliograph.base.money import is_currency, micros
+from heliograph.prices.calendar import Row, Span
+from heliograph.prices.tariff import NEVER
 
 #: `service` is a text reply.
 CATEGORIES = ("utility", "authentication", "marketing", "service")
@@ -152,6 +156,60 @@ async def in_force(conn: Connection, *, currency: str, at: datetime) -> list[Rat
     return [Rate(*row) for row in await conn.fetch(IN_FORCE, currency, at)]
 
 
+# A rate holds until the next one, so the first says from when on there is always one.
+FIRST = """
+SELECT asked.*, known.valid_from, known.price
+  FROM unnest($1::text[], $2::text[], $3::text[]) AS asked (currency, category, country) CROSS JOIN LATERAL (
+       SELECT valid_from, price FROM whatsapp_rates
+        WHERE currency = asked.currency AND category = asked.category AND country = asked.country
+        ORDER BY valid_from LIMIT 1) known
+"""
+
+
+async def lending(conn: Connection, rates: Iterable[Rate]) -> list[Rate]:
+    """The first of each that may stand in for one of these: four at most for each currency, category and country."""
+    keys = sorted({(one.currency, *key) for one in rates for key in _order(one.category, one.country)})
+    currencies, categories, countries = ([key[n] for key in keys] for n in range(3))
+    return [Rate(*row) for row in await conn.fetch(FIRST, currencies, categories, countries)]
+
+
+def calendar(shown: Iterable[Rate], lending: Iterable[Rate]) -> tuple[list[Row[Rate]], list[datetime]]:
+    """The rows of a calendar, and when what is found may change. `shown`: all rates of each currency, category and
+    country among them; `lending`: what may stand in for them."""
+    by: dict[tuple[str, str, str], list[Rate]] = {}
+    for one in sorted(shown, key=lambda one: one.valid_from):
+        by.setdefault((one.currency, one.category, one.country), []).append(one)
+    known: dict[str, set[Rate]] = {}
+    for one in (*(one for own in by.values() for one in own), *lending):
+        known.setdefault(one.currency, set()).add(one)
+    books = {currency: Rates(some) for currency, some in known.items()}
+    rows = [
+        Row(own[0], _spans(own), partial(_is_found, books[currency], category, country))
+        for (currency, category, country), own in by.items()
+    ]
+    return rows, sorted({one.valid_from for some in known.values() for one in some})
+
+
+def _spans(own: Sequence[Rate]) -> list[Span[Rate]]:
+    """When each holds: until the next does."""
+    times = [*(one.valid_from for one in own), NEVER]
+    return [Span(begins, ends, one) for one, (begins, ends) in zip(own, pairwise(times), strict=True)]
+
+
+def _is_found(rates: Rates, category: str, country: str, at: datetime) -> bool:
+    return rates.price(category, country, at) is not None
+
+
+def _order(category: str, country: str) -> list[tuple[str, str]]:
+    """Categories and countries whose rate is a message's price: the first that has one.
+
+    A country without its own rate uses the category's rate for elsewhere. A text reply (`service`) without a rate costs
+    what a utility template does: Meta charges it so from 1 October 2026 on.
+    """
+    kinds = ("service", "utility") if category == "service" else (category,)
+    return [(kind, where) for kind in kinds for where in (country, ELSEWHERE)]
+
+
 class Rates:
     """The rates of one currency, ready for look-ups."""
 
@@ -163,17 +221,12 @@ class Rates:
             prices.append(rate.price)
 
     def price(self, category: str, country: str, at: datetime) -> int | None:
-        """Millionths; None if there is no rate. A country without its own rate uses the category's rate for elsewhere.
-
-        A text reply (`service`) without a rate costs what a utility template does: Meta charges it so from
-        1 October 2026 on.
-        """
-        for kind in ("service", "utility") if category == "service" else (category,):
-            for where in (country, ELSEWHERE):
-                times, prices = self._known.get((kind, where), ((), ()))
-                place = bisect_right(times, at)
-                if place:
-                    return prices[place - 1]
+        """Millionths; None if there is no rate, nor one that stands in for it."""
+        for key in _order(category, country):
+            times, prices = self._known.get(key, ((), ()))
+            place = bisect_right(times, at)
+            if place:
+                return prices[place - 1]
         return None
 
 
