@@ -369,7 +369,7 @@ async def test_one_item_is_tried_again_by_itself(pool: Pool, root: Browser) -> N
 
 
 async def send_file(root: Browser, text: bytes, do: str, *, as_file: bool = True) -> Page:
-    here = "/console/whatsapp/rates"
+    here = "/console/rates/whatsapp/import"
     fields = (await root.get(here)).form(here)
     form = aiohttp.FormData(default_to_multipart=True)
     for name in ("_token", "_once"):
@@ -390,6 +390,7 @@ async def test_rates_are_checked_and_imported(pool: Pool, root: Browser) -> None
     bad = b"currency,category,country,valid_from,price\nEUR,utility,MZ,2026-01-01,much\nEUR,gossip,*,2026-01-01,0.03\n"
     page = await send_file(root, bad, "import")
     assert page.status == 422
+    assert 'href="/console/whatsapp/callbacks"' not in page.text, "it is a page of rates"
     assert "2 lines are wrong" in page.words
     assert "Line 2" in page.words
     assert "Line 3" in page.words

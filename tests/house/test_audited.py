@@ -496,7 +496,7 @@ SUBMITTED = {
     "/console/whatsapp/callbacks/retry": WORK,
     "/console/whatsapp/callbacks/{id}/retry": WORK,
     "/console/whatsapp/callbacks/{id}/drop": "callback.dropped",
-    "/console/whatsapp/rates": "rates.imported",
+    "/console/rates/whatsapp/import": "rates.imported",
     "/console/refunds": "refunds.changed",
     "/console/billing/{month}/lock": "billing.locked",
     "/console/receipts/unmatched/retry": WORK,

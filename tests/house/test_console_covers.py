@@ -211,7 +211,7 @@ PAIRS = {
     "whatsapp inbound drop": "/console/whatsapp/callbacks/{id}/drop",
     "whatsapp inbound dead-letters": "/console/whatsapp/callbacks",
     "whatsapp inbound retry": "/console/whatsapp/callbacks/retry",
-    "whatsapp rates import": "/console/whatsapp/rates",
+    "whatsapp rates import": "/console/rates/whatsapp/import",
     "whatsapp rates list": "/console/rates/whatsapp",
     "whatsapp campaign list": f"{ONE}/campaigns",
     "whatsapp campaign pause": f"{ONE}/campaigns/{{campaign}}/pause",

@@ -1,4 +1,4 @@
-"""O9: rates of WhatsApp are imported from a file, which is checked first, with what is wrong by line."""
+"""O13 Rates of WhatsApp are imported from a file, which is checked first, with what is wrong by line."""
 
 from __future__ import annotations
 
