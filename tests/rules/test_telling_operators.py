@@ -90,6 +90,21 @@ async def test_what_comes_and_goes_is_told_at_most_once_an_hour(pool: Pool) -> N
     assert await look(pool, lost("main")) == []
 
 
+async def test_all_that_is_news_is_told_sender_ids_first_however_much_lasts(pool: Pool) -> None:
+    await operator(pool, "eva")
+    many = [lost(f"s{n:03}") for n in range(telling.MOST + 2)]
+    async with pool.acquire() as conn:
+        await sender_ids.request(conn, await organization(pool), value="PADARIA")
+    # What is left is told by the next look, while all of it lasts.
+    for told in (range(telling.MOST - 1), range(telling.MOST - 1, telling.MOST + 2)):
+        (mail,) = await look(pool, *many)
+        assert [f"supplier s{n:03}: no session" in mail.text for n in range(len(many))] == [
+            n in told for n in range(len(many))
+        ]
+        assert ("1 sender ID waits for a decision." in mail.text) == (0 in told)
+    assert await look(pool, *many) == []
+
+
 async def test_each_is_told_what_they_see_and_chose_in_their_language(pool: Pool) -> None:
     eva, _, _ = [await operator(pool, *one) for one in (("eva",), ("rui", "operator"), ("zita", "support"))]
     await pool.execute("UPDATE users SET language = 'pt' WHERE email = 'rui@example.com'")

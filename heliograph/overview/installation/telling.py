@@ -23,7 +23,7 @@ from heliograph.sms import checks as sms
 
 #: The mails' kind, and how long they are tried.
 KIND, WITHIN = "notices", timedelta(hours=12)
-#: Told of in one mail.
+#: News of one look that are told; what is left is told by the next one.
 MOST = 50
 #: What stands for sender IDs that wait.
 APPROVALS = "approvals"
@@ -75,7 +75,7 @@ async def tell(conn: Connection, checks: Sequence[Check], *, box: Outbox | None,
         return 0
     causes = await _causes(conn, checks)
     keys = await noticing.news(conn, {one.key: one.since for one in causes})
-    news = [one for one in causes if one.key in keys]
+    news = [one for one in causes if one.key in keys][:MOST]
     if not news:
         return 0
     name = (await installation.load(conn)).name
@@ -86,21 +86,19 @@ async def tell(conn: Connection, checks: Sequence[Check], *, box: Outbox | None,
         if wanted:
             to = Reader(row["email"], row["language"], row["zone"])
             letters.append((None, row["user_id"], writes(to, name, wanted)))
-    await noticing.told_of(conn, keys)
+    await noticing.told_of(conn, [one.key for one in news])
     return await outbox.put_many(conn, box, letters, kind=KIND, within=WITHIN) if letters else 0
 
 
 async def _causes(conn: Connection, checks: Sequence[Check]) -> list[Cause]:
-    """What is not well, failures first, and what waits."""
+    """What waits, and what is not well, failures first."""
     since = await findings.since(conn)
-    wrong = sorted((one for one in checks if one.state != "ok"), key=lambda one: one.state != "failed")
-    found = {
-        f"{one.state} {one.check}": Cause(kind_of(one), f"{one.state} {one.check}", since[one.check, one.state], one)
-        for one in reversed(wrong)
-        if (one.check, one.state) in since
-    }
+    found: dict[str, Cause] = {}
     waits = await approvals.waits(conn)
-    causes = sorted(found.values(), key=lambda one: (one.check is not None and one.check.state != "failed", one.key))
     if waits.newest is not None:
-        causes.append(Cause("approval.waiting", APPROVALS, waits.newest, count=waits.count))
-    return causes[:MOST]
+        found[APPROVALS] = Cause("approval.waiting", APPROVALS, waits.newest, count=waits.count)
+    for one in sorted(checks, key=lambda one: (one.state != "failed", one.check)):
+        if one.state != "ok" and (one.check, one.state) in since:
+            key = f"{one.state} {one.check}"
+            found.setdefault(key, Cause(kind_of(one), key, since[one.check, one.state], one))
+    return list(found.values())
