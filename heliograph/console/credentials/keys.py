@@ -1,0 +1,79 @@
+"""O3: an organization's API keys, listed beside its sender IDs, suspended, resumed and revoked; `keying` makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from heliograph.accounts import api_keys
+from heliograph.accounts.api_keys import TooManyActiveKeys
+from heliograph.accounts.organizations import Organization
+from heliograph.base.errors import NotFound
+from heliograph.console.acting import acting_for, organization
+from heliograph.overview.installation import approvals
+from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import APPROVE, ORGANIZATIONS_CHANGE
+from heliograph.sms.accepting import sender_ids
+
+
+async def show(request: Request) -> Answer:
+    """Both lists."""
+    return Shown(template="credentials/keys.html", values=await values(request))
+
+
+async def values(request: Request) -> dict[str, Any]:
+    """Of the page with both lists."""
+    async with request.reading() as conn:
+        one: Organization = await organization(conn, request, "id")
+        actor = acting_for(request, one)
+        listed = await api_keys.list_everywhere(conn, organization_id=one.id, revoked=False, limit=100)
+        senders = await sender_ids.list_all(conn, actor)
+        compared = senders[-approvals.MOST :]
+        others = await approvals.alike(conn, [(one.id, sender.value) for sender in compared])
+    return {
+        "alike": {sender.id: some for sender, some in zip(compared, others, strict=True)},
+        "brands": {sender.id: name for sender in compared if (name := approvals.brand(sender.value))},
+        "one": one,
+        "listed": [key for _, key in listed],
+        "senders": senders,
+        "value": request.form.get("value", ""),
+        "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
+        "may_approve": request.may(permission=APPROVE),
+    }
+
+
+async def suspend(request: Request) -> Answer:
+    """Refuse it until it is resumed."""
+    return await _done(request, api_keys.suspend, request.text("The key is suspended: it is refused within a second."))
+
+
+async def resume(request: Request) -> Answer:
+    """It is good again."""
+    return await _done(request, api_keys.resume, request.text("The key is valid again."))
+
+
+async def show_revoke(request: Request) -> Answer:
+    """When and for what the key was used last: whoever uses it stops."""
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+        key = await api_keys.get(conn, acting_for(request, one), id=request.id("key"))
+    if key.status == "revoked":
+        raise NotFound
+    return Shown(template="credentials/key_revoke.html", values={"one": one, "key": key})
+
+
+async def revoke(request: Request) -> Answer:
+    """End it for good."""
+    return await _done(request, api_keys.revoke, request.text("The key is revoked, for good."))
+
+
+async def _done(request: Request, act: Callable[..., Awaitable[object]], said: str) -> Answer:
+    try:
+        async with request.writing() as conn, conn.transaction():
+            one = await organization(conn, request, "id")
+            await act(conn, acting_for(request, one), id=request.id("key"))
+    except TooManyActiveKeys as refusal:
+        # Of a key that is resumed: it has no field on this page.
+        said = request.text(refusal.message)
+    return Elsewhere(location=f"/console/organizations/{request.id()}/keys", notice=said)

@@ -1,0 +1,97 @@
+"""O3: an organization's sender IDs, asked for, approved and suspended, and its default one; `keys` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from heliograph.base.actor import Actor
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.console.acting import acting_for, organization
+from heliograph.console.credentials import keys
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.requests import Request
+from heliograph.people.operators.roles import APPROVE
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.accepting.sender_ids import SenderId, SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
+
+#: Refusals of the rules that stand at the field.
+AT_FIELD = (SenderIdAlreadyExists, TooManyPending, SenderIdNotApproved)
+
+#: It returns what is said of it.
+Work = Callable[[Connection, Actor], Awaitable[str]]
+
+
+async def ask(request: Request) -> Answer:
+    """A sender ID, for the organization; it waits for a decision, or is approved at once."""
+    form = request.form
+
+    async def work(conn: Connection, actor: Actor) -> str:
+        asked = await sender_ids.request(conn, actor, value=form.get("value", ""))
+        if form.get("approved") == "yes" and request.may(permission=APPROVE):
+            return _told(request, await sender_ids.review(conn, actor, id=asked.id, status="approved"), "approved")
+        return request.text("The sender ID is asked for.")
+
+    return await _done(request, work)
+
+
+async def approve(request: Request) -> Answer:
+    """The organization may send under it."""
+    return await _review(request, "approved")
+
+
+async def show_suspend(request: Request) -> Answer:
+    """What stops with the sender ID."""
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
+        sender = await sender_ids.find(conn, acting_for(request, one), which=str(request.id("sender")))
+    return Shown(template="credentials/sender_suspend.html", values={"one": one, "sender": sender})
+
+
+async def suspend(request: Request) -> Answer:
+    """Nothing is sent under it until it is approved again."""
+    return await _review(request, "suspended")
+
+
+async def set_default(request: Request) -> Answer:
+    """What names no sender goes out under this one."""
+
+    async def work(conn: Connection, actor: Actor) -> str:
+        await sender_ids.set_default(conn, actor, id=request.id("sender"))
+        return request.text("It is the default now.")
+
+    return await _done(request, work)
+
+
+async def _review(request: Request, status: str) -> Answer:
+    async def work(conn: Connection, actor: Actor) -> str:
+        return _told(request, await sender_ids.review(conn, actor, id=request.id("sender"), status=status), status)
+
+    return await _done(request, work)
+
+
+def _told(request: Request, sender: SenderId, asked: str) -> str:
+    """What a review came to: of two approvals, where two are wanted, the first one changes nothing yet."""
+    if sender.status != asked:
+        said = request.text("You approved “%(value)s”. It is approved once another operator does so too.")
+        return said % {"value": sender.value}
+    if asked == "suspended":
+        return request.text("The sender ID is suspended.")
+    return request.text("The sender ID is approved.")
+
+
+async def _done(request: Request, work: Work) -> Answer:
+    """Do it, and say what the work says of itself."""
+    try:
+        async with request.writing() as conn, conn.transaction():
+            one = await organization(conn, request, "id")
+            said = await work(conn, acting_for(request, one))
+    except Invalid as refusal:
+        return await _wrong(request, refusal)
+    except AT_FIELD as refusal:
+        return await _wrong(request, Invalid(("value", refusal.code, refusal.message)))
+    return Elsewhere(location=f"/console/organizations/{request.id()}/keys", notice=said)
+
+
+async def _wrong(request: Request, refusal: Invalid) -> Answer:
+    return refused("credentials/keys.html", refusal, await keys.values(request))
