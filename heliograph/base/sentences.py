@@ -93,6 +93,11 @@ def sentence(words: str) -> Sentence:
     return words if isinstance(words, Sentence) else quoted(words)
 
 
+def english(words: str) -> str:
+    """What a sentence says without its values, by which it is recognized; other words, as they are."""
+    return (words.english if isinstance(words, Sentence) else "") or str(words)
+
+
 def encoded(value: Any) -> str:
     """JSON of a struct that holds sentences, with their values."""
     return msgspec.json.encode(value, enc_hook=_packed).decode()

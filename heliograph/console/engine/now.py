@@ -7,6 +7,7 @@ from itertools import zip_longest
 
 import msgspec
 
+from heliograph.base.sentences import english
 from heliograph.console.engine import remedies
 from heliograph.console.engine.desk import SHARED, Trouble, desk
 from heliograph.health import webs
@@ -103,7 +104,7 @@ def _alike(request: Request, troubles: Sequence[Trouble], known: remedies.Known)
     """Those of one kind together, in the order of the first of each: hundreds that are no different hide no other."""
     groups: dict[tuple[str, str], list[Trouble]] = {}
     for one in troubles:
-        about, detail = (getattr(said, "english", "") or str(said) for said in (one.check.check, one.check.detail))
+        about, detail = english(one.check.check), english(one.check.detail)
         groups.setdefault((about, detail), []).append(one)
     return [
         Alike(

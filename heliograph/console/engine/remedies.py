@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from heliograph.base.database.pool import Connection
-from heliograph.base.sentences import Check
+from heliograph.base.sentences import Check, english
 from heliograph.console.engine import runbook
 from heliograph.overview.installation.now import Now
 from heliograph.pages.requests import Request
@@ -91,7 +91,7 @@ class Known(msgspec.Struct, frozen=True):
 
 async def known(conn: Connection, now: Now, checks: Iterable[Check]) -> Known:
     """Each is asked for only where a check is about it."""
-    names = {_english(one) for one in checks}
+    names = {english(one.check) for one in checks}
     accounts = await onboarding.standing(conn) if names & set(OF_ACCOUNT) else []
     found: Sequence[Waiting] = ()
     if any(now.queued.values()) and names & {*HOLDING_UP, HOLDS, *OF_SUPPLIER, *OF_ACCOUNT}:
@@ -120,20 +120,20 @@ def lead(request: Request, check: Check, known: Known) -> Lead:
 def _hit(check: Check, known: Known) -> Hit | None:
     """Of a supplier or account, those who wait for it; of an operator's holds and the guard's, those whose messages
     they hold; of what holds everything up, those who wait for anything."""
-    english, values = _english(check), getattr(check.check, "values", {})
-    if english == "guard":
+    name, values = english(check.check), getattr(check.check, "values", {})
+    if name == "guard":
         rows = list(known.guarded)
-    elif english == OF_SUPPLIER[0]:
+    elif name == OF_SUPPLIER[0]:
         rows = [one for one in known.waiting if one.kind == "sms" and one.line == values["name"]]
-    elif english in OF_ACCOUNT:
+    elif name in OF_ACCOUNT:
         account = known.accounts.get(str(values["id"]))
         whose = account["organization"] if account else None
         rows = [one for one in known.waiting if one.kind == "whatsapp" and one.organization == whose]
-    elif english in (*HOLDING_UP, HOLDS):
+    elif name in (*HOLDING_UP, HOLDS):
         rows = list(known.waiting)
     else:
         return None
-    return _of(waiting.by_organization(rows), only_held=english == HOLDS)
+    return _of(waiting.by_organization(rows), only_held=name == HOLDS)
 
 
 def _of(sums: Sequence[Sum], *, only_held: bool = False) -> Hit | None:
@@ -146,20 +146,20 @@ def _of(sums: Sequence[Sum], *, only_held: bool = False) -> Hit | None:
 
 
 def _whither(request: Request, check: Check, known: Known) -> tuple[str, list[Act]]:
-    english, values = _english(check), getattr(check.check, "values", {})
-    if english in OF_SUPPLIER:
+    name, values = english(check.check), getattr(check.check, "values", {})
+    if name in OF_SUPPLIER:
         return _supplier(request, check, known, str(next(iter(values.values()))))
-    if english in OF_ACCOUNT:
-        return _account(request, known, str(values["id"]), is_warned=english == OF_ACCOUNT[1])
+    if name in OF_ACCOUNT:
+        return _account(request, known, str(values["id"]), is_warned=name == OF_ACCOUNT[1])
     acts: list[Act] = []
-    if english == "workers":
+    if name == "workers":
         label = request.text("Resume")
         acts = [
             Act(label, f"/console/queue/workers/{one.id}/resume", one.name)
             for one in known.now.workers
             if one.drain == "stay"
         ]
-    return PLACES.get(english, HEALTH), acts[:MOST]
+    return PLACES.get(name, HEALTH), acts[:MOST]
 
 
 def _supplier(request: Request, check: Check, known: Known, name: str) -> tuple[str, list[Act]]:
@@ -167,13 +167,13 @@ def _supplier(request: Request, check: Check, known: Known, name: str) -> tuple[
     one = next((one for one in known.now.suppliers if one.name == name), None)
     if one is None:
         # The database has certificates too; of suppliers, the first hundred are known here.
-        return HEALTH if _english(check) == OF_SUPPLIER[-1] else PLACES["suppliers"], []
+        return HEALTH if english(check.check) == OF_SUPPLIER[-1] else PLACES["suppliers"], []
     path, spoken_of = f"/console/suppliers/{one.id}", getattr(check.detail, "values", {})
     if "looked" in spoken_of:
         return request.to("/console/receipts/unmatched", supplier=name), []
     if "states" in spoken_of:
         return "/console/receipts/words", []
-    is_stopped = _english(check) == OF_SUPPLIER[0] and one.state != "active"
+    is_stopped = english(check.check) == OF_SUPPLIER[0] and one.state != "active"
     return path, [Act(request.text("Resume"), f"{path}/resume")] if is_stopped else []
 
 
@@ -188,7 +188,3 @@ def _account(request: Request, known: Known, waba_id: str, *, is_warned: bool) -
     elif one["held_reason"] and not is_warned:
         acts.append(Act(request.text("Release the hold"), f"{path}/release"))
     return path, acts
-
-
-def _english(check: Check) -> str:
-    return getattr(check.check, "english", "") or str(check.check)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from heliograph.base.sentences import english
+
 PAGE = "/guide/runbook"
 #: Sections by the names of checks. What an alert is about as well has the alert's; a test compares all of them.
 SECTIONS: Mapping[str, str] = {
@@ -45,5 +47,5 @@ SECTIONS: Mapping[str, str] = {
 
 def address(name: str) -> str:
     """Where a check of this name has its section; where it has none, the page."""
-    section = SECTIONS.get(getattr(name, "english", "") or str(name))
+    section = SECTIONS.get(english(name))
     return f"{PAGE}#{section}" if section else PAGE
