@@ -82,6 +82,11 @@ def uuid7_floor(at: datetime) -> UUID:
     return UUID(int=(max(0, (at - EPOCH) // MILLISECOND) << 80) | (0x7 << 76) | (0x2 << 62))
 
 
+def just_above(id: UUID) -> UUID:
+    """The bound with which a list that goes down from a bound begins with this id."""
+    return UUID(int=min(id.int + 1, 2**128 - 1))
+
+
 def place_of(id: UUID) -> int:
     """A UUIDv7's place among others, in 60 bits: those that one process made have different ones, in their order."""
     return id.int >> 80 << 12 | id.int >> 64 & 0xFFF

@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from heliograph.base import phones
+from heliograph.base.ids import just_above
 from heliograph.overview.searching import finding
 from heliograph.pages.answers import Answer, Elsewhere
 from heliograph.pages.requests import Request
@@ -89,5 +90,5 @@ async def _owned(request: Request, id: UUID) -> str | None:
         thing = await finding.owned(conn, id=id, kinds=kinds)
     if thing is None:
         return None
-    above = UUID(int=min(thing.id.int + 1, 2**128 - 1))
-    return OWNED[thing.kind][0].format(organization=thing.organization_id, id=thing.id, above=above)
+    place = OWNED[thing.kind][0]
+    return place.format(organization=thing.organization_id, id=thing.id, above=just_above(thing.id))

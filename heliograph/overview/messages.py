@@ -32,6 +32,8 @@ CHANNELS = ("sms", "whatsapp")
 DIRECTIONS = ("outbound", "inbound")
 #: All public statuses, in the order of a message's life.
 STATUSES = tuple(dict.fromkeys((*sms.SHOWN_STATUSES, *whatsapp.SHOWN_STATUSES)))
+#: Other messages to the same person that are shown beside one, and how many are looked at for them.
+NEIGHBOURS, NEAR = 5, 5_000
 #: Final statuses.
 FINAL = frozenset({"undelivered", "failed", "expired", "rejected", "canceled", "unknown", "read", "received"})
 
@@ -174,6 +176,24 @@ async def list_page(
 def _fits(wanted: Sequence[str] | None, shown: Sequence[str]) -> bool:
     """Whether messages of a channel that has these statuses can be among those that are wanted."""
     return wanted is None or not set(wanted).isdisjoint(shown)
+
+
+async def near(conn: Connection, actor: Actor, *, recipient: str) -> list[Message]:
+    """The latest ones to somebody, or from them: NEIGHBOURS beside any one of them."""
+    found = await list_page(conn, actor, filters=Filters(recipient=recipient), limit=NEIGHBOURS + 1, look=NEAR)
+    return found.messages
+
+
+def others(near: Sequence[Message], id: UUID) -> list[Message]:
+    """Those of `near` that are shown beside one."""
+    return [one for one in near if one.id != id][:NEIGHBOURS]
+
+
+def took(*, accepted_at: datetime, send_at: datetime | None, delivered_at: datetime | None) -> float | None:
+    """Seconds from when a message could go to when it arrived; None: it has not."""
+    if delivered_at is None:
+        return None
+    return max((delivered_at - (send_at or accepted_at)).total_seconds(), 0.0)
 
 
 async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> list[Message]:

@@ -8,7 +8,7 @@ from uuid import RFC_4122, UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.base.ids import BACK, place_of, time_of, uuid7, uuid7_floor, uuid7_text
+from heliograph.base.ids import BACK, just_above, place_of, time_of, uuid7, uuid7_floor, uuid7_text
 
 TIMES = st.integers(946_684_800_000, 7_258_118_400_000).map(
     lambda ms: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
@@ -59,3 +59,8 @@ def test_no_id_is_older_than_1970() -> None:
 def test_an_id_lies_between_the_floors_around_it() -> None:
     at = datetime.now(UTC)
     assert uuid7_floor(at - timedelta(seconds=1)) < uuid7() < uuid7_floor(at + timedelta(seconds=60))
+
+
+def test_the_last_id_has_none_above_it() -> None:
+    last = UUID(int=2**128 - 1)
+    assert [just_above(UUID(int=7)), just_above(last)] == [UUID(int=8), last]

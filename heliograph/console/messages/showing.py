@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
+from heliograph.base.ids import just_above
 from heliograph.base.money import micros
 from heliograph.base.phones import masked
 from heliograph.base.process.logs import NUMBERS, cleaned
@@ -18,7 +18,7 @@ from heliograph.base.sentences import Sentence
 from heliograph.consent import optouts
 from heliograph.console.messages import telling
 from heliograph.overview import messages
-from heliograph.overview.messages import Filters, Message
+from heliograph.overview.messages import Message
 from heliograph.pages.pieces import timeline
 from heliograph.pages.requests import Request
 from heliograph.pages.words import STATUSES
@@ -27,9 +27,6 @@ from heliograph.sending.timeline import Timeline
 from heliograph.sms.dispatch.outcomes import deadline
 from heliograph.sms.intervening import deciding
 from heliograph.whatsapp import intervening as whatsapp
-
-#: Other messages to the same person that are shown, and how many are looked at for them.
-NEIGHBOURS, LOOK = 5, 5_000
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -63,7 +60,9 @@ def values(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
         "organization_id": message["organization_id"],
         "status_now": message["status"],
         "is_final": message["status"] in messages.FINAL or (message["status"] == "delivered" and not _is_read(found)),
-        "took": _took(message),
+        "took": messages.took(
+            accepted_at=message["accepted_at"], send_at=message.get("send_at"), delivered_at=message["delivered_at"]
+        ),
         "until": _until(found),
         "facts": list(_facts(request, found, shown(message))),
         "message": [(name, value) for name, value in shown(message).items() if value is not None],
@@ -97,14 +96,8 @@ async def opted_out(conn: Connection, request: Request, actor: Actor, found: Tim
 
 async def neighbours(conn: Connection, actor: Actor, found: Timeline) -> list[Message]:
     """The last other messages of its organization to the same person."""
-    near = await messages.list_page(
-        conn,
-        actor,
-        filters=Filters(recipient=found.message["recipient"]),
-        limit=NEIGHBOURS + 1,
-        look=LOOK,
-    )
-    return [each for each in near.messages if each.id != found.message["id"]][:NEIGHBOURS]
+    near = await messages.near(conn, actor, recipient=found.message["recipient"])
+    return messages.others(near, found.message["id"])
 
 
 def is_whatsapp(found: Timeline) -> bool:
@@ -115,14 +108,6 @@ def is_whatsapp(found: Timeline) -> bool:
 def _is_read(found: Timeline) -> bool:
     """Whether its channel says when one was read, so that being delivered is not the end."""
     return is_whatsapp(found)
-
-
-def _took(message: Mapping[str, Any]) -> float | None:
-    """Seconds from when it could go to when it arrived; None: it has not."""
-    if message["delivered_at"] is None:
-        return None
-    begun = message.get("send_at") or message["accepted_at"]
-    return max((message["delivered_at"] - begun).total_seconds(), 0.0)
 
 
 def _until(found: Timeline) -> datetime | None:
@@ -148,9 +133,8 @@ def _facts(request: Request, found: Timeline, shown: Mapping[str, Any]) -> Itera
     if message["client_reference"]:
         yield Fact(text("Customer's reference"), shown["client_reference"])
     if message["campaign_id"]:
-        above = UUID(int=min(message["campaign_id"].int + 1, 2**128 - 1))
         channel = "channel=whatsapp&" if is_here else ""
-        link = f"{organization}/campaigns?{channel}after={above}" if may_see else ""
+        link = f"{organization}/campaigns?{channel}after={just_above(message['campaign_id'])}" if may_see else ""
         yield Fact(text("Campaign"), str(message["campaign_id"]), link)
     if message["key_id"]:
         yield Fact(text("Key"), str(message["key_id"]), f"{organization}/keys/{message['key_id']}" if may_see else "")

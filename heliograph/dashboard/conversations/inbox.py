@@ -9,6 +9,7 @@ from uuid import UUID
 from heliograph.base.database import clock, cursor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
+from heliograph.base.ids import just_above
 from heliograph.inbox import threads
 from heliograph.overview import inbox
 from heliograph.overview.inbox import Window
@@ -102,7 +103,7 @@ async def place_of(conn: Connection, request: Request, id: UUID) -> str | None:
     if thread is None:
         return None
     # The page that begins with it, as far back as it may be.
-    before = _at(request, UUID(int=min(id.int + 1, 2**128 - 1)), str(thread))
+    before = _at(request, just_above(id), str(thread))
     return request.to(f"/inbox/{thread}", before=before) + f"#b-{id}"
 
 

@@ -18,7 +18,7 @@ from heliograph.dashboard import seeing
 from heliograph.dashboard.messaging import explaining
 from heliograph.dashboard.sending import code, whatsapp_form
 from heliograph.overview import documents, messages
-from heliograph.overview.messages import Filters, Message, MessageDetail
+from heliograph.overview.messages import Message, MessageDetail
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.pieces import timeline
@@ -30,8 +30,6 @@ from heliograph.sms.accepting import preview
 from heliograph.sms.messages import MessageNotCancelable, Waiting
 from heliograph.webhooks.recording import feed
 
-#: Other messages to the same person that are shown, and how many are looked at for them.
-NEIGHBOURS, LOOK = 5, 5_000
 #: Characters that are named for which a text is not GSM.
 NAMED = 8
 #: How exactly the queue knows when quiet hours end.
@@ -100,11 +98,8 @@ async def _values(
     whole = is_revealed or seeing.is_whole(request, message.person_id)
     text = detail.text if whole else None
     parts = Parts(request)
-    looked = messages.list_page(
-        conn, actor, filters=Filters(recipient=message.recipient), limit=NEIGHBOURS + 1, look=LOOK
-    )
-    found = await parts.look("near", looked, otherwise=None)
-    near = [] if found is None else found.messages
+    looked = messages.near(conn, actor, recipient=message.recipient)
+    near: Sequence[Message] = await parts.look("near", looked, otherwise=[])
     explained = await parts.look("why", _explained(conn, request, message, near), otherwise=None)
     is_sms = message.channel == "sms"
     waits = await sms.waiting(conn, actor, id=message.id) if is_sms and not message.is_final else None
@@ -129,7 +124,9 @@ async def _values(
         "lines": timeline.lines(steps),
         "reports": words.REPORTS,
         "whole": whole,
-        "took": None if message.delivered_at is None else _took(message),
+        "took": messages.took(
+            accepted_at=message.accepted_at, send_at=message.send_at, delivered_at=message.delivered_at
+        ),
         "may_cancel": is_sms and message.status == "accepted" and request.may("sms:send"),
         "may_send": request.may("sms:send") and (is_sms or request.may("whatsapp:send")),
         "may_develop": may_develop,
@@ -139,7 +136,7 @@ async def _values(
         "person_name": await seeing.name(conn, request, message.person_id),
         "waits": None if waits is None else _waits(request, message, waits),
         "strange": _strange(request, message, text),
-        "neighbours": [one for one in near if one.id != message.id][:NEIGHBOURS],
+        "neighbours": messages.others(near, message.id),
         "document": documents.written(documents.of_message(message, text=text, whole=whole)),
         "events": [(one.kind, documents.written(documents.of_event(one))) for one in events],
     }
@@ -155,7 +152,7 @@ class Explained(msgspec.Struct, frozen=True):
 
 async def _explained(conn: Connection, request: Request, message: Message, near: Sequence[Message]) -> Explained:
     return Explained(
-        await explaining.often(conn, request, message, near[: NEIGHBOURS + 1]),
+        await explaining.often(conn, request, message, near),
         await explaining.delayed(conn, request, message),
         await explaining.charged(conn, request, message),
     )
@@ -246,9 +243,3 @@ def _strange(request: Request, message: Message, text: str | None) -> str:
             count=(message.segments or 0) - measured.plain_segments,
         )
     return request.text("Not in the GSM alphabet: %(characters)s.", characters=named)
-
-
-def _took(message: Message) -> float:
-    """Seconds from when it could go to when it arrived."""
-    assert message.delivered_at is not None
-    return max((message.delivered_at - (message.send_at or message.accepted_at)).total_seconds(), 0.0)
