@@ -208,7 +208,7 @@ async def serve(
     apart = _apart(settings, console, docs)
     beating = asyncio.create_task(pulse.watch(pool))
     looking = asyncio.create_task(readers.watch(pool))
-    telling = [asyncio.create_task(one.run()) for one in (services.failures, shared.guesses)]
+    telling = [asyncio.create_task(one.noted.run()) for one in (services.failures, shared.guesses)]
     logging = asyncio.create_task(services.log.run())
     takers = (services.acceptor, services.whatsapp, intake, suppliers)
     announcers = [asyncio.create_task(announce(pool, one.stored)) for one in takers]
@@ -252,8 +252,8 @@ async def serve(
         looking.cancel()
         for task in (*telling, logging):
             task.cancel()
-        await services.failures.close()
-        await shared.guesses.close()
+        await services.failures.noted.write()
+        await shared.guesses.noted.write()
         await services.log.close()
         reads.terminate()
         for standbys in (readers, page_readers):

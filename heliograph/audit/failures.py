@@ -6,12 +6,13 @@ grow with the number of addresses. The rule nobody may break: nobody waits for t
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping
+from operator import add
 
 from heliograph.audit.recording import Entry, record_many
 from heliograph.base.actor import Who
-from heliograph.base.database.pool import Pool, is_down
+from heliograph.base.database.batching import Noted
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.network.addresses import sharer
 
 #: Seconds over which failures are aggregated, and how many entries a process writes at most in that time.
@@ -24,39 +25,18 @@ class Failures:
     """One per process."""
 
     def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._counts: dict[tuple[str, str], int] = {}
+        self.noted: Noted[tuple[str, str], int] = Noted(
+            pool, _write, every=EVERY, most=MOST, merged=add, beyond=lambda key: (key[0], OTHERS)
+        )
 
     def note(self, address: str, *, door: str = "api") -> None:
         """Somebody at `address` did not prove who they are. `door`: where, "api" or a page's realm."""
-        key = (door, sharer(address) or "unknown")
-        if key not in self._counts and len(self._counts) >= MOST:
-            key = (door, OTHERS)
-        self._counts[key] = self._counts.get(key, 0) + 1
+        self.noted.note((door, sharer(address) or "unknown"), 1)
 
-    async def run(self) -> None:
-        """Write what has been counted, periodically, until canceled."""
-        while True:
-            await asyncio.sleep(EVERY)
-            await self.close()
 
-    async def close(self) -> None:
-        """Write what has been counted. If the database is away, it is kept for the next time."""
-        counts, self._counts = self._counts, {}
-        try:
-            await self._write([*counts.items()])
-        except Exception as error:
-            if not is_down(error):
-                raise
-            for key, count in counts.items():
-                self._counts[key] = self._counts.get(key, 0) + count
-
-    async def _write(self, counts: Sequence[tuple[tuple[str, str], int]]) -> None:
-        if not counts:
-            return
-        entries = [
-            Entry(action="authentication.failed", object_id=address, after={"door": door}, count=count)
-            for (door, address), count in counts
-        ]
-        async with self._pool.acquire() as conn:
-            await record_many(conn, Who("unknown"), entries)
+async def _write(conn: Connection, counts: Mapping[tuple[str, str], int]) -> None:
+    entries = [
+        Entry(action="authentication.failed", object_id=address, after={"door": door}, count=count)
+        for (door, address), count in counts.items()
+    ]
+    await record_many(conn, Who("unknown"), entries)

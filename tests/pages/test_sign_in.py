@@ -152,7 +152,7 @@ async def test_guessed_codes_say_that_the_password_is_known(pool: Pool, tenant: 
     noted: list[tuple[Step, int]] = [("code", 5), ("password", 9), ("password", 4)]
     for step, tried in noted:
         guesses.note(rui.id, step, address="203.0.113.7", tries=tried)
-    await guesses.close()
+    await guesses.noted.write()
     rows = await pool.fetch(
         "SELECT kind, object, facts, user_id FROM notices WHERE kind LIKE '%sign_in%' ORDER BY 1, 2"
     )
@@ -161,7 +161,7 @@ async def test_guessed_codes_say_that_the_password_is_known(pool: Pool, tenant: 
     ]  # fmt: skip
     assert ['"step":"code"' in row["facts"] for row in rows] == [True, True, False]
     guesses.note(rui.id, "code", address="203.0.113.7", tries=6)  # one cause is told once an hour
-    await guesses.close()
+    await guesses.noted.write()
     assert await pool.fetchval("SELECT count(*) FROM notices WHERE kind LIKE '%sign_in%'") == 3
 
 

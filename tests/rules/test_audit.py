@@ -229,7 +229,7 @@ async def test_failed_authentications_are_folded_by_address(pool: Pool) -> None:
         failures.note("203.0.113.7")
     failures.note("2001:db8::1")
     failures.note("2001:db8::2", door="dashboard")
-    await failures.close()
+    await failures.noted.write()
     async with pool.acquire() as conn:
         entries = await found(conn, "authentication.failed")
     assert sorted((one["object_id"], one["count"], one["after"]["door"]) for one in entries) == [
@@ -238,7 +238,7 @@ async def test_failed_authentications_are_folded_by_address(pool: Pool) -> None:
         ("203.0.113.7", 50, "api"),
     ]
     assert {one["who"] for one in entries} == {"unknown"}
-    await failures.close()
+    await failures.noted.write()
     assert await pool.fetchval("SELECT count(*) FROM audit_log") == 3
 
 
@@ -246,7 +246,7 @@ async def test_many_addresses_share_an_entry(pool: Pool) -> None:
     failures = Failures(pool)
     for number in range(3 * MOST):
         failures.note(f"10.0.{number // 256}.{number % 256}")
-    await failures.close()
+    await failures.noted.write()
     async with pool.acquire() as conn:
         counts = {one["object_id"]: one["count"] for one in await found(conn)}
     assert len(counts) == MOST + 1
@@ -257,11 +257,24 @@ async def test_what_could_not_be_written_waits_for_the_database(pool: Pool, data
     failures = Failures(pool)
     failures.note("203.0.113.7")
     pool.leave()
-    await failures.close()
+    await failures.noted.write()
     pool.come_back()
     failures.note("203.0.113.7")
-    await failures.close()
+    await failures.noted.write()
     assert await pool.fetchval("SELECT sum(count) FROM audit_log") == 2
+
+
+async def test_as_many_addresses_wait_for_the_database_as_for_a_write(pool: Pool) -> None:
+    failures = Failures(pool)
+    pool.leave()
+    for minute in range(3):
+        for number in range(MOST):
+            failures.note(f"10.{minute}.0.{number}")
+        await failures.noted.write()
+    pool.come_back()
+    await failures.noted.write()
+    rows = await pool.fetch("SELECT object_id, count FROM audit_log")
+    assert (len(rows), {row["object_id"]: row["count"] for row in rows}[OTHERS]) == (MOST + 1, 2 * MOST)
 
 
 async def test_long_and_strange_words_are_kept_short(pool: Pool) -> None:

@@ -1,4 +1,4 @@
-"""Group commit: one is a batch of one.
+"""Group commit: one is a batch of one. And what nobody waits for, which is noted and written later (`Noted`).
 
 Everything that arrives while a batch is being processed goes into the next one. There is no linger: an idle batcher
 starts at once, so a lone item waits for nobody, and under load the batch grows to what the database needs. One batch is
@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import monotonic
 from typing import Generic, TypeVar
 
+from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.process import measures
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 class Batcher(Generic[Item, Result]):
@@ -137,3 +140,58 @@ class Batcher(Generic[Item, Result]):
                 future.set_result(result)
         if done:
             self._settled(done, None)
+
+
+class Noted(Generic[Key, Value]):
+    """What is noted in memory, and written a moment later in one statement for all. Whoever notes something waits for
+    nothing, and neither memory nor rows grow with how often that is done. One per process."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        write: Callable[[Connection, Mapping[Key, Value]], Awaitable[None]],
+        *,
+        every: float,
+        most: int,
+        merged: Callable[[Value, Value], Value],
+        beyond: Callable[[Key], Key | None],
+    ) -> None:
+        """`every`: seconds between two writes. `merged`: of what was noted of a key, and what is noted again. `beyond`:
+        of a new key once there are `most`, what is noted in its place; None: nothing is."""
+        self._pool = pool
+        self._write = write
+        self._every = every
+        self._most = most
+        self._merged = merged
+        self._beyond = beyond
+        self._noted: dict[Key, Value] = {}
+
+    def note(self, key: Key, value: Value) -> None:
+        """For the next write."""
+        if key not in self._noted and len(self._noted) >= self._most:
+            instead = self._beyond(key)
+            if instead is None:
+                return
+            key = instead
+        self._noted[key] = self._merged(self._noted[key], value) if key in self._noted else value
+
+    async def run(self) -> None:
+        """Write, periodically, until canceled."""
+        while True:
+            await asyncio.sleep(self._every)
+            await self.write()
+
+    async def write(self) -> None:
+        """Write what was noted. If the database is away, it is kept for the next time."""
+        noted, self._noted = self._noted, {}
+        if not noted:
+            return
+        try:
+            async with self._pool.acquire() as conn:
+                await self._write(conn, noted)
+        except Exception as error:
+            if not is_down(error):
+                raise
+            later, self._noted = self._noted, noted
+            for key, value in later.items():
+                self.note(key, value)

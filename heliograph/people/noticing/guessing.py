@@ -6,7 +6,6 @@ all. The rule nobody may break: nobody waits for this, so that no answer says by
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Literal
 from uuid import UUID
@@ -14,7 +13,8 @@ from uuid import UUID
 import msgspec
 
 from heliograph import notices
-from heliograph.base.database.pool import Connection, Pool, is_down
+from heliograph.base.database.batching import Noted
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.notices import Notice
 from heliograph.people import roles
 from heliograph.people.tries import FREE_ACCOUNT
@@ -37,32 +37,14 @@ class Guesses:
     """What is noted and not written yet. One per process."""
 
     def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._seen: dict[tuple[UUID, Step], Seen] = {}
+        self.noted: Noted[tuple[UUID, Step], Seen] = Noted(
+            pool, tell, every=EVERY, most=MOST, merged=lambda _, latest: latest, beyond=lambda _: None
+        )
 
     def note(self, user_id: UUID, step: Step, *, address: str, tries: int) -> None:
         """A try at an account that exists has failed, as so many in a row did. The first few are typing errors."""
-        if tries >= FREE_ACCOUNT and (len(self._seen) < MOST or (user_id, step) in self._seen):
-            self._seen[user_id, step] = Seen(address, tries)
-
-    async def run(self) -> None:
-        """Write what was noted, periodically, until canceled."""
-        while True:
-            await asyncio.sleep(EVERY)
-            await self.close()
-
-    async def close(self) -> None:
-        """Write what was noted. If the database is away, it is kept for the next time."""
-        seen, self._seen = self._seen, {}
-        if not seen:
-            return
-        try:
-            async with self._pool.acquire() as conn:
-                await tell(conn, seen)
-        except Exception as error:
-            if not is_down(error):
-                raise
-            self._seen = seen | self._seen
+        if tries >= FREE_ACCOUNT:
+            self.noted.note((user_id, step), Seen(address, tries))
 
 
 # Where they look: the organization of their latest session, or else the first that they belong to.
