@@ -21,7 +21,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check
-from heliograph.console.engine import remedies
+from heliograph.console.engine import leads
 from heliograph.health import database, findings
 from heliograph.health.database import Safety
 from heliograph.overview.installation import approvals, telling
@@ -59,7 +59,7 @@ class Desk:
         self.database = Safety([], None)
         self._since: dict[tuple[str, str], datetime] = {}
         self._turn = asyncio.Lock()
-        self._led: tuple[float, remedies.Known] | None = None
+        self._led: tuple[float, leads.Known] | None = None
         self._at = self._compared_at = -math.inf
         self._compared: list[Check] = []
 
@@ -89,10 +89,10 @@ class Desk:
         self._at = began
         return self.known
 
-    async def led(self, conn: Connection, now: Now) -> remedies.Known:
+    async def led(self, conn: Connection, now: Now) -> leads.Known:
         """What says where the findings lead and whom they hit: asked once for each look, whoever sees it."""
         if self._led is None or self._led[0] != self._at:
-            self._led = self._at, await remedies.known(conn, now, [one.check for one in self.known])
+            self._led = self._at, await leads.known(conn, now, [one.check for one in self.known])
         return self._led[1]
 
     async def ask(self, conn: Connection) -> None:

@@ -8,7 +8,7 @@ from itertools import zip_longest
 import msgspec
 
 from heliograph.base.sentences import english
-from heliograph.console.engine import remedies
+from heliograph.console.engine import leads
 from heliograph.console.engine.desk import SHARED, Trouble, desk
 from heliograph.health import webs
 from heliograph.overview.installation.now import Now, only_simulated
@@ -46,7 +46,7 @@ class Step(msgspec.Struct, frozen=True):
 class Alike(msgspec.Struct, frozen=True):
     """Findings that say the same of several things: NAMED of them, each with where it leads, and how many others."""
 
-    named: Sequence[tuple[Trouble, remedies.Lead]]
+    named: Sequence[tuple[Trouble, leads.Lead]]
     others: int
 
 
@@ -76,10 +76,10 @@ async def show(request: Request) -> Answer:
         "accepted_within": webs.accepted_within(processes, 0.95),
         "database": known.database,
         "reported": reported(one.line for one in watched.values() if one.line is not None),
-        "troubles": [(one, remedies.lead(request, one.check, named)) for one in known.known[:CARDS]],
+        "troubles": [(one, leads.lead(request, one.check, named)) for one in known.known[:CARDS]],
         "more": len(more),
         "alike": _alike(request, more, named),
-        "health": remedies.HEALTH if request.may(permission=CARRIAGE) else "",
+        "health": leads.HEALTH if request.may(permission=CARRIAGE) else "",
         "steps": _steps(request, seen),
         "said": _said(request, seen, known.known),
         "may_change": request.may(permission=CARRIAGE_CHANGE),
@@ -100,16 +100,14 @@ def reported(lines: Iterable[Line]) -> Reported:
     )
 
 
-def _alike(request: Request, troubles: Sequence[Trouble], known: remedies.Known) -> list[Alike]:
+def _alike(request: Request, troubles: Sequence[Trouble], known: leads.Known) -> list[Alike]:
     """Those of one kind together, in the order of the first of each: hundreds that are no different hide no other."""
     groups: dict[tuple[str, str], list[Trouble]] = {}
     for one in troubles:
         about, detail = english(one.check.check), english(one.check.detail)
         groups.setdefault((about, detail), []).append(one)
     return [
-        Alike(
-            [(one, remedies.lead(request, one.check, known)) for one in group[:NAMED]], len(group) - len(group[:NAMED])
-        )
+        Alike([(one, leads.lead(request, one.check, known)) for one in group[:NAMED]], len(group) - len(group[:NAMED]))
         for group in groups.values()
     ]
 

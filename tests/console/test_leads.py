@@ -14,15 +14,15 @@ from heliograph.base.actor import Who
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.sentences import Check, said
-from heliograph.console.engine import remedies
-from heliograph.console.engine.remedies import Known
+from heliograph.console.engine import leads
+from heliograph.console.engine.leads import Known
 from heliograph.guard import holds as guard
 from heliograph.pages.requests import Request
 from heliograph.queue import holds
 from heliograph.queue.holds import Selection
 from heliograph.queue.waiting import Sum
 from heliograph.sms.dispatch import suppliers
-from heliograph.sms.reports import remedies as reported
+from heliograph.sms.reports import remedies
 from heliograph.sms.reports.remedies import Fitting
 from heliograph.traffic.reconciliation import Line
 from heliograph.whatsapp import checks as whatsapp
@@ -127,43 +127,43 @@ def test_each_finding_leads_to_where_it_is_mended() -> None:
     receipts = said("receipts of %(name)s", name="main")
     for check, place in (
         (Check(said("supplier %(name)s", name="main"), "failed", said("no session bound")), page),
-        (reported._unread(one, line), page),
-        (reported._recipients(one, Fitting(9, 9)), "/console/receipts/unmatched?supplier=main"),
+        (remedies._unread(one, line), page),
+        (remedies._recipients(one, Fitting(9, 9)), "/console/receipts/unmatched?supplier=main"),
         (Check(receipts, "warning", said("unknown states: %(states)s", states="LOST (4)")), "/console/receipts/words"),
-        (reported._suspect(one, said("no session bound")), page),
+        (remedies._suspect(one, said("no session bound")), page),
         (Check(said("certificate of %(whose)s", whose="main"), "warning", said("none")), page),
-        (Check(said("certificate of %(whose)s", whose=said("the database")), "warning", said("none")), remedies.HEALTH),
+        (Check(said("certificate of %(whose)s", whose=said("the database")), "warning", said("none")), leads.HEALTH),
         (Check(said("supplier %(name)s", name="the 101st"), "failed", said("none")), "/console/suppliers"),
         (Check(said("guard"), "warning", said("none")), "/console/guard"),
         (Check(said("callbacks"), "warning", said("none")), "/console/whatsapp/callbacks"),
         (Check(said("inbox"), "warning", said("none")), "/console/inbound"),
         (Check(said("workers"), "failed", said("none")), "/console/queue"),
-        (Check(said("backups"), "warning", said("none")), remedies.HEALTH),
+        (Check(said("backups"), "warning", said("none")), leads.HEALTH),
         (whatsapp._warned({"waba_id": "7", "warnings": "x"})[0], "/console/whatsapp"),
     ):
-        assert remedies.lead(asking(), check, seen).path == place, (check.check, check.detail)
-        assert remedies.lead(asking(may=False), check, seen).path == "", check.check
+        assert leads.lead(asking(), check, seen).path == place, (check.check, check.detail)
+        assert leads.lead(asking(may=False), check, seen).path == "", check.check
 
 
 #: Of an installation in which something waits.
 standing = cast("Any", SimpleNamespace(suppliers=[], workers=[], queued={"sms": 1}))
 
 
-async def hits(pool: Pool, check: str) -> remedies.Hit | None:
+async def hits(pool: Pool, check: str) -> leads.Hit | None:
     found = Check(said(check), "failed", said("none"))
     async with pool.acquire() as conn:
-        return remedies.lead(asking(), found, await remedies.known(conn, standing, [found])).hit
+        return leads.lead(asking(), found, await leads.known(conn, standing, [found])).hit
 
 
 async def test_a_hold_hits_those_whose_work_it_holds(pool: Pool, api: Api, tenant: Tenant) -> None:
     other = await make_tenant(pool)
     await sent(api, tenant)
     await long_queue(pool, other.id, 3)
-    assert await hits(pool, "queue") == remedies.Hit(4, False, ["Acme 1", "Acme"])
+    assert await hits(pool, "queue") == leads.Hit(4, False, ["Acme 1", "Acme"])
     assert await hits(pool, "holds") is None
     async with pool.acquire() as conn:
         await holds.hold(conn, Selection(organization_id=tenant.id), reason="")
-    assert await hits(pool, "holds") == remedies.Hit(1, False, ["Acme"])
+    assert await hits(pool, "holds") == leads.Hit(1, False, ["Acme"])
 
 
 async def test_the_guard_hits_those_whose_messages_wait_for_it(
@@ -173,10 +173,10 @@ async def test_the_guard_hits_those_whose_messages_wait_for_it(
     other = await make_tenant(pool)
     await long_queue(pool, other.id, 3)
     id = await suspicious(pool, tenant)
-    assert await hits(pool, "guard") == remedies.Hit(2, False, ["Acme"])
+    assert await hits(pool, "guard") == leads.Hit(2, False, ["Acme"])
     # However many they are, it counts no further than LOOK.
-    monkeypatch.setattr(remedies, "LOOK", 1)
-    assert await hits(pool, "guard") == remedies.Hit(2, True, ["Acme"])
+    monkeypatch.setattr(leads, "LOOK", 1)
+    assert await hits(pool, "guard") == leads.Hit(2, True, ["Acme"])
     async with pool.acquire() as conn:
         await guard.release(conn, id)
     assert await hits(pool, "guard") is None
@@ -189,17 +189,17 @@ async def test_the_wall_says_whom_it_hits(pool: Pool, api: Api, tenant: Tenant, 
     await pool.execute("UPDATE queue SET line = $2 WHERE id = $1", UUID(id), line)
     main = said("supplier %(name)s", name="main")
     async with pool.acquire() as conn:
-        found = await remedies.known(conn, standing, [Check(main, "failed", said("none"))])
+        found = await leads.known(conn, standing, [Check(main, "failed", said("none"))])
 
     def hit(english: str, **values: str) -> Any:
-        return remedies.lead(asking(), Check(said(english, **values), "failed", said("none")), found).hit
+        return leads.lead(asking(), Check(said(english, **values), "failed", said("none")), found).hit
 
-    assert hit("supplier %(name)s", name="main") == remedies.Hit(1, False, ["Acme"])
+    assert hit("supplier %(name)s", name="main") == leads.Hit(1, False, ["Acme"])
     assert hit("supplier %(name)s", name="other") is None
     assert hit("guard") is None
     assert hit("clocks") is None
     many = [Sum((f"organization {n}",), rows=n, is_more=n == 3) for n in range(1, 9)]
-    assert remedies._of(many) == remedies.Hit(36, True, [f"organization {n}" for n in (8, 7, 6, 5, 4)], 3)
+    assert leads._of(many) == leads.Hit(36, True, [f"organization {n}" for n in (8, 7, 6, 5, 4)], 3)
 
 
 async def test_a_hold_says_what_it_holds_and_who_made_it(pool: Pool, tenant: Tenant, root: Browser) -> None:
