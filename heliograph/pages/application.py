@@ -175,6 +175,7 @@ class Pages:
             headers[name] = b"; ".join((headers[name], value)) if name == b"cookie" and name in headers else value
         request.services, request.realm = self.services, self.realm
         request.method, request.path = scope["method"], scope["path"]
+        request.page = self.table.page(request.path)
         request.headers, request.request_id, request.began = headers, uuid7_text(), clock.milliseconds()
         request.cookies = cookies.read(headers.get(b"cookie", b""))
         request.address = scope["client"][0] if scope["client"] else ""
@@ -446,15 +447,13 @@ class Pages:
         late. None if there is no page of it that the person may see."""
         if refusal.status != 409 or request.method != "POST" or request.is_fragment or not request.route:
             return None
-        parts = request.path.split("/")
-        for length in range(len(parts) - 1, 1, -1):
-            path = "/".join(parts[:length])
+        for path in self.table.above(request.path):
             methods, parameters = self.table.find(path)
-            route = methods.get("GET")
-            if route is None or route.is_proved:
+            route = methods["GET"]
+            if route.is_proved:
                 continue
             shown = copy.copy(request)
-            shown.method, shown.path, shown.parameters, shown.form = "GET", path, parameters, {}
+            shown.method, shown.path, shown.page, shown.parameters, shown.form = "GET", path, path, parameters, {}
             shown.query = {"mode": request.mode}
             try:
                 self._demand(shown, route)

@@ -98,6 +98,7 @@ class Request:
         "method",
         "mode",
         "notice",
+        "page",
         "parameters",
         "path",
         "query",
@@ -117,6 +118,8 @@ class Request:
     services: Services
     method: str
     path: str
+    #: The path of what is shown: of a form that is answered at an address of its own, the nearest page above it.
+    page: str
     request_id: str
     headers: dict[bytes, bytes]
     cookies: Mapping[str, str]
@@ -243,8 +246,8 @@ class Request:
         return path + ("?" + urllib.parse.urlencode(wanted) if wanted else "")
 
     def again(self, /, **changes: object) -> str:
-        """This very address with some values of its query changed; those that become None or empty are left out."""
-        return self.to(self.path, **(self.query | changes))
+        """This very page with some values of its query changed; those that become None or empty are left out."""
+        return self.to(self.page, **(self.query | changes))
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[Connection]:

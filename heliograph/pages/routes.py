@@ -5,7 +5,7 @@ A path is fixed, or has `{name}` for one part of it. The first part of a path de
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -163,3 +163,16 @@ class Table:
                 else:
                     return methods, found
         return {}, {}
+
+    def above(self, path: str) -> Iterator[str]:
+        """Pages above a path, the nearest first."""
+        parts = path.split("/")
+        for length in range(len(parts) - 1, 1, -1):
+            higher = "/".join(parts[:length])
+            if "GET" in self.find(higher)[0]:
+                yield higher
+
+    def page(self, path: str) -> str:
+        """The path itself, or of one that only answers a form, the nearest page above it."""
+        methods, _ = self.find(path)
+        return path if "GET" in methods or not methods else next(self.above(path), path)

@@ -79,6 +79,13 @@ async def test_a_part_of_usage_fails_alone(
     assert (page.status, fallen(page)) == (200, ["Months"])
     for said in ("Left 999", "1 SMS in 1 segments", "Mozambique 1 1 100 %", "Export for billing"):
         assert said in page.words, said
+    # What answers a form stands at the form's address, and none of its links leads to one that only forms are sent to.
+    refused = await owner.submit(page, "/usage/alert", above="many")
+    assert (refused.status, refused.path, fallen(refused)) == (422, "/usage/alert", ["Months"])
+    assert set(re.findall(r'href="([^"]*)" data-ask>Try again', refused.text)) == {"/usage"}
+    assert "/usage/alert" not in re.findall(r'(?:href="|get" action="|href=")([^"?]*)', refused.text)
+    for link in ("/usage?csv=", "/usage?range=7d"):
+        assert f'href="{link}' in refused.text, link
     await as_owner("ALTER TABLE elsewhere RENAME TO usage_counts")
     await as_owner("ALTER TABLE quotas RENAME TO elsewhere")
     page = await owner.get("/usage")
@@ -130,6 +137,12 @@ async def test_slow_parts_fail_alone_and_a_page_has_its_time(pool: Pool) -> None
     now = LONGEST + 1
     assert await late.look("late", asyncio.sleep(0, "found"), otherwise="-") == "-"
     assert late.failed == {"late": True}
+    # A file is whole or not at all.
+    now = 0.0
+    file = Parts(parts_of(csv="one")._request, monotonic=lambda: now)
+    now = LONGEST + 1
+    assert await file.look("late", asyncio.sleep(0, "found"), otherwise="-") == "found"
+    assert file.failed == {}
 
 
 async def test_what_is_the_whole_pages_affair_ends_it(pool: Pool) -> None:

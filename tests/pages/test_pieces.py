@@ -36,7 +36,7 @@ NOON = datetime(2027, 1, 31, 12, tzinfo=UTC)
 def asked(query: dict[str, str], *, language: str = "en", zone: str = "UTC", **more: Any) -> Request:
     """A request for a list."""
     made = Request()
-    made.query, made.path, made.mode, made.speech = query, "/list", "live", speech(language, zone)
+    made.query, made.page, made.mode, made.speech = query, "/list", "live", speech(language, zone)
     made.cookies, made.form = more.get("cookies", {}), more.get("form", {})
     return made
 

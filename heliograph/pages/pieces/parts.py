@@ -5,8 +5,8 @@
 
 and where its card stands: `{% if "latest" in parts.failed %}{{ kit.failed_part(parts, "latest", _("Latest")) }}…`.
 
-A database that is away is the whole page's affair, and so is a refusal. A file is whole or not at all, so one that is
-asked for by `csv` takes its page with it.
+A database that is away is the whole page's affair, and so is a refusal. A file is whole or not at all: one that is
+asked for by `csv` takes its page with it, and has as much time as its looks take.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Parts:
 
     async def look(self, name: str, look: Coroutine[Any, Any, Found], *, otherwise: Found) -> Found:
         """What `look` finds; `otherwise` for a part that fails. Raises refusals, and what ends the whole page."""
-        if self._now() > self._ends:
+        is_file = bool(self._request.query.get("csv"))
+        if self._now() > self._ends and not is_file:
             look.close()
             self.failed[name] = True
             return otherwise
@@ -48,7 +49,7 @@ class Parts:
             raise
         except Exception as error:
             is_slow = isinstance(error, asyncpg.QueryCanceledError)
-            if self._request.query.get("csv") or (is_down(error) and not is_slow):
+            if is_file or (is_down(error) and not is_slow):
                 raise
             request = self._request
             request.services.refusal_of(error, request_id=request.request_id, operation=f"page, {name}")
