@@ -90,17 +90,20 @@ class CampaignNotPausable(Refusal):
     code, status = "campaign_not_pausable", 409
 
 
-def acts(campaign: Campaign, *, needs_approval: bool = True) -> frozenset[Act]:
-    """What somebody may do with a campaign as it stands, of what the rules below do not refuse and what would change
-    something. `needs_approval`: of one that waits for an approval, whether it cannot begin without one."""
+def acts(campaign: Campaign, *, needs_approval: bool | None = None) -> frozenset[Act]:
+    """The actions that would change this campaign and that the rules would accept. `needs_approval`: of a paused one,
+    whether it cannot go on without one (`rule.missing`); None: nobody asked, so it does if it says that it waits."""
     if campaign.status not in UNDER_WAY:
         return frozenset()
-    if campaign.status not in ("running", "paused"):
-        return frozenset(("pace", "cancel"))
+    possible: set[Act] = {"pace", "cancel"}
     reason = campaign.status_reason if campaign.status == "paused" else None
-    if reason == BY_REQUEST or (reason == rule.REASON and not needs_approval):
-        return frozenset(("resume", "pace", "cancel"))
-    return frozenset(("pace", "cancel") if reason == rule.REASON else ("pause", "pace", "cancel"))
+    if campaign.status in ("running", "paused") and reason != BY_REQUEST:
+        possible.add("pause")
+    if reason in (BY_REQUEST, rule.REASON) and not (
+        reason == rule.REASON if needs_approval is None else needs_approval
+    ):
+        possible.add("resume")
+    return frozenset(possible)
 
 
 class Anew(Exception):

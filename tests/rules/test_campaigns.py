@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import itertools
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,11 +19,11 @@ from hypothesis import strategies as st
 from heliograph.accounts import quota, send_defaults, spending
 from heliograph.base.actor import Actor, Who
 from heliograph.base.database.pool import Pool
-from heliograph.base.errors import Invalid, NotFound
+from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.base.process import measures
 from heliograph.campaigns import audience, counting, plan, record, template
-from heliograph.campaigns.approval import approving
+from heliograph.campaigns.approval import approving, rule
 from heliograph.campaigns.approval.approving import CampaignApprovalByAnother
 from heliograph.campaigns.approval.rule import CampaignApprovalRequired
 from heliograph.campaigns.channels import sms as sms_channel
@@ -753,6 +755,45 @@ async def test_a_campaign_to_many_waits_for_a_second_person(pool: Pool) -> None:
     assert len(await texts(pool)) == 5
     logged = await pool.fetch("SELECT who_name, after FROM audit_log WHERE action = 'campaign.approved'")
     assert [tuple(row) for row in logged] == [("Rui", '{"recipients":3}')]
+
+
+AS_IF = """
+UPDATE campaigns SET status = $1, status_reason = $2, staged_to = '',
+       pending = ($1 <> ALL ('{completed,canceled,failed}'))::int,
+       canceled = ($1 = ANY ('{completed,canceled,failed}'))::int,
+       completed_at = CASE WHEN $1 = 'completed' THEN now() END
+"""
+
+
+async def test_what_may_be_done_is_what_the_rules_accept_and_what_changes_something(pool: Pool) -> None:
+    actor = await organization(pool)
+    ana = person(actor, "Ana")
+    id = (await create(pool, ana, recipients=[number(1)])).id
+    rules: dict[str, Any] = {
+        "pause": plan.pause,
+        "resume": plan.resume,
+        "cancel": plan.cancel,
+        "pace": functools.partial(plan.change_pace, messages_per_minute=5),
+    }
+    reasons = (None, plan.QUOTA, plan.BY_REQUEST, rule.REASON)
+    cases = [(status, None, False) for status in plan.STATES if status != "paused"]
+    cases += [("running", plan.QUOTA, False), *itertools.product(["paused"], reasons, (False, True))]
+    async with pool.acquire() as conn:
+        for status, reason, needs in cases:
+            changing = set()
+            for name, act in rules.items():
+                tried = conn.transaction()
+                await tried.start()
+                await conn.execute("UPDATE organizations SET approval_above = $1", 0 if needs else None)
+                await conn.execute(AS_IF, status, reason)
+                before = await record.get(conn, ana, id=id)
+                with contextlib.suppress(Refusal):
+                    if await act(conn, ana, id=id) != before:
+                        changing.add(name)
+                await tried.rollback()
+            assert plan.acts(before, needs_approval=needs) == changing, (status, reason, needs)
+            if reason != plan.BY_REQUEST:
+                assert plan.acts(before) == plan.acts(before, needs_approval=reason == rule.REASON)
 
 
 async def test_an_approval_counts_who_was_gathered(pool: Pool) -> None:
