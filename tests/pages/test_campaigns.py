@@ -20,6 +20,7 @@ from heliograph.campaigns.staging import Stager
 from heliograph.campaigns.views import progress
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
+from heliograph.overview.exports import kinds
 from heliograph.pages.languages import speech
 from heliograph.privacy import erasure
 from heliograph.retention import rules
@@ -339,7 +340,11 @@ async def test_who_was_skipped_is_seen_with_the_reason_and_taken_away(
     assert [(row["to"], row["name"], row["reason"]) for row in rows] == [("+258841000003", "P3", "recently_written")]
     told = await pool.fetchval("SELECT after FROM audit_log WHERE action = 'campaign.exported'")
     assert "recently_written" in told
-    # Whoever does not see whole numbers sees no names either.
+    # Whoever does not see whole numbers sees no names either, in the file and on the page.
+    async with pool.acquire() as conn:
+        wanted = kinds.Skipped(form="jsonl", campaign_id=UUID(where[-36:]), reason="opted_out", sees="own")
+        written = await kinds.page(conn, tenant.actor, wanted, after=None, is_first=True)
+    assert ('"to":"••• 0002","name":""' in written.text, written.rows, written.after) == (True, 1, None)
     await make_person(pool, tenant, "vera@example.com", "viewer")
     await other_browser.sign_in("vera@example.com")
     page = await other_browser.get(where + "?skipped=opted_out")

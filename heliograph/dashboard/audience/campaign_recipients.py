@@ -82,9 +82,7 @@ async def export(request: Request) -> Answer:
     delimiter, sees = exporting.separator(request), seeing.whose(request)
     wanted: kinds.Wanted
     if reason := reason_in(request.form):
-        wanted = kinds.Skipped(
-            form=form, delimiter=delimiter, campaign_id=campaign.id, reasons=(reason,), sees_all=sees == "all"
-        )
+        wanted = kinds.Skipped(form=form, delimiter=delimiter, campaign_id=campaign.id, reason=reason, sees=sees)
     else:
         chosen = filters(campaign, request.form.get("status", ""))
         wanted = kinds.Messages(form=form, delimiter=delimiter, filters=chosen, sees=sees)

@@ -136,8 +136,8 @@ async def _record(conn: Connection, actor: Actor, wanted: Wanted) -> None:
         case Rejects(import_id=id):
             after = {"format": wanted.form, "import": str(id), "rejected": True}
             await audit.record(conn, actor, "contacts.exported", object_id=actor.organization_id, after=after)
-        case Skipped(campaign_id=id, reasons=reasons):
-            after = {"format": wanted.form, "skipped": list(reasons)}
+        case Skipped(campaign_id=id, reason=reason):
+            after = {"format": wanted.form, "skipped": reason}
             await audit.record(conn, actor, "campaign.exported", object_id=id, after=after)
         case Contacts():
             await contacts.begin(conn, actor, filters=wanted.filters, as_json=is_json)

@@ -115,10 +115,9 @@ class Skipped(_Wanted, frozen=True, kw_only=True, tag="skipped"):
     """Who a campaign skipped, and why."""
 
     campaign_id: UUID
-    #: In the order in which they stand in the file.
-    reasons: tuple[str, ...]
-    #: Whether its reader sees numbers whole.
-    sees_all: bool
+    reason: str
+    #: Whose numbers its reader sees whole; nobody sent what was skipped, so it is of all or of none.
+    sees: Literal["all", "own", "none"]
 
     @property
     def name(self) -> str:
@@ -220,7 +219,7 @@ def _of_message(one: Message, actor: Actor, wanted: Messages) -> dict[str, str |
         "mode": actor.mode,
         "status": one.status,
         "failure": one.failure_code,
-        "to": one.recipient if whole else f"••• {one.recipient[-4:]}",
+        "to": _shown(one.recipient, whole=whole),
         "from": one.sender,
         "template": one.template,
         "reference": one.client_reference,
@@ -235,6 +234,10 @@ def _of_message(one: Message, actor: Actor, wanted: Messages) -> dict[str, str |
         "read_at": iso_or_none(one.read_at),
         "failed_at": iso_or_none(one.failed_at),
     }
+
+
+def _shown(recipient: str, *, whole: bool) -> str:
+    return recipient if whole else f"••• {recipient[-4:]}"
 
 
 async def _contacts(conn: Connection, actor: Actor, wanted: Contacts, after: str | None, is_first: bool) -> Page:
@@ -292,22 +295,15 @@ async def _usage(conn: Connection, actor: Actor, wanted: Usage, after: str | Non
 
 
 async def _skipped(conn: Connection, actor: Actor, wanted: Skipped, after: str | None, is_first: bool) -> Page:
-    reason, _, place = (after or f"{wanted.reasons[0]} ").partition(" ")
     found = await skipped.list_page(
-        conn,
-        actor,
-        campaign_id=wanted.campaign_id,
-        reason=reason,
-        after=UUID(place) if place else None,
-        limit=PAGE,
+        conn, actor, campaign_id=wanted.campaign_id, reason=wanted.reason, after=place_of(after), limit=PAGE
     )
-    listed = found[:PAGE]
-    further = wanted.reasons[wanted.reasons.index(reason) + 1 :]
-    following = f"{reason} {listed[-1].id}" if len(found) > PAGE else f"{further[0]} " if further else None
+    listed, whole = found[:PAGE], wanted.sees == "all"
+    further = _place(listed[-1].id if len(found) > PAGE else None)
     values = [
         {
-            "to": one.recipient if wanted.sees_all else f"••• {one.recipient[-4:]}",
-            "name": (one.name or "") if wanted.sees_all else "",
+            "to": _shown(one.recipient, whole=whole),
+            "name": (one.name or "") if whole else "",
             "reason": one.reason,
             "at": iso(one.at),
         }
@@ -315,8 +311,8 @@ async def _skipped(conn: Connection, actor: Actor, wanted: Skipped, after: str |
     ]
     if wanted.form == "csv":
         rows = [[one[name] for name in SKIPPED_COLUMNS] for one in values]
-        return Page(sheet(wanted, SKIPPED_COLUMNS, rows, is_first), len(rows), following)
-    return Page(_lines(values), len(values), following)
+        return Page(sheet(wanted, SKIPPED_COLUMNS, rows, is_first), len(rows), further)
+    return Page(_lines(values), len(values), further)
 
 
 def place_of(after: str | None) -> UUID | None:
