@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import datetime, timedelta
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from heliograph.base.database import clock
+from heliograph.base.database.bounded_scan import AHEAD, SLACK
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import time_of, uuid7_floor
 from heliograph.overview.searching import everywhere
-from heliograph.overview.searching.everywhere import Hour, Wanted
+from heliograph.overview.searching.everywhere import Counted, Hour, Wanted
 from tests.rules.factories import organization
 
 NUMBER, OTHER = "+258841234567", "+258841234568"
@@ -43,13 +47,16 @@ async def sent(pool: Pool, whose: UUID, at: datetime, *, to: str, count: int = 1
     return ids
 
 
-async def looked(pool: Pool, *, most: int, limit: int = 50) -> tuple[list[UUID], int]:
+async def looked(pool: Pool, *, most: int, limit: int = 50, rows: int = everywhere.ROWS) -> tuple[list[UUID], int]:
     """(what is found of a number by going on as far as it goes, how many looks that took)"""
     found: list[UUID] = []
     after, looks = None, 0
     async with pool.acquire() as conn:
         while looks == 0 or after is not None:
-            listed = await everywhere.look(conn, Wanted(recipient=NUMBER), after=after, limit=limit, most=most)
+            listed = await everywhere.look(
+                conn, Wanted(recipient=NUMBER), after=after, limit=limit, most=most, rows=rows
+            )
+            assert after is None or listed.seen is None or listed.seen < after, "a look leads to itself"
             page = [one.id for one in listed.messages][:limit]
             found, looks = found + page, looks + 1
             after = page[-1] if len(listed.messages) > limit else listed.seen
@@ -79,46 +86,120 @@ async def test_each_message_to_a_number_is_found_once_however_small_a_look_is(po
     assert found == sorted(wanted, reverse=True)
     assert (looks == 1) == (most == 20_000), looks
     assert (await looked(pool, most=most, limit=1))[0] == found
+    for rows in (1, 2, 4):
+        assert (await looked(pool, most=most, rows=rows))[0] == found, rows
+
+
+DELTAS = """
+INSERT INTO traffic_deltas
+SELECT organization_id, gen_random_uuid(), 1, hour, channel, mode, country, sender, supplier_id, status, count, segments
+  FROM traffic
+"""
 
 
 async def test_what_was_sent_in_the_last_seconds_is_found(pool: Pool) -> None:
     one = (await organization(pool)).organization_id
-    now = clock.now()
-    (id,) = await sent(pool, one, now, to=NUMBER)
+    (id,) = await sent(pool, one, clock.now(), to=NUMBER)
     # As the commit that accepts leaves it, before anybody folds it.
-    await pool.execute(
-        "INSERT INTO traffic_deltas SELECT organization_id, $1, 1, hour, channel, mode, country, sender,"
-        " supplier_id, status, count, segments FROM traffic",
-        id,
-    )
+    await pool.execute(DELTAS)
     await pool.execute("DELETE FROM traffic")
     assert await looked(pool, most=100) == ([id], 1)
+
+
+async def test_nobody_is_left_out_while_folding_is_behind(pool: Pool) -> None:
+    now = clock.now()
+    wanted = []
+    for n in range(5):
+        whose = (await organization(pool)).organization_id
+        wanted += await sent(pool, whose, now - timedelta(minutes=40 * n), to=NUMBER)
+    await pool.execute(DELTAS)
+    await pool.execute("DELETE FROM traffic")
+    for rows in (1, 3, 5):
+        assert (await looked(pool, most=100, rows=rows))[0] == sorted(wanted, reverse=True), rows
+
+
+async def test_an_hour_with_more_rows_than_a_look_reads_is_read_whole_and_the_next_look_is_below_it(
+    pool: Pool,
+) -> None:
+    whose = [(await organization(pool)).organization_id for _ in range(6)]
+    at = clock.now().replace(minute=0, second=0, microsecond=0) - 2 * HOUR
+    # One row in the newest hour, four in the one before it, whose last messages came at its end, and an old one.
+    wanted = await sent(pool, whose[0], at + HOUR, to=NUMBER)
+    for one in whose[1:5]:
+        wanted += await sent(pool, one, at + HOUR - timedelta(minutes=1), to=NUMBER)
+    wanted += await sent(pool, whose[5], at - 5 * HOUR, to=NUMBER)
+    found, looks = await looked(pool, most=1_000, rows=2)
+    # The newest hour, the full one, and what is left.
+    assert (found, looks) == (sorted(wanted, reverse=True), 3)
 
 
 @pytest.mark.parametrize(
     ("hours", "until", "who", "lower"),
     [
         # All of it is less than a look.
-        ([(NOON, [A], 10, 1), (NOON - HOUR, [B], 80, 1)], NOON + HOUR, [A, B], None),
+        ([(NOON, [A], 10), (NOON - HOUR, [B], 80)], NOON + HOUR, [A, B], None),
         # As much of an hour as holds the rest of a look.
-        ([(NOON, [A], 50, 1), (NOON - HOUR, [B], 100, 1), (NOON - 2 * HOUR, [C], 9, 1)], NOON + HOUR, [A, B],
-         NOON - HOUR / 2),
+        ([(NOON, [A], 50), (NOON - HOUR, [B], 100), (NOON - 2 * HOUR, [C], 9)], NOON + HOUR, [A, B], NOON - HOUR / 2),
         # The hour that runs holds what came until now.
-        ([(NOON, [A], 1000, 1)], NOON + HOUR / 4, [A], NOON + HOUR / 4 - HOUR / 40),
-        # An hour of which not all counts were read is left for the next look.
-        ([(NOON, [A], 1, 10), (NOON - HOUR, [B], 1, everywhere.ROWS)], NOON + HOUR, [A], NOON + everywhere.AHEAD),
+        ([(NOON, [A], 1000)], NOON + HOUR / 4, [A], NOON + HOUR / 4 - HOUR / 40),
         # Each look goes on by a second.
-        ([(NOON, [A], 10**9, 1)], NOON + HOUR, [A], NOON + HOUR - everywhere.AHEAD),
+        ([(NOON, [A], 10**9)], NOON + HOUR, [A], NOON + HOUR - AHEAD),
+        # An id of an hour's first second may be of a message that counts in the one before.
+        ([(NOON, [A], 10**9), (NOON - HOUR, [B], 1)], NOON + AHEAD, [A, B], NOON),
         ([], NOON, [], None),
     ],
 )  # fmt: skip
 def test_a_look_is_as_long_as_about_so_many_messages_took(
-    hours: list[tuple[datetime, list[UUID], int, int]], until: datetime, who: list[UUID], lower: datetime | None
+    hours: list[tuple[datetime, list[UUID], int]], until: datetime, who: list[UUID], lower: datetime | None
 ) -> None:
-    known = [Hour(*one) for one in hours]
+    known = Counted([Hour(*one) for one in hours])
     whose, edge = everywhere.window(known, until=until, now=NOON + HOUR / 4 if until < NOON + HOUR else until, most=100)
     assert whose == who
     assert (None if edge is None else time_of(edge)) == lower
+
+
+def counted(hours: list[tuple[Hour, int]], until: datetime, rows: int) -> Counted:
+    """What HOURS finds among hours with so many rows each."""
+    below = [(one, count) for one, count in hours if one.begins < until + SLACK]
+    each = [one.begins for one, count in below for _ in range(count)]
+    reached = next((one.begins for one, _ in below if one.begins < until - AHEAD), None)
+    since = None if len(each) <= rows or reached is None else min(reached, each[rows] + HOUR)
+    since = since if since and any(one.begins < since for one, _ in hours) else None
+    return Counted([one for one, _ in below if since is None or one.begins >= since], since)
+
+
+@given(
+    hours=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6), st.sampled_from((0, 1, 50, 10**6))), max_size=6),
+    rows=st.integers(1, 8),
+    minutes=st.integers(0, 60),
+)
+def test_going_on_from_edge_to_edge_comes_to_an_end_past_every_hour(
+    hours: list[tuple[int, int, int]], rows: int, minutes: int
+) -> None:
+    began = itertools.accumulate((gap for gap, _, _ in hours), initial=-1)
+    next(began)
+    known = [
+        (Hour(NOON - ago * HOUR, [UUID(int=n)], count), filled)
+        for n, (ago, (_, filled, count)) in enumerate(zip(began, hours, strict=True))
+    ]
+    now = until = NOON + timedelta(minutes=minutes)
+    looked = set()
+    # As many looks as a part of each hour takes; those of a second each are not all gone through.
+    for most in itertools.chain([100] * 20, itertools.repeat(10**6)):
+        found = counted(known, until, rows)
+        who, edge = everywhere.window(found, until=until, now=now, most=most)
+        looked |= set(who)
+        lower = datetime.min.replace(tzinfo=NOON.tzinfo) if edge is None else time_of(edge)
+        assert lower < until
+        for one, _ in known:
+            # A message's id may be older or newer than the hour in which it counts.
+            if one.begins - SLACK < until and one.begins + HOUR + AHEAD > lower:
+                assert one.organizations[0] in who, (one.begins, lower, until)
+        if edge is None:
+            assert found.since is None
+            break
+        until = lower
+    assert looked == {one.organizations[0] for one, _ in known}
 
 
 async def test_who_knows_a_number_is_named(pool: Pool) -> None:

@@ -9,7 +9,6 @@ The rule nobody may break: a look is bounded, and says how far it came.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -27,7 +26,7 @@ from heliograph.whatsapp.messages import QUEUED
 
 HOUR = timedelta(hours=1)
 _FIRST = UUID(int=0)
-#: Rows of the roll-ups that are read for one look.
+#: Rows of the roll-ups that are read for one look, unless one hour has more.
 ROWS = 20_000
 #: Organizations that know a number.
 KNOWING = 20
@@ -71,23 +70,51 @@ class Hour(msgspec.Struct, frozen=True):
     begins: datetime
     organizations: list[UUID]
     count: int
-    #: Rows of the roll-ups that were read for it.
-    rows: int
 
 
-# The newest rows first, up to a number. Of the last seconds only the deltas know, whoever folds them and when.
-HOURS = f"""
-SELECT hour, coalesce(array_agg(DISTINCT organization_id) FILTER (WHERE fits), '{{}}') AS organizations,
-       coalesce(sum(count) FILTER (WHERE fits), 0)::bigint AS count, sum(rows)::bigint AS rows
-  FROM (SELECT hour, organization_id, sum(count) AS count, sum(read) AS rows,
-               bool_or(($2::text IS NULL OR country = $2) AND ($3::text IS NULL OR channel = $3)) AS fits
-          FROM ((SELECT hour, organization_id, channel, country, count, 1 AS read FROM traffic
-                  WHERE hour < $1 ORDER BY hour DESC LIMIT {ROWS})
+class Counted(msgspec.Struct, frozen=True):
+    """What the roll-ups say of the time before a look. `hours`: the newest first, each of them whole."""
+
+    hours: list[Hour]
+    #: From which hour on they were read; None: there is nothing before.
+    since: datetime | None = None
+    #: Organizations of which not all was folded that could be read: they may have sent whenever.
+    behind: list[UUID] = []
+
+
+# Hours are read whole: the newest that have about so many rows together, at least down to one that begins before the
+# look ends, so that each look gets further than the one before it. Of the last seconds only the deltas know, whoever
+# folds them and when; where they are more than can be read, all organizations that have some are named instead.
+HOURS = """
+WITH RECURSIVE behind AS (
+    (SELECT organization_id FROM traffic_deltas
+      WHERE EXISTS (SELECT FROM traffic_deltas OFFSET $5) ORDER BY organization_id LIMIT 1)
+    UNION ALL
+    SELECT following.organization_id FROM behind CROSS JOIN LATERAL (
+           SELECT organization_id FROM traffic_deltas
+            WHERE organization_id > behind.organization_id ORDER BY organization_id LIMIT 1) following
+), since AS MATERIALIZED (
+    SELECT least(below.hour, past.hour + interval '1 hour') AS hour
+      FROM (SELECT hour FROM traffic WHERE hour < $1 ORDER BY hour DESC OFFSET $5 LIMIT 1) past
+           CROSS JOIN (SELECT hour FROM traffic WHERE hour < $2 ORDER BY hour DESC LIMIT 1) below
+     WHERE EXISTS (SELECT FROM traffic WHERE hour < least(below.hour, past.hour + interval '1 hour'))
+)
+SELECT true AS is_first, (SELECT hour FROM since) AS hour,
+       ARRAY(SELECT organization_id FROM behind) AS organizations, 0::bigint AS count
+UNION ALL
+SELECT false, hour, coalesce(array_agg(organization_id) FILTER (WHERE fits), '{}'),
+       coalesce(sum(count) FILTER (WHERE fits), 0)::bigint
+  FROM (SELECT hour, organization_id, sum(count) AS count,
+               bool_or(($3::text IS NULL OR country = $3) AND ($4::text IS NULL OR channel = $4)) AS fits
+          FROM (SELECT hour, organization_id, channel, country, count FROM traffic
+                 WHERE hour < $1 AND hour >= coalesce((SELECT hour FROM since), '-infinity')
                 UNION ALL
-                (SELECT hour, organization_id, channel, country, count, 0 FROM traffic_deltas
-                  WHERE hour < $1 AND refunds = 0 LIMIT {ROWS})) counted
+                SELECT hour, organization_id, channel, country, count
+                  FROM (SELECT * FROM traffic_deltas LIMIT $5) unfolded
+                 WHERE refunds = 0 AND hour < $1
+                   AND hour >= coalesce((SELECT hour FROM since), '-infinity')) counted
          GROUP BY hour, organization_id) sent
- GROUP BY hour ORDER BY hour DESC
+ GROUP BY hour ORDER BY is_first DESC, hour DESC
 """
 
 
@@ -113,20 +140,29 @@ SELECT found.* FROM organizations o CROSS JOIN LATERAL (
 
 
 async def look(
-    conn: Connection, wanted: Wanted, *, after: UUID | None = None, limit: int = 50, most: int = LOOK
+    conn: Connection,
+    wanted: Wanted,
+    *,
+    after: UUID | None = None,
+    limit: int = 50,
+    most: int = LOOK,
+    rows: int = ROWS,
 ) -> Found[Message]:
-    """Messages older than `after`, newest first, up to `limit` + 1, among about `most`. `seen`: down to which id was
-    looked, if there is more behind it."""
+    """Messages older than `after`, newest first, up to `limit` + 1, among about `most`, and about so many rows of the
+    roll-ups. `seen`: down to which id was looked, if there is more behind it."""
     now = clock.now()
     upper = after or uuid7_floor(now + SLACK)
     until = min(time_of(upper), now)
     country = None if wanted.recipient is None else phones.country(wanted.recipient)
     # A row's id may be a little older than the hour in which its message counts.
-    hours = [Hour(*row) for row in await conn.fetch(HOURS, until + SLACK, country, wanted.channel)]
-    who, lower = window(hours, until=until, now=now, most=most)
+    first, *hours = await conn.fetch(HOURS, until + SLACK, until - AHEAD, country, wanted.channel, rows)
+    counted = Counted(
+        [Hour(row["hour"], row["organizations"], row["count"]) for row in hours], first["hour"], first["organizations"]
+    )
+    who, lower = window(counted, until=until, now=now, most=most)
     if not who:
         return Found([], lower)
-    rows = await conn.fetch(
+    scanned = await conn.fetch(
         SCAN,
         who,
         upper,
@@ -139,30 +175,31 @@ async def look(
         wanted.channel,
     )
     # One that has more of that time than a look holds ends it for all, as with several lists of one page.
-    edges = [row["id"] for row in rows if not row["fits"]]
-    found = [_message(row) for row in rows if row["fits"]]
+    edges = [row["id"] for row in scanned if not row["fits"]]
+    found = [_message(row) for row in scanned if row["fits"]]
     listed, seen = bounded_scan.merged([(found, max(edges, default=lower))], limit=limit)
     return Found(listed, seen)
 
 
-def window(hours: Sequence[Hour], *, until: datetime, now: datetime, most: int) -> tuple[list[UUID], UUID | None]:
+def window(counted: Counted, *, until: datetime, now: datetime, most: int) -> tuple[list[UUID], UUID | None]:
     """Whose messages are looked at, and from which id on (None: from the first), so that it is about `most` of those
-    before `until`: within an hour, as if they had come evenly. `hours`: the newest first."""
-    who: dict[UUID, None] = {}
-    left, read = float(most), 0
+    before `until`: within an hour, as if they had come evenly. That id is below `until`, and whoever may have sent a
+    message from there on is named."""
+    who = dict.fromkeys(counted.behind)
+    left, hours = float(most), counted.hours
     for at, one in enumerate(hours):
-        read += one.rows
-        if read >= ROWS and at:
-            # Not all of its rows were read.
-            return list(who), uuid7_floor(hours[at - 1].begins + AHEAD)
         who |= dict.fromkeys(one.organizations)
         whole = max(min(HOUR, now - one.begins), AHEAD)
-        count = one.count * min(max((until - one.begins) / whole, 0.0), 1.0)
+        came = min(max(until - one.begins, timedelta()), whole)
+        count = one.count * (came / whole)
         if count > left:
-            begins = one.begins + max(min(whole, until - one.begins) * (1 - left / count), AHEAD)
-            return list(who), uuid7_floor(min(begins, until - AHEAD))
-        left -= count
-    return list(who), None
+            begins = min(one.begins + max(came * (1 - left / count), AHEAD), until - AHEAD)
+            # A message's id may be a little newer than the hour before, in which it counts.
+            is_last = at + 1 == len(hours) and counted.since is None
+            if begins >= one.begins + AHEAD or is_last:
+                return list(who), uuid7_floor(begins)
+        left = max(left - count, 0.0)
+    return list(who), None if counted.since is None else uuid7_floor(counted.since + AHEAD)
 
 
 # An index finds contacts and opt-outs of one organization: each is asked in turn.
