@@ -973,6 +973,8 @@ CREATE TABLE campaign_skipped (
     PRIMARY KEY (organization_id, campaign_id, reason, id)
 );
 CREATE INDEX campaign_skipped_of_recipient ON campaign_skipped (organization_id, recipient);
+-- Texts that were listed and are no numbers, which erasure and disclosure compare with a number one by one.
+CREATE INDEX campaign_skipped_typed ON campaign_skipped (organization_id, id) WHERE reason = 'no_number';
 CREATE INDEX campaign_skipped_age ON campaign_skipped USING brin (id) WITH (autosummarize = on);
 COMMENT ON TABLE campaign_skipped IS 'tenant: recipients that campaigns skipped, each with its reason; kept for as long as messages are';
 COMMENT ON COLUMN campaign_skipped.recipient IS 'a number, or the text that was listed as one';

@@ -21,11 +21,12 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, plan_by_key
 from heliograph.base.ids import time_of, uuid7, uuid7_floor
+from heliograph.consent import skipped
 from heliograph.contacts import records
 from heliograph.networks import asked, learned
 from heliograph.privacy import naming
 
-#: How many messages one step scans: they have no index by recipient.
+#: How many messages, or typed texts, one step scans: they have no index by recipient.
 STEP = 20_000
 _FIRST = UUID(int=0)
 #: All parts of a message come within this time.
@@ -55,17 +56,13 @@ WITH gone AS (
      WHERE contact_import_images.organization_id = $1 AND contact_import_images.contact_id = gone.id RETURNING 1
 ), rejected AS (
     DELETE FROM contact_import_rejects
-     WHERE organization_id = $1
-       AND EXISTS (SELECT FROM unnest($2::text[]) AS known (phone)
-                    WHERE strpos(regexp_replace(cells, '[^0-9]', '', 'g'), right(known.phone, 8)) > 0)
+     WHERE organization_id = $1 AND {naming.typed_in("cells")}
     RETURNING 1
 ), changed AS (
     DELETE FROM contact_changes WHERE organization_id = $1 AND phone = ANY ($2) RETURNING 1
 ), noted AS (
     DELETE FROM organization_notes
-     WHERE organization_id = $1
-       AND EXISTS (SELECT FROM unnest($2::text[]) AS known (phone)
-                    WHERE strpos(regexp_replace(body, '[^0-9]', '', 'g'), right(known.phone, 8)) > 0)
+     WHERE organization_id = $1 AND {naming.typed_in("body")}
     RETURNING 1
 ), guarded AS (
     DELETE FROM guard_holds
@@ -151,6 +148,18 @@ SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT coun
        (SELECT count(*) FROM theirs)::int AS seen, (SELECT count(*) FROM told)::int AS told,
        ARRAY(SELECT id FROM theirs) AS theirs
 """
+# A listed text that is no number is kept as it was typed, by an index of its own.
+SKIPPED = f"""
+WITH looked_at AS MATERIALIZED (
+    SELECT ctid AS place, id, recipient FROM campaign_skipped
+     WHERE organization_id = $1 AND reason = '{skipped.NO_NUMBER}' AND id > $2 ORDER BY id LIMIT $3
+), gone AS (
+    DELETE FROM campaign_skipped
+     WHERE ctid = ANY (ARRAY(SELECT place FROM looked_at WHERE {naming.typed_in("recipient", "$4")})) RETURNING 1
+)
+SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM gone)::int AS gone,
+       0 AS seen, 0 AS told, NULL AS theirs
+"""
 # What a supplier delivered contains the raw text. Parts have no index by message, but they come within a day of each
 # other, and their ids say when.
 PARTS = """
@@ -207,6 +216,7 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
     row = await conn.fetchrow(CONTACTS, organization_id, names)
     assert row is not None
     erased = Counter(dict(row.items()))
+    erased["skipped_by_campaigns"] += (await _steps(conn, SKIPPED, actor, names))["gone"]
     sent, received = await _steps(conn, SENT, actor, names), await _steps(conn, RECEIVED, actor, names)
     erased["sms_sent"], erased["sms_received"] = sent["gone"], received["gone"]
     erased["parts_as_delivered"], erased["texts_in_events"] = received["parts"], received["told"]

@@ -17,10 +17,11 @@ from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection, plan_by_key
+from heliograph.consent import skipped
 from heliograph.privacy import naming
 from heliograph.sealing import text_keys
 
-#: How many messages one step scans: they have no index by recipient.
+#: How many messages, or typed texts, one step scans.
 STEP = 20_000
 _FIRST = UUID(int=0)
 
@@ -97,7 +98,8 @@ SELECT number, state, network, asked_at, answered_at FROM number_lookups
  ORDER BY asked_at
 """,
 }
-#: The same, of messages: $3: the id to begin after, $4: how many to scan. The last row says how far it came.
+#: The same, of what has no index by recipient: $3: the id to begin after, $4: how many to scan. The last row says how
+#: far it came.
 SCANS = {
     "message": """
 WITH looked_at AS MATERIALIZED (
@@ -116,10 +118,27 @@ SELECT id, sender, recipient, segments, missing, keyword, body, received_at
   FROM received_messages WHERE organization_id = $1
    AND id = ANY (ARRAY(SELECT id FROM looked_at WHERE sender = ANY ($2))) ORDER BY id
 """,
+    # As they were typed.
+    "skipped_by_campaign": f"""
+WITH looked_at AS MATERIALIZED (
+    SELECT campaign_id, id, recipient, reason FROM campaign_skipped
+     WHERE organization_id = $1 AND reason = '{skipped.NO_NUMBER}' AND id > $3 ORDER BY id LIMIT $4
+)
+SELECT s.campaign_id, c.name, s.recipient, s.reason FROM looked_at s CROSS JOIN LATERAL (
+       SELECT name FROM campaigns WHERE organization_id = $1 AND id = s.campaign_id LIMIT 1) c
+ WHERE {naming.typed_in("s.recipient")} ORDER BY s.id
+""",
 }
-_TABLES = {"message": "messages", "message_received": "received_messages"}
+#: Rows that are scanned.
+_SCANNED = {
+    "message": "messages WHERE",
+    "message_received": "received_messages WHERE",
+    "skipped_by_campaign": f"campaign_skipped WHERE reason = '{skipped.NO_NUMBER}' AND",
+}
+#: Tables of those whose `body` is sealed.
+_SEALED = {"message": "messages", "message_received": "received_messages"}
 LAST = """
-WITH looked_at AS (SELECT id FROM {} WHERE organization_id = $1 AND id > $2 ORDER BY id LIMIT $3)
+WITH looked_at AS (SELECT id FROM {} organization_id = $1 AND id > $2 ORDER BY id LIMIT $3)
 SELECT id FROM looked_at ORDER BY id DESC LIMIT 1
 """
 
@@ -144,16 +163,20 @@ async def held(conn: Connection, actor: Actor, *, address: str) -> AsyncIterator
     for what, sql in SCANS.items():
         after = _FIRST
         while True:
-            last = await conn.fetchval(LAST.format(_TABLES[what]), actor.organization_id, after, STEP)
+            last = await conn.fetchval(LAST.format(_SCANNED[what]), actor.organization_id, after, STEP)
             if last is None:
                 break
             rows = await conn.fetch(sql, actor.organization_id, names, after, STEP)
+            after = last
+            if what not in _SEALED:
+                for row in rows:
+                    yield _row(what, row)
+                continue
             texts = await text_keys.opened_of(
-                conn, actor.organization_id, _TABLES[what], [(row["id"], row["body"]) for row in rows]
+                conn, actor.organization_id, _SEALED[what], [(row["id"], row["body"]) for row in rows]
             )
             for row in rows:
                 yield _row(what, row) | {"body": texts[row["id"]]}
-            after = last
 
 
 def line(row: dict[str, Any]) -> str:

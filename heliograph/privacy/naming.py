@@ -12,3 +12,11 @@ async def names(conn: Connection, actor: Actor, address: str) -> list[str]:
     """Every spelling of every number, and every user id, of the person behind `address` (E.164, or a user id)."""
     known = await people.names(conn, actor.organization_id, address)
     return [one for name in known for one in (phones.spellings(name) if name.startswith("+") else [name])]
+
+
+def typed_in(column: str, names: str = "$2") -> str:
+    """An SQL condition: a text that somebody typed has the last eight digits of one of the numbers among `names`,
+    whatever stands between them."""
+    return f"""EXISTS (SELECT FROM unnest({names}::text[]) AS known (name)
+             WHERE known.name LIKE '+%'
+               AND strpos(regexp_replace({column}, '[^0-9]', '', 'g'), right(known.name, 8)) > 0)"""

@@ -72,6 +72,10 @@ STATEMENTS = {
         skipped.FOUND,
         {"campaign_skipped": "organization_id campaign_id reason"},
     ),
+    "texts that campaigns skipped, of a person": (
+        erasure.SKIPPED,
+        {"campaign_skipped": "organization_id id"},
+    ),
     "a month's messages by reference": (references.STEPS["sms"], {"messages": "organization_id id"}),
     "a month's WhatsApp messages by reference": (
         references.STEPS["whatsapp"],
