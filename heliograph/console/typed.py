@@ -16,11 +16,7 @@ def amount(text: str, field: str, *, is_signed: bool = False) -> int | None:
 
 def within(text: str, field: str, bounds: tuple[int, int], said: str) -> int | None:
     """A number from the first to the second of `bounds`; None for nothing. Raises Invalid, whose text is `said`."""
-    (least, most), wrong = bounds, Invalid((field, "range", said))
-    found = figures.whole(text, wrong)
-    if found is not None and not least <= found <= most:
-        raise wrong
-    return found
+    return figures.within(text, Invalid((field, "range", said)), least=bounds[0], most=bounds[1])
 
 
 def day(field: str, text: str) -> date | None:

@@ -405,10 +405,10 @@ async def test_an_organization_keeps_texts_and_messages_for_a_shorter_time(
         answer = await root.submit(page, f"{here(tenant)}/kept", **wrong)
         assert (answer.status, "Write a number of days from" in answer.words) == (422, True), wrong
         assert answer.form(f"{here(tenant)}/kept").items() >= wrong.items(), "what was typed stays"
-    page = await root.submit(page, f"{here(tenant)}/kept", text_days="7", message_days="60")
-    assert "Texts: 7 days · messages: 60 days" in page.words
+    page = await root.submit(page, f"{here(tenant)}/kept", text_days="7", message_days="1,000")
+    assert "Texts: 7 days · messages: 1000 days" in page.words
     kept = "SELECT text_days, message_days, guarantee FROM organizations WHERE id = $1"
-    assert tuple(await pool.fetchrow(kept, tenant.id)) == (7, 60, "at_least_once")
+    assert tuple(await pool.fetchrow(kept, tenant.id)) == (7, 1_000, "at_least_once")
     told = await pool.fetchrow(
         "SELECT who, after FROM audit_log WHERE action = 'organization.configured' AND organization_id = $1"
         " ORDER BY id DESC LIMIT 1",

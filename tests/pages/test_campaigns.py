@@ -441,11 +441,11 @@ async def test_a_campaign_is_copied_and_a_wrong_sender_is_told(pool: Pool, tenan
     assert (page.status, 'href="#sender"' in page.text) == (422, True), page.words
     page = await look(owner, pace="5")
     assert page.text.count('class="bubble"') == 10
-    where = (await make(owner, pace="5", without="odd")).path
+    where = (await make(owner, pace="1.500", without="odd")).path
     assert f"copy={where.rpartition('/')[2]}" in (await owner.get(where)).text
     page = await owner.get(f"/campaigns/new?copy={where.rpartition('/')[2]}")
     copy = page.form("/campaigns")
-    assert (copy["name"], copy["pace"], copy["without"]) == ("Sale", "5", "odd")
+    assert (copy["name"], copy["pace"], copy["without"]) == ("Sale", "1500", "odd")
     assert ">Hello {{name}}</textarea>" in page.text
 
 
@@ -554,7 +554,7 @@ async def test_its_course_is_shown_minute_by_minute_and_its_pace_changed(
     assert "Minute by minute" not in (await owner.get(where)).words
     page = await owner.post(where + "/pace", (await owner.get(where)).form(where + "/pace") | {"pace": "fast"})
     assert (page.status, 'href="#pace"' in page.text) == (422, True)
-    page = await owner.submit(await owner.get(where), where + "/pace", pace="6000")
+    page = await owner.submit(await owner.get(where), where + "/pace", pace="6 000")
     assert ("Messages still waiting are sent at this pace." in page.words, "6,000 a minute" in page.words) == (
         True,
         True,
@@ -721,6 +721,8 @@ async def test_a_second_person_approves_a_campaign_to_many(
     wrong = await owner.submit(page, "/settings/security", approval_above="many")
     assert (wrong.status, "Write a number from 0 to 1,000,000" in wrong.words) == (422, True)
     assert wrong.form("/settings/security")["approval_above"] == "many"
+    page = await owner.submit(page, "/settings/security", approval_above="1,000")
+    assert page.form("/settings/security")["approval_above"] == "1000"
     page = await owner.submit(page, "/settings/security", approval_above="1")
     assert page.form("/settings/security")["approval_above"] == "1"
     await make_person(pool, tenant, "rui@example.com", "sender")

@@ -39,14 +39,14 @@ async def test_limits_of_the_day(api: Api, pool: Pool, tenant: Tenant, owner: Br
     assert (page.status, "Choose one of the keys." in page.words) == (422, True)
     page = await owner.submit(page, "/settings/limits", scope="", segments="2")
     key = await pool.fetchval("SELECT id FROM api_keys WHERE organization_id = $1", tenant.id)
-    page = await owner.submit(page, "/settings/limits", scope=str(key), segments="900")
+    page = await owner.submit(page, "/settings/limits", scope=str(key), segments="1 900")
     headers = tenant.headers | {"Idempotency-Key": "one"}
     body = {"to": "+258841234567", "message": "x" * 200}
     assert (await api.ask("POST", "/sms/send", json=body, headers=headers))[0] == 202
-    assert await limits(pool, tenant) == [(False, 2, 2), (True, 900, 2)]
+    assert await limits(pool, tenant) == [(False, 2, 2), (True, 1_900, 2)]
     page = await owner.get("/settings/limits")
     assert "2 2" in page.words, page.words
-    assert "2 of 900 segments today" in (await owner.get("/keys")).words
+    assert "2 of 1,900 segments today" in (await owner.get("/keys")).words
     assert "The daily limit of segments is used up" in (await owner.get("/")).words
     # The form says it before the button, and so does the button.
     page = await owner.get("/send")
@@ -60,7 +60,7 @@ async def test_limits_of_the_day(api: Api, pool: Pool, tenant: Tenant, owner: Br
     assert "set by the operator" in page.words
     page = await owner.submit(page, "/settings/limits", scope="", segments="900")
     assert (page.status, "only they change it" in page.words) == (422, True)
-    assert await limits(pool, tenant) == [(False, 50, 2), (True, 900, 2)]
+    assert await limits(pool, tenant) == [(False, 50, 2), (True, 1_900, 2)]
     page = await owner.submit(await owner.get("/settings/limits"), "/settings/limits", scope=str(key), lift="1")
     assert await limits(pool, tenant) == [(False, 50, 2)]
 

@@ -36,6 +36,17 @@ def test_what_is_no_whole_number_is_refused(typed: str) -> None:
     assert refused.value.details["fields"] == [{"field": "amount", "issue": "format", "message": "Write a number."}]
 
 
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [("", None), ("1", 1), ("1.000", 1000), ("0", "refused"), ("1001", "refused"), ("1.5", "refused")],
+)
+def test_a_number_may_have_bounds(typed: str, read: int | str | None) -> None:
+    try:
+        assert figures.within(typed, wrong(), least=1, most=1000) == read
+    except Invalid:
+        assert read == "refused"
+
+
 @pytest.mark.parametrize(("typed", "read"), [("-1.500", -1500), ("\u22125", -5), ("+5", 5)])
 def test_a_number_may_have_a_sign_where_that_means_something(typed: str, read: int) -> None:
     assert figures.whole(typed, wrong(""), is_signed=True) == read

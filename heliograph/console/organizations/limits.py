@@ -31,8 +31,6 @@ from heliograph.sealing import text_keys
 STATES = ("active", "trial", "past_due")
 #: Stands for all countries. An empty field is a slip, which must not open the world.
 EVERYWHERE = "any"
-#: Of a number of days.
-DIGITS = 4
 
 Work = Callable[[Connection, Organization], Awaitable[object]]
 
@@ -216,13 +214,8 @@ def _typed(request: Request) -> dict[str, str]:
 
 def _days(request: Request, name: str, bounds: tuple[int, int]) -> int | None:
     """What was typed; None: as long as the installation keeps them. Raises Invalid."""
-    text, (least, most) = request.form.get(name, "").strip(), bounds
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS and least <= int(text) <= most):
-        said = request.text("Write a number of days from %(least)s to %(most)s.", least=least, most=most)
-        raise Invalid((name, "range", said))
-    return int(text)
+    said = request.text("Write a number of days from %(least)s to %(most)s.", least=bounds[0], most=bounds[1])
+    return typed.within(request.form.get(name, ""), name, bounds, said)
 
 
 async def _own_limit(conn: Connection, one: Organization) -> spending.Limit | None:

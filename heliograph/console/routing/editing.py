@@ -15,6 +15,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.routing.changing import previewed
 from heliograph.console.routing.listing import HERE
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.forms import figures
 from heliograph.pages.requests import Request
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route
@@ -179,7 +180,10 @@ async def _read(conn: Connection, one: StoredRoute | None, given: Given, known: 
 
 def _number(text: str, least: int) -> int | None:
     """A whole number up to 1000; None: it is none."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 5 and least <= int(text) <= 1000 else None
+    try:
+        return figures.within(text, Invalid(("number", "range", "")), least=least, most=1000)
+    except Invalid:
+        return None
 
 
 def _shown(one: StoredRoute) -> dict[str, str]:

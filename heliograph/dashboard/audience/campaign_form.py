@@ -31,6 +31,7 @@ from heliograph.classes.kinds import CLASSES
 from heliograph.contacts import records
 from heliograph.contacts.imports import drafts
 from heliograph.dashboard.audience import words
+from heliograph.pages.forms import figures
 from heliograph.pages.requests import Request
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
@@ -238,13 +239,12 @@ async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Giv
 
 def _count(typed: Mapping[str, str], field: str, most: int, wrong: list[tuple[str, str, str]]) -> int | None:
     """A number from 1 to `most`; None: the field is empty, or wrong."""
-    text = typed[field]
-    if not text:
+    refused = (field, "range", words.CAMPAIGN_FORM[f"{field}.range"])
+    try:
+        return figures.within(typed[field], Invalid(refused), least=1, most=most)
+    except Invalid:
+        wrong.append(refused)
         return None
-    if text.isdecimal() and 1 <= int(text[:9]) <= most:
-        return int(text)
-    wrong.append((field, "range", words.CAMPAIGN_FORM[f"{field}.range"]))
-    return None
 
 
 def _text(request: Request, typed: dict[str, str], wrong: list[tuple[str, str, str]]) -> None:
@@ -396,7 +396,7 @@ async def values(
     """What the form's template needs."""
     shown: dict[str, Any] = {"typed": typed, "seen": seen, "zone": request.speech.zone, "longest": LONGEST}
     shown["national"] = [] if given is None else given.national
-    pace = int(typed["pace"]) if typed["pace"].isdecimal() and len(typed["pace"]) < 8 else 0
+    pace = None if given is None else given.pace
     shown["lasts"] = 60 * seen.would / pace if seen is not None and pace else None
     async with request.reading() as conn:
         defaults = await send_defaults.get(conn, organization_id=request.actor.organization_id)

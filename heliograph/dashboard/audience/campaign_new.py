@@ -19,6 +19,7 @@ from heliograph.dashboard.audience import campaign_drafts, campaign_form, lists,
 from heliograph.dashboard.audience.campaign_form import Given
 from heliograph.dashboard.sending import refusals
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.forms import figures
 from heliograph.pages.requests import Request
 from heliograph.pages.words import SEND_FORM
 from heliograph.sms.accepting.accept import Send
@@ -71,9 +72,13 @@ async def create(request: Request) -> Answer:
         return await _try(request, typed, given, seen)
     if wants != "create":
         return Shown(template=PAGE, values=await _values(request, typed, seen, given) | {"twins": twins})
-    if seen.would > MANY and typed["typed"] != str(seen.would):
+    if seen.would > MANY:
         wrong = Invalid(("typed", "differs", "Type how many people get it."))
-        return refused(PAGE, wrong, await _values(request, typed, seen, given))
+        try:
+            if figures.whole(typed["typed"], wrong) != seen.would:
+                raise wrong
+        except Invalid:
+            return refused(PAGE, wrong, await _values(request, typed, seen, given))
     try:
         id = await request.once(lambda conn: _make(request, conn, given, uuid_in(typed["draft"])))
     except Refusal as refusal:

@@ -26,6 +26,7 @@ from heliograph.dashboard import listing
 from heliograph.dashboard.audience import campaign_drafts, campaign_form, words
 from heliograph.dashboard.audience import campaign_recipients as table
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.forms import figures
 from heliograph.pages.pieces import charts, leafing, ranges
 from heliograph.pages.pieces.charts import Chart, Mark, Series
 from heliograph.pages.pieces.parts import Parts
@@ -143,12 +144,13 @@ async def change_pace(request: Request) -> Answer:
     text = request.form.get("pace", "").strip()
     async with request.reading() as conn:
         campaign = await find(request, conn)
-    if text and not (text.isdecimal() and 1 <= int(text[:9]) <= plan.MAX_PACE):
-        wrong = Invalid(("pace", "range", words.CAMPAIGN_FORM["pace.range"]))
+    wrong = Invalid(("pace", "range", words.CAMPAIGN_FORM["pace.range"]))
+    try:
+        pace = figures.within(text, wrong, least=1, most=plan.MAX_PACE)
+    except Invalid:
         async with request.reading() as conn:
             values = await _values(request, conn, campaign)
         return refused("audience/campaign.html", wrong, values | {"pace": text})
-    pace = int(text) if text else None
 
     async def act(conn: Connection, actor: Actor, *, id: UUID, channel: str) -> Campaign:
         return await plan.change_pace(conn, actor, id=id, messages_per_minute=pace, channel=channel)

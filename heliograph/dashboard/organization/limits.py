@@ -15,14 +15,13 @@ from heliograph.guard import holds, rules
 from heliograph.guard.holds import Hold
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.forms import figures
 from heliograph.pages.requests import Request
 from heliograph.people import policy
 
 TEMPLATE = "organization/limits.html"
 #: Ranges that are shown, the newest.
 SHOWN = 20
-#: Digits of a limit that are read.
-LONGEST = 13
 
 
 async def show(request: Request) -> Answer:
@@ -37,10 +36,10 @@ async def change_limit(request: Request) -> Answer:
     async def work(conn: Connection, actor: Actor) -> None:
         segments, key_id = None, None
         if not form.get("lift"):
-            typed = form.get("segments", "").strip()
-            if not (typed.isascii() and typed.isdigit() and len(typed) <= LONGEST):
-                raise Invalid(("segments", "range", ""))
-            segments = int(typed)
+            wrong = Invalid(("segments", "range", ""))
+            segments = figures.within(form.get("segments", ""), wrong, least=1, most=spending.MOST)
+            if segments is None:
+                raise wrong
         try:
             key_id = UUID(form["scope"]) if form.get("scope") else None
             await policy.limit_spending(conn, actor, segments=segments, key_id=key_id)
@@ -58,10 +57,9 @@ async def change_guard(request: Request) -> Answer:
     async def work(conn: Connection, actor: Actor) -> None:
         allowed: dict[str, int | None] = {}
         for name in kinds.NAMES:
-            typed = form.get(f"limit_{name}", "").strip()
-            if typed and not (typed.isascii() and typed.isdigit() and 0 < int(typed[:LONGEST]) <= rules.MOST_LIMIT):
-                raise Invalid((f"limit_{name}", "range", ""))
-            allowed[name] = int(typed[:LONGEST]) if typed else None
+            field = f"limit_{name}"
+            wrong = Invalid((field, "range", ""))
+            allowed[name] = figures.within(form.get(field, ""), wrong, least=1, most=rules.MOST_LIMIT)
         await policy.change_guard(conn, actor, policy=form.get("policy") or None, safe=listed, limits=allowed)
 
     return await _changed(request, work)

@@ -13,6 +13,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.forms import figures
 from heliograph.pages.people import own_account
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
@@ -26,6 +27,8 @@ SESSION_HOURS = (1, 4, 8, 24, 72, 168, 720)
 #: offered.
 VALIDITIES = (300, 3_600, 21_600, 86_400, 172_800, 259_200)
 TEXT_DAYS, MESSAGE_DAYS = (1, 3, 7, 14, 30, 60, 90), (30, 60, 90, 180, 365)
+#: No choice is more.
+MOST = 10**9 - 1
 #: What stands for all countries. An empty field is a slip, which must not open the world.
 EVERYWHERE = "any"
 #: What stands for quiet hours that the organization writes itself, and those that the form begins with.
@@ -96,17 +99,12 @@ def _quiet(form: Mapping[str, str]) -> str | None:
 
 
 def _chosen(field: str, text: str) -> int | None:
-    if not text:
-        return None
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise Invalid((field, "enum", "Choose one of those that are offered."))
-    return int(text)
+    return figures.within(text, Invalid((field, "enum", "Choose one of those that are offered.")), most=MOST)
 
 
 async def change_security(request: Request) -> Answer:
     """What is demanded of members."""
     form = request.form
-    above = form.get("approval_above", "").strip()
     hours = next((one for one in SESSION_HOURS if str(one) == form.get("session_hours")), None)
 
     async def work(conn: Connection, actor: Actor) -> None:
@@ -118,11 +116,10 @@ async def change_security(request: Request) -> Answer:
             reveals=form.get("reveals") == "yes",
             developer_keys=form.get("developer_keys") == "yes" if request.may(permission=OWNERS) else None,
         )
-        if above and not (above.isascii() and above.isdigit() and len(above) < 9):
-            raise Invalid(
-                ("approval_above", "range", f"`approval_above` must be from 0 to {send_defaults.APPROVAL[1]}")
-            )
-        await policy.change_defaults(conn, actor, approval_above=int(above) if above else None)
+        least, most = send_defaults.APPROVAL
+        wrong = Invalid(("approval_above", "range", f"`approval_above` must be from {least} to {most}"))
+        above = figures.within(form.get("approval_above", ""), wrong, least=least, most=most)
+        await policy.change_defaults(conn, actor, approval_above=above)
 
     return await _changed(request, work)
 

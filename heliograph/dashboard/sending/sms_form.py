@@ -15,6 +15,7 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.contacts import suggesting
+from heliograph.pages.forms import figures
 from heliograph.pages.requests import Request
 from heliograph.pages.words import SEND_FORM
 from heliograph.sms.accepting.accept import MAX_REFERENCE, MAX_TEXT, VALIDITY, Send
@@ -188,11 +189,9 @@ def _at(request: Request, given: Typed, wrong: list[tuple[str, str]]) -> datetim
 
 
 def _validity(given: Typed, wrong: list[tuple[str, str]]) -> int | None:
-    if not given.validity:
+    try:
+        refused = Invalid(("validity", "range", SEND_FORM["validity.range"]))
+        return figures.within(given.validity, refused, least=VALIDITY[0], most=VALIDITY[1])
+    except Invalid:
+        wrong.append(("validity", "range"))
         return None
-    if given.validity.isascii() and given.validity.isdigit() and len(given.validity) < 8:
-        seconds = int(given.validity)
-        if VALIDITY[0] <= seconds <= VALIDITY[1]:
-            return seconds
-    wrong.append(("validity", "range"))
-    return None

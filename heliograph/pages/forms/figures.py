@@ -36,6 +36,14 @@ def whole(text: str, wrong: Invalid, *, is_signed: bool = False) -> int | None:
     return -found if sign == "-" else found
 
 
+def within(text: str, wrong: Invalid, *, least: int = 0, most: int) -> int | None:
+    """A whole number from `least` to `most`; None for nothing. Raises `wrong`."""
+    found = whole(text, wrong)
+    if found is not None and not least <= found <= most:
+        raise wrong
+    return found
+
+
 def money(text: str, wrong: Invalid) -> int | None:
     """An amount in millionths; None for nothing. Raises `wrong`, or Invalid that says which two ways there are."""
     text = text.strip()
