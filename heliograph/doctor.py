@@ -87,14 +87,8 @@ async def examine(
     except migrate.ForeignSchema as error:
         return [*checks, Check(said("migrations"), "failed", said("of another schema"), quoted(str(error)))]
     if pending:
-        checks.append(
-            Check(
-                said("migrations"),
-                "failed",
-                said("pending: %(names)s", names=", ".join(pending)),
-                said("Run `heliograph migrate`."),
-            )
-        )
+        detail, remedy = said("pending: %(names)s", names=", ".join(pending)), said("Run `heliograph migrate`.")
+        checks.append(Check(said("migrations"), "failed", detail, remedy))
     else:
         checks.append(Check(said("migrations"), "ok", said("none pending")))
     try:

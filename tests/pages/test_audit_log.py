@@ -18,7 +18,7 @@ from heliograph.base.actor import Who
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.overview.exports import kinds
-from heliograph.pages.pieces import leafing
+from heliograph.pages.lists import leafing
 from tests.hooks import endpoint, until
 
 from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant

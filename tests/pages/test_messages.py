@@ -28,7 +28,7 @@ from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.overview import explaining
 from heliograph.overview.messages import Filters, Message
-from heliograph.pages.pieces import leafing
+from heliograph.pages.lists import leafing
 from heliograph.queue.leases import GUARDED
 from heliograph.sending.listing import Found
 from heliograph.sms.arrivals import FAILURES

@@ -23,7 +23,8 @@ from heliograph.base.errors import Invalid, Unavailable
 from heliograph.pages import cookies, templates
 from heliograph.pages.application import kit
 from heliograph.pages.languages import speech
-from heliograph.pages.pieces import charts, confirming, leafing, ranges
+from heliograph.pages.lists import leafing, ranges
+from heliograph.pages.pieces import charts, confirming
 from heliograph.pages.pieces.charts import Chart, Mark, Series
 from heliograph.pages.requests import Request
 

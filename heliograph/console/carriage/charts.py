@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from heliograph.base.database import clock
+from heliograph.pages.lists.ranges import LENGTHS, Range
 from heliograph.pages.pieces.charts import Chart, Mark, Series, Tone
-from heliograph.pages.pieces.ranges import LENGTHS, Range
 from heliograph.pages.requests import Request
 from heliograph.sms.watched.happenings import Happening, Kind
 from heliograph.sms.watched.hours import Hour

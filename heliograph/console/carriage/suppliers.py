@@ -12,8 +12,8 @@ from heliograph.console.carriage import charts
 from heliograph.console.engine.desk import desk
 from heliograph.overview.installation import now
 from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.lists import ranges
 from heliograph.pages.lists.changes import told
-from heliograph.pages.pieces import ranges
 from heliograph.pages.pieces.charts import download
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE_CHANGE

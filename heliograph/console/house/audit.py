@@ -15,10 +15,10 @@ from heliograph.base.errors import NotFound
 from heliograph.console import acting
 from heliograph.overview.installation.organizations import names
 from heliograph.pages.answers import Answer, Shown, Stream
+from heliograph.pages.lists import ranges
 from heliograph.pages.lists.changes import told
-from heliograph.pages.pieces import ranges
+from heliograph.pages.lists.ranges import Range
 from heliograph.pages.pieces.charts import MARK, SEPARATORS
-from heliograph.pages.pieces.ranges import Range
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import AUDIT
 

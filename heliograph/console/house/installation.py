@@ -11,7 +11,7 @@ from heliograph.base.errors import Invalid
 from heliograph.base.process.settings import in_force
 from heliograph.mail import outbox
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces import ranges
+from heliograph.pages.lists import ranges
 from heliograph.pages.requests import Request
 from heliograph.people.mailing import trial
 from heliograph.people.operators.roles import SETTINGS_CHANGE

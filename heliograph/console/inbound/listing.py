@@ -12,7 +12,7 @@ from heliograph.audit import reasons
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import acting_for
 from heliograph.pages.answers import Answer, Elsewhere, Shown
-from heliograph.pages.pieces import leafing
+from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE, CARRIAGE_CHANGE, LOOK
 from heliograph.sms.received import inbound, newest, unassigned

@@ -7,7 +7,7 @@ from typing import Any
 from heliograph.overview.installation import money, organizations
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Shown
-from heliograph.pages.pieces import leafing
+from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE
 

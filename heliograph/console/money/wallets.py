@@ -12,7 +12,7 @@ from heliograph.overview.installation import money
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.forms import figures
-from heliograph.pages.pieces import leafing
+from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE
 from heliograph.whatsapp.money import wallet

@@ -17,7 +17,8 @@ from heliograph.console.acting import acting_for, organization
 from heliograph.overview import figures, usage
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Shown
-from heliograph.pages.pieces import charts, leafing, ranges
+from heliograph.pages.lists import leafing, ranges
+from heliograph.pages.pieces import charts
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 from heliograph.traffic import Failed

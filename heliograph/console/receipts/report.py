@@ -14,7 +14,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.console.typed import day
 from heliograph.pages.answers import Answer, Download, Shown
-from heliograph.pages.pieces import leafing
+from heliograph.pages.lists import leafing
 from heliograph.pages.pieces.charts import MARK
 from heliograph.pages.requests import Request
 from heliograph.sms.dispatch import routing

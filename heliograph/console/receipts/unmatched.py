@@ -11,7 +11,7 @@ import msgspec
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.messages.looking import HERE as MESSAGES
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces import leafing
+from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE_CHANGE
 from heliograph.sms.dispatch import routing, suppliers

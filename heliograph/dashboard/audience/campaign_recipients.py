@@ -20,7 +20,7 @@ from heliograph.overview import messages
 from heliograph.overview.exports import kinds
 from heliograph.overview.messages import Filters, Message
 from heliograph.pages.answers import Answer
-from heliograph.pages.pieces import leafing
+from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
 from heliograph.sms import messages as sms
 from heliograph.whatsapp import messages as whatsapp

@@ -27,7 +27,8 @@ from heliograph.dashboard.audience import campaign_drafts, campaign_form, words
 from heliograph.dashboard.audience import campaign_recipients as table
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.forms import figures
-from heliograph.pages.pieces import charts, leafing, ranges
+from heliograph.pages.lists import leafing, ranges
+from heliograph.pages.pieces import charts
 from heliograph.pages.pieces.charts import Chart, Mark, Series
 from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request

@@ -24,7 +24,7 @@ from heliograph.dashboard import exporting
 from heliograph.dashboard.audience import lists, words
 from heliograph.overview.exports.kinds import Rejects
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces import leafing
+from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
 from heliograph.people import roles
 from heliograph.people.roles import RoleRequired

@@ -13,8 +13,8 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.contacts import records
 from heliograph.contacts.search import Filters
-from heliograph.pages.pieces import ranges
-from heliograph.pages.pieces.ranges import Range
+from heliograph.pages.lists import ranges
+from heliograph.pages.lists.ranges import Range
 from heliograph.pages.requests import Request
 
 #: Days without a message that are offered.

@@ -21,7 +21,7 @@ from heliograph.dashboard import exporting, listing
 from heliograph.dashboard.audience import lists, words
 from heliograph.overview.exports.kinds import OptOuts
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces import leafing
+from heliograph.pages.lists import leafing
 from heliograph.pages.pieces.reply_form import KINDS, REPLY_LANGUAGES, reply_of, words_of
 from heliograph.pages.requests import Request
 from heliograph.people import policy

@@ -23,7 +23,7 @@ from heliograph.overview import messages
 from heliograph.overview.exports.kinds import Contacts, Tag
 from heliograph.pages import words as shared
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces import leafing, ranges
+from heliograph.pages.lists import leafing, ranges
 from heliograph.pages.requests import Request
 from heliograph.people.roles import CONTENT, EXPORT
 

@@ -11,7 +11,7 @@ from heliograph.contacts import records, tags
 from heliograph.contacts.tags import TooManyTagChanges
 from heliograph.dashboard.audience import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces import leafing
+from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
 
 

@@ -20,7 +20,8 @@ from heliograph.dashboard.developers.attempt_places import Places, place
 from heliograph.overview import messages
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.pieces import charts, leafing, ranges
+from heliograph.pages.lists import leafing, ranges
+from heliograph.pages.pieces import charts
 from heliograph.pages.requests import Request
 from heliograph.webhooks import changing, endpoints, figures, history, replays
 from heliograph.webhooks.changing import Changes

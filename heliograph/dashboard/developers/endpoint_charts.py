@@ -8,8 +8,8 @@ from typing import Any
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.pages import words
+from heliograph.pages.lists.ranges import LENGTHS, Range
 from heliograph.pages.pieces.charts import Chart, Series
-from heliograph.pages.pieces.ranges import LENGTHS, Range
 from heliograph.pages.requests import Request
 from heliograph.webhooks.delivery.attempts import DELIVERED
 from heliograph.webhooks.figures import Course

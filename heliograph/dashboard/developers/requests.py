@@ -19,9 +19,10 @@ from heliograph.dashboard import listing
 from heliograph.overview import requests
 from heliograph.overview.finding import Thing
 from heliograph.pages.answers import Answer, Elsewhere, Shown
-from heliograph.pages.pieces import charts, leafing, ranges
+from heliograph.pages.lists import leafing, ranges
+from heliograph.pages.lists.ranges import Range
+from heliograph.pages.pieces import charts
 from heliograph.pages.pieces.charts import Chart, Series
-from heliograph.pages.pieces.ranges import Range
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
 from heliograph.people.roles import TEAM

@@ -20,8 +20,8 @@ from heliograph.dashboard.conversations import inbox
 from heliograph.overview import finding, messages, requests
 from heliograph.overview.messages import Filters
 from heliograph.pages.answers import Answer, Elsewhere
-from heliograph.pages.pieces import ranges
-from heliograph.pages.pieces.ranges import Range
+from heliograph.pages.lists import ranges
+from heliograph.pages.lists.ranges import Range
 from heliograph.pages.requests import Request
 from heliograph.people.roles import DEVELOP, TEAM
 from heliograph.whatsapp.money.rates import CATEGORIES

@@ -20,7 +20,8 @@ from heliograph.overview.figures import ARRIVED, DAY, Picture
 from heliograph.overview.messages import Message
 from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Elsewhere, Shown
-from heliograph.pages.pieces import charts, ranges
+from heliograph.pages.lists import ranges
+from heliograph.pages.pieces import charts
 from heliograph.pages.pieces.charts import Chart
 from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request

@@ -19,7 +19,7 @@ from heliograph.overview.exports.kinds import Messages
 from heliograph.overview.messages import Message
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown
-from heliograph.pages.pieces import leafing
+from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
 from heliograph.sending.listing import Found
 from heliograph.sms import messages as sms

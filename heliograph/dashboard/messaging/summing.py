@@ -18,7 +18,7 @@ from heliograph.base.ids import time_of, uuid_in
 from heliograph.dashboard.messaging.finding import Wanted
 from heliograph.overview import explaining, figures
 from heliograph.overview.figures import ARRIVED, Told
-from heliograph.pages.pieces.ranges import LENGTHS
+from heliograph.pages.lists.ranges import LENGTHS
 from heliograph.pages.requests import Request
 from heliograph.traffic import LOST, Failed
 from heliograph.why.words import Kind

@@ -10,8 +10,8 @@ import msgspec
 from heliograph.base.database import clock
 from heliograph.base.errors import Invalid
 from heliograph.overview import usage
-from heliograph.pages.pieces import ranges
-from heliograph.pages.pieces.ranges import Range
+from heliograph.pages.lists import ranges
+from heliograph.pages.lists.ranges import Range
 from heliograph.pages.requests import Request
 
 

@@ -24,7 +24,8 @@ from heliograph.overview.usage import Pace
 from heliograph.pages import languages, words
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.forms import figures
-from heliograph.pages.pieces import charts, leafing, ranges
+from heliograph.pages.lists import leafing, ranges
+from heliograph.pages.pieces import charts
 from heliograph.pages.pieces.charts import DAY, Chart, Series
 from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request

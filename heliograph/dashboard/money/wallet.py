@@ -15,7 +15,8 @@ from heliograph.dashboard.money.days import Days
 from heliograph.pages import languages, words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.forms import figures
-from heliograph.pages.pieces import charts, leafing
+from heliograph.pages.lists import leafing
+from heliograph.pages.pieces import charts
 from heliograph.pages.pieces.charts import DAY, Chart, Series
 from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request

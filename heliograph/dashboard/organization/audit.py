@@ -17,9 +17,9 @@ from heliograph.dashboard import exporting
 from heliograph.overview.exports.kinds import Audit
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.lists import leafing, ranges
 from heliograph.pages.lists.changes import Change, changes
-from heliograph.pages.pieces import leafing, ranges
-from heliograph.pages.pieces.ranges import Range
+from heliograph.pages.lists.ranges import Range
 from heliograph.pages.requests import Request
 from heliograph.pages.templates import short
 

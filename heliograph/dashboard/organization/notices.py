@@ -9,8 +9,8 @@ from heliograph.base.errors import Invalid
 from heliograph.notices import reading
 from heliograph.notices.kinds import KINDS
 from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.lists import leafing
 from heliograph.pages.noticing.lines import lines
-from heliograph.pages.pieces import leafing
 from heliograph.pages.requests import Request
 
 

@@ -6,7 +6,7 @@ from heliograph.dashboard import listing
 from heliograph.dashboard.sending import code, template
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Shown
-from heliograph.pages.pieces import leafing
+from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
 from heliograph.whatsapp import library, reads, standing
 from heliograph.whatsapp.accepting.accept import Send, TemplateSend
