@@ -104,7 +104,7 @@ async def test_a_month_is_split_by_what_its_references_begin_with(
     assert f"usage-{month}-by-reference-1.json" in file.headers["content-disposition"]
     assert {line["value"] for line in msgspec.json.decode(file.text)["lines"]} == {"s", "a", ""}
     wrong = await owner.submit(page, "/usage/export", by="reference", characters="0", format="csv")
-    assert (wrong.status, "of a reference 1 to 99 characters" in wrong.words) == (422, True)
+    assert (wrong.status, "can use its first 1 to 99 characters" in wrong.words) == (422, True)
 
 
 async def test_the_usage_list_is_read_in_pages(pool: Pool, tenant: Tenant, owner: Browser) -> None:
