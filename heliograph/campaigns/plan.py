@@ -99,9 +99,8 @@ def acts(campaign: Campaign, *, needs_approval: bool | None = None) -> frozenset
     reason = campaign.status_reason if campaign.status == "paused" else None
     if campaign.status in ("running", "paused") and reason != BY_REQUEST:
         possible.add("pause")
-    if reason in (BY_REQUEST, rule.REASON) and not (
-        reason == rule.REASON if needs_approval is None else needs_approval
-    ):
+    waits = reason == rule.REASON if needs_approval is None else needs_approval
+    if reason in (BY_REQUEST, rule.REASON) and not waits:
         possible.add("resume")
     return frozenset(possible)
 
