@@ -182,7 +182,7 @@ async def test_the_calendar_shows_changes_and_gaps(pool: Pool, root: Browser) ->
     narrow = (await root.get(f"{here}?from=2027-01&category=service")).words.partition("Calendar")[2]
     assert "Portugal Replies · EUR broader rate broader rate 1–14 €0.005 from 15 Feb 2027" in narrow, narrow
     page = await root.get(f"{here}?from=2027-01", accept_language="pt")
-    assert "sem preço 1–10" in page.words
+    assert "sem tarifa 1–10" in page.words
     assert f"{here}?from=2026-07#calendar" in page.text
 
 

@@ -232,7 +232,7 @@ async def test_developers_create_live_keys_where_an_owner_lets_them(
     await make_person(pool, tenant, "dev@example.com", "developer")
     await other_browser.sign_in("dev@example.com")
     page = await other_browser.get("/keys")
-    assert "Ana may let them create live ones too, under Settings." in page.words
+    assert "An owner (Ana) can allow live keys under Settings." in page.words
     assert ("New key" in page.words, "Revoke" in page.words) == (False, False)
     assert (await other_browser.get("/keys/new")).status == 403
 

@@ -173,7 +173,7 @@ async def test_owners_who_were_told_of_guesses_are_told_that_one_was_right(pool:
     steps: list[Step] = ["password", "code"]
     for step in steps:
         guesses.note(rui.id, step, address="203.0.113.7", tries=5)
-        await guesses.close()
+        await guesses.noted.write()
     assert [f'"step":"{step}"' in row["facts"] for step, row in zip(steps, await pool.fetch(told), strict=True)] == [
         True,
         True,

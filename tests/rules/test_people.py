@@ -158,4 +158,4 @@ async def test_who_links_and_who_joins_groups_at_the_same_time_end_in_one_group(
 
 async def test_a_person_who_is_listed_in_two_spellings_gets_a_campaign_once() -> None:
     found = await audience.numbers(["+551187654321", "+5511987654321", "5511987654321", "+258841234567", "nobody"])
-    assert found == audience.Numbers(["+551187654321", "+258841234567"], 1)
+    assert found == audience.Numbers(["+551187654321", "+258841234567"], ["nobody"])

@@ -52,6 +52,7 @@ PLAIN = {
         "operator_sessions.token_hash",
         "idempotency.request_hash",
         "invitations.token_hash",
+        "email_changes.token_hash",
         "send_keys.request_hash",
     ),
     *("sign_in_links.token_hash", "sessions.token_hash", "recovery_codes.code_hash", "own_numbers.code_hash"),
