@@ -85,13 +85,10 @@ async def waiting(conn: Connection, *, user_id: UUID) -> str | None:
     return email
 
 
-WITHDRAW = "DELETE FROM email_changes WHERE user_id = $1"
-
-
 async def withdraw(conn: Connection, *, user_id: UUID) -> None:
     """Stay with the present one: the link that was mailed ends. Idempotent."""
     async with conn.transaction():
-        await conn.execute(WITHDRAW, user_id)
+        await conn.execute(links.STAY, user_id)
         await outbox.drop(conn, subject_id=_subject(user_id))
 
 

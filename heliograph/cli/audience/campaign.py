@@ -9,13 +9,13 @@ import typer
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import audience, plan, record
+from heliograph.campaigns import plan, record
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels.sms import Wish
 from heliograph.campaigns.record import Campaign
 from heliograph.cli.terminal.console import DataDir, Org, OrgOrAll, moment, on_database, operator, settings_of
 from heliograph.cli.terminal.printing import Json, group, show
-from heliograph.cli.terminal.progress import AudienceImport, follow, id_of, listed
+from heliograph.cli.terminal.progress import AudienceImport, NotWrittenDays, follow, id_of, listed
 
 app = group("Create, list, show, watch, pause, resume and cancel campaigns.")
 
@@ -51,15 +51,7 @@ def create(
     exclude_tag: Annotated[
         list[str] | None, typer.Option(show_default=False, help="Leave out contacts with this tag. Repeatable.")
     ] = None,
-    not_written_days: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=audience.MOST_DAYS,
-            show_default=False,
-            help="Skip contacts who were written to within so many days.",
-        ),
-    ] = None,
+    not_written_days: NotWrittenDays = None,
     imported: AudienceImport = None,
     to: Annotated[
         list[str] | None,

@@ -1,4 +1,4 @@
-"""What the commands of both channels' campaigns share: an option, a row of a list, and a line that is redrawn until a
+"""What the commands of both channels' campaigns share: options, a row of a list, and a line that is redrawn until a
 campaign ends."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import typer
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
-from heliograph.campaigns import record
+from heliograph.campaigns import audience, record
 from heliograph.campaigns.record import Campaign
 from heliograph.cli.terminal import printing
 from heliograph.cli.terminal.console import Problem, connection, on_database, only, operator
@@ -30,6 +30,16 @@ AudienceImport = Annotated[
         metavar="IMPORT",
         show_default=False,
         help="Send to the contacts of this import, instead of tags.",
+    ),
+]
+#: Whom it skips, by when they were last written to.
+NotWrittenDays = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=audience.MOST_DAYS,
+        show_default=False,
+        help="Skip contacts who were written to within so many days.",
     ),
 ]
 #: Characters of the bar that `follow` draws.

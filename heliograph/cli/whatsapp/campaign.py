@@ -9,13 +9,13 @@ import typer
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
-from heliograph.campaigns import audience, filling, plan, record
+from heliograph.campaigns import filling, plan, record
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.campaigns.channels.whatsapp import Wish
 from heliograph.campaigns.record import Campaign
 from heliograph.cli.terminal.console import DataDir, Org, OrgOrAll, moment, on_database, operator, settings_of
 from heliograph.cli.terminal.printing import Json, group, show
-from heliograph.cli.terminal.progress import AudienceImport, follow, id_of, listed
+from heliograph.cli.terminal.progress import AudienceImport, NotWrittenDays, follow, id_of, listed
 from heliograph.whatsapp.mirror import onboarding
 
 app = group("Create, list, show, watch, pause, resume and cancel WhatsApp campaigns.")
@@ -53,15 +53,7 @@ def create(
         str, typer.Option(metavar="any|all", help="Whether contacts need any or all of the tags.")
     ] = "any",
     exclude_tag: Annotated[list[str] | None, typer.Option(help="Leave out contacts with this tag. Repeatable.")] = None,
-    not_written_days: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=audience.MOST_DAYS,
-            show_default=False,
-            help="Skip contacts who were written to within so many days.",
-        ),
-    ] = None,
+    not_written_days: NotWrittenDays = None,
     imported: AudienceImport = None,
     param: Annotated[
         list[str] | None,
