@@ -29,6 +29,13 @@ async def send(site: Site) -> tuple[str, str]:
         return (await answer.json())["message"]["id"], answer.headers["x-request-id"]
 
 
+#: Types once more, and ends when what answers to that has begun (250 ms later, sending.js).
+TYPED = """() => {
+  document.getElementById("message").dispatchEvent(new Event("input", { bubbles: true }));
+  return new Promise((then) => setTimeout(then, 500));
+}"""
+
+
 @pytest.mark.lasts(30)
 async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     page = site.page
@@ -107,8 +114,34 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     await until_true(has_ended)
     await page.locator("#message").fill("Hello, a whole preview")
     await dialog.get_by_label("Password").fill(PASSWORD)
+    # Until the form has the token of the new session nothing more is asked with the old one.
+    asked, may_come = asyncio.Event(), asyncio.Event()
+
+    async def held(route: Route) -> None:
+        asked.set()
+        await may_come.wait()
+        await route.continue_()
+
+    await page.route("**/session", held)
     await dialog.get_by_role("button", name="Sign in").click()
+    await asked.wait()
+    await page.evaluate(TYPED)
+    may_come.set()
     await page.locator("#preview").get_by_text("Hello, a whole preview").wait_for()
+    await page.unroute("**/session", held)
+    # Whoever signed in anew in another tab sends the form that they had open before.
+    await page.goto(site.base + "/team/invite")
+    await page.get_by_label("E-mail").first.fill("eva@example.com")
+    await page.locator('input[name="role"]').last.check()
+    await site.pool.execute("DELETE FROM sessions")
+    await until_true(has_ended)
+    other = await site.context.new_page()
+    await other.goto(await site.link())
+    await other.wait_for_url(site.base + "/")
+    await other.close()
+    await page.locator("main form button").last.click()
+    await page.locator("#link").wait_for()
+    assert await site.pool.fetchval("DELETE FROM invitations RETURNING email") == "eva@example.com"
 
     # The network goes away and comes back while a form is open; then the session ends.
     await page.goto(site.base + "/team/invite")

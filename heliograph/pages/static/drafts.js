@@ -1,5 +1,7 @@
 // A form that is kept while somebody types; without this it is kept when it is checked.
 
+import { isSignedOut } from "./session.js";
+
 const form = document.querySelector("form[data-draft]");
 const PAUSE = 2000;
 let timer = 0, saving = Promise.resolve(), left = false, lost = false;
@@ -10,6 +12,10 @@ function tell(words) {
 
 async function save(keepalive = false) {
   if (left) return;
+  if (isSignedOut()) {
+    lost = true;
+    return;
+  }
   try {
     const answer = await fetch(form.dataset.draft, {
       method: "POST",

@@ -1,6 +1,7 @@
 // The form of a send: its preview is renewed while somebody types. Without a script the button does it.
 
 import { fell } from "./fragments.js";
+import { isSignedOut } from "./session.js";
 
 const form = document.querySelector("form[data-preview]");
 const shown = document.getElementById("preview");
@@ -10,6 +11,7 @@ let timer = 0, asking = null;
 async function look() {
   clearTimeout(timer);
   asking?.abort();
+  if (isSignedOut()) return document.addEventListener("signed-in", look, { once: true });
   asking = new AbortController();
   try {
     const answer = await fetch(form.dataset.preview, {

@@ -14,9 +14,18 @@ async function look() {
   return page.querySelector("[data-person]").dataset;
 }
 
+function isSame(person) {
+  return person.person === document.body.dataset.person;
+}
+
 // Whoever signs in again has other tokens, on every form of the page.
 function renew(token) {
   for (const field of document.querySelectorAll('input[name="_token"]')) field.value = token;
+}
+
+// Whether somebody is about to sign in over the page: until the forms have their new tokens, what they send is refused.
+export function isSignedOut() {
+  return Boolean(dialog?.open);
 }
 
 function offline(is) {
@@ -35,7 +44,11 @@ async function submitted(event) {
   try {
     const person = await look();
     offline(false);
-    if (person) return again(form, button);
+    if (person) {
+      // They may have signed in anew in another tab.
+      if (isSame(person)) renew(person.token);
+      return again(form, button);
+    }
   } catch {
     held();
     return offline(true);
@@ -57,7 +70,7 @@ function again(form, button) {
 async function back() {
   const person = await look();
   if (!person) return false;
-  if (person.person !== document.body.dataset.person) {
+  if (!isSame(person)) {
     location.reload();
     return true;
   }
