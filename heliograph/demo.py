@@ -13,7 +13,8 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.accounts import api_keys, organizations, quota
+from heliograph.accounts import organizations, quota
+from heliograph.accounts.api_keys import issued, lifecycle
 from heliograph.base.actor import SYSTEM, Actor
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
@@ -149,11 +150,11 @@ async def _key(conn: Connection, operator: Actor, mode: str, secret: str) -> str
     if secret and await conn.fetchval(KEY_WORKS, operator.organization_id, hash_secret(secret)):
         return secret
     name = f"demo {mode}"
-    for key in await api_keys.list_all(conn, operator):
+    for key in await issued.list_all(conn, operator):
         if key.name == name and key.status == "active":
-            await api_keys.revoke(conn, operator, id=key.id)
-    _, issued = await api_keys.issue(conn, operator, name=name, profile="full_access", mode=mode)
-    return issued
+            await lifecycle.revoke(conn, operator, id=key.id)
+    _, secret = await lifecycle.issue(conn, operator, name=name, profile="full_access", mode=mode)
+    return secret
 
 
 async def _supplier(conn: Connection, settings: Settings, smsc: Smsc) -> None:

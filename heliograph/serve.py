@@ -26,8 +26,8 @@ import uvloop
 
 from heliograph import doctor, requests
 from heliograph.accounts import idempotency
+from heliograph.accounts.api_keys.keyring import Keyring
 from heliograph.accounts.installation import Current
-from heliograph.accounts.keyring import Keyring
 from heliograph.api.callbacks import sms as sms_callbacks
 from heliograph.api.callbacks import whatsapp as whatsapp_callbacks
 from heliograph.api.callbacks.door import PREFIX as CALLBACKS

@@ -24,7 +24,8 @@ import aiohttp
 import asyncpg
 import psutil
 
-from heliograph.accounts import api_keys, organizations, quota
+from heliograph.accounts import organizations, quota
+from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.actor import Actor
 from heliograph.base.embedded.server import Embedded
 from heliograph.base.process.settings import Settings, from_environment
@@ -283,7 +284,7 @@ async def installation(
             await quota.grant(conn, organization.id, amount=GRANT, reason="test")
             sender = await sender_ids.request(conn, made.actor, value="HELIOGRAPH")
             await sender_ids.review(conn, made.actor, id=sender.id, status="approved")
-            key, made.key = await api_keys.issue(conn, made.actor, name="test", profile="full_access", mode="live")
+            key, made.key = await lifecycle.issue(conn, made.actor, name="test", profile="full_access", mode="live")
             made.key_id = key.id
             await add_supplier(conn, made.settings, "main", simulator, sessions=sessions, **smpp)
             await endpoints.create(

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from uuid import UUID
 
-from heliograph.accounts import keyring
+from heliograph.accounts.api_keys import keyring
 from heliograph.requests import recording
 from tests.wire import SSL_REQUEST
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from heliograph.accounts import api_keys
+from heliograph.accounts.api_keys import issued
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.overview import messages
@@ -33,7 +33,7 @@ class Steps(msgspec.Struct, frozen=True):
 async def steps(conn: Connection, actor: Actor) -> Steps:
     """What the actor's organization has done, in either mode."""
     test, live = (msgspec.structs.replace(actor, mode=mode) for mode in ("test", "live"))
-    keys = [one for each in (test, live) for one in await api_keys.list_all(conn, each)]
+    keys = [one for each in (test, live) for one in await issued.list_all(conn, each)]
     sent = [
         await messages.list_page(conn, each, filters=messages.Filters(), limit=LATELY, look=LOOKED)
         for each in (test, live)

@@ -21,7 +21,7 @@ from typing import Any
 import asyncpg
 from jinja2 import Environment
 
-from heliograph.accounts.api_keys import ScopeRequired
+from heliograph.accounts.api_keys.scopes import ScopeRequired
 from heliograph.base.database import clock
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7, uuid7_text

@@ -12,8 +12,8 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.accounts import api_keys
-from heliograph.accounts.api_keys import ApiKey
+from heliograph.accounts.api_keys import issued, lifecycle
+from heliograph.accounts.api_keys.issued import ApiKey
 from heliograph.audit import reading
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
@@ -133,7 +133,7 @@ async def keys_of(conn: Connection, actor: Actor, *, user_id: UUID) -> list[ApiK
     listed = [
         one
         for mode in ("live", "test")
-        for one in await api_keys.list_all(conn, msgspec.structs.replace(actor, mode=mode))
+        for one in await issued.list_all(conn, msgspec.structs.replace(actor, mode=mode))
         if one.status == "active"
     ]
     keys = list({one.id: one for one in listed}.values())
@@ -159,7 +159,7 @@ async def remove(conn: Connection, actor: Actor, *, user_id: UUID, revokes_keys:
         await _end_invitations(conn, actor, user_id)
         keys = await keys_of(conn, actor, user_id=user_id) if revokes_keys else []
         for one in keys:
-            await api_keys.revoke(conn, msgspec.structs.replace(actor, mode=one.mode), id=one.id)
+            await lifecycle.revoke(conn, msgspec.structs.replace(actor, mode=one.mode), id=one.id)
     return len(keys)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from heliograph.accounts.api_keys import SCOPES
+from heliograph.accounts.api_keys.scopes import SCOPES
 from heliograph.base.errors import Invalid, Refusal
 
 #: See whole phone numbers and texts; without it, the last four digits and no text.

@@ -15,7 +15,8 @@ import msgspec
 import pytest
 import uvloop
 
-from heliograph.accounts import api_keys, organizations, quota
+from heliograph.accounts import organizations, quota
+from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
@@ -45,7 +46,7 @@ async def make_tenant(pool: Pool, *, amount: int = 1000, profile: str = "full_ac
         operator = Actor(organization.id, None, "live", frozenset(), "active")
         if amount:
             await quota.grant(conn, organization.id, amount=amount, reason="test")
-        key, secret = await api_keys.issue(conn, operator, name="test", profile=profile, mode=mode)
+        key, secret = await lifecycle.issue(conn, operator, name="test", profile=profile, mode=mode)
         sender = await sender_ids.request(conn, operator, value="HELIOGRAPH")
         await sender_ids.review(conn, operator, id=sender.id, status="approved")
     return Tenant(organization.id, operator, secret, key.id)

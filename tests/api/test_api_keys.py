@@ -10,8 +10,8 @@ import aiohttp
 import msgspec
 import pytest
 
-from heliograph.accounts import api_keys
-from heliograph.accounts.api_keys import PROFILES, SCOPES
+from heliograph.accounts.api_keys import lifecycle, spelling
+from heliograph.accounts.api_keys.scopes import PROFILES, SCOPES
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
@@ -35,7 +35,7 @@ async def test_create_list_use_revoke(api: Api, tenant: Tenant) -> None:
     assert list(key) == FIELDS
     UUID(key["id"])
     assert secret.startswith("hg_live_")
-    assert api_keys.is_well_formed(secret)
+    assert spelling.is_well_formed(secret)
     expected = {"name": "web shop", "prefix": "hg_live_", "last4": secret[-4:], "profile": "sms", "mode": "live"}
     assert key | expected | {"status": "active", "allowed_ips": [], "scopes": sorted(PROFILES["sms"])} == key
     assert [key[name] for name in ("last_used_at", "expires_at", "revoked_at")] == [None] * 3
@@ -150,7 +150,7 @@ async def test_five_active_keys_of_fifty_at_once(api: Api, tenant: Tenant, pool:
     assert (await create(51))[0] == 201
     assert (await create(52))[0] == 409
     async with pool.acquire() as conn:
-        await api_keys.suspend(conn, tenant.actor, id=UUID(created[1]))
+        await lifecycle.suspend(conn, tenant.actor, id=UUID(created[1]))
     assert (await create(53))[0] == 201
     await pool.execute("UPDATE api_keys SET expires_at = now() WHERE id = $1", UUID(created[2]))
     assert (await create(54))[0] == 201
@@ -202,9 +202,9 @@ async def test_suspended_resumed_and_expired_keys(api: Api, tenant: Tenant, pool
     _, _, made = await api.ask("POST", "/api-keys", json={"name": "a", "profile": "sms"}, headers=tenant.headers)
     id, secret = UUID(made["apiKey"]["id"]), made["secret"]
     async with pool.acquire() as conn:
-        await api_keys.suspend(conn, tenant.actor, id=id)
+        await lifecycle.suspend(conn, tenant.actor, id=id)
         await answers_within_a_second(api, secret, 401)
-        await api_keys.resume(conn, tenant.actor, id=id)
+        await lifecycle.resume(conn, tenant.actor, id=id)
     await answers_within_a_second(api, secret, 200)
     await pool.execute("UPDATE api_keys SET expires_at = now() WHERE id = $1", id)
     await answers_within_a_second(api, secret, 401)
@@ -215,7 +215,7 @@ async def test_suspended_resumed_and_expired_keys(api: Api, tenant: Tenant, pool
 async def test_a_revocation_holds_on_every_process_within_a_second(database_url: str, pool: Pool) -> None:
     tenant = await make_tenant(pool)
     async with pool.acquire() as conn:
-        key, secret = await api_keys.issue(conn, tenant.actor, name="a", profile="sms")
+        key, secret = await lifecycle.issue(conn, tenant.actor, name="a", profile="sms")
     async with (
         processes(database_url, number=1) as (first, _),
         processes(database_url, number=1) as (second, _),

@@ -11,8 +11,9 @@ from typing import Any, cast
 import aiohttp
 import msgspec
 
-from heliograph.accounts import api_keys, organizations, rate_limits
-from heliograph.accounts.keyring import Keyring
+from heliograph.accounts import organizations, rate_limits
+from heliograph.accounts.api_keys import lifecycle, spelling
+from heliograph.accounts.api_keys.keyring import Keyring
 from heliograph.api.door.guard import Guard
 from heliograph.api.door.limits import Limiter, Strangers
 from heliograph.api.door.operation import Services
@@ -28,7 +29,7 @@ from tests.processes import until_true
 from .conftest import Api, Tenant, make_tenant, running
 
 SEND = {"to": "+258841234567", "message": "Hello"}
-UNKNOWN = api_keys.new_secret("live")
+UNKNOWN = spelling.new_secret("live")
 
 
 def code_of(body: Any) -> str:
@@ -349,7 +350,7 @@ async def test_two_different_idempotency_keys_are_none(api: Api, tenant: Tenant)
 async def test_revocation_holds_within_a_second(api: Api, tenant: Tenant, pool: Pool) -> None:
     assert (await api.ask("GET", "/webhooks", headers=tenant.headers))[0] == 200
     async with pool.acquire() as conn:
-        await api_keys.revoke(conn, tenant.actor, id=tenant.key_id)
+        await lifecycle.revoke(conn, tenant.actor, id=tenant.key_id)
         revoked = time.monotonic()
         asked = time.monotonic()
         while (await api.ask("GET", "/webhooks", headers=tenant.headers))[0] == 200:
@@ -485,13 +486,13 @@ async def test_guesses_while_an_address_is_locked_out_cost_no_query(pool: Pool, 
         return status
 
     # Should the minute turn on the way, there are enough for the next one.
-    statuses = [await guess(api_keys.new_secret("live")) for _ in range(7)]
+    statuses = [await guess(spelling.new_secret("live")) for _ in range(7)]
     assert set(statuses) == {401, 429}
     if statuses[-1] == 429:
         before = counting.asked
-        assert {await guess(api_keys.new_secret("live")) for _ in range(50)} <= {401, 429}
+        assert {await guess(spelling.new_secret("live")) for _ in range(50)} <= {401, 429}
         assert counting.asked <= before + 5
-    assert await guess(api_keys.new_secret("live"), "192.0.2.2") == 401
+    assert await guess(spelling.new_secret("live"), "192.0.2.2") == 401
 
 
 async def test_requests_that_need_no_key_are_bounded_by_address(database_url: str, tenant: Tenant) -> None:

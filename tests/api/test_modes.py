@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from heliograph.accounts import api_keys
+from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.sms import status
@@ -45,7 +45,7 @@ class Side:
 async def sides(api: Api, tenant: Tenant, pool: Pool) -> tuple[Side, Side]:
     """A live and a test key of one organization, both with every scope."""
     async with pool.acquire() as conn:
-        _, secret = await api_keys.issue(conn, tenant.actor, name="test", profile="full_access", mode="test")
+        _, secret = await lifecycle.issue(conn, tenant.actor, name="test", profile="full_access", mode="test")
     return Side(api, tenant.secret, "live"), Side(api, secret, "test")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from heliograph.accounts import api_keys
+from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.database.pool import Pool
 from heliograph.http.proxy_protocol import SIGNATURE
 from tests.proxying import KINDS, Address, prefix, proxy
@@ -38,7 +38,7 @@ async def ask(address: Address, source: str, secret: str, **headers: str) -> tup
 async def listed(tenant: Tenant, pool: Pool) -> str:
     """A key for ADMITTED alone."""
     async with pool.acquire() as conn:
-        _, secret = await api_keys.issue(
+        _, secret = await lifecycle.issue(
             conn, tenant.actor, name="listed", profile="full_access", allowed_ips=[ADMITTED]
         )
     return secret

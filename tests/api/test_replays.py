@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from yarl import URL
 
-from heliograph.accounts import api_keys
+from heliograph.accounts.api_keys import lifecycle
 from heliograph.accounts.idempotency import key_hash, request_hash
 from heliograph.api.door.reading import reader
 from heliograph.api.operations import campaigns
@@ -25,7 +25,7 @@ Answer = tuple[int, str | None, Any]
 async def another_key(pool: Pool, tenant: Tenant, **wish: Any) -> dict[str, str]:
     """The headers of one more key of the organization."""
     async with pool.acquire() as conn:
-        _, secret = await api_keys.issue(conn, tenant.actor, name="another", **({"profile": "full_access"} | wish))
+        _, secret = await lifecycle.issue(conn, tenant.actor, name="another", **({"profile": "full_access"} | wish))
     return {"x-api-key": secret}
 
 

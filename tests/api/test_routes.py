@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.accounts.api_keys import SCOPES
+from heliograph.accounts.api_keys.scopes import SCOPES
 from heliograph.api.door.operation import NONE, OPTIONAL, REQUIRED
 from heliograph.api.routes import OPERATIONS
 

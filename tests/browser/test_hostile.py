@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from heliograph.accounts import api_keys
+from heliograph.accounts.api_keys import lifecycle
 from heliograph.base import crypto
 from heliograph.base.database import clock
 from heliograph.campaigns.channels import sms as campaigns
@@ -162,7 +162,7 @@ async def test_what_comes_from_others_stays_text(site: Site, tmp_path: Path) -> 
     key = apps.seal_key(site.made.settings)
     async with site.pool.acquire() as conn:
         text = await saved_texts.create(conn, actor, name=RUNS, body=RUNS.replace("{{7*7}}", ""))
-        known, _ = await api_keys.issue(conn, actor, name=RUNS.replace("{{7*7}}", "")[:64], profile="sms_only")
+        known, _ = await lifecycle.issue(conn, actor, name=RUNS.replace("{{7*7}}", "")[:64], profile="sms_only")
         await records.create_many(conn, actor, entries=[Entry("+258841234561", "Ana")])
         person = await conn.fetchval("SELECT id FROM contacts")
         await notes.write(conn, actor, id=person, notes=RUNS)

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from heliograph.accounts import api_keys, organizations, quota, rate_limits, spending
+from heliograph.accounts import organizations, quota, rate_limits, spending
+from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.actor import RateLimits
 from heliograph.base.database.pool import Pool
 from heliograph.sealing import text_keys
@@ -310,9 +311,9 @@ async def test_keys_and_senders_of_all_organizations_are_listed(pool: Pool, tena
     other = await make_tenant(pool)
     async with pool.acquire() as conn:
         await organizations.rename(conn, id=other.id, name="Beta")
-        mine = (await api_keys.issue(conn, tenant.actor, name="web shop", profile="sms_only"))[0]
-        theirs = (await api_keys.issue(conn, other.actor, name="kiosk", profile="sms_only"))[0]
-        await api_keys.revoke(conn, other.actor, id=theirs.id)
+        mine = (await lifecycle.issue(conn, tenant.actor, name="web shop", profile="sms_only"))[0]
+        theirs = (await lifecycle.issue(conn, other.actor, name="kiosk", profile="sms_only"))[0]
+        await lifecycle.revoke(conn, other.actor, id=theirs.id)
         await sender_ids.request(conn, tenant.actor, value="PADARIA")
         await sender_ids.request(conn, other.actor, value="Padaria 2")
     page = await root.get("/console/keys")
@@ -363,9 +364,9 @@ async def test_a_key_that_would_be_the_sixth_stays_suspended_and_the_page_says_w
     pool: Pool, tenant: Tenant, root: Browser
 ) -> None:
     async with pool.acquire() as conn:
-        await api_keys.suspend(conn, tenant.actor, id=tenant.key_id)
+        await lifecycle.suspend(conn, tenant.actor, id=tenant.key_id)
         for number in range(5):
-            await api_keys.issue(conn, tenant.actor, name=f"key {number}", profile="sms_only")
+            await lifecycle.issue(conn, tenant.actor, name=f"key {number}", profile="sms_only")
     page = await root.get(f"{here(tenant)}/keys")
     page = await root.submit(page, f"{here(tenant)}/keys/{tenant.key_id}/resume")
     assert (page.path, "already has five active API keys" in page.words) == (f"{here(tenant)}/keys", True), page.words

@@ -6,8 +6,8 @@ import re
 from typing import Any
 from uuid import UUID
 
-from heliograph.accounts import api_keys
-from heliograph.accounts.api_keys import SCOPES
+from heliograph.accounts.api_keys import lifecycle
+from heliograph.accounts.api_keys.scopes import SCOPES
 from heliograph.base.actor import Actor, Who
 from heliograph.base.database.pool import Pool
 from heliograph.people import links, memberships
@@ -86,7 +86,7 @@ async def test_a_member_gets_another_role_and_goes_with_their_keys(pool: Pool, t
     assert await role_of(pool, tenant, ana) == "developer"
     by = Actor(tenant.id, None, "live", frozenset(SCOPES), "active", by=Who("person", ana.id, "Ana"))
     async with pool.acquire() as conn:
-        key, _ = await api_keys.issue(conn, by, name="Hers", profile="sms", mode="live")
+        key, _ = await lifecycle.issue(conn, by, name="Hers", profile="sms", mode="live")
     page = await root.get(f"{here}/{ana.id}")
     assert "Hers" in page.words
     page = await root.submit(page, f"{here}/{ana.id}/remove", keys="revoke")

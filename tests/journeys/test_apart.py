@@ -13,7 +13,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from heliograph.accounts import api_keys, quota
+from heliograph.accounts import quota
+from heliograph.accounts.api_keys import lifecycle
 from tests.judge import judge, settled
 from tests.load import Client, Load
 from tests.ports import held_port
@@ -92,7 +93,7 @@ async def test_the_last_of_the_quota_is_given_out_once(empty_database_url: str, 
 async def test_a_revoked_key_is_refused_everywhere_within_a_second(empty_database_url: str, tmp_path: Path) -> None:
     async with apart(empty_database_url, tmp_path) as (made, other):
         conn = await asyncpg.connect(made.url)
-        key, secret = await api_keys.issue(conn, made.actor, name="another", profile="full_access", mode="live")
+        key, secret = await lifecycle.issue(conn, made.actor, name="another", profile="full_access", mode="live")
         await conn.close()
         answers: list[tuple[float, int]] = []
         async with Client(made.base_url, secret) as here, Client(other, secret) as there:

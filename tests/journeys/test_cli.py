@@ -17,7 +17,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph.accounts import api_keys, organizations
+from heliograph.accounts import organizations
+from heliograph.accounts.api_keys import authentication
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Pool
@@ -193,7 +194,7 @@ async def test_a_key_is_rotated(cli: Cli, pool: Pool) -> None:
     assert [new[name] for name in same] == [old[name] for name in same]
     # Both work, the old one for as long as was said.
     async with pool.acquire() as conn:
-        known = await api_keys.authenticate_many(conn, [hash_secret(one["secret"]) for one in (old, new)])
+        known = await authentication.authenticate_many(conn, [hash_secret(one["secret"]) for one in (old, new)])
         assert [one is not None and str(one.actor.key_id) for one in known] == [old["id"], new["id"]]
         left = await conn.fetchval("SELECT expires_at - now() FROM api_keys WHERE id = $1", UUID(old["id"]))
     assert timedelta(minutes=60) < left <= timedelta(minutes=90)

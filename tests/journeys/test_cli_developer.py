@@ -17,7 +17,7 @@ import asyncpg
 import pytest
 
 from heliograph import __version__
-from heliograph.accounts import api_keys
+from heliograph.accounts.api_keys import lifecycle
 from heliograph.simulators.receiver import Options, Receiver
 from tests.processes import Installation, Program, environment, installation, until, until_true
 
@@ -62,7 +62,7 @@ async def desk(database_url: str, tmp_path: Path) -> AsyncIterator[Desk]:
     home.mkdir()
     async with installation(database_url, tmp_path) as made:
         conn = await asyncpg.connect(database_url)
-        _, key = await api_keys.issue(conn, made.actor, name="test", profile="full_access", mode="test")
+        _, key = await lifecycle.issue(conn, made.actor, name="test", profile="full_access", mode="test")
         await conn.close()
         async with made.serving(), made.working():
             yield Desk(made, key, home)

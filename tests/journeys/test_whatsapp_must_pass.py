@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from heliograph.accounts import api_keys, organizations
+from heliograph.accounts import organizations
+from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.actor import Actor
 from heliograph.whatsapp.mirror import accounts, apps
 from tests.cloud import CURRENCY, PRICES, Cloud, cloud, listen, told
@@ -230,7 +231,7 @@ async def test_two_organizations_on_one_app_see_only_their_own(database_url: str
         async with sky.pool.acquire() as conn:
             other = await organizations.create(conn, name="Other", state="active")
             actor = Actor(other.id, None, "live", frozenset(), other.state)
-            _, key = await api_keys.issue(conn, actor, name="test", profile="full_access", mode="live")
+            _, key = await lifecycle.issue(conn, actor, name="test", profile="full_access", mode="live")
             await accounts.add(
                 conn,
                 apps.seal_key(made.settings),

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from heliograph import traffic
-from heliograph.accounts import api_keys
+from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.database import bounded_scan, clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
@@ -699,7 +699,7 @@ async def test_a_test_message_says_which_digits_chose_its_outcome(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser
 ) -> None:
     async with pool.acquire() as conn:
-        _, secret = await api_keys.issue(conn, tenant.actor, name="tests", profile="sms_only", mode="test")
+        _, secret = await lifecycle.issue(conn, tenant.actor, name="tests", profile="sms_only", mode="test")
     tests = msgspec.structs.replace(tenant, secret=secret)
     expired, other = await send(api, tests, to="+258841230003"), await send(api, tests, to="+258841231234")
     page = await owner.get(f"/messages/{expired}?mode=test")
@@ -768,7 +768,7 @@ async def test_a_message_leads_to_the_one_by_which_its_recipient_opted_out(
     assert ("Who wrote it" in person, "wrote “stop”" in person, f"/messages/{word}" in person) == (True, True, False)
     # An opt-out holds in test mode too.
     async with pool.acquire() as conn:
-        _, secret = await api_keys.issue(conn, tenant.actor, name="tests", profile="sms_only", mode="test")
+        _, secret = await lifecycle.issue(conn, tenant.actor, name="tests", profile="sms_only", mode="test")
     tested = await send(api, msgspec.structs.replace(tenant, secret=secret), to="+258849999999")
     async with pool.acquire() as conn:
         await optouts.add(conn, tenant.actor, phone="+258849999999")

@@ -21,6 +21,7 @@ from .conftest import Api, Browser, Page, Tenant
 from .test_campaigns import make, people, stage
 from .test_messages import send
 from .test_pieces import asked
+from .test_webhooks import register
 
 Owner = Callable[[str], Awaitable[None]]
 FELL = "This part could not be loaded; the fault is ours. The rest of the page is not affected."
@@ -122,6 +123,28 @@ async def test_parts_of_a_message_and_of_the_wallet_fail_alone(
     assert (page.status, fallen(page)) == (200, ["Why"])
     for said in ("What happened", "Your code is 4711"):
         assert said in page.words, said
+
+
+async def test_parts_of_an_endpoint_fail_alone(pool: Pool, owner: Browser, as_owner: Owner) -> None:
+    await register(owner, "https://hooks.example.com/")
+    id = await pool.fetchval("SELECT id FROM webhook_endpoints")
+    await as_owner("ALTER TABLE webhook_attempts RENAME TO elsewhere")
+    page = await owner.get(f"/webhooks/{id}")
+    assert (page.status, fallen(page)) == (200, ["Attempts"])
+    for said in ("How it is doing", "Rotate secret", "Send a test event"):
+        assert said in page.words, said
+
+
+async def test_parts_of_a_person_fail_alone(owner: Browser, as_owner: Owner) -> None:
+    made = await owner.submit(await owner.get("/contacts/new"), "/contacts", name="Ana", phone="+258841234567")
+    await as_owner("ALTER TABLE inbox_threads RENAME TO elsewhere")
+    page = await owner.get(made.path)
+    assert (page.status, fallen(page)) == (200, ["Conversations"])
+    for said in ("What is known", "May be written to", "Notes", "Latest messages"):
+        assert said in page.words, said
+    # So it is beside the list.
+    beside = await owner.get(f"/contacts?open={made.path.rpartition('/')[2]}")
+    assert (beside.status, fallen(beside)) == (200, ["Conversations"])
 
 
 async def test_slow_parts_fail_alone_and_a_page_has_its_time(pool: Pool) -> None:

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from heliograph.accounts.api_keys import SCOPES
+from heliograph.accounts.api_keys.scopes import SCOPES
 from heliograph.base.database.pool import Pool
 from heliograph.dashboard.table import ROUTES
 from heliograph.pages.routes import Route

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pyotp
 import pytest
 
-from heliograph.accounts import api_keys, organizations, send_defaults
+from heliograph.accounts import organizations, send_defaults
+from heliograph.accounts.api_keys import lifecycle, scopes
 from heliograph.base.database.pool import Pool
 from heliograph.people import policy, sessions
 from heliograph.people.roles import RoleRequired
@@ -160,9 +161,9 @@ async def test_rules_ask_the_database_for_the_role(pool: Pool, tenant: Tenant) -
 async def test_keys_go_with_who_made_them(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     rui = await make_person(pool, tenant, "rui@example.com", "admin")
     who = tenant.actor.who.__class__("person", rui.id, name="Rui")
-    actor = tenant.actor.__class__(tenant.id, None, "live", frozenset(api_keys.SCOPES), "active", by=who)
+    actor = tenant.actor.__class__(tenant.id, None, "live", frozenset(scopes.SCOPES), "active", by=who)
     async with pool.acquire() as conn:
-        key, _ = await api_keys.issue(conn, actor, name="shop", profile="sms_only", mode="live")
+        key, _ = await lifecycle.issue(conn, actor, name="shop", profile="sms_only", mode="live")
     path = f"/team/members/{rui.id}"
     page = await owner.get(path)
     assert "shop (Live)" in page.words

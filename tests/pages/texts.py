@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jinja2.ext import babel_extract
 
-from heliograph.accounts.api_keys import SCOPES
+from heliograph.accounts.api_keys.scopes import SCOPES
 from heliograph.audit.actions import ACTIONS
 from heliograph.base.network import smtp
 from heliograph.console import places as console_places
@@ -39,7 +39,8 @@ PACKAGE = ROOT / "heliograph"
 #: Modules whose refusals pages show as they are.
 RULES = ("people", "pages", "dashboard", "console")
 SHOWN_RULES = {
-    "accounts/api_keys.py": {"KeyNotActive", "KeyReplaced", "ScopeRequired", "LiveKeyRequired", "TooManyActiveKeys"},
+    "accounts/api_keys/lifecycle.py": {"KeyNotActive", "KeyReplaced", "TooManyActiveKeys"},
+    "accounts/api_keys/scopes.py": {"ScopeRequired", "LiveKeyRequired"},
     "accounts/requests.py": {"IdempotencyConflict", "IdempotencyInProgress"},
     "accounts/organizations.py": {"OrganizationSuspended"},
     "sms/accepting/sender_ids.py": {"SenderIdAlreadyExists", "SenderIdNotApproved", "TooManyPending"},

@@ -9,9 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from heliograph.accounts import api_keys, organizations
-from heliograph.accounts.api_keys import SCOPES, ApiKey, ScopeRequired, TooManyActiveKeys, Unauthorized
-from heliograph.accounts.keyring import MAX_AGE, Keyring
+from heliograph.accounts import organizations
+from heliograph.accounts.api_keys import authentication, issued, lifecycle, spelling
+from heliograph.accounts.api_keys.authentication import Unauthorized
+from heliograph.accounts.api_keys.issued import ApiKey
+from heliograph.accounts.api_keys.keyring import MAX_AGE, Keyring
+from heliograph.accounts.api_keys.lifecycle import TooManyActiveKeys
+from heliograph.accounts.api_keys.scopes import SCOPES, ScopeRequired
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Pool
@@ -29,19 +33,19 @@ async def operator(pool: Pool) -> Actor:
 
 async def issue(pool: Pool, actor: Actor, **facts: object) -> tuple[ApiKey, str]:
     async with pool.acquire() as conn:
-        return await api_keys.issue(conn, actor, **({"name": "k", "profile": "sms_only"} | facts))  # type: ignore[arg-type]
+        return await lifecycle.issue(conn, actor, **({"name": "k", "profile": "sms_only"} | facts))  # type: ignore[arg-type]
 
 
 def test_every_change_of_a_character_is_noticed() -> None:
-    secret = api_keys.new_secret("live")
+    secret = spelling.new_secret("live")
     assert len(secret) == len("hg_live_") + 36
-    assert api_keys.is_well_formed(secret)
+    assert spelling.is_well_formed(secret)
     for at in range(len(secret)):
         other = "B" if secret[at] != "B" else "C"
-        assert not api_keys.is_well_formed(secret[:at] + other + secret[at + 1 :])
-    assert not api_keys.is_well_formed(secret + "x")
-    assert not api_keys.is_well_formed("")
-    assert not api_keys.is_well_formed("\ud800" * 44)
+        assert not spelling.is_well_formed(secret[:at] + other + secret[at + 1 :])
+    assert not spelling.is_well_formed(secret + "x")
+    assert not spelling.is_well_formed("")
+    assert not spelling.is_well_formed("\ud800" * 44)
 
 
 async def test_only_the_hash_is_stored(pool: Pool, operator: Actor) -> None:
@@ -57,18 +61,18 @@ async def test_only_the_hash_is_stored(pool: Pool, operator: Actor) -> None:
 async def test_five_active_keys_and_no_more_even_at_once(pool: Pool, operator: Actor) -> None:
     results = await asyncio.gather(*(issue(pool, operator) for _ in range(8)), return_exceptions=True)
     refused = [result for result in results if isinstance(result, TooManyActiveKeys)]
-    issued = [result for result in results if isinstance(result, tuple)]
-    assert (len(issued), len(refused)) == (5, 3)
+    made = [result for result in results if isinstance(result, tuple)]
+    assert (len(made), len(refused)) == (5, 3)
     async with pool.acquire() as conn:
-        revoked = await api_keys.revoke(conn, operator, id=issued[0][0].id)
+        revoked = await lifecycle.revoke(conn, operator, id=made[0][0].id)
         assert revoked.status == "revoked"
-        assert await api_keys.revoke(conn, operator, id=revoked.id) == revoked
+        assert await lifecycle.revoke(conn, operator, id=revoked.id) == revoked
     await issue(pool, operator)
     # A key past its date is no active one.
-    await pool.execute("UPDATE api_keys SET expires_at = now() - interval '1 second' WHERE id = $1", issued[1][0].id)
+    await pool.execute("UPDATE api_keys SET expires_at = now() - interval '1 second' WHERE id = $1", made[1][0].id)
     await issue(pool, operator)
     async with pool.acquire() as conn:
-        statuses = sorted(key.status for key in await api_keys.list_all(conn, operator))
+        statuses = sorted(key.status for key in await issued.list_all(conn, operator))
     assert statuses == ["active"] * 5 + ["expired", "revoked"]
 
 
@@ -106,8 +110,8 @@ async def test_a_key_of_another_organization_is_not_found(pool: Pool, operator: 
         other = await organizations.create(conn, name="Other")
         stranger = Actor(other.id, None, "live", frozenset(), "active")
         with pytest.raises(NotFound):
-            await api_keys.revoke(conn, stranger, id=key.id)
-        assert await api_keys.list_all(conn, stranger) == []
+            await lifecycle.revoke(conn, stranger, id=key.id)
+        assert await issued.list_all(conn, stranger) == []
 
 
 async def test_the_keyring_knows_an_actor_and_forgets_a_revoked_one(pool: Pool, operator: Actor) -> None:
@@ -118,7 +122,7 @@ async def test_the_keyring_knows_an_actor_and_forgets_a_revoked_one(pool: Pool, 
     # A key that is just being changed is passed over.
     await keyring.close()
     async with pool.acquire() as conn:
-        await api_keys.revoke(conn, operator, id=key.id)
+        await lifecycle.revoke(conn, operator, id=key.id)
     await asyncio.sleep(MAX_AGE)
     with pytest.raises(Unauthorized):
         await keyring.authenticate(secret, "127.0.0.1")
@@ -145,15 +149,15 @@ async def test_a_suspended_key_makes_place_and_comes_back_if_there_is_one(pool: 
     made = [await issue(pool, operator) for _ in range(5)]
     id = made[0][0].id
     async with pool.acquire() as conn:
-        assert (await api_keys.suspend(conn, operator, id=id)).status == "suspended"
-        assert (await api_keys.suspend(conn, operator, id=id)).status == "suspended"
-        assert await api_keys.authenticate_many(conn, [hash_secret(made[0][1])]) == [None]
+        assert (await lifecycle.suspend(conn, operator, id=id)).status == "suspended"
+        assert (await lifecycle.suspend(conn, operator, id=id)).status == "suspended"
+        assert await authentication.authenticate_many(conn, [hash_secret(made[0][1])]) == [None]
         sixth, _ = await issue(pool, operator)
         with pytest.raises(TooManyActiveKeys):
-            await api_keys.resume(conn, operator, id=id)
-        await api_keys.revoke(conn, operator, id=sixth.id)
-        assert [(await api_keys.resume(conn, operator, id=id)).status for _ in range(2)] == ["active"] * 2
-        for change in (api_keys.suspend, api_keys.resume):
+            await lifecycle.resume(conn, operator, id=id)
+        await lifecycle.revoke(conn, operator, id=sixth.id)
+        assert [(await lifecycle.resume(conn, operator, id=id)).status for _ in range(2)] == ["active"] * 2
+        for change in (lifecycle.suspend, lifecycle.resume):
             with pytest.raises(Invalid):
                 await change(conn, operator, id=sixth.id)
             with pytest.raises(NotFound):
@@ -213,10 +217,10 @@ async def test_the_last_use_is_written_once_a_minute_whichever_process_it_was(po
 async def test_a_list_holds_what_stands_and_what_ended_lately(pool: Pool) -> None:
     actor = await organization(pool)
     async with pool.acquire() as conn:
-        standing, _ = await api_keys.issue(conn, actor, name="stands", profile="sms")
+        standing, _ = await lifecycle.issue(conn, actor, name="stands", profile="sms")
         await pool.execute("UPDATE api_keys SET id = $1, created_at = now() - interval '9 years'", UUID(int=1))
         for status, days in (("revoked", 89), ("revoked", 91), ("expired", 89), ("expired", 91)):
-            key, _ = await api_keys.issue(conn, actor, name=f"{status} {days}", profile="sms")
+            key, _ = await lifecycle.issue(conn, actor, name=f"{status} {days}", profile="sms")
             column = "revoked_at" if status == "revoked" else "expires_at"
             await pool.execute(
                 f"UPDATE api_keys SET status = $2, {column} = now() - make_interval(days => $3) WHERE id = $1",
@@ -230,23 +234,23 @@ async def test_a_list_holds_what_stands_and_what_ended_lately(pool: Pool) -> Non
             " 'revoked', now(), now() - interval '1 day' - make_interval(secs => n) FROM generate_series(1, 600) AS n",
             actor.organization_id,
         )
-        listed = await api_keys.list_all(conn, actor)
-        assert len(listed) == 1 + api_keys.MOST_LISTED
+        listed = await issued.list_all(conn, actor)
+        assert len(listed) == 1 + issued.MOST_LISTED
         assert listed[-1].name == standing.name
         await pool.execute("DELETE FROM api_keys WHERE name = 'old'")
-        listed = await api_keys.list_all(conn, actor)
+        listed = await issued.list_all(conn, actor)
         assert [one.name for one in listed] == ["expired 89", "revoked 89", "stands"]
 
 
 async def test_a_key_that_has_expired_is_noted_as_such_when_the_next_one_is_made(pool: Pool) -> None:
     actor = await organization(pool)
     async with pool.acquire() as conn:
-        made = [(await api_keys.issue(conn, actor, name="a", profile="sms"))[0] for _ in range(api_keys.MAX_ACTIVE)]
+        made = [(await lifecycle.issue(conn, actor, name="a", profile="sms"))[0] for _ in range(lifecycle.MAX_ACTIVE)]
         await pool.execute("UPDATE api_keys SET expires_at = now() WHERE id = $1", made[0].id)
-        assert (await api_keys.list_all(conn, actor))[-1].status == "expired"
-        await api_keys.issue(conn, actor, name="b", profile="sms")
+        assert (await issued.list_all(conn, actor))[-1].status == "expired"
+        await lifecycle.issue(conn, actor, name="b", profile="sms")
         assert await pool.fetchval("SELECT status FROM api_keys WHERE id = $1", made[0].id) == "expired"
-        assert len(await api_keys.list_all(conn, actor)) == 6
+        assert len(await issued.list_all(conn, actor)) == 6
 
 
 async def test_a_key_of_any_organization_is_found_without_reading_all(
@@ -266,7 +270,7 @@ async def test_a_key_of_any_organization_is_found_without_reading_all(
     async with pool.acquire() as conn:
 
         async def listed(search: str | None, of: UUID | None = None, revoked: bool = False) -> list[str]:
-            found = await api_keys.list_everywhere(conn, organization_id=of, revoked=revoked, search=search, limit=3)
+            found = await issued.list_everywhere(conn, organization_id=of, revoked=revoked, search=search, limit=3)
             return [key.name for _, key in found]
 
         assert await listed(None) == ["água 2", "Água", "key 4999"]
@@ -283,13 +287,13 @@ async def test_a_key_of_any_organization_is_found_without_reading_all(
     await pool.execute("UPDATE api_keys SET status = 'revoked', revoked_at = now() WHERE name LIKE 'key __%1'")
     await as_owner("VACUUM ANALYZE api_keys")
     for sql, given in (
-        *((api_keys.LIST_EVERYWHERE[False, revoked], (None, revoked, 5)) for revoked in (True, False)),
+        *((issued.LIST_EVERYWHERE[False, revoked], (None, revoked, 5)) for revoked in (True, False)),
         *(
-            (api_keys.LIST_EVERYWHERE[True, revoked], (of, revoked, 5))
+            (issued.LIST_EVERYWHERE[True, revoked], (of, revoked, 5))
             for revoked in (True, False)
             for of in (operator.organization_id, other.organization_id)
         ),
-        (api_keys.SEARCH_EVERYWHERE, (None, True, 5, "água")),
+        (issued.SEARCH_EVERYWHERE, (None, True, 5, "água")),
     ):
         plan = "\n".join(row[0] for row in await pool.fetch("EXPLAIN ANALYZE " + sql, *given))
         assert "Seq Scan on api_keys" not in plan, plan

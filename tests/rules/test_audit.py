@@ -11,7 +11,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph.accounts import api_keys, organizations, plans, quota
+from heliograph.accounts import organizations, plans, quota
+from heliograph.accounts.api_keys import lifecycle
 from heliograph.audit import exporting, reading, recording
 from heliograph.audit.failures import MOST, OTHERS, Failures
 from heliograph.audit.reading import Filter, Recorded
@@ -63,7 +64,7 @@ async def test_what_is_undone_was_never_recorded(pool: Pool) -> None:
     async with pool.acquire() as conn:
         with pytest.raises(ZeroDivisionError):
             async with conn.transaction():
-                await api_keys.issue(conn, actor, name="ci", profile="sms")
+                await lifecycle.issue(conn, actor, name="ci", profile="sms")
                 raise ZeroDivisionError
         assert await found(conn) == []
 
@@ -73,12 +74,12 @@ async def test_a_key_tells_who_made_it_and_never_its_secret(pool: Pool) -> None:
     by = Who("key", uuid7(), address="203.0.113.7", device="curl/8", request_id="req-1")
     async with pool.acquire() as conn:
         asking = msgspec.structs.replace(actor, by=by)
-        key, secret = await api_keys.issue(conn, asking, name="ci", profile="sms_only")
-        await api_keys.suspend(conn, actor, id=key.id)
-        await api_keys.suspend(conn, actor, id=key.id)
-        await api_keys.resume(conn, actor, id=key.id)
-        await api_keys.revoke(conn, actor, id=key.id)
-        await api_keys.revoke(conn, actor, id=key.id)
+        key, secret = await lifecycle.issue(conn, asking, name="ci", profile="sms_only")
+        await lifecycle.suspend(conn, actor, id=key.id)
+        await lifecycle.suspend(conn, actor, id=key.id)
+        await lifecycle.resume(conn, actor, id=key.id)
+        await lifecycle.revoke(conn, actor, id=key.id)
+        await lifecycle.revoke(conn, actor, id=key.id)
         entries = await found(conn, "api_key")
         stored = [tuple(row) for row in await conn.fetch("SELECT * FROM audit_log")]
     assert [one["action"].partition(".")[2] for one in entries] == ["created", "suspended", "resumed", "revoked"]

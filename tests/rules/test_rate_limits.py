@@ -6,7 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from heliograph.accounts import api_keys, rate_limits
+from heliograph.accounts import rate_limits
+from heliograph.accounts.api_keys import authentication, lifecycle
 from heliograph.base.actor import Actor, RateLimits, Who
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Pool
@@ -73,11 +74,11 @@ async def test_a_key_knows_the_limits_of_its_organization_alone(pool: Pool) -> N
     one, other = [(await organization(pool)).organization_id for _ in range(2)]
     async with pool.acquire() as conn:
         secrets = [
-            (await api_keys.issue(conn, Actor(id, None, "live", frozenset(), "active"), name="a", profile="sms"))[1]
+            (await lifecycle.issue(conn, Actor(id, None, "live", frozenset(), "active"), name="a", profile="sms"))[1]
             for id in (one, other)
         ]
         await rate_limits.change(conn, organization_id=one, limits={"reads": 5})
-        known = await api_keys.authenticate_many(conn, [hash_secret(secret) for secret in secrets])
+        known = await authentication.authenticate_many(conn, [hash_secret(secret) for secret in secrets])
     mine, theirs = [each.actor for each in known if each is not None]
     assert [mine.own_rate_limit(bucket) for bucket in rate_limits.BUCKETS] == [None, None, None, 5]
     assert [theirs.own_rate_limit(bucket) for bucket in rate_limits.BUCKETS] == [None] * 4

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from heliograph.accounts import api_keys, spending
+from heliograph.accounts import spending
+from heliograph.accounts.api_keys import lifecycle
 from heliograph.accounts.requests import Answer
 from heliograph.accounts.spending import Limit, SpendLimitReached
 from heliograph.base.actor import Actor
@@ -95,7 +96,7 @@ async def test_many_at_once_never_pass_it(pool: Pool, second: Acceptor) -> None:
 async def test_a_key_has_its_own(pool: Pool) -> None:
     actor, acceptor = await organization(pool), Acceptor(pool)
     async with pool.acquire() as conn:
-        made = [await api_keys.issue(conn, actor, name=name, profile="sms_only", mode="live") for name in ("a", "b")]
+        made = [await lifecycle.issue(conn, actor, name=name, profile="sms_only", mode="live") for name in ("a", "b")]
     keys = [msgspec.structs.replace(actor, key_id=key.id) for key, _ in made]
     await limited(pool, actor, 2, key_id=keys[0].key_id)
     await limited(pool, actor, 5)

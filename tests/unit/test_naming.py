@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from heliograph.accounts import api_keys
+from heliograph.accounts.api_keys import lifecycle
 from heliograph.base import naming
 from heliograph.base.errors import Invalid
 from heliograph.campaigns import plan
@@ -22,7 +22,7 @@ MARKS = ["\u061c", "\u200e", "\u200f"]
 @pytest.mark.parametrize("hidden", [*MARKS, "\u202e", "\u2066", "\0", "\n", "\x85", "\u2028", "\ufeff", "\ud800"])
 def test_a_name_with_a_hidden_character_is_refused_everywhere(hidden: str) -> None:
     for check in (
-        api_keys.checked_name,
+        lifecycle.checked_name,
         plan.checked_name,
         users.checked_name,
         endpoints.checked_description,

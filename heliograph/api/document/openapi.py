@@ -14,7 +14,8 @@ from typing import Any, get_args
 
 import msgspec
 
-from heliograph.accounts.api_keys import SCOPES, ScopeRequired, Unauthorized
+from heliograph.accounts.api_keys.authentication import Unauthorized
+from heliograph.accounts.api_keys.scopes import SCOPES, ScopeRequired
 from heliograph.accounts.organizations import OrganizationSuspended
 from heliograph.accounts.requests import IdempotencyConflict, IdempotencyInProgress
 from heliograph.api.document import event_bodies, schemas

@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 
 from heliograph.accounts import idempotency
-from heliograph.accounts.api_keys import LiveKeyRequired, ScopeRequired, Unauthorized
+from heliograph.accounts.api_keys.authentication import Unauthorized
+from heliograph.accounts.api_keys.scopes import LiveKeyRequired, ScopeRequired
 from heliograph.accounts.organizations import STOPPED, OrganizationSuspended
 from heliograph.accounts.requests import Answer, IdempotencyConflict, RateUnit
 from heliograph.api.door.operation import REQUIRED, Call, Operation, Services

@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph import requests
-from heliograph.accounts.keyring import Keyring
+from heliograph.accounts.api_keys.keyring import Keyring
 from heliograph.accounts.requests import Answer, RateUnit
 from heliograph.api.door.health import HealthChecks
 from heliograph.api.door.limits import Limiter, Strangers

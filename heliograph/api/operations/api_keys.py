@@ -9,8 +9,9 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from heliograph.accounts import api_keys
-from heliograph.accounts.api_keys import PROFILES, SCOPES, LiveKeyRequired, TooManyActiveKeys
+from heliograph.accounts.api_keys import issued, lifecycle, scopes
+from heliograph.accounts.api_keys.lifecycle import TooManyActiveKeys
+from heliograph.accounts.api_keys.scopes import PROFILES, SCOPES, LiveKeyRequired
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
 from heliograph.base.database.clock import iso, iso_or_none
@@ -117,17 +118,17 @@ class ApiKeyList(msgspec.Struct):
 
 async def list_api_keys(call: Call) -> ApiKeyList:
     """List API keys."""
-    return ApiKeyList(True, [_shown(each) for each in await api_keys.list_all(call.conn, call.actor)])
+    return ApiKeyList(True, [_shown(each) for each in await issued.list_all(call.conn, call.actor)])
 
 
 async def canonical(body: CreateApiKey) -> CreateApiKey:
     """Scopes and networks as a set, each spelled as it is stored. Raises Invalid."""
-    api_keys.named_scopes(body.profile, body.scopes)
+    scopes.named_scopes(body.profile, body.scopes)
     return msgspec.structs.replace(
         body,
-        name=api_keys.checked_name(body.name),
+        name=lifecycle.checked_name(body.name),
         scopes=None if body.scopes is None else sorted(set(body.scopes)),
-        allowed_ips=sorted(set(api_keys.networks(body.allowed_ips))),
+        allowed_ips=sorted(set(lifecycle.networks(body.allowed_ips))),
     )
 
 
@@ -137,7 +138,7 @@ async def create_api_key(call: Call, body: CreateApiKey) -> ApiKeyCreated:
 
     The secret is shown only in this response. A key can grant only scopes that it holds itself.
     """
-    key, secret = await api_keys.issue(
+    key, secret = await lifecycle.issue(
         call.conn,
         call.actor,
         name=body.name,
@@ -155,10 +156,10 @@ async def revoke_api_key(call: Call, api_key_id: UUID) -> ApiKeyRevoked:
 
     Permanent, and effective everywhere within one second. Revoking a key again changes nothing.
     """
-    return ApiKeyRevoked(True, _shown(await api_keys.revoke(call.conn, call.actor, id=api_key_id)))
+    return ApiKeyRevoked(True, _shown(await lifecycle.revoke(call.conn, call.actor, id=api_key_id)))
 
 
-def _shown(key: api_keys.ApiKey) -> ApiKey:
+def _shown(key: issued.ApiKey) -> ApiKey:
     return ApiKey(
         id=key.id,
         name=key.name,

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from heliograph.accounts.api_keys import LiveKeyRequired
+from heliograph.accounts.api_keys.scopes import LiveKeyRequired
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
 from heliograph.base.database.clock import iso

@@ -8,8 +8,9 @@ from uuid import UUID
 
 import typer
 
-from heliograph.accounts import api_keys, organizations
-from heliograph.accounts.api_keys import ApiKey
+from heliograph.accounts import organizations
+from heliograph.accounts.api_keys import issued, lifecycle, scopes
+from heliograph.accounts.api_keys.issued import ApiKey
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -37,7 +38,7 @@ COLUMNS = ("organization", "id", "name", "prefix", "last4", "mode", "profile", "
 def create(
     name: Annotated[str, typer.Argument(help="What the key is for, 1 to 100 characters.")] = "default",
     profile: Annotated[
-        str | None, typer.Option(help=f"Named set of scopes: {', '.join(api_keys.PROFILES)}. [default: sms]")
+        str | None, typer.Option(help=f"Named set of scopes: {', '.join(scopes.PROFILES)}. [default: sms]")
     ] = None,
     scope: Annotated[
         list[str] | None, typer.Option(metavar="SCOPE", help="Scope, instead of a profile. Repeatable.")
@@ -72,7 +73,7 @@ def create(
     until = _when(expires) if expires else None
 
     async def work(conn: Connection) -> tuple[ApiKey, str]:
-        return await api_keys.issue(
+        return await lifecycle.issue(
             conn,
             await operator(conn, org),
             name=name,
@@ -106,7 +107,7 @@ def list_(
 
     async def work(conn: Connection) -> list[tuple[str, ApiKey]]:
         organization_id = await only(conn, org)
-        return await api_keys.list_everywhere(conn, organization_id=organization_id, revoked=revoked, limit=limit)
+        return await issued.list_everywhere(conn, organization_id=organization_id, revoked=revoked, limit=limit)
 
     show(with_organization(on_database(work, settings_of(data_dir))), json, COLUMNS)
 
@@ -132,8 +133,8 @@ def rotate(
     overlap = timedelta(**{units[keep_old[-1]]: int(keep_old[:-1])})
 
     async def work(conn: Connection) -> tuple[ApiKey, str, ApiKey]:
-        owner = await organizations.get(conn, id=await api_keys.owner(conn, id=id))
-        return await api_keys.rotate(conn, acting_for(owner), id=id, overlap=overlap)
+        owner = await organizations.get(conn, id=await issued.owner(conn, id=id))
+        return await lifecycle.rotate(conn, acting_for(owner), id=id, overlap=overlap)
 
     made, secret, old = on_database(work, settings_of(data_dir))
     show(as_plain(made) | {"secret": secret, "old_key_ends_at": as_plain(old.expires_at)}, json)
@@ -155,8 +156,8 @@ def rename(
     """
 
     async def work(conn: Connection) -> ApiKey:
-        owner = await organizations.get(conn, id=await api_keys.owner(conn, id=id))
-        return await api_keys.rename(conn, acting_for(owner), id=id, name=name)
+        owner = await organizations.get(conn, id=await issued.owner(conn, id=id))
+        return await lifecycle.rename(conn, acting_for(owner), id=id, name=name)
 
     show(on_database(work, settings_of(data_dir)), json)
 
@@ -169,7 +170,7 @@ def suspend(id: Which, json: Json = False, data_dir: DataDir = None) -> None:
     Example:
       heliograph key suspend 0199c0de-0000-7000-8000-000000000000
     """
-    _change(api_keys.suspend, id, json, data_dir)
+    _change(lifecycle.suspend, id, json, data_dir)
 
 
 @app.command("resume")
@@ -180,7 +181,7 @@ def resume(id: Which, json: Json = False, data_dir: DataDir = None) -> None:
     Example:
       heliograph key resume 0199c0de-0000-7000-8000-000000000000
     """
-    _change(api_keys.resume, id, json, data_dir)
+    _change(lifecycle.resume, id, json, data_dir)
 
 
 @app.command("revoke")
@@ -191,7 +192,7 @@ def revoke(id: Which, json: Json = False, data_dir: DataDir = None) -> None:
     Example:
       heliograph key revoke 0199c0de-0000-7000-8000-000000000000
     """
-    _change(api_keys.revoke, id, json, data_dir)
+    _change(lifecycle.revoke, id, json, data_dir)
 
 
 class _Change(Protocol):
@@ -200,7 +201,7 @@ class _Change(Protocol):
 
 def _change(rule: _Change, id: UUID, json: bool, data_dir: DataDir) -> None:
     async def work(conn: Connection) -> ApiKey:
-        owner = await organizations.get(conn, id=await api_keys.owner(conn, id=id))
+        owner = await organizations.get(conn, id=await issued.owner(conn, id=id))
         return await rule(conn, acting_for(owner), id=id)
 
     show(on_database(work, settings_of(data_dir)), json)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from heliograph.accounts import api_keys, organizations
+from heliograph.accounts import organizations
+from heliograph.accounts.api_keys import issued
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.pages.answers import Answer, Shown, refused
@@ -22,14 +23,14 @@ async def show_keys(request: Request) -> Answer:
     given = {name: query.get(name, "").strip() for name in ("organization", "search", "revoked")}
     try:
         async with request.reading() as conn:
-            found = await api_keys.list_everywhere(
+            found = await issued.list_everywhere(
                 conn,
                 organization_id=await _organization(conn, given["organization"]),
                 revoked=given["revoked"] == "yes",
                 search=given["search"] or None,
                 limit=LISTED + 1,
             )
-            owners = await api_keys.owners(conn, ids=[key.id for _, key in found])
+            owners = await issued.owners(conn, ids=[key.id for _, key in found])
     except Invalid as refusal:
         return refused("credentials/all_keys.html", refusal, given | {"rows": [], "is_cut": False})
     rows = [(name, owners[key.id], key) for name, key in found[:LISTED]]

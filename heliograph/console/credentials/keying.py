@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from heliograph.accounts import api_keys
-from heliograph.accounts.api_keys import MODES, PROFILES, SCOPES, ApiKey, KeyNotActive, KeyReplaced, TooManyActiveKeys
+from heliograph.accounts.api_keys import issued, lifecycle
+from heliograph.accounts.api_keys.issued import ApiKey
+from heliograph.accounts.api_keys.lifecycle import KeyNotActive, KeyReplaced, TooManyActiveKeys
+from heliograph.accounts.api_keys.scopes import MODES, PROFILES, SCOPES
 from heliograph.accounts.organizations import Organization
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -49,7 +51,7 @@ async def create(request: Request) -> Answer:
         if profile not in ("", *OFFERED):
             raise Invalid(("profile", "enum", "Choose one of those that are offered."))
         ends = typed.day("expires_at", form.get("expires_at", ""))
-        key, secret = await api_keys.issue(
+        key, secret = await lifecycle.issue(
             conn,
             acting_for(request, one),
             name=form.get("name", ""),
@@ -82,7 +84,7 @@ async def rename(request: Request) -> Answer:
         async with request.writing() as conn:
             one = await organization(conn, request, "id")
             name = request.form.get("name", "")
-            await api_keys.rename(conn, acting_for(request, one), id=request.id("key"), name=name)
+            await lifecycle.rename(conn, acting_for(request, one), id=request.id("key"), name=name)
     except Invalid as refusal:
         return refused("credentials/key.html", worded(refusal, WRONG), await _values(request))
     return Elsewhere(location=_path(one, request), notice=request.text("The key has another name."))
@@ -97,7 +99,7 @@ async def rotate(request: Request) -> Answer:
         hours = request.form.get("overlap", "")
         if hours not in {str(one) for one in OVERLAPS}:
             raise Invalid(("overlap", "enum", "Choose one of the times that are offered."))
-        made, secret, old = await api_keys.rotate(
+        made, secret, old = await lifecycle.rotate(
             conn, acting_for(request, one), id=request.id("key"), overlap=timedelta(hours=int(hours))
         )
         assert old.expires_at is not None
@@ -137,7 +139,7 @@ def _typed(request: Request, one: Organization) -> dict[str, Any]:
 async def _values(request: Request) -> dict[str, Any]:
     async with request.reading() as conn:
         one: Organization = await organization(conn, request, "id")
-        key: ApiKey = await api_keys.get(conn, acting_for(request, one), id=request.id("key"))
+        key: ApiKey = await issued.get(conn, acting_for(request, one), id=request.id("key"))
     return {
         "one": one,
         "key": key,

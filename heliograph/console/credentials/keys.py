@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from heliograph.accounts import api_keys
-from heliograph.accounts.api_keys import TooManyActiveKeys
+from heliograph.accounts.api_keys import issued, lifecycle
+from heliograph.accounts.api_keys.lifecycle import TooManyActiveKeys
 from heliograph.accounts.organizations import Organization
 from heliograph.base.errors import NotFound
 from heliograph.console.acting import acting_for, organization
@@ -27,7 +27,7 @@ async def values(request: Request) -> dict[str, Any]:
     async with request.reading() as conn:
         one: Organization = await organization(conn, request, "id")
         actor = acting_for(request, one)
-        listed = await api_keys.list_everywhere(conn, organization_id=one.id, revoked=False, limit=100)
+        listed = await issued.list_everywhere(conn, organization_id=one.id, revoked=False, limit=100)
         senders = await sender_ids.list_all(conn, actor)
         compared = senders[-approvals.MOST :]
         others = await approvals.alike(conn, [(one.id, sender.value) for sender in compared])
@@ -45,19 +45,19 @@ async def values(request: Request) -> dict[str, Any]:
 
 async def suspend(request: Request) -> Answer:
     """Refuse it until it is resumed."""
-    return await _done(request, api_keys.suspend, request.text("The key is suspended: it is refused within a second."))
+    return await _done(request, lifecycle.suspend, request.text("The key is suspended: it is refused within a second."))
 
 
 async def resume(request: Request) -> Answer:
     """It is good again."""
-    return await _done(request, api_keys.resume, request.text("The key is valid again."))
+    return await _done(request, lifecycle.resume, request.text("The key is valid again."))
 
 
 async def show_revoke(request: Request) -> Answer:
     """When and for what the key was used last: whoever uses it stops."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
-        key = await api_keys.get(conn, acting_for(request, one), id=request.id("key"))
+        key = await issued.get(conn, acting_for(request, one), id=request.id("key"))
     if key.status == "revoked":
         raise NotFound
     return Shown(template="credentials/key_revoke.html", values={"one": one, "key": key})
@@ -65,7 +65,7 @@ async def show_revoke(request: Request) -> Answer:
 
 async def revoke(request: Request) -> Answer:
     """End it for good."""
-    return await _done(request, api_keys.revoke, request.text("The key is revoked, for good."))
+    return await _done(request, lifecycle.revoke, request.text("The key is revoked, for good."))
 
 
 async def _done(request: Request, act: Callable[..., Awaitable[object]], said: str) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 from uuid import UUID
 
@@ -19,13 +20,16 @@ from heliograph.contacts.records import Changes, Contact, ContactAlreadyExists, 
 from heliograph.dashboard import exporting, listing
 from heliograph.dashboard.audience import lists, words
 from heliograph.inbox import threads
+from heliograph.inbox.threads import Thread
 from heliograph.overview import messages
 from heliograph.overview.exports.kinds import Contacts, Tag
 from heliograph.pages import words as shared
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.lists import leafing, ranges
+from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
 from heliograph.people.roles import CONTENT, EXPORT
+from heliograph.sending.listing import Found
 
 WRITE = "contacts:write"
 FIELDS = ("q", "tag", "match", "country", "opted", "written", "delivered", "times", "range", "from", "to")
@@ -111,28 +115,29 @@ async def annotate(request: Request) -> Answer:
 
 async def _values(request: Request, id: UUID, *, is_beside: bool = False) -> dict[str, Any]:
     """`is_beside`: it stands beside the list."""
+    parts = Parts(request)
     async with request.reading() as conn:
         contact = await records.get(conn, request.actor, id=id)
         written = await notes.get(conn, request.actor, id=contact.id)
         opt_out = await optouts.find(conn, request.actor, phone=contact.phone) if contact.opted_out else None
-        said = await history.of_person(conn, request.actor, address=contact.phone, limit=STATEMENTS)
-        found = await messages.list_page(
-            conn, request.actor, filters=messages.Filters(recipient=contact.phone), limit=CAMPAIGNS, look=LOOK
-        )
-        conversations = []
-        if request.may("whatsapp:read"):
-            names = {*await names_of(conn, request.actor.organization_id, contact.phone)}
-            peers = names | set(phones.spellings(contact.phone))
-            conversations = await threads.of_peers(conn, request.actor, peers=peers, limit=LATEST)
+        statements = history.of_person(conn, request.actor, address=contact.phone, limit=STATEMENTS)
+        said: Sequence[history.Entry] = await parts.look("said", statements, otherwise=[])
+        talks: Sequence[Thread] = await parts.look("talks", _conversations(conn, request, contact), otherwise=[])
+        wanted = messages.Filters(recipient=contact.phone)
+        listed = messages.list_page(conn, request.actor, filters=wanted, limit=CAMPAIGNS, look=LOOK)
+        found = await parts.look("latest", listed, otherwise=Found([], None))
         sent = list(dict.fromkeys(one.campaign_id for one in found.messages if one.campaign_id is not None))
-        sees_campaigns = request.may("campaigns:read")
-        campaigns = await record.names(conn, request.actor, ids=sent) if sees_campaigns and sent else {}
+        campaigns: Mapping[UUID, str] = {}
+        if sent and request.may("campaigns:read"):
+            named = record.names(conn, request.actor, ids=sent)
+            campaigns = await parts.look("campaigns", named, otherwise=campaigns)
     return {
+        "parts": parts,
         "contact": contact,
         "is_beside": is_beside,
         "notes": written,
         "longest": notes.LONGEST,
-        "conversations": conversations,
+        "conversations": talks,
         "campaigns": campaigns,
         "most_campaigns": CAMPAIGNS,
         "opt_out": opt_out,
@@ -146,6 +151,15 @@ async def _values(request: Request, id: UUID, *, is_beside: bool = False) -> dic
         "looked_until": None if found.seen is None else time_of(found.seen),
         "may_write": request.may(WRITE),
     }
+
+
+async def _conversations(conn: Connection, request: Request, contact: Contact) -> Sequence[Thread]:
+    """By any of their names, the latest first."""
+    if not request.may("whatsapp:read"):
+        return []
+    names = {*await names_of(conn, request.actor.organization_id, contact.phone)}
+    peers = names | set(phones.spellings(contact.phone))
+    return await threads.of_peers(conn, request.actor, peers=peers, limit=LATEST)
 
 
 async def show_new(request: Request) -> Answer:

@@ -22,12 +22,13 @@ from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.lists import leafing, ranges
 from heliograph.pages.pieces import charts
+from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
 from heliograph.webhooks import changing, endpoints, figures, history, replays
 from heliograph.webhooks.changing import Changes
 from heliograph.webhooks.endpoints import OVERLAP, EndpointDisabled, EndpointPaused, TooManyEndpoints
-from heliograph.webhooks.figures import Health
-from heliograph.webhooks.history import Filters
+from heliograph.webhooks.figures import Course, Health
+from heliograph.webhooks.history import Filters, Page
 from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.replays import REPLAY_DAYS, ReplayRunning
 
@@ -274,6 +275,7 @@ async def _replay_values(request: Request) -> dict[str, Any]:
 
 async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
     """None: the address names a page of the list that is none."""
+    parts = Parts(request)
     range, size = ranges.read(request), leafing.size(request)
     filters = Filters(
         _of(request, "result", (history.FAILED, *history.RESULTS)),
@@ -296,25 +298,27 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         health = await figures.of(conn, request.actor, id=id)
         filters, problem = await _of_message(conn, request, filters, named)
         since, until = endpoint_charts.bounds(range)
-        course = await figures.course(conn, request.actor, id=id, since=since, until=until)
+        measured = figures.course(conn, request.actor, id=id, since=since, until=until)
+        course: Course | None = await parts.look("charts", measured, otherwise=None)
         asked = functools.partial(history.attempts, conn, request.actor, endpoint_id=id, filters=filters)
-        page = await asked(before=before, limit=size + 1)
+        page = await parts.look("attempts", asked(before=before, limit=size + 1), otherwise=Page([], None))
         if top is not None:
-            latest = (await asked(limit=leafing.MOST_NEWER)).attempts
-            newer = leafing.newer([place(one) for one in latest], top)
-        pace = await _pace(conn, request, health)
+            latest = await parts.look("attempts", asked(limit=leafing.MOST_NEWER), otherwise=Page([], None))
+            newer = leafing.newer([place(one) for one in latest.attempts], top)
+        pace = await parts.look("pace", _pace(conn, request, health), otherwise="")
     tried, position = page.attempts, page.seen
     if len(tried) > size:
         position = place(tried[size - 1])
     older = None if position is None else request.again(after=places.written(position), top="")
     word, because = webhooks.state(request, health)
     return {
+        "parts": parts,
         "health": health,
         "endpoint": health.endpoint,
         "state": word,
         "because": because,
         "days": REPLAY_DAYS,
-        "charts": endpoint_charts.drawn(request, course),
+        "charts": [] if course is None else endpoint_charts.drawn(request, course),
         "cells": webhooks.cells(request, health.hours),
         "most_waiting": figures.MOST_WAITING,
         "attempts": tried[:size],

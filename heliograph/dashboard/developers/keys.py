@@ -7,18 +7,11 @@ from typing import Any
 
 import msgspec
 
-from heliograph.accounts import api_keys, spending
-from heliograph.accounts.api_keys import (
-    MAX_ACTIVE,
-    PROFILES,
-    SCOPES,
-    ApiKey,
-    KeyNotActive,
-    KeyReplaced,
-    LiveKeyRequired,
-    ScopeRequired,
-    TooManyActiveKeys,
-)
+from heliograph.accounts import spending
+from heliograph.accounts.api_keys import issued, lifecycle
+from heliograph.accounts.api_keys.issued import ApiKey
+from heliograph.accounts.api_keys.lifecycle import MAX_ACTIVE, KeyNotActive, KeyReplaced, TooManyActiveKeys
+from heliograph.accounts.api_keys.scopes import PROFILES, SCOPES, LiveKeyRequired, ScopeRequired
 from heliograph.audit import reading as audit
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -55,7 +48,7 @@ async def show(request: Request) -> Answer:
     actor = request.actor
     today = clock.now().date()
     async with request.reading() as conn:
-        listed = await api_keys.list_all(conn, actor)
+        listed = await issued.list_all(conn, actor)
         told = await audit.latest(
             conn, actor.organization_id, action="api_key.created", object_ids=[one.id for one in listed[:TOLD]]
         )
@@ -109,7 +102,7 @@ async def make(request: Request) -> Answer:
         days = form.get("expires", "0")
         if days not in {str(one) for one in EXPIRIES}:
             raise Invalid(("expires", "enum", "Choose one of the dates that are offered."))
-        key, secret = await api_keys.issue(
+        key, secret = await lifecycle.issue(
             conn,
             request.actor,
             name=form.get("name", ""),
@@ -125,7 +118,7 @@ async def make(request: Request) -> Answer:
         return refused("developers/keys_new.html", worded(refusal, words.KEY_FORM), _typed(request))
     except TooManyActiveKeys as refusal:
         async with request.reading() as conn:
-            standing = [one for one in await api_keys.list_all(conn, request.actor) if one.status == "active"]
+            standing = [one for one in await issued.list_all(conn, request.actor) if one.status == "active"]
         values = _typed(request) | {"standing": sorted(standing, key=_least_missed)}
         return refused("developers/keys_new.html", Invalid(("name", "limit", refusal.message)), values)
     base = request.services.settings.public_url or request.headers.get(b"origin", b"").decode("latin-1")
@@ -141,7 +134,7 @@ async def show_revoke(request: Request) -> Answer:
 async def revoke(request: Request) -> Answer:
     """End a key for good."""
     async with request.writing() as conn:
-        key = await api_keys.revoke(conn, request.actor, id=request.id())
+        key = await lifecycle.revoke(conn, request.actor, id=request.id())
     said = request.text("The key “%(name)s” is revoked; it stops working within a second.", name=key.name)
     return Elsewhere(location=request.to("/keys"), notice=said)
 
@@ -158,7 +151,7 @@ async def rotate(request: Request) -> Answer:
         hours = request.form.get("overlap", "")
         if hours not in {str(one) for one in OVERLAPS}:
             raise Invalid(("overlap", "enum", "Choose one of the times that are offered."))
-        made, secret, old = await api_keys.rotate(
+        made, secret, old = await lifecycle.rotate(
             conn, request.actor, id=request.id(), overlap=timedelta(hours=int(hours))
         )
         assert old.expires_at is not None
@@ -187,7 +180,7 @@ async def rename(request: Request) -> Answer:
     name = request.form.get("name", "")
     try:
         async with request.writing() as conn:
-            await api_keys.rename(conn, request.actor, id=request.id(), name=name)
+            await lifecycle.rename(conn, request.actor, id=request.id(), name=name)
     except Invalid as refusal:
         values = {"key": await _key(request), "name": name}
         return refused("developers/keys_rename.html", worded(refusal, words.KEY_FORM), values)
@@ -202,7 +195,7 @@ async def show_check(request: Request) -> Answer:
 async def check(request: Request) -> Answer:
     """Whose secret this is. It is compared by its hash, and neither kept nor shown."""
     async with request.reading() as conn:
-        found = await api_keys.by_secret(conn, request.actor, secret=request.form.get("secret", ""))
+        found = await issued.by_secret(conn, request.actor, secret=request.form.get("secret", ""))
     may_revoke = found is not None and request.may("api_keys:write", mode=found.mode)
     values = {"found": found, "is_asked": True, "may_revoke": may_revoke}
     return Shown(template="developers/keys_check.html", values=values)
@@ -220,7 +213,7 @@ def _least_missed(key: ApiKey) -> datetime:
 async def _key(request: Request) -> ApiKey:
     wanted = request.id()
     async with request.reading() as conn:
-        listed = await api_keys.list_all(conn, request.actor)
+        listed = await issued.list_all(conn, request.actor)
     found = next((one for one in listed if one.id == wanted), None)
     if found is None:
         raise NotFound

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from heliograph.accounts import api_keys
+from heliograph.accounts.api_keys import issued
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.bounded_scan import PAGE_LOOK
@@ -62,7 +62,7 @@ async def show_list(request: Request) -> Answer:
         start = leafing.start(request)
         found = await requests.list_page(conn, request.actor, filters=filters, after=start, limit=limit, look=PAGE_LOOK)
         names = await _names(conn, request, found.requests)
-        keys = await api_keys.list_all(conn, request.actor) if request.may("api_keys:read") else []
+        keys = await issued.list_all(conn, request.actor) if request.may("api_keys:read") else []
     rows = found.requests[:limit]
     last = rows[-1].id if len(found.requests) > limit else found.seen
     values: dict[str, Any] = {
@@ -220,7 +220,7 @@ async def _names(conn: Connection, request: Request, listed: Sequence[Asked]) ->
     actor: Actor = request.actor
     found: dict[UUID, str] = {}
     if request.may("api_keys:read") and any(one.key_id for one in listed):
-        found |= {key.id: key.name for key in await api_keys.list_all(conn, actor)}
+        found |= {key.id: key.name for key in await issued.list_all(conn, actor)}
     if any(one.person_id for one in listed):
         if request.may(permission=TEAM):
             found |= {one.user_id: one.name for one in await memberships.list_all(conn, actor)}

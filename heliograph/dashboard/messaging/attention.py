@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from heliograph.accounts import api_keys, spending
+from heliograph.accounts import spending
+from heliograph.accounts.api_keys import issued
 from heliograph.accounts.quota import Quota
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -239,7 +240,7 @@ async def _of_keys(conn: Connection, request: Request) -> list[Notice]:
             request.to("/keys"),
             request.text("API keys"),
         )
-        for one in await api_keys.list_all(conn, request.actor)
+        for one in await issued.list_all(conn, request.actor)
         if one.status == "active" and one.expires_at is not None and one.expires_at < clock.now() + SOON
     ]
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.accounts import api_keys
+from heliograph.accounts.api_keys import issued
 from heliograph.base.database.pool import Connection
 from heliograph.consent import optouts
 from heliograph.consent.optouts import OptOut
@@ -204,7 +204,7 @@ async def _key_name(conn: Connection, request: Request, message: Message) -> str
     """What the key is called, for those who see keys."""
     if message.key_id is None or not request.may("api_keys:read"):
         return ""
-    listed = await api_keys.list_all(conn, request.actor)
+    listed = await issued.list_all(conn, request.actor)
     return next((one.name for one in listed if one.id == message.key_id), "")
 
 

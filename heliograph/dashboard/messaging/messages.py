@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 from uuid import UUID
 
-from heliograph.accounts import api_keys
+from heliograph.accounts.api_keys import issued
 from heliograph.base import phones
 from heliograph.base.database.bounded_scan import LOOK, PAGE_LOOK
 from heliograph.base.database.pool import Connection
@@ -46,7 +46,7 @@ async def show_list(request: Request) -> Answer:
         rows = found.messages[:size]
         readable = {one.id for one in rows if seeing.is_whole(request, one.person_id)}
         texts = await _texts(conn, request, [one for one in rows if one.id in readable])
-        keys = await api_keys.list_all(conn, request.actor) if request.may("api_keys:read") else []
+        keys = await issued.list_all(conn, request.actor) if request.may("api_keys:read") else []
         people = await seeing.people(conn, request)
         campaign_names = await seeing.campaigns(conn, request, [one.campaign_id for one in rows])
         columns = listing.columns(request, "messages")

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.accounts import api_keys
+from heliograph.accounts.api_keys import issued
 from heliograph.audit import reading
 from heliograph.audit.actions import ACTIONS, OF_INSTALLATION
 from heliograph.audit.reading import Filter, Recorded
@@ -49,7 +49,7 @@ async def show(request: Request) -> Answer:
     async with request.reading() as conn:
         found = await reading.list_page(conn, wanted, after=leafing.after(request), limit=size, is_for_customers=True)
         keys = {one.who_id for one in found.entries if one.who == "key" and one.who_id is not None}
-        names = await api_keys.names(conn, request.acting("live"), ids=keys)
+        names = await issued.names(conn, request.acting("live"), ids=keys)
     values = {
         "kept": kept,
         "range": range,

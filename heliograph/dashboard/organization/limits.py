@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
-from heliograph.accounts import api_keys, spending
+from heliograph.accounts import spending
+from heliograph.accounts.api_keys import issued
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
@@ -78,7 +79,7 @@ async def _values(request: Request) -> dict[str, Any]:
     actor = request.acting("live")
     async with request.reading() as conn:
         limits = await spending.limits(conn, actor.organization_id)
-        keys = await api_keys.list_all(conn, actor)
+        keys = await issued.list_all(conn, actor)
         known = await rules.rules_of(conn, actor.organization_id)
         found = await holds.list_all(conn, organization_id=actor.organization_id, limit=SHOWN)
     names = {one.id: f"{one.name} …{one.last4}" for one in keys}

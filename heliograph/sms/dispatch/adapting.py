@@ -7,7 +7,7 @@ rule nobody may break: what is measured is old enough for its receipts, and mess
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from uuid import UUID
@@ -60,7 +60,7 @@ SELECT supplier_id, country, network,
        histogram_sum(to_receipt) FILTER (WHERE what = 'delivered') AS to_receipt
   FROM reconciliation
  WHERE day >= ($1::timestamptz AT TIME ZONE 'UTC')::date AND hour >= $1 AND hour < $2
-   AND what IN ('accepted', 'delivered', 'recipient')
+   AND what IN ('accepted', 'delivered', 'recipient') AND ($3::uuid[] IS NULL OR supplier_id = ANY ($3))
  GROUP BY GROUPING SETS ((supplier_id, country), (supplier_id, country, network))
 """
 
@@ -102,13 +102,14 @@ class Facts:
         self._quality: dict[tuple[UUID, str, str | None], Sentence] = {}
         self._refreshed_at = float("-inf")
 
-    async def refresh(self, conn: Connection | Pool) -> bool:
-        """Take up what was measured since, if that was not done within SAID_EVERY; True: it was."""
+    async def refresh(self, conn: Connection | Pool, *, suppliers: Collection[UUID] | None = None) -> bool:
+        """Take up what was measured since, if that was not done within SAID_EVERY; True: it was. `suppliers`: of whom
+        alone; None: of all."""
         if monotonic() - self._refreshed_at < SAID_EVERY:
             return False
         at = monotonic()
         until = clock.now().astimezone(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
-        rows = await conn.fetch(QUALITY, until - SAID_OF, until)
+        rows = await conn.fetch(QUALITY, until - SAID_OF, until, suppliers if suppliers is None else list(suppliers))
         self._quality = {
             (row["supplier_id"], row["country"], row["network"]): told for row in rows if (told := _delivered(row))
         }

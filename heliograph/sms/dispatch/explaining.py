@@ -239,7 +239,7 @@ async def _facts(conn: Connection, found: Candidates) -> dict[UUID, Sentence]:
     book = Book()
     await book.refresh(conn)
     facts = Facts(book)
-    await facts.refresh(conn)
+    await facts.refresh(conn, suppliers=found.suppliers)
     return dict(facts.of(found))
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from heliograph.accounts.api_keys import ScopeRequired
+from heliograph.accounts.api_keys.scopes import ScopeRequired
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
 from heliograph.base.actor import Actor

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from heliograph import notices
-from heliograph.accounts.api_keys import Known, Unauthorized, authenticate_many, is_well_formed
+from heliograph.accounts.api_keys.authentication import Known, Unauthorized, authenticate_many
+from heliograph.accounts.api_keys.spelling import is_well_formed
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.batching import Batcher
