@@ -118,10 +118,6 @@ class Worker:
         direct = self._settings.direct_database
         notifier = Connector(getattr(self._settings, direct), current=partial(current, self._settings, direct))
         tasks.append(asyncio.create_task(listen(notifier, self._watch.wake.set)))
-        # Long-lived objects are not worth looking at in every collection: 9–15 % of the time under load.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 20)
         clock.running()
         on_ready()
         await self._stopping.wait()
@@ -282,11 +278,26 @@ async def _forget_recipients(conn: Connection) -> bool:
     return await audience.forget(conn) < audience.MOST_FORGOTTEN
 
 
-async def work(settings: Settings, *, stop: asyncio.Event, on_ready: Callable[[], None] = lambda: None) -> None:
+async def work(
+    settings: Settings,
+    *,
+    stop: asyncio.Event,
+    on_ready: Callable[[], None] = lambda: None,
+    own_process: bool = True,
+) -> None:
     """Run a worker until `stop` is set. Waits for the database at the start, and lives through its absences.
 
-    Raises ClockDiffers at the start.
+    `own_process`: set the garbage collector. Raises ClockDiffers at the start.
     """
+
+    def begin() -> None:
+        if own_process:
+            # Long-lived objects are not worth looking at in every collection: 9–15 % of the time under load.
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(50_000, 20, 20)
+        on_ready()
+
     crash.arm(settings.crash_at)
     clock.arm(settings.clock_shift)
     text_keys.arm(settings)
@@ -310,7 +321,7 @@ async def work(settings: Settings, *, stop: asyncio.Event, on_ready: Callable[[]
         exporter = Exporter(parts=lambda: worker.gauges(), database=partial(database.read, pool))
         try:
             async with exported(settings.metrics_listen, exporter):
-                await worker.run(on_ready=on_ready)
+                await worker.run(on_ready=begin)
                 while worker.stays and await workers.stay(pool, worker.id, stop=stop):
                     log.info("told to go on")
                     worker = Worker(settings, pool)

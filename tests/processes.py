@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import re
 import signal
@@ -213,15 +212,9 @@ class Installation:
     async def working(self) -> AsyncIterator[None]:
         """A worker's work, in this process; ends in order."""
         stop, ready = asyncio.Event(), asyncio.Event()
-        thresholds = gc.get_threshold()
-        task = asyncio.create_task(work(self.settings, stop=stop, on_ready=ready.set))
-        try:
-            async with _running(task, ready, stop):
-                yield
-        finally:
-            # A worker tunes the collector for a process of its own.
-            gc.unfreeze()
-            gc.set_threshold(*thresholds)
+        task = asyncio.create_task(work(self.settings, stop=stop, on_ready=ready.set, own_process=False))
+        async with _running(task, ready, stop):
+            yield
 
     async def start(self, name: str, *arguments: str, tree: Path | None = None, **settings: str) -> Program:
         """A process of `heliograph` with these arguments; `name` is that of its logs. Not yet ready."""

@@ -250,7 +250,6 @@ async def test_what_has_ended_does_not_wait_for_the_garbage_collector(database_u
             await until(lambda: sum(isinstance(one, ServerConnection) for one in gc.get_objects()) <= 1)
     finally:
         gc.enable()
-        gc.unfreeze()
 
 
 async def test_a_client_that_reads_slowly_gets_all_of_a_large_answer(api: Api) -> None:
