@@ -30,12 +30,13 @@ __all__ = ["armed", "cluster_home", "cluster_model", "embedded", "public_place"]
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """What is imported and collected stays: half a million objects that each full collection would look at, 14 % of
-    the processor time of tests of pages."""
+    the processor time of tests of pages. Trees of the whole project's code took as much again to be looked at often."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
         gc.enable()
 
 
