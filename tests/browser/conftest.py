@@ -25,6 +25,9 @@ ARGUMENTS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
+#: Each page is a new world to V8: it optimized code, in threads of its own, that was hardly run again. Without that, a
+#: crawl of all pages takes a fifth less processor time.
+LIGHT = ["--js-flags=--no-opt --no-maglev"]
 PASSWORD = "correct horse battery staple"
 #: Milliseconds that a condition of a page is waited for.
 PATIENCE = 60_000
@@ -115,8 +118,14 @@ class Site:
 @asynccontextmanager
 async def browsing(made: Installation, pool: Pool, place: Path, look: Look = DAY) -> AsyncIterator[Site]:
     """A browser of a reader who sees pages like this."""
-    options: dict[str, Any] = {"executable_path": chromium(), "args": ARGUMENTS, "color_scheme": look.theme}
+    options: dict[str, Any] = {
+        "executable_path": chromium(),
+        "args": ARGUMENTS + ([] if LONG else LIGHT),
+        "color_scheme": look.theme,
+    }
     options["locale"] = {"en": "en-GB", "pt": "pt-PT"}[look.language]
+    # Colours that fade are painted frame by frame, by a processor. The long form sees them fade.
+    options["reduced_motion"] = "no-preference" if LONG else "reduce"
     async with async_playwright() as playwright:
         context = await playwright.chromium.launch_persistent_context(place / "browser", **options)
         try:
