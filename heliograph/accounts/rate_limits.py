@@ -2,7 +2,7 @@
 as its organization's own limit says.
 
 The rule nobody may break: a request does not ask for its limit. The organization's own come along with the key
-(`api_keys.AUTHENTICATE`), and so hold on every process within a second.
+(`api_keys.authentication.AUTHENTICATE`), and so hold on every process within a second.
 """
 
 from __future__ import annotations

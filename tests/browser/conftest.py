@@ -25,7 +25,7 @@ ARGUMENTS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
-#: Each page is a new world to V8: it optimized code, in threads of its own, that was hardly run again. Without that, a
+#: Each page is a new world to V8: it optimizes code, in threads of its own, that is hardly run again. Without that, a
 #: crawl of all pages takes a fifth less processor time.
 LIGHT = ["--js-flags=--no-opt --no-maglev"]
 PASSWORD = "correct horse battery staple"

@@ -35,6 +35,9 @@ TYPED = """() => {
   return new Promise((then) => setTimeout(then, 500));
 }"""
 
+#: Whether the form has another token than this one.
+RENEWED = "old => document.querySelector('form[data-preview] [name=_token]').value !== old"
+
 
 @pytest.mark.lasts(30)
 async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
@@ -109,6 +112,15 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
         # One that was just looked at is known for a second.
         return (await page.request.get(site.base + "/session")).status == 401
 
+    async def elsewhere() -> None:
+        """The session ends, and they sign in anew in another tab."""
+        await site.pool.execute("DELETE FROM sessions")
+        await until_true(has_ended)
+        other = await site.context.new_page()
+        await other.goto(await site.link())
+        await other.wait_for_url(site.base + "/")
+        await other.close()
+
     await page.goto(site.base + "/send")
     await site.pool.execute("DELETE FROM sessions")
     await until_true(has_ended)
@@ -133,15 +145,18 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     await page.goto(site.base + "/team/invite")
     await page.get_by_label("E-mail").first.fill("eva@example.com")
     await page.locator('input[name="role"]').last.check()
-    await site.pool.execute("DELETE FROM sessions")
-    await until_true(has_ended)
-    other = await site.context.new_page()
-    await other.goto(await site.link())
-    await other.wait_for_url(site.base + "/")
-    await other.close()
+    await elsewhere()
     await page.locator("main form button").last.click()
     await page.locator("#link").wait_for()
     assert await site.pool.fetchval("DELETE FROM invitations RETURNING email") == "eva@example.com"
+    # So is what a page asks while they type, once they have come back to it.
+    await page.goto(site.base + "/send")
+    await elsewhere()
+    token = await page.locator("form[data-preview] input[name=_token]").input_value()
+    await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    await page.wait_for_function(RENEWED, arg=token)
+    await page.locator("#message").fill("Hello from two tabs")
+    await page.locator("#preview").get_by_text("Hello from two tabs").wait_for()
 
     # The network goes away and comes back while a form is open; then the session ends.
     await page.goto(site.base + "/team/invite")

@@ -1,4 +1,4 @@
-"""Whose a shown key is."""
+"""Whom a presented key belongs to: an active one alone, by the SHA-256 of its secret."""
 
 from __future__ import annotations
 

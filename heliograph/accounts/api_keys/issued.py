@@ -1,4 +1,4 @@
-"""Keys as they are read: one row, an organization's, and those of all."""
+"""Reading the keys that were issued: one, an organization's, or everyone's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """What a key allows: scopes, and the profiles that are named sets of them.
 
-The rule nobody may break: nobody grants what they neither hold nor were given to grant.
+The rule nobody may break: only operators grant what they neither hold nor were given to grant, and a test key makes
+test keys alone.
 """
 
 from __future__ import annotations

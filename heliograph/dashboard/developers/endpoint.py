@@ -298,12 +298,14 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         health = await figures.of(conn, request.actor, id=id)
         filters, problem = await _of_message(conn, request, filters, named)
         since, until = endpoint_charts.bounds(range)
-        measured = figures.course(conn, request.actor, id=id, since=since, until=until)
-        course: Course | None = await parts.look("charts", measured, otherwise=None)
+        course: Course | None = None
+        if is_first or request.query.get("csv"):
+            measured = figures.course(conn, request.actor, id=id, since=since, until=until)
+            course = await parts.look("charts", measured, otherwise=None)
         asked = functools.partial(history.attempts, conn, request.actor, endpoint_id=id, filters=filters)
         page = await parts.look("attempts", asked(before=before, limit=size + 1), otherwise=Page([], None))
         if top is not None:
-            latest = await parts.look("attempts", asked(limit=leafing.MOST_NEWER), otherwise=Page([], None))
+            latest = await parts.look("newer", asked(limit=leafing.MOST_NEWER), otherwise=Page([], None))
             newer = leafing.newer([place(one) for one in latest.attempts], top)
         pace = await parts.look("pace", _pace(conn, request, health), otherwise="")
     tried, position = page.attempts, page.seen

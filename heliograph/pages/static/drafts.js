@@ -57,4 +57,8 @@ if (form) {
     left = true;
     clearTimeout(timer);
   });
+  // It did not go out after all (session.js).
+  document.addEventListener("held-back", () => {
+    left = false;
+  });
 }

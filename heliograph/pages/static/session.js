@@ -67,6 +67,15 @@ function again(form, button) {
   form.requestSubmit(button && button.form === form ? button : undefined);
 }
 
+// Whoever comes back from another tab may have signed in anew there, and what a page sends while they type is not looked
+// at beforehand.
+async function returned() {
+  if (dialog.open) return back();
+  if (!document.querySelector("form[data-preview], form[data-draft]")) return;
+  const person = await look();
+  if (person && isSame(person)) renew(person.token);
+}
+
 async function back() {
   const person = await look();
   if (!person) return false;
@@ -118,7 +127,7 @@ if (dialog) {
     }
   });
   // Who needs a code, or has no password, signs in in another tab and comes back.
-  document.addEventListener("visibilitychange", () => dialog.open && !document.hidden && back().catch(() => offline(true)));
+  document.addEventListener("visibilitychange", () => document.hidden || returned().catch(() => offline(true)));
   window.addEventListener("offline", () => offline(true));
   window.addEventListener("online", () => offline(false));
 }

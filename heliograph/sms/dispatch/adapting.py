@@ -103,8 +103,8 @@ class Facts:
         self._refreshed_at = float("-inf")
 
     async def refresh(self, conn: Connection | Pool, *, suppliers: Collection[UUID] | None = None) -> bool:
-        """Take up what was measured since, if that was not done within SAID_EVERY; True: it was. `suppliers`: of whom
-        alone; None: of all."""
+        """Take up what was measured since, if that was not done within SAID_EVERY; True: it was. `suppliers`: only of
+        these; None: of all."""
         if monotonic() - self._refreshed_at < SAID_EVERY:
             return False
         at = monotonic()
