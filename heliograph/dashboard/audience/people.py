@@ -128,12 +128,9 @@ async def _values(request: Request, id: UUID, *, is_beside: bool = False) -> dic
         found = await parts.look("latest", listed, otherwise=Found([], None))
         sent = list(dict.fromkeys(one.campaign_id for one in found.messages if one.campaign_id is not None))
         campaigns: Mapping[UUID, str] = {}
-        sees_campaigns = request.may("campaigns:read")
-        if sent and sees_campaigns:
+        if sent and request.may("campaigns:read"):
             named = record.names(conn, request.actor, ids=sent)
             campaigns = await parts.look("campaigns", named, otherwise=campaigns)
-        elif sees_campaigns and "latest" in parts.failed:  # which name them
-            parts.failed["campaigns"] = parts.failed["latest"]
     return {
         "parts": parts,
         "contact": contact,
