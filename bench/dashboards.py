@@ -27,9 +27,9 @@ async def dashboards(stage: Stage, report: Report, lengths: Lengths) -> None:
     async with owner(stage) as session:
         without, with_open, memory = [], [], 0.0
         for _ in range(lengths.rounds):
-            await _fold(stage)
+            await fold(stage)
             without.append((await once(stage, connections=64, seconds=lengths.window, empty=False)).rate)
-            await _fold(stage)
+            await fold(stage)
             async with _watching(session):
                 with_open.append((await once(stage, connections=64, seconds=lengths.window, empty=False)).rate)
             memory = max(memory, stage.size("api"))
@@ -41,7 +41,7 @@ async def dashboards(stage: Stage, report: Report, lengths: Lengths) -> None:
     report.add("pages_memory", "resident memory, API process after its pages", [memory], "MB")
 
 
-async def _fold(stage: Stage) -> None:
+async def fold(stage: Stage) -> None:
     """What a worker does every ten seconds. None runs here, and home would add up whatever was accepted since the
     database was filled: tens of thousands of deltas, seven times, where an installation has those of a few seconds."""
     async with stage.connection() as conn:

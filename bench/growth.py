@@ -17,7 +17,7 @@ import asyncpg
 
 from bench import machine
 from bench.accept import Lengths, once
-from bench.dashboards import dashboards
+from bench.dashboards import dashboards, fold
 from bench.figures import Report
 from bench.holdings import CAMPAIGN, ORGANIZATION, ORGANIZATIONS, SUPPLIER, SUPPLIERS, hold, organizations
 from bench.load import TEXT
@@ -115,6 +115,7 @@ async def growth(stage: Stage, report: Report, lengths: Lengths) -> None:
     report.add("growth_full", f"accepted, 64 connections, {amount} stored", [one.rate for one in results], "/s")
     report.ratio("growth_ratio", f"accepted with {amount} stored ÷ with none", "growth_full", "growth_none")
     report.costs["accept, grown"] = results[-1].costs(results[-1].accepted)
+    await fold(stage)
     await pages(stage, report)
     await dashboards(stage, report, lengths)
     await stage.empty()
