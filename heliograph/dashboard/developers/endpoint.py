@@ -297,9 +297,9 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
     async with request.reading() as conn:
         health = await figures.of(conn, request.actor, id=id)
         filters, problem = await _of_message(conn, request, filters, named)
-        since, until = endpoint_charts.bounds(range)
         course: Course | None = None
         if is_first or request.query.get("csv"):
+            since, until = endpoint_charts.bounds(range)
             measured = figures.course(conn, request.actor, id=id, since=since, until=until)
             course = await parts.look("charts", measured, otherwise=None)
         asked = functools.partial(history.attempts, conn, request.actor, endpoint_id=id, filters=filters)
