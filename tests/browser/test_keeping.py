@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import aiohttp
@@ -27,6 +28,18 @@ async def send(site: Site) -> tuple[str, str]:
         session.post(site.base + "/v1/sms/send", json=body, headers=headers) as answer,
     ):
         return (await answer.json())["message"]["id"], answer.headers["x-request-id"]
+
+
+def holding() -> tuple[Callable[[Route], Awaitable[None]], asyncio.Event, asyncio.Event]:
+    """(handler of a route, whether something was asked for, whether it may come): nothing comes before it may."""
+    asked, may_come = asyncio.Event(), asyncio.Event()
+
+    async def held(route: Route) -> None:
+        asked.set()
+        await may_come.wait()
+        await route.continue_()
+
+    return held, asked, may_come
 
 
 #: Types once more, and ends when what answers to that has begun (250 ms later, sending.js).
@@ -127,13 +140,7 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     await page.locator("#message").fill("Hello, a whole preview")
     await dialog.get_by_label("Password").fill(PASSWORD)
     # Until the form has the token of the new session nothing more is asked with the old one.
-    asked, may_come = asyncio.Event(), asyncio.Event()
-
-    async def held(route: Route) -> None:
-        asked.set()
-        await may_come.wait()
-        await route.continue_()
-
+    held, asked, may_come = holding()
     await page.route("**/session", held)
     await dialog.get_by_role("button", name="Sign in").click()
     await asked.wait()
@@ -309,13 +316,7 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
     await page.goto(site.base + "/contacts")
 
     # Whoever is so quick that the page has no script yet finds open what the address says.
-    asked, may_come = asyncio.Event(), asyncio.Event()
-
-    async def held(route: Route) -> None:
-        asked.set()
-        await may_come.wait()
-        await route.continue_()
-
+    held, asked, may_come = holding()
     await page.locator("[data-rows] a.row-link").first.click()
     await page.wait_for_url(re.compile(r"[?&]open="))
     opened = page.url
