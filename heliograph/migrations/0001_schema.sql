@@ -8,7 +8,9 @@
 --     are created ahead of time by heliograph/base/database/migrate.py; `_rest` is a safety net: a row must never be
 --     refused because a clock
 --     ran ahead.
---   * Tables that are filled by the million have no foreign keys: checking one costs as much as the row.
+--   * Tables that are filled by the million have no foreign keys: checking one costs as much as the row. What their
+--     columns may hold are domains, where it is not a matter of several columns: PostgreSQL reads the text of a CHECK of
+--     a table anew for each statement, half of what inserting one message cost, and that of a domain once a session.
 --   * A row is looked up by (organization_id, id). On a table that is still empty the planner may well choose
 --     another index that begins with the organization, which then reads all of the organization's rows, and it keeps
 --     the plan when there are millions. Hence the predicates that are always true (`WHERE recipient IS NOT NULL`): only
@@ -16,6 +18,22 @@
 -- A CHECK on one column is named table_column_check, a primary key table_pkey; everything else is named here.
 -- Areas: organizations and access, people, quota, contacts and consent, campaigns, suppliers, SMS sent, SMS received,
 -- WhatsApp, events and webhooks, traffic, requests, guard, work.
+
+CREATE DOMAIN live_or_test AS text CHECK (VALUE IN ('live', 'test'));
+CREATE DOMAIN sms_status AS text CHECK (VALUE IN ('accepted', 'sent', 'delivered', 'undelivered', 'failed', 'expired',
+                                                  'rejected', 'canceled', 'unknown'));
+CREATE DOMAIN sms_encoding AS text CHECK (VALUE IN ('gsm7', 'ucs2'));
+CREATE DOMAIN sms_guarantee AS text CHECK (VALUE IN ('at_least_once', 'at_most_once'));
+CREATE DOMAIN traffic_class AS text CHECK (VALUE IN ('otp', 'transactional', 'marketing'));
+CREATE DOMAIN attempt_state AS text CHECK (VALUE IN ('accepted', 'refused', 'busy', 'unreachable', 'unknown'));
+CREATE DOMAIN whatsapp_status AS text CHECK (VALUE IN ('accepted', 'sent', 'delivered', 'read', 'failed', 'canceled'));
+CREATE DOMAIN whatsapp_direction AS text CHECK (VALUE IN ('outbound', 'inbound'));
+CREATE DOMAIN whatsapp_charge AS text CHECK (VALUE IN ('none', 'reserved', 'consumed', 'released'));
+CREATE DOMAIN wallet_movement AS text CHECK (VALUE IN ('reserve', 'consume', 'release', 'reprice'));
+CREATE DOMAIN amount AS bigint CHECK (VALUE >= 0);
+CREATE DOMAIN positive_amount AS bigint CHECK (VALUE > 0);
+CREATE DOMAIN currency_code AS text CHECK (VALUE ~ '^[A-Z]{3}$');
+CREATE DOMAIN sha256_digest AS bytea CHECK (length(VALUE) = 32);
 
 
 -- -- Organizations and access -----------------------------------------------------------------------------------------
@@ -156,7 +174,7 @@ CREATE TABLE send_keys (
     organization_id uuid NOT NULL,
     key_hash        uuid NOT NULL,
     made_on         date NOT NULL,
-    request_hash    bytea NOT NULL CHECK (length(request_hash) = 32),
+    request_hash    sha256_digest NOT NULL,
     message_id      uuid NOT NULL,
     created_at      timestamptz NOT NULL,
     PRIMARY KEY (organization_id, key_hash, made_on)
@@ -448,9 +466,9 @@ COMMENT ON COLUMN sign_in_tries.subject IS 'first 16 bytes of SHA-256 over `acco
 CREATE TABLE quotas (
     organization_id uuid PRIMARY KEY CONSTRAINT quotas_organization REFERENCES organizations,
     total           bigint NOT NULL DEFAULT 0,
-    used            bigint NOT NULL DEFAULT 0 CHECK (used >= 0),
+    used            amount NOT NULL DEFAULT 0,
     resets_at       timestamptz,
-    alert_above     bigint CHECK (alert_above > 0),
+    alert_above     positive_amount,
     CONSTRAINT quotas_not_overdrawn CHECK (used <= total)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE quotas IS 'tenant: the maintained balance; its row lock also serializes an organization''s accepts';
@@ -1464,19 +1482,18 @@ COMMENT ON COLUMN saved_texts.used_at IS 'when it was last sent, to the minute';
 CREATE TABLE messages (
     organization_id  uuid NOT NULL,
     id               uuid NOT NULL,
-    mode             text NOT NULL CHECK (mode IN ('live', 'test')),
-    status           text NOT NULL CHECK (status IN ('accepted', 'sent', 'delivered', 'undelivered', 'failed',
-                                                     'expired', 'rejected', 'canceled', 'unknown')),
+    mode             live_or_test NOT NULL,
+    status           sms_status NOT NULL,
     recipient        text NOT NULL,
     sender           text NOT NULL,
     sender_id        uuid NOT NULL,
     supplier_id      uuid,
     network          text,
-    encoding         text NOT NULL CHECK (encoding IN ('gsm7', 'ucs2')),
+    encoding         sms_encoding NOT NULL,
     segments         smallint NOT NULL,
     sender_defaulted boolean,
-    class            text NOT NULL DEFAULT 'transactional' CHECK (class IN ('otp', 'transactional', 'marketing')),
-    guarantee        text NOT NULL CHECK (guarantee IN ('at_least_once', 'at_most_once')),
+    class            traffic_class NOT NULL DEFAULT 'transactional',
+    guarantee        sms_guarantee NOT NULL,
     country          text NOT NULL,
     body             text,
     client_reference text,
@@ -1938,7 +1955,7 @@ COMMENT ON COLUMN whatsapp_qualities.object_id IS 'a number or a template';
 CREATE TABLE whatsapp_conversations (
     organization_id  uuid NOT NULL,
     id               uuid NOT NULL,
-    mode             text NOT NULL DEFAULT 'live' CHECK (mode IN ('live', 'test')),
+    mode             live_or_test NOT NULL DEFAULT 'live',
     number_id        uuid NOT NULL,
     recipient        text NOT NULL,
     user_id          text,
@@ -1990,10 +2007,9 @@ COMMENT ON TABLE whatsapp_words IS 'tenant: the newest STOP or START that a user
 CREATE TABLE whatsapp_messages (
     organization_id   uuid NOT NULL,
     id                uuid NOT NULL,
-    direction         text NOT NULL CHECK (direction IN ('outbound', 'inbound')),
-    mode              text NOT NULL CHECK (mode IN ('live', 'test')),
-    status            text NOT NULL
-                      CHECK (status IN ('accepted', 'sent', 'delivered', 'read', 'failed', 'canceled')),
+    direction         whatsapp_direction NOT NULL,
+    mode              live_or_test NOT NULL,
+    status            whatsapp_status NOT NULL,
     number_id         uuid NOT NULL,
     conversation_id   uuid NOT NULL,
     recipient         text NOT NULL,
@@ -2021,9 +2037,9 @@ CREATE TABLE whatsapp_messages (
     -- Money.
     billing_category  text,
     country           text,
-    charge            text NOT NULL DEFAULT 'none' CHECK (charge IN ('none', 'reserved', 'consumed', 'released')),
-    reserved          bigint NOT NULL DEFAULT 0 CHECK (reserved >= 0),
-    consumed          bigint NOT NULL DEFAULT 0 CHECK (consumed >= 0),
+    charge            whatsapp_charge NOT NULL DEFAULT 'none',
+    reserved          amount NOT NULL DEFAULT 0,
+    consumed          amount NOT NULL DEFAULT 0,
     pricing           text,
     priced_by         text,
     PRIMARY KEY (organization_id, id),
@@ -2131,12 +2147,12 @@ COMMENT ON TABLE whatsapp_rates IS 'reference: price of a delivered message from
 
 CREATE TABLE wallets (
     organization_id uuid PRIMARY KEY CONSTRAINT wallets_organization REFERENCES organizations,
-    currency        text NOT NULL CHECK (currency ~ '^[A-Z]{3}$'),
+    currency        currency_code NOT NULL,
     available       bigint NOT NULL DEFAULT 0,
-    reserved        bigint NOT NULL DEFAULT 0 CHECK (reserved >= 0),
-    consumed        bigint NOT NULL DEFAULT 0 CHECK (consumed >= 0),
+    reserved        amount NOT NULL DEFAULT 0,
+    consumed        amount NOT NULL DEFAULT 0,
     total           bigint NOT NULL DEFAULT 0,
-    alert_below     bigint CHECK (alert_below >= 0),
+    alert_below     amount,
     is_alerted      boolean NOT NULL DEFAULT false,
     updated_at      timestamptz NOT NULL,
     CONSTRAINT wallets_total CHECK (total = available + reserved + consumed)
@@ -2160,7 +2176,7 @@ COMMENT ON TABLE wallet_ledger IS 'tenant: changes of a wallet other than messag
 CREATE TABLE wallet_movements (
     organization_id uuid NOT NULL,
     id              uuid NOT NULL,
-    movement        text NOT NULL CHECK (movement IN ('reserve', 'consume', 'release', 'reprice')),
+    movement        wallet_movement NOT NULL,
     message_id      uuid NOT NULL,
     key             text NOT NULL DEFAULT '',
     available       bigint NOT NULL,
@@ -2226,7 +2242,7 @@ COMMENT ON COLUMN wallet_days.messages IS 'messages charged for the first time; 
 CREATE TABLE events (
     organization_id uuid NOT NULL,
     id              uuid NOT NULL,
-    mode            text NOT NULL DEFAULT 'live' CHECK (mode IN ('live', 'test')),
+    mode            live_or_test NOT NULL DEFAULT 'live',
     kind            text NOT NULL,
     message_id      uuid,
     request_id      text NOT NULL,
@@ -2874,7 +2890,7 @@ CREATE TABLE attempts (
     message_id          uuid NOT NULL,
     attempt             smallint NOT NULL,
     target_id           uuid NOT NULL,
-    state               text NOT NULL CHECK (state IN ('accepted', 'refused', 'busy', 'unreachable', 'unknown')),
+    state               attempt_state NOT NULL,
     started_at          timestamptz NOT NULL,
     ended_at            timestamptz NOT NULL,
     reference           integer,

@@ -325,8 +325,7 @@ async def test_the_guard_in_sql_is_the_table_in_python(pool: Pool) -> None:
 
 async def test_the_table_names_the_states_that_the_schema_allows(pool: Pool) -> None:
     check = await pool.fetchval(
-        "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'messages'::regclass"
-        " AND conname = 'messages_status_check'"
+        "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE contypid = 'sms_status'::regtype"
     )
     assert all(f"'{status}'" in check for status in STATUSES)
     assert check.count("'::text") == len(STATUSES)
