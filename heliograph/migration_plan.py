@@ -92,7 +92,7 @@ KINDS = (
     _kind(rf"COMMENT ON COLUMN {_T}\.", "ShareUpdateExclusiveLock"),
     _kind(rf"UPDATE {_T}", "RowExclusiveLock", rewrites=True),
     _kind(rf"(?:INSERT INTO|DELETE FROM) {_T}", "RowExclusiveLock"),
-    _kind(r"CREATE (?:OR REPLACE )?(?:FUNCTION|PROCEDURE|AGGREGATE|VIEW)\b", ""),
+    _kind(r"CREATE (?:OR REPLACE )?(?:FUNCTION|PROCEDURE|AGGREGATE|VIEW|DOMAIN)\b", ""),
     _kind(r"(?:COMMENT ON|GRANT|REVOKE|SET|SELECT)\b", ""),
 )
 
@@ -105,7 +105,7 @@ SELECT name, coalesce((SELECT sum(pg_total_relation_size(relid)) FROM pg_partiti
 OF_INDEX = """
 SELECT index.relname AS name, owner.relname AS owner FROM pg_index
   JOIN pg_class index ON index.oid = indexrelid JOIN pg_class owner ON owner.oid = indrelid
- WHERE index.relname = ANY ($1)
+ WHERE index.relname = ANY ($1::text[])
 """
 _DROP_INDEX = re.compile(r"DROP INDEX (?P<how>CONCURRENTLY )?(?:IF EXISTS )?\"?(?P<index>\w+)", re.IGNORECASE)
 _REFERENCED = re.compile(r"\bREFERENCES (\w+)", re.IGNORECASE)

@@ -27,6 +27,7 @@ from heliograph.accounts import organizations, quota
 from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.actor import Actor
 from heliograph.base.embedded.server import Embedded
+from heliograph.base.network.connecting import connect
 from heliograph.base.process.settings import Settings, from_environment
 from heliograph.serve import serve
 from heliograph.simulators.aggregators.simulator import Aggregator
@@ -270,7 +271,7 @@ async def installation(
         await receiver.start()
         stack.push_async_callback(receiver.stop)
         stack.push_async_callback(made.end)
-        conn = await asyncpg.connect(url)
+        conn = await connect(url)
         try:
             organization = await organizations.create(conn, name="Acme", state="active")
             made.actor = Actor(organization.id, None, "live", frozenset(), organization.state)

@@ -119,7 +119,7 @@ async def get(conn: Connection, organization_id: UUID) -> Quota:
 
 ALERT = "SELECT alert_above FROM quotas WHERE organization_id = $1"
 SET_ALERT = """
-UPDATE quotas q SET alert_above = $2
+UPDATE quotas q SET alert_above = $2::bigint
   FROM (SELECT alert_above FROM quotas WHERE organization_id = $1 FOR UPDATE) known
  WHERE q.organization_id = $1 RETURNING known.alert_above
 """

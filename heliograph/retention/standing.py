@@ -34,7 +34,7 @@ class Kept(msgspec.Struct, frozen=True):
 SIZES = """
 SELECT parent.relname AS parent, child.relname AS name, coalesce(pg_total_relation_size(child.oid), 0) AS bytes
   FROM pg_inherits JOIN pg_class child ON child.oid = inhrelid JOIN pg_class parent ON parent.oid = inhparent
- WHERE parent.relname = ANY ($1) AND parent.relnamespace = current_schema()::regnamespace
+ WHERE parent.relname = ANY ($1::text[]) AND parent.relnamespace = current_schema()::regnamespace
 """
 _MONTH, _DAY = re.compile(r"_(\d{4})_(\d{2})"), re.compile(r"_(\d{4})_(\d{2})_(\d{2})")
 

@@ -104,7 +104,8 @@ async def resend(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_id:
 
 
 RECORD_EXAMPLE = """
-INSERT INTO events (organization_id, id, kind, request_id, data, created_at, mode) VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO events (organization_id, id, kind, request_id, data, created_at, mode)
+VALUES ($1, $2, $3, $4, $5, $6, $7::text)
 """
 
 

@@ -140,9 +140,9 @@ async def message(
     async with pool.acquire() as conn, conn.transaction():
         await conn.execute(
             "INSERT INTO messages (organization_id, id, status, mode, recipient, sender, sender_id, encoding, segments,"
-            " guarantee, request_id, accepted_at, expires_at, country, body, class, balance_after) SELECT $1, $2, $3,"
-            " $4, $5, $6, s.id, $7, $8, $9, 'req', now() - $10::interval, $11, 'MZ', $12, $13, 0 FROM sender_ids s"
-            " WHERE organization_id = $1 AND value = $6",
+            " guarantee, request_id, accepted_at, expires_at, country, body, class, balance_after)"
+            " SELECT $1, $2, $3::text, $4::text, $5, $6, s.id, $7::text, $8, $9::text, 'req', now() - $10::interval,"
+            " $11, 'MZ', $12, $13::text, 0 FROM sender_ids s WHERE organization_id = $1 AND value = $6",
             actor.organization_id,
             id,
             status,

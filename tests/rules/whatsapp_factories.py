@@ -118,7 +118,8 @@ async def wallet(pool: Pool, organization_id: UUID, balance: int, *, currency: s
     """A wallet with a ledger that is in order; `balance` in millionths."""
     async with pool.acquire() as conn, conn.transaction():
         await conn.execute(
-            "INSERT INTO wallets (organization_id, currency, available, total, updated_at) VALUES ($1, $2, $3, $3, $4)",
+            "INSERT INTO wallets (organization_id, currency, available, total, updated_at)"
+            " VALUES ($1, $2::text, $3, $3, $4)",
             organization_id,
             currency,
             balance,
@@ -269,7 +270,7 @@ async def conversation(
             "INSERT INTO whatsapp_conversations (organization_id, id, number_id, recipient, opened_at, expires_at,"
             " last_inbound_at, free_until, created_at, mode)"
             " VALUES ($1, $2, $3, $4, now() - $5::interval, now() - $5::interval + interval '1 day',"
-            " now() - $5::interval, now() + $6::interval, now(), $7)",
+            " now() - $5::interval, now() + $6::interval, now(), $7::text)",
             made.organization_id,
             id,
             made.number_id,
@@ -332,8 +333,8 @@ async def message(
             "INSERT INTO whatsapp_messages (organization_id, id, direction, type, mode, status, number_id,"
             " conversation_id, recipient, template_id, template_name, template_language, billing_category, request_id,"
             " accepted_at, deadline_at, charge, reserved, country, content)"
-            " SELECT $1, $2, 'outbound', $3, $4, $5, $6, $7, $8, $9, t.name, t.language, $10, 'req',"
-            " now() - $11::interval, now() - $11::interval + $12::interval, $13, $14, 'MZ', $15"
+            " SELECT $1, $2, 'outbound', $3, $4::text, $5::text, $6, $7, $8, $9, t.name, t.language, $10, 'req',"
+            " now() - $11::interval, now() - $11::interval + $12::interval, $13::text, $14::bigint, 'MZ', $15"
             " FROM (SELECT) one LEFT JOIN whatsapp_templates t ON t.organization_id = $1 AND t.id = $9",
             made.organization_id,
             id,

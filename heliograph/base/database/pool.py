@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import asyncpg
 
-from heliograph.base.database import arrays, clock
+from heliograph.base.database import clock
 from heliograph.base.network.connecting import Connector, DatabaseAway
 from heliograph.base.process import measures
 
@@ -209,7 +209,6 @@ async def open_pool(
                 command_timeout=statement + ANSWER,
                 max_inactive_connection_lifetime=300,
                 server_settings={"application_name": "heliograph", **session},
-                init=_prepare,
                 reset=_keep,
                 loop=asyncio.get_running_loop(),
                 record_class=asyncpg.Record,
@@ -382,11 +381,6 @@ def is_open(connection: Connection) -> bool:
         return not connection.is_closed()
     except asyncpg.InterfaceError:  # it was lost, and the pool has already released it
         return False
-
-
-async def _prepare(connection: _Raw) -> None:
-    """Called for each new connection."""
-    arrays.use(connection)
 
 
 async def _keep(connection: Connection) -> None:

@@ -1,7 +1,7 @@
 """Connecting to PostgreSQL: the hosts of the URL in turn, or all at once, each with a time limit of its own.
 
 The rule nobody may break: every connection of the product is made here, so that each one notices when its other end is
-gone, and none waits for a hanging host while another one answers.
+gone, none waits for a hanging host while another one answers, and none has to ask the server how it writes arrays.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import asyncpg
 import structlog
 from asyncpg.connect_utils import SessionAttribute
 
+from heliograph.base.database import arrays
 from heliograph.base.database.url import Host, KeepAlive, Target, UrlError, parse, shown
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ class Connector:
             **options,
         )
         _watch_over(connection, target.keep_alive)
+        arrays.use(connection)
         return connection
 
     def _order(self) -> list[Host]:

@@ -69,7 +69,7 @@ INSERT INTO webhook_attempt_evidence (organization_id, begun_on, event_id, endpo
 SELECT organization_id, (started_at AT TIME ZONE 'UTC')::date, event_id, endpoint_id, started_at, url, sent, head, body,
        address, dns_ms, connect_ms, tls_ms, first_byte_ms
   FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::timestamptz[], $5::text[], $6::text[], $7::bytea[], $8::bytea[],
-              $9::text[], $10::real[], $11::real[], $12::real[], $13::real[])
+              $9::text[], $10::float8[], $11::float8[], $12::float8[], $13::float8[])
        AS item (organization_id, event_id, endpoint_id, started_at, url, sent, head, body, address, dns_ms, connect_ms,
                 tls_ms, first_byte_ms)
 ON CONFLICT DO NOTHING

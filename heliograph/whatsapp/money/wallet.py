@@ -268,7 +268,7 @@ HELD = f"SELECT {COLUMNS} FROM wallets WHERE organization_id = $1 FOR UPDATE"
 # A top-up above the alert lets it tell again, however soon the money is gone.
 CHANGE = f"""
 UPDATE wallets
-   SET available = available + $2, total = total + $2, currency = $3, updated_at = $4,
+   SET available = available + $2, total = total + $2, currency = $3::text, updated_at = $4,
        is_alerted = is_alerted AND coalesce(available + $2 < alert_below, false)
  WHERE organization_id = $1
 RETURNING {COLUMNS}
@@ -360,7 +360,7 @@ async def show(conn: Connection, actor: Actor) -> Wallet:
     return Wallet(await conn.fetchval(ACCOUNT, actor.organization_id), 0, 0, 0, 0, None)
 
 
-SET_ALERT = f"UPDATE wallets SET alert_below = $2 WHERE organization_id = $1 RETURNING {COLUMNS}"
+SET_ALERT = f"UPDATE wallets SET alert_below = $2::bigint WHERE organization_id = $1 RETURNING {COLUMNS}"
 
 
 async def set_alert(conn: Connection, organization_id: UUID, *, below: int | None, by: Actor | Who = SYSTEM) -> Wallet:
