@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from heliograph.base.database.migrate import migrate
 from heliograph.base.database.pool import Pool, open_pool
 from tests import forks, scheduling, workers
 from tests.bodies import events_are_as_documented
@@ -85,6 +86,12 @@ async def database_url(database_server: Cluster) -> AsyncIterator[str]:
     """A migrated database of the test's own, as the application, which owns none of its tables."""
     async with database_server.database() as url:
         yield url
+
+
+@pytest.fixture
+async def partitions_ahead(owner_url: str, database_url: str) -> None:
+    """With the partitions of later days and months, as every installation has them and the template does not."""
+    await migrate(owner_url, application=database_url)
 
 
 @pytest.fixture

@@ -514,6 +514,7 @@ async def test_an_error_is_a_sentence(
     assert "geheim" not in done.err
 
 
+@pytest.mark.usefixtures("partitions_ahead")
 async def test_a_message_all_the_way(cli: Cli, pool: Pool, tmp_path: Path, make_endpoint: Callable[..., Any]) -> None:
     """Every long-running command at once, and the commands that look at what happened."""
     await cli("org", "create", "Acme", "--country", "any", "--grant", "10")

@@ -12,6 +12,7 @@ import pytest
 
 from heliograph.base.database import arrays
 from heliograph.base.database.pool import open_pool
+from tests.database import Cluster
 
 AT = datetime(2026, 3, 1, 12, 0, 0, 123_456, UTC)
 ONE = UUID("0191d2a0-0000-7000-8000-000000000001")
@@ -67,9 +68,9 @@ REFUSED: list[tuple[str, Any]] = [
 
 
 @pytest.fixture
-async def pair(database_url: str) -> AsyncIterator[tuple[Any, Any]]:
-    """A connection of asyncpg's, and one with our arrays."""
-    plain, ours = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
+async def pair(database_server: Cluster) -> AsyncIterator[tuple[Any, Any]]:
+    """A connection of asyncpg's, and one with our arrays; nothing is stored through them."""
+    plain, ours = await asyncpg.connect(database_server.url), await asyncpg.connect(database_server.url)
     arrays.use(ours)
     yield plain, ours
     await plain.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 import msgspec
+import pytest
 
 from heliograph import doctor
 from heliograph.base.actor import SYSTEM, Who
@@ -140,6 +141,7 @@ SELECT $1, id, 'delivered', 'live', '+258841234567', 'ACME', $1, 'gsm7', 1, 'at_
 """
 
 
+@pytest.mark.usefixtures("partitions_ahead")
 async def test_what_the_remedy_of_a_full_disk_says_makes_room(pool: Pool) -> None:
     """The disk is as large as the test says, and holds the database and nothing else."""
     settings, old = Settings(secret_key="k" * 40), clock.now() - timedelta(days=150)

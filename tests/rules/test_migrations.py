@@ -65,8 +65,9 @@ async def shape(url: str) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def database_url(owner_url: str) -> str:
+async def database_url(owner_url: str, database_url: str) -> str:
     """Migrations are the owner's business."""
+    await migrate(owner_url, application=database_url)
     return owner_url
 
 

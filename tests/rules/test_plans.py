@@ -301,10 +301,15 @@ def assert_bound(lines: list[str], keys: dict[str, str]) -> None:
             assert bound == columns.split(), plan
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
-async def test_rows_are_found_by_their_keys_when_the_plan_was_made_on_empty_tables(pool: Pool, name: str) -> None:
-    sql, keys = STATEMENTS[name]
-    assert_bound(await plan_of(pool, sql), keys)
+@pytest.mark.usefixtures("partitions_ahead")
+async def test_rows_are_found_by_their_keys_when_the_plan_was_made_on_empty_tables(pool: Pool) -> None:
+    wrong = {}
+    for name, (sql, keys) in STATEMENTS.items():
+        try:
+            assert_bound(await plan_of(pool, sql), keys)
+        except AssertionError as error:
+            wrong[name] = str(error)
+    assert not wrong, "\n\n".join(f"{name}: {told}" for name, told in wrong.items())
 
 
 MESSAGES = """

@@ -24,6 +24,7 @@ from heliograph.sms.reports import parts
 from heliograph.sms.reports.keys import PartId
 from tests.rules.factories import organization, send
 
+pytestmark = pytest.mark.usefixtures("partitions_ahead")
 SETTINGS = Settings(secret_key="a secret key for tests, long enough")
 NOW = datetime.now(UTC)
 
