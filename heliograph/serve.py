@@ -65,9 +65,9 @@ from heliograph.http.server.server import Server, listen
 from heliograph.http.static import Page
 from heliograph.metrics.exporting import Exporter, exported
 from heliograph.pages import languages
-from heliograph.pages.application import Pages
 from heliograph.pages.realms import CONSOLE, DASHBOARD
 from heliograph.pages.requests import Services as PageServices
+from heliograph.pages.serving.application import Pages
 from heliograph.people import factors, sessions
 from heliograph.people.noticing.guessing import Guesses
 from heliograph.people.operators import sessions as operator_sessions

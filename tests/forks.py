@@ -28,7 +28,7 @@ from heliograph.api.document import openapi
 from heliograph.api.routes import OPERATIONS
 from heliograph.console import places as console_places
 from heliograph.dashboard import places
-from heliograph.pages.application import kit
+from heliograph.pages.serving.rendering import kit
 from tests import fork_server
 
 

@@ -1,4 +1,4 @@
 """The kit of web pages: routes, sessions' door, forms, templates, static files, languages. It knows no screen.
 
-`application.py` is where to begin; screens are in `dashboard/`.
+`serving/application.py` is where to begin; screens are in `dashboard/`.
 """

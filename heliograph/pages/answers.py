@@ -1,4 +1,4 @@
-"""What a screen answers: a page made of a template, another address, or a file. `application.py` makes bytes of it."""
+"""What a screen answers: a page made of a template, another address, or a file. `serving` makes bytes of it."""
 
 from __future__ import annotations
 
@@ -78,3 +78,10 @@ def worded(refusal: Invalid, said: Mapping[Any, str], *, fields: Mapping[str, st
 def refused(template: str, refusal: Invalid, values: Mapping[str, Any]) -> Shown:
     """A form that comes back with all that was typed, and what was wrong with it."""
     return Shown(template=template, values=dict(values), status=422, refusal=refusal)
+
+
+def own_address(text: str) -> str:
+    """An address below our own that somebody may be sent to; the front page for everything else."""
+    if text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable() and len(text) <= 2_000:
+        return text
+    return "/"

@@ -14,7 +14,7 @@ from heliograph.api.document.docs import POLICY
 from heliograph.api.document.error_pages import address, errors
 from heliograph.api.document.guide import Guide
 from heliograph.api.shapes.envelope import ERRORS
-from heliograph.pages.application import POLICY as PAGES_POLICY
+from heliograph.pages.serving.rendering import POLICY as PAGES_POLICY
 from heliograph.why.words import entries
 from tests.house.project import ROOT
 

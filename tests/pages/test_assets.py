@@ -6,8 +6,8 @@ import gzip
 import hashlib
 import re
 
-from heliograph.pages.application import POLICY
 from heliograph.pages.assets import FOLDER
+from heliograph.pages.serving.rendering import POLICY
 from tests.house.project import ROOT
 
 from .conftest import Browser, Page

@@ -21,12 +21,12 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, Unavailable
 from heliograph.pages import cookies, templates
-from heliograph.pages.application import kit
 from heliograph.pages.languages import speech
 from heliograph.pages.lists import leafing, ranges
 from heliograph.pages.pieces import charts, confirming
 from heliograph.pages.pieces.charts import Chart, Mark, Series
 from heliograph.pages.requests import Request
+from heliograph.pages.serving.rendering import kit
 
 from .conftest import Api, Browser, Tenant
 from .test_messages import send

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.pages.application import kit
+from heliograph.pages.serving.rendering import kit
 from heliograph.pages.templates import BREATH, PIECES, environment, render
 
 

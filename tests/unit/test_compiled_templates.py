@@ -10,7 +10,7 @@ from jinja2 import Environment
 
 from heliograph.console import places as console
 from heliograph.dashboard import places as dashboard
-from heliograph.pages.application import kit
+from heliograph.pages.serving.rendering import kit
 from heliograph.pages.templates import FOLDER, Compiled, environment, render
 
 NAME = "greeting.html"

@@ -7,8 +7,7 @@ from uuid import UUID
 
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.pages import cookies
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.application import own_address
+from heliograph.pages.answers import Answer, Elsewhere, Shown, own_address, refused
 from heliograph.pages.people import passkeys
 from heliograph.pages.people.door import end_former, mark_key, said, signed_in, ticket_key
 from heliograph.pages.requests import Request

@@ -7,8 +7,7 @@ from typing import Any
 from heliograph.base.errors import Invalid
 from heliograph.mail import outbox
 from heliograph.pages import cookies
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.application import own_address
+from heliograph.pages.answers import Answer, Elsewhere, Shown, own_address, refused
 from heliograph.pages.people import passkeys
 from heliograph.pages.people.door import end_former, is_known, mark_key, said, signed_in, ticket_key
 from heliograph.pages.requests import Request

@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from heliograph.base.errors import NotFound
-from heliograph.pages.answers import Answer, Elsewhere
-from heliograph.pages.application import own_address
+from heliograph.pages.answers import Answer, Elsewhere, own_address
 from heliograph.pages.requests import Request
 from heliograph.people import users
 

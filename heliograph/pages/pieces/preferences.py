@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from heliograph.pages import cookies
-from heliograph.pages.answers import Answer, Elsewhere
-from heliograph.pages.application import own_address
+from heliograph.pages.answers import Answer, Elsewhere, own_address
 from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
 

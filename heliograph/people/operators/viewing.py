@@ -2,7 +2,7 @@
 
 It is a session of the dashboard of a kind of its own: it has the role `roles.VIEWING`, which reads and sees neither
 texts nor whole numbers; it is good as long as its operator may look into messages and is signed in to the console; and
-every form that it sends is refused (`pages.application`). The rule nobody may break: its beginning stands in the
+every form that it sends is refused (`pages.serving`). The rule nobody may break: its beginning stands in the
 organization's audit log, with the reason, before anything is shown.
 """
 

@@ -4,14 +4,11 @@
 
 The rule nobody may break: every answer goes out through `_send`, so each one carries the policy, says `no-store` and
 has a request id; and nothing is written for a request that did not come from a page of ours.
-
-It has over 400 lines because each request takes these steps, in this order.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
 import time
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -19,71 +16,35 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-from jinja2 import Environment
 
 from heliograph.accounts.api_keys.scopes import ScopeRequired
 from heliograph.base.database import clock
-from heliograph.base.errors import Invalid, NotFound, Refusal
-from heliograph.base.ids import uuid7, uuid7_text
+from heliograph.base.errors import NotFound, Refusal
+from heliograph.base.ids import uuid7_text
 from heliograph.base.process import spans
-from heliograph.http.server.asgi import MORE_TIME
 from heliograph.http.static import ASKED, Headers
 from heliograph.http.static import Page as File
-from heliograph.pages import cookies, forgery, languages, requests, templates
-from heliograph.pages.answers import Answer, Download, Elsewhere, Region, Shown, Stream
+from heliograph.pages import cookies, forgery, languages, requests
+from heliograph.pages.answers import Answer, Elsewhere, Shown, own_address
 from heliograph.pages.assets import PREFIX as ASSETS
-from heliograph.pages.assets import Assets
 from heliograph.pages.live import regions
 from heliograph.pages.live.sharing import Sharing
-from heliograph.pages.people import passkeys
-from heliograph.pages.pieces import pasted
 from heliograph.pages.realms import Realm
 from heliograph.pages.requests import Request, Services
 from heliograph.pages.routes import Route, Table
-from heliograph.pages.uploads import Disconnected, Upload
-from heliograph.people import memberships, signing_in
-from heliograph.people.passkeys import ceremony, keeping
-from heliograph.people.passkeys.ceremony import PasskeyRefused
-from heliograph.people.passwords import TooManySignIns
+from heliograph.pages.serving import proving, receiving, recording
+from heliograph.pages.serving.receiving import Receive
+from heliograph.pages.serving.rendering import ALWAYS, Frame, Rendering, kit
+from heliograph.pages.uploads import Disconnected
+from heliograph.people import memberships
 from heliograph.people.roles import RoleRequired
 from heliograph.people.sessions import Known
 from heliograph.people.signing_in import WrongSignIn
-from heliograph.people.tries import TooManyTries
-from heliograph.requests import Entry, blanking
 
-Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
-#: Nothing is loaded from elsewhere, and no script or style stands in a page.
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
-    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-)
-# `same-origin`, not `no-referrer`: with that, browsers say `Origin: null` of our own forms.
-_ALWAYS: Headers = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"same-origin"),
-    (b"content-security-policy", POLICY.encode()),
-    (b"cross-origin-opener-policy", b"same-origin"),
-]
 #: People that a refusal names.
 NAMED = 5
-_NO_STORE = (b"cache-control", b"no-store")
-#: Bytes of a form.
-LONGEST_FORM = 65_536
-#: Bytes and fields of a form that is a table.
-LONGEST_OF_ALL, MOST_OF_ALL = 1_048_576, 3_000
-#: What stands in an address as it is (RFC 3986 §2.2, 2.3, and what is quoted already).
-_IN_ADDRESS = "/?#%&=+:;,@!$'()*~-._"
-_VARY = (b"vary", b"accept, hx-request, cookie, accept-language, accept-encoding")
-
-PROVE_FIELD, CHALLENGE_FIELD, CREDENTIAL_FIELD, ONCE_FIELD = "_password", "_challenge", "_credential", "_once"
-
-
-class TooLarge(Refusal):
-    """What was sent is larger than any of our forms."""
-
-    code, status = "payload_too_large", 413
 
 
 class WrongMethod(Refusal):
@@ -104,16 +65,6 @@ class ViewingOnly(Refusal):
     code, status = "viewing_only", 403
 
 
-Frame = Callable[[Request], dict[str, Any]]
-
-
-@functools.cache
-def kit(folders: tuple[Path, ...]) -> tuple[Assets, Environment]:
-    """Files and templates, which are the same for every server of a process."""
-    assets = Assets(_ALWAYS)
-    return assets, templates.environment(folders, assets)
-
-
 class Pages:
     """The screens of a table. `frame`: values that every template gets beyond the kit's own."""
 
@@ -131,8 +82,8 @@ class Pages:
         self.table = table
         self.realm = realm
         self.services = services
-        self._assets, self._templates = kit(tuple(folders))
-        self._frame = frame
+        self._assets, made = kit(tuple(folders))
+        self._rendering = Rendering(made, frame)
         self._admit = admit
         self._regions: Sharing[Answer] = Sharing()
         self._places = table.places | {ASSETS.strip("/")}
@@ -155,16 +106,16 @@ class Pages:
                 answer = await self._run(request, scope, receive)
                 if isinstance(answer, Shown) and answer.refusal is not None:
                     code = answer.refusal.code
-                status, headers, body = await self._made(request, answer)
+                status, headers, body = await self._rendering.made(request, answer)
         except Disconnected:
-            self._end_span(request, spans.CLOSED, "")
+            recording.end_span(request, spans.CLOSED, "")
             return
         except Exception as error:
             status, headers, body, code = await self._failed(request, error)
-        self._end_span(request, status, code)
+        recording.end_span(request, status, code)
         await self._send(request, send, status, headers, body)
         if request.method == "POST" and request.route and isinstance(request.session, Known):
-            self._remember(request, status, code, began)
+            recording.remember(request, status, code, began)
 
     # ── The steps, in order ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -237,17 +188,14 @@ class Pages:
             public = self.services.settings.public_url
             forgery.check_origin(request.headers, host=request.host, public_url=public, is_secure=request.is_secure)
             if route.takes_file:
-                request.form = await _begin_upload(request, scope, receive)
-            elif route.is_long:
-                raw = await self._receive_form(request, receive, longest=LONGEST_OF_ALL)
-                request.form = requests.pairs(raw, most=MOST_OF_ALL)
+                request.form = await receiving.upload(request, scope, receive)
             else:
-                request.form = requests.pairs(await self._receive_form(request, receive))
+                request.form = await receiving.form(request, receive, is_long=route.is_long)
             if request.session is not None:
                 given = request.form.get(forgery.FIELD) or request.headers.get(forgery.HEADER, b"").decode("latin-1")
                 forgery.check_token(self.services.form_key, request.session.id, given)
         if route.is_proved and person is not None and not person.is_proved:
-            asked = await self._prove(request, takes_file=route.takes_file)
+            asked = await proving.prove(request, takes_file=route.takes_file)
             if asked is not None:
                 return asked
         seen = regions.seen(request)
@@ -258,7 +206,7 @@ class Pages:
             answer = await route.handler(request)
             if not isinstance(answer, Shown) or answer.status != 200 or answer.cookies:
                 return answer
-            text = await self._text(request, answer, token=regions.TOKEN, once=regions.ONCE)
+            text = await self._rendering.text(request, answer, token=regions.TOKEN, once=regions.ONCE)
             return regions.region(text, made=made)
 
         key = regions.key(request, route, scope["query_string"])
@@ -282,143 +230,7 @@ class Pages:
         if not request.may(route.scope, route.permission, mode=mode):
             raise RoleRequired(required=self.realm.holders(route.scope, route.permission, mode))
 
-    async def _receive_form(self, request: Request, receive: Receive, *, longest: int = LONGEST_FORM) -> bytes:
-        kind = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if kind not in (b"application/x-www-form-urlencoded", b""):
-            raise Invalid(("form", "format", "What was sent is not a form."))
-        parts, size, more = [], 0, True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Disconnected
-            more = message["more_body"]
-            parts.append(message["body"])
-            size += len(parts[-1])
-            if size > longest:
-                raise TooLarge
-        return b"".join(parts)
-
-    async def _prove(self, request: Request, *, takes_file: bool) -> Answer | None:
-        """A page that asks for the password, with the form that was on its way; None once it is proved."""
-        person = request.session
-        assert person is not None
-        given = request.form.get(PROVE_FIELD) if request.method == "POST" else None
-        refusal = None
-        if given is not None:
-            try:
-                await signing_in.prove_again(
-                    self.services.pool,
-                    session_id=person.id,
-                    user_id=person.user_id,
-                    password=given,
-                    address=request.address,
-                )
-                async with request.writing() as conn:
-                    await self.realm.prove(conn, id=person.id, user_id=person.user_id)
-                self.services.sessions.forget(request.token)
-                return None
-            except (WrongSignIn, TooManyTries, TooManySignIns) as wrong:  # what was typed is kept, whichever it is
-                refusal = Invalid((PROVE_FIELD, wrong.code, wrong.message))
-        challenge = request.form.get(CHALLENGE_FIELD) if request.method == "POST" else None
-        where = passkeys.site_of(request)
-        if challenge is not None and where is not None:
-            try:
-                asked = ceremony.read_challenge(passkeys.key(request), challenge)
-                shown = request.form.get(CREDENTIAL_FIELD, "")
-                async with request.writing() as conn, conn.transaction():
-                    await keeping.check(conn, where, asked=asked, given=shown, user_id=person.user_id)
-                    await self.realm.prove(conn, id=person.id, user_id=person.user_id)
-                self.services.sessions.forget(request.token)
-                return None
-            except PasskeyRefused as wrong:
-                refusal = Invalid((PROVE_FIELD, "wrong", wrong.message))
-        ours = (PROVE_FIELD, CHALLENGE_FIELD, CREDENTIAL_FIELD, forgery.FIELD)
-        kept = {name: value for name, value in request.form.items() if name not in ours}
-        action = request.to(request.path, **{name: value for name, value in request.query.items() if name != "mode"})
-        # A file that was on its way is kept in the page, as text.
-        file = await pasted.text(request) if takes_file and request.method == "POST" else None
-        is_write = request.method == "POST"
-        return Shown(
-            template="prove.html",
-            values={"kept": kept, "file": file, "action": action, "is_write": is_write, **passkeys.asking(request)},
-            status=422 if refusal else 403,
-            refusal=refusal,
-        )
-
     # ── Answers ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _made(self, request: Request, answer: Answer) -> tuple[int, Headers, bytes | AsyncIterator[bytes]]:
-        headers: Headers = []
-        if isinstance(answer, Download | Stream):
-            disposition = f'attachment; filename="{answer.name}"'.encode()
-            kept = [(b"content-type", answer.kind.encode()), (b"content-disposition", disposition), _NO_STORE]
-            if isinstance(answer, Stream):
-                return 200, kept, answer.parts
-            return 200, [*kept, (b"content-length", b"%d" % len(answer.body))], answer.body
-        if isinstance(answer, Region):
-            headers += [(regions.MADE, b"%d" % answer.made), (b"etag", answer.etag), _NO_STORE, _VARY]
-            if request.headers.get(b"if-none-match") == answer.etag:
-                return 304, headers, b""
-            body = regions.filled(answer, request)
-            return 200, headers, self._packed(request, headers, body, answer.packed)
-        headers += [(b"set-cookie", cookie.encode("latin-1")) for cookie in answer.cookies]
-        if isinstance(answer, Elsewhere):
-            if answer.notice:
-                said = cookies.notice(answer.notice, answer.undo, is_secure=request.is_secure)
-                headers.append((b"set-cookie", said.encode()))
-            location = urllib.parse.quote(answer.location, safe=_IN_ADDRESS)
-            headers += [(b"location", location.encode()), (b"content-length", b"0"), _NO_STORE]
-            return 303, headers, b""
-        if request.notice and not request.is_fragment:
-            headers.append((b"set-cookie", cookies.notice("", is_secure=request.is_secure).encode()))
-        status, more, body = await self._page(request, answer)
-        return status, headers + more, body
-
-    async def _page(self, request: Request, answer: Shown) -> tuple[int, Headers, bytes]:
-        token = forgery.token(self.services.form_key, request.session.id) if request.session else ""
-        once = requests.new_once()
-        body = (await self._text(request, answer, token=token, once=once)).encode()
-        headers: Headers = [_NO_STORE, _VARY]
-        if answer.status == 200 and request.method in ("GET", "HEAD"):
-            etag = regions.etag(body, token, once)
-            headers.append((b"etag", etag))
-            if request.is_fragment and request.headers.get(b"if-none-match") == etag:
-                return 304, headers, b""
-        return answer.status, headers, self._packed(request, headers, body, None)
-
-    async def _text(self, request: Request, answer: Shown, *, token: str, once: str) -> str:
-        person, refusal = request.session, answer.refusal
-        values: dict[str, Any] = {
-            "request": request,
-            "person": person,
-            "realm": self.realm,
-            "role": request.role,
-            "may": request.may,
-            "to": request.to,
-            "mode": request.mode,
-            "theme": request.theme,
-            "speech": request.speech,
-            "languages": languages.LANGUAGES,
-            "token": token,
-            "once": once,
-            "notice": request.notice,
-            "conflict": "",
-            "installation": self.services.installation.last,
-            "announced": self.services.installation.last.announced(clock.now()),
-            "fields": {one["field"]: one["message"] for one in refusal.details["fields"]} if refusal else {},
-            **self._frame(request),
-            **answer.values,
-        }
-        return await templates.render(self._templates, answer.template, values)
-
-    def _packed(self, request: Request, headers: Headers, body: bytes, packed: bytes | None) -> bytes:
-        """The body as the browser takes it, with the headers that say how."""
-        headers.append((b"content-type", b"text/html; charset=utf-8"))
-        if len(body) > regions.WORTH_PACKING and b"gzip" in request.headers.get(b"accept-encoding", b""):
-            body = packed or regions.packed(body)
-            headers.append((b"content-encoding", b"gzip"))
-        headers.append((b"content-length", b"%d" % len(body)))
-        return body
 
     async def _failed(self, request: Request, error: Exception) -> tuple[int, Headers, bytes, str]:
         refusal = self.services.refusal_of(error, request_id=request.request_id, operation="page")
@@ -433,12 +245,12 @@ class Pages:
         shown = Shown(template="error.html", values=values, status=refusal.status)
         try:
             now = await self._now(request, refusal)
-            status, headers, body = now or await self._page(request, shown)
+            status, headers, body = now or await self._rendering.page(request, shown)
         except Exception as again:
             # The page of an error must not fail with the error: without session and frame it is plain.
             self.services.refusal_of(again, request_id=request.request_id, operation="error page")
             request.session = None
-            status, headers, body = await self._page(request, shown)
+            status, headers, body = await self._rendering.page(request, shown)
         headers += [(name.encode(), value.encode("latin-1")) for name, value in refusal.headers.items()]
         return status, headers, body, refusal.code
 
@@ -463,7 +275,7 @@ class Pages:
             if isinstance(answer, Shown) and answer.status == 200:
                 answer.status = refusal.status
                 answer.values = {**answer.values, "conflict": refusal.message}
-                return await self._page(shown, answer)
+                return await self._rendering.page(shown, answer)
         return None
 
     async def _whom(self, request: Request, refusal: Refusal) -> list[str]:
@@ -477,50 +289,12 @@ class Pages:
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
             return []  # the page of an error says what it can
 
-    def _end_span(self, request: Request, status: int, code: str) -> None:
-        if request.span is None:
-            return
-        said: dict[str, str | int] = {
-            "http.request.method": request.method,
-            "http.response.status_code": status,
-            "request_id": request.request_id,
-        }
-        if request.route:
-            said["http.route"] = request.route
-        if isinstance(request.session, Known) and request.session.organization_id is not None:
-            said["organization_id"] = str(request.session.organization_id)
-        if code:
-            said["error.type"] = code
-        request.span.end(said, name=f"POST {request.route or 'page'}", failed=status >= 500)
-
-    def _remember(self, request: Request, status: int, code: str, began: float) -> None:
-        """An act of the dashboard stands in the log of requests beside those of programs; what was typed does not."""
-        if request.person.organization_id is None:
-            return
-        self.services.log.note(
-            Entry(
-                organization_id=request.person.organization_id,
-                id=uuid7(),
-                mode=request.mode,
-                person_id=request.person.user_id,
-                method=request.method,
-                path=blanking.path(request.route, dict(request.parameters)),
-                operation=request.route,
-                status=status,
-                error_code=code,
-                duration_ms=round((time.monotonic() - began) * 1000),
-                address=request.address,
-                agent=request.agent,
-                request_id=request.request_id,
-            )
-        )
-
     async def _send(
         self, request: Request, send: Send, status: int, headers: Headers, body: bytes | AsyncIterator[bytes]
     ) -> None:
         headers = [*headers, (b"x-request-id", request.request_id.encode())]
         if not request.path.startswith(ASSETS):
-            headers += _ALWAYS
+            headers += ALWAYS
         await send({"type": "http.response.start", "status": status, "headers": headers})
         if isinstance(body, bytes):
             await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else body})
@@ -528,22 +302,6 @@ class Pages:
         async for part in body:
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
-
-
-async def _begin_upload(request: Request, scope: dict[str, Any], receive: Receive) -> dict[str, str]:
-    """The fields before the file, of which nothing has been kept yet."""
-    extension = scope.get("extensions", {}).get(MORE_TIME)
-    kind = request.headers.get(b"content-type", b"").decode("latin-1")
-    request.upload = Upload(kind, receive, extension["allow"] if extension else lambda: None)
-    await request.upload.begin()
-    return request.upload.fields
-
-
-def own_address(text: str) -> str:
-    """An address below our own that somebody may be sent to; the front page for everything else."""
-    if text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable() and len(text) <= 2_000:
-        return text
-    return "/"
 
 
 def _quoted(request: Request, scope: dict[str, Any]) -> str:

@@ -1,0 +1,66 @@
+"""Asking once more who somebody is, before what matters: by the password or a passkey, without losing the form."""
+
+from __future__ import annotations
+
+from heliograph.base.errors import Invalid
+from heliograph.pages import forgery
+from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.people import passkeys
+from heliograph.pages.pieces import pasted
+from heliograph.pages.requests import Request
+from heliograph.people import signing_in
+from heliograph.people.passkeys import ceremony, keeping
+from heliograph.people.passkeys.ceremony import PasskeyRefused
+from heliograph.people.passwords import TooManySignIns
+from heliograph.people.signing_in import WrongSignIn
+from heliograph.people.tries import TooManyTries
+
+PROVE_FIELD, CHALLENGE_FIELD, CREDENTIAL_FIELD = "_password", "_challenge", "_credential"
+
+
+async def prove(request: Request, *, takes_file: bool) -> Answer | None:
+    """A page that asks for the password, with the form that was on its way; None once it is proved."""
+    person = request.session
+    assert person is not None
+    given = request.form.get(PROVE_FIELD) if request.method == "POST" else None
+    refusal = None
+    if given is not None:
+        try:
+            await signing_in.prove_again(
+                request.services.pool,
+                session_id=person.id,
+                user_id=person.user_id,
+                password=given,
+                address=request.address,
+            )
+            async with request.writing() as conn:
+                await request.realm.prove(conn, id=person.id, user_id=person.user_id)
+            request.services.sessions.forget(request.token)
+            return None
+        except (WrongSignIn, TooManyTries, TooManySignIns) as wrong:  # what was typed is kept, whichever it is
+            refusal = Invalid((PROVE_FIELD, wrong.code, wrong.message))
+    challenge = request.form.get(CHALLENGE_FIELD) if request.method == "POST" else None
+    where = passkeys.site_of(request)
+    if challenge is not None and where is not None:
+        try:
+            asked = ceremony.read_challenge(passkeys.key(request), challenge)
+            shown = request.form.get(CREDENTIAL_FIELD, "")
+            async with request.writing() as conn, conn.transaction():
+                await keeping.check(conn, where, asked=asked, given=shown, user_id=person.user_id)
+                await request.realm.prove(conn, id=person.id, user_id=person.user_id)
+            request.services.sessions.forget(request.token)
+            return None
+        except PasskeyRefused as wrong:
+            refusal = Invalid((PROVE_FIELD, "wrong", wrong.message))
+    ours = (PROVE_FIELD, CHALLENGE_FIELD, CREDENTIAL_FIELD, forgery.FIELD)
+    kept = {name: value for name, value in request.form.items() if name not in ours}
+    action = request.to(request.path, **{name: value for name, value in request.query.items() if name != "mode"})
+    # A file that was on its way is kept in the page, as text.
+    file = await pasted.text(request) if takes_file and request.method == "POST" else None
+    is_write = request.method == "POST"
+    return Shown(
+        template="prove.html",
+        values={"kept": kept, "file": file, "action": action, "is_write": is_write, **passkeys.asking(request)},
+        status=422 if refusal else 403,
+        refusal=refusal,
+    )
