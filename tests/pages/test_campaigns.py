@@ -200,7 +200,7 @@ async def test_what_is_wrong_is_said_at_its_field(pool: Pool, tenant: Tenant, ow
 async def test_many_are_confirmed_by_their_number(
     pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heliograph.dashboard.audience.campaign_new.MANY", 5)
+    monkeypatch.setattr("heliograph.dashboard.audience.composing.new.MANY", 5)
     await people(pool, tenant, 8)
     page = await make(owner)
     assert (page.status, "Type how many people get it." in page.words) == (422, True)

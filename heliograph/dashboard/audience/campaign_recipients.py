@@ -15,7 +15,7 @@ from heliograph.campaigns.views import recipients
 from heliograph.consent import skipped
 from heliograph.consent.skipped import REASONS, Skipped
 from heliograph.dashboard import exporting, seeing
-from heliograph.dashboard.audience import campaign_form
+from heliograph.dashboard.audience.composing.form import found
 from heliograph.overview import messages
 from heliograph.overview.exports import kinds
 from heliograph.overview.messages import Filters, Message
@@ -78,7 +78,7 @@ async def export(request: Request) -> Answer:
     """Have its recipients written to a file, with what became of each, or why they were skipped."""
     form: Literal["csv", "jsonl"] = "jsonl" if request.form.get("format") == "json" else "csv"
     async with request.reading() as conn:
-        campaign = await campaign_form.found(request, conn, request.id())
+        campaign = await found(request, conn, request.id())
     delimiter, sees = exporting.separator(request), seeing.whose(request)
     wanted: kinds.Wanted
     if reason := reason_in(request.form):

@@ -23,8 +23,10 @@ from heliograph.campaigns.record import Campaign, Counts
 from heliograph.campaigns.views import progress, recipients
 from heliograph.campaigns.views.progress import Progress
 from heliograph.dashboard import listing
-from heliograph.dashboard.audience import campaign_drafts, campaign_form, words
 from heliograph.dashboard.audience import campaign_recipients as table
+from heliograph.dashboard.audience import words
+from heliograph.dashboard.audience.composing import drafts as campaign_drafts
+from heliograph.dashboard.audience.composing.form import found
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.forms import figures
 from heliograph.pages.lists import leafing, ranges
@@ -173,7 +175,7 @@ async def cancel(request: Request) -> Answer:
 
 async def find(request: Request, conn: Connection) -> Campaign:
     """The campaign of the address, in either channel. Raises NotFound."""
-    return await campaign_form.found(request, conn, request.id())
+    return await found(request, conn, request.id())
 
 
 async def _act(request: Request, act: Any, said: str) -> Answer:

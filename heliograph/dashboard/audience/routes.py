@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from heliograph.dashboard.audience import (
-    campaign_drafts,
-    campaign_new,
     campaign_recipients,
     campaigns,
     imports,
@@ -12,6 +10,7 @@ from heliograph.dashboard.audience import (
     people,
     tags,
 )
+from heliograph.dashboard.audience.composing import drafts, new
 from heliograph.pages.routes import Route, alike, get, post, shared, table, upload
 from heliograph.people.roles import EXPORT, SETTINGS
 
@@ -20,11 +19,11 @@ SEE, SEND = "campaigns:read", "campaigns:write"
 
 ROUTES: tuple[Route, ...] = (
     alike("/campaigns", campaigns.show_list, SEE),
-    get("/campaigns/new", campaign_new.show, SEND),
-    table("/campaigns", campaign_new.create, SEND),
-    table("/campaigns/drafts", campaign_drafts.save, SEND),
-    post("/campaigns/drafts/{id}/discard", campaign_drafts.discard, SEND),
-    post("/campaigns/drafts/{id}/restore", campaign_drafts.restore, SEND),
+    get("/campaigns/new", new.show, SEND),
+    table("/campaigns", new.create, SEND),
+    table("/campaigns/drafts", drafts.save, SEND),
+    post("/campaigns/drafts/{id}/discard", drafts.discard, SEND),
+    post("/campaigns/drafts/{id}/restore", drafts.restore, SEND),
     alike("/campaigns/{id}", campaigns.show, SEE),
     post("/campaigns/{id}/pace", campaigns.change_pace, SEND),
     post("/campaigns/{id}/pause", campaigns.pause, SEND),

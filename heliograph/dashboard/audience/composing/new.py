@@ -15,8 +15,10 @@ from heliograph.campaigns import drafts, filling, template
 from heliograph.campaigns.channels import sms, whatsapp
 from heliograph.campaigns.views import preview
 from heliograph.campaigns.views.preview import Preview
-from heliograph.dashboard.audience import campaign_drafts, campaign_form, lists, people
-from heliograph.dashboard.audience.campaign_form import Given
+from heliograph.dashboard.audience import lists, people
+from heliograph.dashboard.audience.composing import drafts as campaign_drafts
+from heliograph.dashboard.audience.composing import form, meaning, offers
+from heliograph.dashboard.audience.composing.meaning import Given
 from heliograph.dashboard.sending import refusals
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.forms import figures
@@ -39,7 +41,7 @@ async def show(request: Request) -> Answer:
     if listed is None:
         said = request.text("More than 10,000 people match these filters. Give them a tag, and write to that.")
         return Elsewhere(location=request.to("/contacts", **lists.kept(request.query, people.FIELDS)), notice=said)
-    typed = await campaign_form.prefilled(request) | listed
+    typed = await form.prefilled(request) | listed
     if (draft := uuid_in(typed["draft"])) is not None:
         typed |= await campaign_drafts.read(request, draft)
     else:
@@ -49,7 +51,7 @@ async def show(request: Request) -> Answer:
 
 async def create(request: Request) -> Answer:
     """Look at it, try it on oneself, or make it."""
-    typed = campaign_form.typed(request.form)
+    typed = form.typed(request.form)
     wants = request.form.get("do", "preview")
     if wants != "create":  # without a script, too, nothing that was typed is lost
         await campaign_drafts.keep(request, typed)
@@ -63,11 +65,11 @@ async def create(request: Request) -> Answer:
         )
     try:
         async with request.reading() as conn:
-            given = await campaign_form.read(request, conn, typed)
-            seen = await campaign_form.look(request, conn, typed, given)
+            given = await meaning.read(request, conn, typed)
+            seen = await meaning.look(request, conn, typed, given)
             twins = await preview.twins(conn, request.actor, wish=given.wish)
     except Invalid as refusal:
-        return refused(PAGE, campaign_form.told(refusal), await _values(request, typed))
+        return refused(PAGE, form.told(refusal), await _values(request, typed))
     if wants == "trial":
         return await _try(request, typed, given, seen)
     if wants != "create":
@@ -82,7 +84,7 @@ async def create(request: Request) -> Answer:
     try:
         id = await request.once(lambda conn: _make(request, conn, given, uuid_in(typed["draft"])))
     except Refusal as refusal:
-        return refused(PAGE, campaign_form.told(refusal), await _values(request, typed, seen, given))
+        return refused(PAGE, form.told(refusal), await _values(request, typed, seen, given))
     return Elsewhere(location=request.to(f"{HERE}/{id}"), notice=request.text("The campaign is created."))
 
 
@@ -173,4 +175,4 @@ def _told(request: Request, refusal: Refusal) -> Invalid:
 async def _values(
     request: Request, typed: dict[str, str], seen: Preview | None = None, given: Given | None = None
 ) -> dict[str, Any]:
-    return await campaign_form.values(request, typed, seen, given) | {"many": MANY, "sent": None, "twins": []}
+    return await offers.values(request, typed, seen, given) | {"many": MANY, "sent": None, "twins": []}

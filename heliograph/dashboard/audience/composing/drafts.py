@@ -9,7 +9,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid_in
 from heliograph.campaigns import drafts
-from heliograph.dashboard.audience import campaign_form
+from heliograph.dashboard.audience.composing import form
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 
@@ -20,7 +20,7 @@ _OUTSIDE = ("draft", "numbers", "start", "typed")
 
 async def save(request: Request) -> Answer:
     """Keep the form as it stands, and say so where its script shows it."""
-    problem = await keep(request, campaign_form.typed(request.form))
+    problem = await keep(request, form.typed(request.form))
     return Shown(template="audience/campaign_draft.html", values={"problem": problem})
 
 
@@ -31,9 +31,7 @@ async def keep(request: Request, typed: dict[str, str]) -> str:
     fields = {name: value for name, value in typed.items() if name not in _OUTSIDE and value}
     try:
         async with request.writing() as conn:
-            await drafts.save(
-                conn, request.actor, id=id, fields=fields, numbers=campaign_form.numbers(typed["numbers"])
-            )
+            await drafts.save(conn, request.actor, id=id, fields=fields, numbers=form.numbers(typed["numbers"]))
     except Refusal as refusal:
         if isinstance(refusal, Invalid):
             return request.text("This is too long to be saved as a draft.")

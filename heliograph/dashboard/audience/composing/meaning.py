@@ -1,6 +1,4 @@
-"""The form for a campaign: its fields as they were typed, what they mean, and what is known beside them.
-
-It has over 400 lines because each field is offered, read and told in one place.
+"""What the fields of a campaign's form mean, and what would become of such a campaign.
 
 The rule nobody may break: what is typed and cannot be understood is told at its field; it is never taken for nothing.
 """
@@ -15,59 +13,28 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from heliograph.accounts import organizations, quota, send_defaults, spending
+from heliograph.accounts import organizations
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid_in
-from heliograph.campaigns import audience, filling, plan, record, template
+from heliograph.campaigns import audience, filling, plan, template
 from heliograph.campaigns.channels import sms, whatsapp
-from heliograph.campaigns.filling import COLUMNS, LONGEST, MOST, Filling
-from heliograph.campaigns.plan import MAX_PACE, CampaignAudienceEmpty
-from heliograph.campaigns.record import Campaign
+from heliograph.campaigns.filling import COLUMNS, Filling
+from heliograph.campaigns.plan import MAX_PACE
 from heliograph.campaigns.views import preview, recipients
 from heliograph.campaigns.views.preview import Preview
 from heliograph.classes.kinds import CLASSES
 from heliograph.contacts import records
-from heliograph.contacts.imports import drafts
 from heliograph.dashboard.audience import words
+from heliograph.dashboard.audience.composing.form import found, numbers, told
 from heliograph.pages.forms import figures
 from heliograph.pages.requests import Request
-from heliograph.sms.accepting import sender_ids
-from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
-from heliograph.sms.by_hand import own_numbers, saved_texts
-from heliograph.whatsapp import library, reads, standing
+from heliograph.whatsapp import library
 from heliograph.whatsapp.library import Entry
-from heliograph.whatsapp.mirror.numbers import PhoneNumberUnavailable
-from heliograph.whatsapp.mirror.templates import (
-    TemplateNotApproved,
-    TemplateNotFound,
-    TemplateNotSendable,
-    TemplateParameterMismatch,
-)
-from heliograph.whatsapp.money import wallet
-from heliograph.whatsapp.reads import TemplateFilters
 
-#: Whom it goes to, and when; then what it says, by channel. A template's n-th parameter is `p<n>`, a column or `text`,
-#: and `t<n>`: the text, or what stands in where the column is empty.
-FIELDS = (
-    *("channel", "name", "to", "tags", "match", "without", "numbers", "from", "when", "day", "hour", "pace", "typed"),
-    *("start", "draft", "sender", "text", "number", "template", "import", "unwritten"),
-)
-#: Templates that are offered, and imports.
-OFFERED, IMPORTS = 200, 50
 #: Pasted numbers that are shown with what they were read as, of each kind.
 SAMPLES = 3
-#: A refusal, and the field that it is told at.
-REFUSED: Mapping[type[Refusal], str] = {
-    SenderIdNotApproved: "sender",
-    CampaignAudienceEmpty: "to",
-    PhoneNumberUnavailable: "number",
-    TemplateNotApproved: "template",
-    TemplateNotFound: "template",
-    TemplateNotSendable: "template",
-    TemplateParameterMismatch: "template",
-}
 
 
 class Filled(msgspec.Struct, frozen=True):
@@ -132,62 +99,6 @@ class Given(msgspec.Struct, frozen=True):
         return whatsapp.Wish(
             number_id=one.number, template=chosen.name, language=chosen.language, parameters=one.parameters, **common
         )
-
-
-async def prefilled(request: Request) -> dict[str, str]:
-    """The form as the address fills it in: tags, a saved text, a template, a campaign to copy, or one that did not
-    reach everybody."""
-    query = request.query
-    typed = {name: query.get(name, "")[:2_000] for name in FIELDS}
-    typed["to"] = "again" if typed["from"] else "import" if typed["import"] else "tags"
-    async with request.reading() as conn:
-        if (saved := uuid_in(query.get("saved", ""))) is not None:
-            typed["text"] = (await saved_texts.get(conn, request.actor, id=saved)).body
-        if (copied := uuid_in(query.get("copy", "") or typed["from"])) is not None:
-            typed |= _copied(request, await found(request, conn, copied))
-    return typed
-
-
-def typed(form: Mapping[str, str]) -> dict[str, str]:
-    """The form as somebody sent it."""
-    kept = {name: form.get(name, "").strip() for name in FIELDS}
-    for n in range(1, MOST + 1):
-        if f"p{n}" not in form:
-            break
-        kept |= {f"p{n}": form[f"p{n}"], f"t{n}": form.get(f"t{n}", "").strip()}
-    return kept
-
-
-async def found(request: Request, conn: Connection, id: UUID) -> Campaign:
-    """A campaign of either channel. Raises NotFound."""
-    try:
-        return await record.get(conn, request.actor, id=id)
-    except NotFound:
-        return await record.get(conn, request.actor, id=id, channel="whatsapp")
-
-
-def _copied(request: Request, campaign: Campaign) -> dict[str, str]:
-    """What the form for such a campaign would have been. Numbers that were listed are forgotten behind a campaign."""
-    content = campaign.content
-    kept = {
-        "channel": campaign.channel,
-        "name": campaign.name,
-        "pace": str(campaign.messages_per_minute or ""),
-        "tags": ", ".join(campaign.audience_tags or ()),
-        "match": campaign.audience_tag_match_mode,
-        "without": ", ".join(campaign.excluded_tags),
-        "unwritten": str(campaign.not_written_days or ""),
-    }
-    if request.query.get("copy") and campaign.audience_import is not None:
-        kept |= {"to": "import", "import": str(campaign.audience_import)}
-    elif request.query.get("copy") and campaign.audience_tags is None:
-        kept["to"] = "numbers"
-    if campaign.channel == "sms":
-        return kept | {"text": content["message_template"], "sender": str(content["sender_id"])}
-    kept |= {"number": str(content["number_id"]), "template": str(content["template_id"])}
-    for n, one in enumerate(filling.read(content["parameters"]), 1):
-        kept |= {f"p{n}": one.column or "text", f"t{n}": (one.default if one.column else one.text) or ""}
-    return kept
 
 
 async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Given:
@@ -308,11 +219,6 @@ async def _pasted(
     return read
 
 
-def numbers(text: str) -> list[str]:
-    """Numbers as they are pasted: one a line, or with commas or semicolons between them."""
-    return [one for one in text.replace(",", "\n").replace(";", "\n").split("\n") if one.strip()]
-
-
 def _split(text: str) -> list[str]:
     return [one for one in text.split(",") if one.strip()]
 
@@ -320,7 +226,7 @@ def _split(text: str) -> list[str]:
 async def _template(
     request: Request, conn: Connection, typed: dict[str, str], wrong: list[tuple[str, str, str]]
 ) -> Filled | None:
-    number, entry = uuid_in(typed["number"]), await _entry(request, conn, typed)
+    number, entry = uuid_in(typed["number"]), await entry_of(request, conn, typed)
     if number is None:
         wrong.append(("number", "unknown", words.CAMPAIGN_FORM["number.unknown"]))
     if entry is None:
@@ -353,7 +259,7 @@ async def _template(
     return Filled(number, entry, tuple(fillings))
 
 
-async def _entry(request: Request, conn: Connection, typed: dict[str, str]) -> Entry | None:
+async def entry_of(request: Request, conn: Connection, typed: dict[str, str]) -> Entry | None:
     if (id := uuid_in(typed["template"])) is None:
         return None
     try:
@@ -388,94 +294,3 @@ async def look(request: Request, conn: Connection, typed: dict[str, str], given:
         waits=waits,
     )
     return msgspec.structs.replace(seen, found=seen.found + given.unread, invalid=seen.invalid + given.unread)
-
-
-async def values(
-    request: Request, typed: dict[str, str], seen: Preview | None = None, given: Given | None = None
-) -> dict[str, Any]:
-    """What the form's template needs."""
-    shown: dict[str, Any] = {"typed": typed, "seen": seen, "zone": request.speech.zone, "longest": LONGEST}
-    shown["national"] = [] if given is None else given.national
-    pace = None if given is None else given.pace
-    shown["lasts"] = 60 * seen.would / pace if seen is not None and pace else None
-    async with request.reading() as conn:
-        defaults = await send_defaults.get(conn, organization_id=request.actor.organization_id)
-        home = (await organizations.get(conn, id=request.actor.organization_id)).country
-        own = await own_numbers.get(conn, user_id=request.person.user_id)
-        sees = request.may("contacts:write")
-        imports = await drafts.list_page(conn, request.actor, after=None, limit=IMPORTS) if sees else []
-        if typed["channel"] == "whatsapp":
-            shown |= await _whatsapp_values(request, conn, typed)
-        else:
-            shown |= await _sms_values(request, conn)
-    shown["home"] = request.speech.country(home) if home else ""
-    shown["imports"] = [
-        (str(one.id), f"{one.file} · {request.speech.moment(one.started_at)}") for one in imports if one.is_audience
-    ]
-    above = defaults.approval_above if request.mode == "live" else None
-    shown["above"] = above if seen is not None and above is not None and seen.would > above else None
-    scope = "whatsapp:send" if typed["channel"] == "whatsapp" else "sms:send"
-    shown["own"] = own.phone if request.may(scope) else None
-    shown["may_prove"] = request.may("sms:send", mode="live")
-    shown["cost"] = 0 if seen is None or request.mode == "test" else seen.would
-    return shown
-
-
-async def _sms_values(request: Request, conn: Connection) -> dict[str, Any]:
-    listed = await sender_ids.list_all(conn, request.actor)
-    balance = await quota.get(conn, request.actor.organization_id)
-    today = await spending.left(conn, request.actor.organization_id)
-    approved = [one for one in listed if one.status == "approved"]
-    return {
-        "senders": approved,
-        "sender_options": [("", request.text("the default")), *((str(one.id), one.value) for one in approved)],
-        "left": balance.remaining,
-        #: Segments that a limit of the day leaves; None: there is no limit.
-        "left_today": today.get("organization") if request.mode == "live" else None,
-        "places": template.PLACES,
-    }
-
-
-async def _whatsapp_values(request: Request, conn: Connection, typed: dict[str, str]) -> dict[str, Any]:
-    numbers = await standing.list_all(conn, request.actor)
-    listed, _ = await reads.templates(conn, request.actor, filters=TemplateFilters(status="approved"), limit=OFFERED)
-    entry = await _entry(request, conn, typed)
-    offered = sorted(
-        (one for one in listed[:OFFERED] if one.sendable and one.category == whatsapp.CATEGORY),
-        key=lambda one: (one.name, one.language),
-    )
-    sources = [(name, request.text(words.CAMPAIGN_COLUMNS[name])) for name in COLUMNS]
-    return {
-        "numbers": [(str(one.number.id), one.number.display_phone_number) for one in numbers],
-        "templates": [
-            ("", request.text("Choose one")),
-            *((str(one.id), f"{one.name} ({one.language})") for one in offered),
-        ],
-        "entry": entry,
-        "slots": [] if entry is None else library.slots(entry.layout),
-        "sources": [*sources, ("text", request.text("the same text for everybody"))],
-        "purse": await wallet.show(conn, request.actor),
-    }
-
-
-def told(refusal: Refusal) -> Invalid:
-    """A rule's refusal, at the form's fields."""
-    if not isinstance(refusal, Invalid):
-        field = REFUSED.get(type(refusal))
-        if field is None:
-            raise refusal
-        return Invalid((field, refusal.code, refusal.message))
-    names = {"message_template": "text", "scheduled_at": "day", "audience_tags": "tags", "recipients": "numbers"}
-    names |= {
-        "sender_id": "sender",
-        "messages_per_minute": "pace",
-        "excluded_tags": "without",
-        "not_written_days": "unwritten",
-    }
-    names |= {"audience_import": "import"}
-    names |= {"param": "template", "rates": "number"}
-    wrong = []
-    for one in refusal.details["fields"]:
-        field = names.get(one["field"], one["field"])
-        wrong.append((field, one["issue"], words.CAMPAIGN_FORM.get(f"{field}.{one['issue']}", one["message"])))
-    return Invalid(*wrong)

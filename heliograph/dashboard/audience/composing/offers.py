@@ -1,0 +1,92 @@
+"""What is known beside a campaign's form: what can be chosen in it, what is left to spend, what it would cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.accounts import organizations, quota, send_defaults, spending
+from heliograph.base.database.pool import Connection
+from heliograph.campaigns import template
+from heliograph.campaigns.channels import whatsapp
+from heliograph.campaigns.filling import COLUMNS, LONGEST
+from heliograph.campaigns.views.preview import Preview
+from heliograph.contacts.imports import drafts
+from heliograph.dashboard.audience import words
+from heliograph.dashboard.audience.composing.meaning import Given, entry_of
+from heliograph.pages.requests import Request
+from heliograph.sms.accepting import sender_ids
+from heliograph.sms.by_hand import own_numbers
+from heliograph.whatsapp import library, reads, standing
+from heliograph.whatsapp.money import wallet
+from heliograph.whatsapp.reads import TemplateFilters
+
+#: Templates that are offered, and imports.
+OFFERED, IMPORTS = 200, 50
+
+
+async def values(
+    request: Request, typed: dict[str, str], seen: Preview | None = None, given: Given | None = None
+) -> dict[str, Any]:
+    """What the form's template needs."""
+    shown: dict[str, Any] = {"typed": typed, "seen": seen, "zone": request.speech.zone, "longest": LONGEST}
+    shown["national"] = [] if given is None else given.national
+    pace = None if given is None else given.pace
+    shown["lasts"] = 60 * seen.would / pace if seen is not None and pace else None
+    async with request.reading() as conn:
+        defaults = await send_defaults.get(conn, organization_id=request.actor.organization_id)
+        home = (await organizations.get(conn, id=request.actor.organization_id)).country
+        own = await own_numbers.get(conn, user_id=request.person.user_id)
+        sees = request.may("contacts:write")
+        imports = await drafts.list_page(conn, request.actor, after=None, limit=IMPORTS) if sees else []
+        if typed["channel"] == "whatsapp":
+            shown |= await _whatsapp_values(request, conn, typed)
+        else:
+            shown |= await _sms_values(request, conn)
+    shown["home"] = request.speech.country(home) if home else ""
+    shown["imports"] = [
+        (str(one.id), f"{one.file} · {request.speech.moment(one.started_at)}") for one in imports if one.is_audience
+    ]
+    above = defaults.approval_above if request.mode == "live" else None
+    shown["above"] = above if seen is not None and above is not None and seen.would > above else None
+    scope = "whatsapp:send" if typed["channel"] == "whatsapp" else "sms:send"
+    shown["own"] = own.phone if request.may(scope) else None
+    shown["may_prove"] = request.may("sms:send", mode="live")
+    shown["cost"] = 0 if seen is None or request.mode == "test" else seen.would
+    return shown
+
+
+async def _sms_values(request: Request, conn: Connection) -> dict[str, Any]:
+    listed = await sender_ids.list_all(conn, request.actor)
+    balance = await quota.get(conn, request.actor.organization_id)
+    today = await spending.left(conn, request.actor.organization_id)
+    approved = [one for one in listed if one.status == "approved"]
+    return {
+        "senders": approved,
+        "sender_options": [("", request.text("the default")), *((str(one.id), one.value) for one in approved)],
+        "left": balance.remaining,
+        #: Segments that a limit of the day leaves; None: there is no limit.
+        "left_today": today.get("organization") if request.mode == "live" else None,
+        "places": template.PLACES,
+    }
+
+
+async def _whatsapp_values(request: Request, conn: Connection, typed: dict[str, str]) -> dict[str, Any]:
+    numbers = await standing.list_all(conn, request.actor)
+    listed, _ = await reads.templates(conn, request.actor, filters=TemplateFilters(status="approved"), limit=OFFERED)
+    entry = await entry_of(request, conn, typed)
+    offered = sorted(
+        (one for one in listed[:OFFERED] if one.sendable and one.category == whatsapp.CATEGORY),
+        key=lambda one: (one.name, one.language),
+    )
+    sources = [(name, request.text(words.CAMPAIGN_COLUMNS[name])) for name in COLUMNS]
+    return {
+        "numbers": [(str(one.number.id), one.number.display_phone_number) for one in numbers],
+        "templates": [
+            ("", request.text("Choose one")),
+            *((str(one.id), f"{one.name} ({one.language})") for one in offered),
+        ],
+        "entry": entry,
+        "slots": [] if entry is None else library.slots(entry.layout),
+        "sources": [*sources, ("text", request.text("the same text for everybody"))],
+        "purse": await wallet.show(conn, request.actor),
+    }
