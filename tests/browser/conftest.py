@@ -19,7 +19,7 @@ from playwright.async_api import BrowserContext, Page, async_playwright
 from heliograph.base.database.pool import Pool
 from heliograph.pages import languages
 from heliograph.people import links, memberships, users
-from tests.processes import LONG, Installation, installation
+from tests.processes import LONG, Installation, installation, until_true
 
 ARGUMENTS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -62,6 +62,12 @@ async def press_key(page: Page, key: str) -> None:
     """Press a key once the page has come: what stands in it is seen before its scripts hear keys."""
     await page.wait_for_load_state("load")
     await page.keyboard.press(key)
+
+
+async def until_says(page: Page, function: str, value: object = None) -> None:
+    """Until a function in the page's own language says yes. Playwright's `wait_for_function` has the page evaluate a
+    text each time it looks again, which our policy forbids: it fails unless the first look is the last."""
+    await until_true(lambda: page.evaluate(function, value))
 
 
 class Site:

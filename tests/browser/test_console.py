@@ -18,7 +18,7 @@ from tests.processes import until_true
 from tests.rules.factories import message
 
 from . import places
-from .conftest import DAY, LONG, NIGHT, PASSWORD, Look, Site, browsing, looks, press_key
+from .conftest import DAY, LONG, NIGHT, PASSWORD, Look, Site, browsing, looks, press_key, until_says
 from .test_accessible import FOCUS, RUN, VENDOR
 from .test_passkeys import device
 
@@ -205,7 +205,7 @@ async def test_a_passkey_of_the_console_is_made_and_opens_it(site: Site) -> None
     # The wall screen fills the screen and comes back, by the key that `?` lists.
     await page.locator("#live h1").wait_for()
     await press_key(page, "f")
-    await page.wait_for_function("document.fullscreenElement !== null")
+    await until_says(page, "() => document.fullscreenElement !== null")
     await page.locator(".rail").wait_for(state="hidden")
     await press_key(page, "f")
     await page.locator(".rail").wait_for()

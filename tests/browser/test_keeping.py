@@ -14,7 +14,7 @@ from playwright.async_api import Locator, Page, Route
 from heliograph.why.words import entries, why
 from tests.processes import until_true
 
-from .conftest import PASSWORD, Site, press_key
+from .conftest import PASSWORD, Site, press_key, until_says
 
 PHONE = "+258841234567"
 
@@ -161,7 +161,7 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     await elsewhere()
     token = await page.locator("form[data-preview] input[name=_token]").input_value()
     await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    await page.wait_for_function(RENEWED, arg=token)
+    await until_says(page, RENEWED, token)
     await page.locator("#message").fill("Hello from two tabs")
     await page.locator("#preview").get_by_text("Hello from two tabs").wait_for()
 

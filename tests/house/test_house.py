@@ -160,6 +160,12 @@ def test_the_lock_of_the_generators_pins_by_digest_and_names_no_registry() -> No
     assert [name for name, one in packages.items() if "integrity" not in one or "resolved" in one] == []
 
 
+def test_no_browser_test_has_the_page_evaluate_a_text() -> None:
+    """Our policy forbids it, except in a debugger's first look: such a wait fails once in twenty times."""
+    tests = sorted((ROOT / "tests/browser").glob("test_*.py"))
+    assert [path.name for path in tests if ".wait_for_function(" in path.read_text()] == []
+
+
 def test_a_long_file_says_why() -> None:
     """Of files that can be read in one sitting nobody asks; longer ones are one thing, or have to be cut."""
     for path in sorted((ROOT / "heliograph").rglob("*.py")):
