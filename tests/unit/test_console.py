@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pty
 import re
+import socket
+import ssl
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,8 +18,8 @@ import pytest
 
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.process.settings import OTHERS, Settings, SettingsError, from_environment, unknown_names
-from heliograph.cli.terminal.console import settings_of
-from heliograph.cli.terminal.printing import fitted
+from heliograph.cli.terminal.console import no_database, reason, settings_of
+from heliograph.cli.terminal.printing import fitted, heading, record
 from heliograph.up import part_environment
 from tests.house.project import ROOT, files
 
@@ -97,6 +101,38 @@ def test_a_table_that_cannot_fit_becomes_records() -> None:
     shown = fitted(ROWS, COLUMNS, 50)
     assert shown.split("\n\n")[1].splitlines() == ["id      1", "name    short", "reason  y"]
     assert ROWS[0][1].strip() in shown, "nothing is cut then"
+
+
+def test_the_apis_names_are_words_too_and_its_ids_stay_whole() -> None:
+    columns = ("at", "errorCode", "requestId")
+    shown = fitted([["2027-01-31T12:00:00.000Z", "validation_error" * 2, ROWS[0][0]]], columns, 80).splitlines()
+    assert re.split("  +", shown[0]) == ["at", "error code", "request id"]
+    assert shown[1].endswith(ROWS[0][0])
+    assert max(map(len, shown)) <= 80
+    assert record({"durationMs": 1, "is_default": True}) == "duration ms  1\nis default   yes"
+    assert [heading(name) for name in ("id", "TLS", "x-request-id", "HTTPStatus")] == [
+        *("id", "TLS", "x-request-id", "HTTPStatus")
+    ]
+
+
+def test_a_failure_is_told_in_the_systems_words(tmp_path: Path) -> None:
+    def raised(work: Callable[[], object]) -> Exception:
+        try:
+            work()
+        except Exception as error:
+            return error
+        raise AssertionError("nothing was raised")
+
+    (tmp_path / "file").write_bytes(b"\xff")
+    refused = OSError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)")
+    assert reason(refused) == "Connection refused"
+    assert str(no_database("postgresql://x@127.0.0.1:1/x", refused)).endswith("cannot be reached: Connection refused")
+    assert reason(raised(lambda: (tmp_path / "none").read_text())) == "No such file or directory"
+    assert reason(raised(lambda: (tmp_path / "file").read_text("utf-8"))) == "it is not UTF-8 text"
+    assert reason(socket.gaierror(socket.EAI_NONAME, "Name or service not known")) == "Name or service not known"
+    # OpenSSL's numbers are not the system's.
+    assert "permitted" not in reason(ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"))
+    assert reason(TimeoutError()) == "TimeoutError"
 
 
 PRINT = """

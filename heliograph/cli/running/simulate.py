@@ -10,7 +10,7 @@ import typer
 import uvloop
 
 from heliograph.base.process.signals import stopping
-from heliograph.cli.terminal.console import Problem
+from heliograph.cli.terminal.console import Problem, reason
 from heliograph.cli.terminal.options import options_of
 from heliograph.cli.terminal.printing import JsonOnly, as_plain, group, say, show
 from heliograph.simulators import receiver
@@ -130,7 +130,7 @@ def _read(config: Path | None, usual: Options, given: dict[str, Any]) -> tuple[O
         read = _Config() if config is None else msgspec.json.decode(config.read_bytes(), type=_Config)
         return msgspec.convert(defaults | read.options | flags, type(usual), strict=False), read.setup
     except (OSError, ValueError) as error:
-        raise typer.BadParameter(f"{config or 'options'}: {error}") from None
+        raise typer.BadParameter(f"{config or 'options'}: {reason(error)}") from None
 
 
 async def _graph(options: GraphOptions, setup: Setup | None, json: bool, quiet: bool) -> None:

@@ -11,6 +11,8 @@ import contextlib
 import getpass
 import io
 import os
+import socket
+import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -88,11 +90,7 @@ def settings_of(
     `direct`: commands go past a pooler, by HELIOGRAPH_DATABASE_DIRECT_URL.
     """
     settings = from_environment(environment)
-    if data_dir is not None and not os.path.isdir(data_dir):
-        what = "is not a directory" if os.path.exists(data_dir) else "does not exist"
-        raise SettingsError(
-            f"the data directory {data_dir} {what}: give the data directory of `heliograph up` with --data-dir"
-        )
+    demand_directory(data_dir)
     if data_dir is None and not settings.database_url and os.path.isdir(default_data_dir(environment)):
         data_dir = default_data_dir(environment)
     if data_dir is not None:
@@ -116,6 +114,15 @@ def settings_of(
     if direct and settings.database_direct_url:
         settings = msgspec.structs.replace(settings, database_url=settings.database_direct_url)
     return settings
+
+
+def demand_directory(data_dir: Path | None) -> None:
+    """Raise SettingsError if a data directory was named that is none."""
+    if data_dir is not None and not os.path.isdir(data_dir):
+        what = "is not a directory" if os.path.exists(data_dir) else "does not exist"
+        raise SettingsError(
+            f"the data directory {data_dir} {what}: give the data directory of `heliograph up` with --data-dir"
+        )
 
 
 def embedded_home(data_dir: Path | None, environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -156,11 +163,22 @@ async def connection(url: str) -> AsyncIterator[Connection]:
 
 def no_database(url: str, error: BaseException) -> Problem:
     """Message about a database that cannot be reached."""
-    if isinstance(error, OSError) and error.errno and error.errno > 0:
-        reason = os.strerror(error.errno)  # asyncio's text is that of its own call
-    else:
-        reason = str(error).splitlines()[0] if str(error) else "it does not answer"
-    return Problem(f"the database at {database_url.shown(url)} cannot be reached: {reason}", UNREACHABLE)
+    why = reason(error) if str(error) else "it does not answer"
+    return Problem(f"the database at {database_url.shown(url)} cannot be reached: {why}", UNREACHABLE)
+
+
+def reason(error: BaseException) -> str:
+    """Why something failed, in the system's plain words: no number, no path, nothing of the call that failed."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8 text"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate cannot be verified: {error.verify_message}"
+    if isinstance(error, socket.gaierror):
+        return error.strerror or str(error)
+    # The number of a TLS error is OpenSSL's, not the system's.
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 async def organization(conn: Connection, reference: str | None) -> Organization:
@@ -227,6 +245,7 @@ def run(app: typer.Typer) -> None:
         # In an ASCII locale a name with an accent is no reason to end with a traceback.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    _demand_utf8(sys.argv)
     for name, near in unknown_names().items():
         say(f"heliograph: {name} is not a setting and is ignored{(f'; did you mean {near}?' if near else '.')}")
     try:
@@ -252,7 +271,18 @@ def run(app: typer.Typer) -> None:
     except (asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError, TimeoutError) as error:
         if not is_down(error):
             raise
-        _end(f"the database cannot be used: {error or type(error).__name__}", UNREACHABLE)
+        _end(f"the database cannot be used: {reason(error)}", UNREACHABLE)
+
+
+def _demand_utf8(words: Sequence[str]) -> None:
+    """End the process if an argument holds other bytes: neither JSON nor a URL nor the database takes them."""
+    for at, word in enumerate(words[1:], 1):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            before = word.partition("=")[0] if word.startswith("--") and "=" in word else words[at - 1]
+            option = f" ({before})" if before.startswith("-") and before.isascii() else ""
+            _end(f"argument {at}{option} is not UTF-8 text", WRONG)
 
 
 def _end(text: str, exit_status: int) -> None:

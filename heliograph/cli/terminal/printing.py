@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -140,9 +141,10 @@ def line(
     columns: Sequence[str],
     *,
     colours: Mapping[str, Callable[[Any], int]] = MappingProxyType({}),
+    widths: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
     """Print one record of a stream on a line of its own. `colours`: column → the colour of its value, for a terminal:
-    the number of ECMA-48's "select graphic rendition"."""
+    the number of ECMA-48's "select graphic rendition". `widths`: column → characters that it takes at least."""
     if json:
         print(_speakable(msgspec.json.encode(as_plain(data)).decode()), flush=True)
     elif _output.get() == "tsv":
@@ -151,10 +153,11 @@ def line(
         used = colours if _is_coloured() else {}
         cells = [_flat(data.get(name)) for name in columns]
         shown = [
-            f"\x1b[{used[name](data.get(name))}m{cell}\x1b[0m" if name in used else cell
+            (f"\x1b[{used[name](data.get(name))}m{cell}\x1b[0m" if name in used else cell)
+            + " " * (widths.get(name, 0) - len(cell))
             for name, cell in zip(columns, cells, strict=True)
         ]
-        print("  ".join(shown), flush=True)
+        print("  ".join(shown).rstrip(), flush=True)
 
 
 def as_plain(data: Any) -> Any:
@@ -174,11 +177,18 @@ def as_plain(data: Any) -> Any:
 
 def table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
     """Columns aligned under their names."""
-    lines = [[name.replace("_", " ") for name in columns], *rows]
+    lines = [[heading(name) for name in columns], *rows]
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
+
+
+def heading(name: str) -> str:
+    """A field's name in words: of a record of ours with `_`, of the API's with capitals."""
+    if re.fullmatch(r"[a-z0-9]+([A-Z][a-z0-9]*)+", name):
+        return re.sub("[A-Z]", lambda match: f" {match[0].lower()}", name)
+    return name.replace("_", " ")
 
 
 def fitted(rows: Sequence[Sequence[str]], columns: Sequence[str], width: int | None) -> str:
@@ -187,11 +197,13 @@ def fitted(rows: Sequence[Sequence[str]], columns: Sequence[str], width: int | N
     The widest texts are cut first. Ids stay whole, as they are copied from the table; if
     it still does not fit, each row becomes a record with one line per value.
     """
-    widths = [max(len(name), *(len(row[at]) for row in rows)) for at, name in enumerate(columns)]
+    widths = [max(len(heading(name)), *(len(row[at]) for row in rows)) for at, name in enumerate(columns)]
     if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
         return table(rows, columns)
     least = [
-        widths[at] if name == "id" or name.endswith("_id") else min(widths[at], max(len(name), NARROWEST))
+        widths[at]
+        if name == "id" or name.endswith(("_id", "Id"))
+        else min(widths[at], max(len(heading(name)), NARROWEST))
         for at, name in enumerate(columns)
     ]
     if sum(least) + 2 * (len(least) - 1) > width:
@@ -227,8 +239,8 @@ def _speakable(json: str) -> str:
 
 def record(values: Mapping[str, Any]) -> str:
     """One line per value."""
-    width = max((len(name) for name in values), default=0)
-    return "\n".join(f"{name.replace('_', ' '):<{width}}  {cell(value)}" for name, value in values.items())
+    width = max((len(heading(name)) for name in values), default=0)
+    return "\n".join(f"{heading(name):<{width}}  {cell(value)}" for name, value in values.items())
 
 
 def cell(value: Any) -> str:

@@ -13,7 +13,7 @@ from heliograph.base.database import migrate
 from heliograph.base.database.pool import RoleUnset, is_down, open_pool
 from heliograph.base.process import logs, spans
 from heliograph.base.process.settings import Settings
-from heliograph.cli.terminal.console import UNREACHABLE, Problem, no_database, settings_of
+from heliograph.cli.terminal.console import UNREACHABLE, Problem, no_database, reason, settings_of
 
 log = structlog.get_logger()
 
@@ -44,7 +44,7 @@ async def prepared(settings: Settings) -> None:
                 raise
             # It went away again after it had responded once, as one does that is killed while it starts.
             if time.monotonic() >= deadline:
-                raise Problem(f"the database cannot be used: {error}", UNREACHABLE) from None
+                raise Problem(f"the database cannot be used: {reason(error)}", UNREACHABLE) from None
         await asyncio.sleep(PAUSE)
     if not known:
         raise Problem("the database has no schema yet: run `heliograph migrate` first", UNREACHABLE)
