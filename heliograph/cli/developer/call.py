@@ -7,14 +7,14 @@ import sys
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote
 
 import msgspec
 import typer
 
 from heliograph.api.routes import OPERATIONS, PREFIX
-from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UrlOption, client
-from heliograph.cli.terminal.console import WRONG, DataDir, Problem
+from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UpDir, UrlOption, client
+from heliograph.cli.terminal.console import WRONG, Problem, reason
 from heliograph.cli.terminal.printing import JsonOnly, line, show
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -58,7 +58,7 @@ def command(
     url: UrlOption = None,
     profile: ProfileOption = None,
     json: JsonOnly = False,
-    data_dir: DataDir = None,
+    data_dir: UpDir = None,
 ) -> None:
     """Call any operation of the API with a key, and print its answer as JSON.
 
@@ -123,11 +123,12 @@ def _operation(name: str, given: dict[str, Any]) -> tuple[str, str, dict[str, An
 
 
 def _path(text: str, given: dict[str, Any], method: str | None) -> tuple[str, str, dict[str, Any], bool]:
-    parts = urlsplit(text.removeprefix(PREFIX) if text.startswith(f"{PREFIX}/") else text)
+    # Split by hand: what begins with two slashes is no host here.
+    path, _, query = (text.removeprefix(PREFIX) if text.startswith(f"{PREFIX}/") else text).partition("?")
     asked = (method or "GET").upper()
     if asked in ("GET", "DELETE"):
-        return asked, parts.path, dict(parse_qsl(parts.query)) | given, False
-    return asked, parts.path + (f"?{parts.query}" if parts.query else ""), given, bool(given)
+        return asked, path, dict(parse_qsl(query)) | given, False
+    return asked, path + (f"?{query}" if query else ""), given, bool(given)
 
 
 def _field(text: str) -> tuple[str, Any]:
@@ -148,9 +149,9 @@ def _body(text: str) -> Any:
             text = sys.stdin.read() if text == "@-" else Path(text[1:]).read_text("utf-8")
         return msgspec.json.decode(text)
     except OSError as error:
-        raise Problem(f"--data: {error}", WRONG) from None
+        raise Problem(f"--data: {text[1:]} cannot be read: {reason(error)}", WRONG) from None
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise Problem(f"--data is not JSON: {error}", WRONG) from None
+        raise Problem(f"--data is not JSON: {reason(error)}", WRONG) from None
 
 
 def _plain(value: Any) -> str:

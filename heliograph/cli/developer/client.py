@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -11,9 +13,14 @@ from uuid import uuid4
 
 import typer
 
+from heliograph.base.retry import Backoff
 from heliograph.cli.developer import profiles
-from heliograph.cli.terminal.console import WRONG, Problem
-from heliograph.cli.terminal.http import address, ask
+from heliograph.cli.terminal.console import WRONG, Problem, demand_directory
+from heliograph.cli.terminal.http import NOT_PRINTABLE, Transient, address, ask, foreign, is_final, retry_after
+from heliograph.cli.terminal.printing import say
+
+#: Between two questions while the API is away, and the longest pause that it may ask for, seconds.
+AWAY, ASKED_MOST = Backoff(1.0, longest=30.0), 60.0
 
 KeyOption = Annotated[
     str | None,
@@ -27,7 +34,26 @@ KeyOption = Annotated[
 ]
 UrlOption = Annotated[
     str | None,
-    typer.Option("--url", show_default=False, help="URL of the API. Defaults to the profile's, or that of `up`."),
+    typer.Option(
+        "--url",
+        show_default=False,
+        help=(
+            "URL of the API. Defaults to the profile's; without a profile, and with a key but no --profile, to that "
+            "of `heliograph up`, or else http://127.0.0.1:8080."
+        ),
+    ),
+]
+#: Where commands of the API take it.
+UpDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        show_default=False,
+        help=(
+            "Data directory of `heliograph up`, whose URL to use if neither --url nor a profile names one. Defaults "
+            "to the default data directory."
+        ),
+    ),
 ]
 ProfileOption = Annotated[
     str | None,
@@ -57,32 +83,95 @@ class Client:
         return hashlib.sha256(self._key.encode()).hexdigest()
 
     def try_ask(
-        self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        idempotency_key: str | None = None,
     ) -> tuple[int, Mapping[str, str], Any]:
-        """Status, headers and body, whatever they are. `query`: without what is None. Raises Problem without answer."""
+        """Status, headers and body, whatever they are. `query`: without what is None. `idempotency_key`: of a POST,
+        which otherwise gets a new one. Raises Transient without an answer."""
         given = {name: value for name, value in (query or {}).items() if value is not None}
         headers = {"authorization": f"Bearer {self._key}"}
         if method == "POST":
-            headers["idempotency-key"] = str(uuid4())
+            headers["idempotency-key"] = idempotency_key or str(uuid4())
         where = f"{path}?{urlencode(given)}" if given else path
         return ask(method, self.base_url, where, headers=headers, body=body)
 
-    def ask(self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None) -> Any:
-        """The body of a success. Raises Problem for what the API refuses."""
-        status, _, answer = self.try_ask(method, path, query=query, body=body)
-        if not 200 <= status < 300:
-            raise Problem(refusal(status, answer))
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        has: Sequence[str] = (),
+    ) -> Any:
+        """The body of a success. Raises Problem for what the API refuses, and as `succeeded`."""
+        status, headers, answer = self.try_ask(method, path, query=query, body=body)
+        self.succeeded(status, headers, answer, has=has)
         return answer
+
+    def succeeded(self, status: int, headers: Mapping[str, str], answer: Any, *, has: Sequence[str] = ()) -> None:
+        """Raise Problem unless this answer is a success with the fields `has`; Transient if asking again may help."""
+        if not 200 <= status < 300:
+            text = refusal(status, answer)
+            raise Problem(text) if is_final(status) else Transient(text, after=retry_after(headers))
+        if has and not (isinstance(answer, dict) and answer.keys() >= set(has)):
+            raise Transient(foreign(self.base_url))
+
+    def keep_asking(self, path: str, *, query: Mapping[str, Any], has: Sequence[str]) -> Any:
+        """As `ask` with GET, but asked again, with growing pauses, as long as that may help."""
+        failures = 0
+        while True:
+            try:
+                answer = self.ask("GET", path, query=query, has=has)
+            except Transient as lost:
+                if not failures:
+                    say(f"{lost}; trying again")
+                time.sleep(max(AWAY.pause(failures), min(lost.after or 0.0, ASKED_MOST)))
+                failures += 1
+            else:
+                if failures:
+                    say("Connected again; nothing was missed.")
+                return answer
+
+    def now(self) -> datetime:
+        """The installation's time. Waits for it as `keep_asking`."""
+        try:
+            return datetime.fromisoformat(self.keep_asking("/health", query={}, has=("time",))["time"]).astimezone(UTC)
+        except (TypeError, ValueError):
+            raise Problem(foreign(self.base_url)) from None
 
 
 def client(key: str | None, url: str | None, profile: str | None, data_dir: Path | None = None) -> Client:
-    """The installation and the key that were named, or those of a profile. Raises Problem."""
+    """The installation and the key that were named, or those of a profile. Raises Problem, SettingsError."""
+    demand_directory(data_dir)
     known = profiles.get(profile) if profile or key is None or url is None else None
     if key is None and known is None:
-        raise Problem("no API key: run `heliograph login`, set HELIOGRAPH_API_KEY, or give one with --key", WRONG)
+        raise Problem(_no_key(), WRONG)
     # A key that was given by itself is for the profile's installation only if a profile was named.
     base_url = url or (known.url if known and (profile or key is None) else None) or address(None, data_dir)
-    return Client(base_url, key or (known.key if known else ""))
+    return Client(base_url, usable_key(key if key is not None else known.key if known else ""))
+
+
+def usable_key(text: str) -> str:
+    """The key without the spaces and the end of the line around it. Raises Problem, without the key, if it has
+    characters that no key has."""
+    key = text.strip()
+    if not key or NOT_PRINTABLE.search(key):
+        what = "has characters that no key has" if key else "is empty"
+        raise Problem(f"the API key {what}: look at --key, HELIOGRAPH_API_KEY or the profile", WRONG)
+    return key
+
+
+def _no_key() -> str:
+    others = ", ".join(sorted(profiles.read().profiles))
+    if others:
+        return f"no profile is the current one: choose one with `heliograph profile use NAME` (there is: {others})"
+    return "no API key: run `heliograph login`, set HELIOGRAPH_API_KEY, or give one with --key"
 
 
 def refusal(status: int, answer: Any) -> str:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-import urllib.parse
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,17 +20,19 @@ import typer
 from heliograph.base.database import clock
 from heliograph.base.process import private_files
 from heliograph.cli.developer import profiles
-from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UrlOption, client, refusal
-from heliograph.cli.terminal.console import UNREACHABLE, WRONG, DataDir, Problem, moment
-from heliograph.cli.terminal.http import exchange
+from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UpDir, UrlOption, client
+from heliograph.cli.terminal.console import WRONG, Problem, moment, reason
+from heliograph.cli.terminal.http import exchange, split
 from heliograph.cli.terminal.printing import Json, line, say
 from heliograph.webhooks.delivery import signing
 
-#: Seconds between two questions while there is nothing new, after a failure, and between two signs of life.
-POLL, AFTER_FAILURE, HEARTBEAT = 1.0, 2.0, 30.0
+#: Seconds between two questions while there is nothing new, and between two signs of life.
+POLL, HEARTBEAT = 1.0, 30.0
 #: Seconds that a receiver may take, as for webhooks.
 PATIENCE = 15.0
 COLUMNS = ("at", "type", "id", "subject", "answer")
+#: As wide as the kinds of a message, which are nearly all of them.
+WIDTHS = {"type": 17}
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ def command(
     url: UrlOption = None,
     profile: ProfileOption = None,
     json: Json = False,
-    data_dir: DataDir = None,
+    data_dir: UpDir = None,
 ) -> None:
     """Print events as they happen, and forward them to a program on this machine. Uses the API with a key (scope
     webhooks:read); no tunnel and no webhook endpoint are needed.
@@ -82,33 +82,35 @@ def command(
     receiver = _Receiver(forward_to, secret) if forward_to is not None else None
     place = profiles.folder() / f"listen-{_fingerprint(api, kind)}.json"
     query: dict[str, Any] = {"limit": 100, "kind": kind}
+    begin = moment(since, "--since") if since else None
     known = _position(place) if resume else None
-    if known is not None:
-        query |= {"cursor": known.cursor, "dateFrom": known.date_from}
-    else:
-        query["dateFrom"] = clock.iso(moment(since, "--since") if since else _now(api))
-    say(f"Listening to {api.base_url} ({'test' if api.is_test else 'live'} mode). Stop with Ctrl-C.")
-    if receiver is not None and secret is None:
-        say(f"Signing secret of this run: {receiver.secret}")
     try:
+        if known is not None:
+            query |= {"cursor": known.cursor, "dateFrom": known.date_from}
+        else:
+            query["dateFrom"] = clock.iso(begin or api.now())
+        say(f"Listening to {api.base_url} ({'test' if api.is_test else 'live'} mode). Stop with Ctrl-C.")
+        if receiver is not None and secret is None:
+            say(f"Signing secret of this run: {receiver.secret}")
         for page in _pages(api, query):
             for event in page["items"]:
                 answer = receiver.post(event) if receiver is not None else ""
                 shown = {"at": event["timestamp"], "type": event["type"], "id": event["id"], "answer": answer}
                 whole = {"event": event, "answer": answer or None}
-                line(whole if json else shown | {"subject": _subject(event)}, json, COLUMNS)
+                line(whole if json else shown | {"subject": _subject(event)}, json, COLUMNS, widths=WIDTHS)
             private_files.write(place, msgspec.json.encode(Position(page["nextCursor"], query["dateFrom"])))
     except KeyboardInterrupt:
-        say("Stopped. --resume continues here.")
+        say("Stopped. --resume continues here." if "cursor" in query else "Stopped.")
 
 
 class _Receiver:
     """Whom events are forwarded to."""
 
     def __init__(self, url: str, secret: str | None) -> None:
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Problem(f"--forward-to {url!r} is not an http:// or https:// URL", WRONG)
+        try:
+            parts = split(url)
+        except Problem as problem:
+            raise Problem(f"--forward-to: {problem}", WRONG) from None
         self._base = f"{parts.scheme}://{parts.netloc}"
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self.secret = secret or signing.new_secret()
@@ -132,27 +134,9 @@ class _Receiver:
 
 def _pages(api: Client, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Pages of the feed for ever; each moves `query` on once the caller is done with it."""
-    heard, is_lost, count = time.monotonic(), False, 0
+    heard, count = time.monotonic(), 0
     while True:
-        try:
-            status, headers, answer = api.try_ask("GET", "/events", query=query)
-        except Problem as problem:
-            status, headers, answer, why = 0, {}, None, str(problem)
-            if problem.exit_status != UNREACHABLE:
-                raise
-        else:
-            why = refusal(status, answer)
-        if status != 200:
-            if 400 <= status < 500 and status not in (408, 429):
-                raise Problem(why)
-            if not is_lost:
-                say(f"{why}; trying again")
-            is_lost = True
-            time.sleep(float(headers.get("retry-after", AFTER_FAILURE)))
-            continue
-        if is_lost:
-            say("Listening again; nothing was missed.")
-            is_lost = False
+        answer = api.keep_asking("/events", query=query, has=("items", "nextCursor", "hasMore"))
         yield answer
         count += len(answer["items"])
         query["cursor"] = answer["nextCursor"]
@@ -165,19 +149,13 @@ def _pages(api: Client, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
             time.sleep(POLL)
 
 
-def _now(api: Client) -> datetime:
-    """The installation's time."""
-    at = datetime.fromisoformat(api.ask("GET", "/health")["time"])
-    return at.astimezone(UTC)
-
-
 def _position(place: Path) -> Position | None:
     try:
         return msgspec.json.decode(place.read_bytes(), type=Position)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:
-        raise Problem(f"{place} cannot be read, start again without --resume: {error}") from None
+        raise Problem(f"{place} cannot be read, start again without --resume: {reason(error)}") from None
 
 
 def _fingerprint(api: Client, kind: str | None) -> str:

@@ -9,23 +9,33 @@ from typing import Annotated
 import msgspec
 import typer
 
+from heliograph.accounts.api_keys.scopes import ScopeRequired
 from heliograph.cli.developer import profiles
-from heliograph.cli.developer.client import Client, UrlOption, refusal
+from heliograph.cli.developer.client import Client, UpDir, refusal
 from heliograph.cli.developer.profiles import DEFAULT, Profile
-from heliograph.cli.terminal.console import WRONG, DataDir, Problem
-from heliograph.cli.terminal.http import address
+from heliograph.cli.terminal.console import WRONG, Problem, demand_directory, reason
+from heliograph.cli.terminal.http import address, foreign
 from heliograph.cli.terminal.printing import Json, say, show
 
 
 def command(
     profile: Annotated[str, typer.Option(help="Name of the profile: one for each installation and mode.")] = DEFAULT,
-    url: UrlOption = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            show_default=False,
+            help=(
+                "URL of the API. Defaults to the one that this profile has; for a new profile to that of `heliograph "
+                "up`, or else http://127.0.0.1:8080."
+            ),
+        ),
+    ] = None,
     key_file: Annotated[
         Path | None,
         typer.Option(show_default=False, help="File whose first line is the API key. Defaults to a prompt, or stdin."),
     ] = None,
     json: Json = False,
-    data_dir: DataDir = None,
+    data_dir: UpDir = None,
 ) -> None:
     """Remember an installation and an API key, in a file that only you may read. Uses the API with the key.
 
@@ -36,19 +46,33 @@ def command(
       heliograph login --url https://sms.example.com
       heliograph login --profile test --key-file key.txt
     """
+    if not profile.strip():
+        raise typer.BadParameter("must not be empty", param_hint="--profile")
+    demand_directory(data_dir)
     key = _key(key_file)
-    base_url = address(url, data_dir)
-    status, _, answer = Client(base_url, key).try_ask("GET", "/account")
-    # A key without the scope for the account is a good one, too.
-    if status not in (200, 403):
-        raise Problem(refusal(status, answer))
     known = profiles.read()
+    before = known.profiles.get(profile)
+    base_url = address(url or (before.url if before else None), data_dir)
+    name = _organization(Client(base_url, key))
     made = Profile(base_url, key)
     profiles.write(msgspec.structs.replace(known, current=profile, profiles=known.profiles | {profile: made}))
-    name = answer["account"]["organization"]["name"] if status == 200 else None
     mode = "test" if Client(base_url, key).is_test else "live"
     show({"profile": profile, "url": base_url, "key": made.shown_key, "mode": mode, "organization": name}, json)
     say(f"Saved in {profiles.folder() / 'profiles.json'}.")
+
+
+def _organization(api: Client) -> str | None:
+    """Whose key it is; None: it may not know. Raises Problem if it is refused, or by a server that is another one."""
+    status, _, answer = api.try_ask("GET", "/account")
+    match (status, answer):
+        case (200, {"account": {"organization": {"name": str(name)}}}):
+            return name
+        case (403, {"error": {"code": ScopeRequired.code}}):
+            # A key without the scope for the account is a good one, too.
+            return None
+        case (_, {"error": {"code": str(), "message": str()}}) if status >= 400:
+            raise Problem(refusal(status, answer))
+    raise Problem(f"{foreign(api.base_url)}: nothing was saved; give its URL with --url")
 
 
 def _typed() -> str:
@@ -62,7 +86,7 @@ def _key(path: Path | None) -> str:
     try:
         text = path.read_text() if path is not None else _typed()
     except (OSError, UnicodeDecodeError) as error:
-        raise Problem(f"{path} cannot be read: {error}", WRONG) from None
+        raise Problem(f"{path} cannot be read: {reason(error)}", WRONG) from None
     key = next(iter(text.splitlines()), "").strip()
     if not key.startswith(("hg_live_", "hg_test_")) or not key.isascii():
         raise Problem("this is not an API key: one begins with hg_live_ or hg_test_", WRONG)

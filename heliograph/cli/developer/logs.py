@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from heliograph.cli.developer.client import KeyOption, ProfileOption, UrlOption, client
+from heliograph.cli.developer.client import KeyOption, ProfileOption, UpDir, UrlOption, client
 from heliograph.cli.developer.requests import LOOK, BelowPath, Method, Status, filters, follow, latest, put
-from heliograph.cli.terminal.console import DataDir
-from heliograph.cli.terminal.printing import Json
+from heliograph.cli.terminal.printing import Json, form, say
 
 
 def command(
@@ -26,7 +25,7 @@ def command(
     url: UrlOption = None,
     profile: ProfileOption = None,
     json: Json = False,
-    data_dir: DataDir = None,
+    data_dir: UpDir = None,
 ) -> None:
     """Print the latest requests that changed something or were refused, oldest first, and follow them with -f.
 
@@ -44,5 +43,8 @@ def command(
     if follows:
         follow(api, wanted, json, first=lines)
         return
-    for one in reversed(latest(api, wanted, max(lines, 1))[:lines]):
+    found = latest(api, wanted, max(lines, 1))[:lines]
+    for one in reversed(found):
         put(one, json)
+    if not found and form(json) not in ("json", "tsv"):
+        say("Nothing to show.")

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from datetime import timedelta
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import typer
 
-from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UrlOption, client
-from heliograph.cli.terminal.console import DataDir
+from heliograph.base.database import clock
+from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UpDir, UrlOption, client
 from heliograph.cli.terminal.printing import Json, group, line, say, show
 
 app = group("Requests that changed something or were refused, from the API's log. Uses the API with a key.")
 
 COLUMNS = ("at", "method", "path", "status", "errorCode", "durationMs", "requestId")
-#: Seconds between two looks, how many of the newest are looked at, and how many are remembered.
+#: Seconds between two looks, how many requests are looked at once, and how many are remembered.
 POLL, LOOK, KNOWN = 1.0, 100, 1000
+#: Pages of which a look consists at most, however much came since the last one.
+MOST_PAGES = 100
+#: Seconds that an entry may come into the log after others that are younger, and before `follow` begins.
+LATE, LATE_AT_FIRST = 60.0, 5.0
+#: What a page of the list has, and the widths of a line's columns, so that those after them begin at the same place.
+PAGE, WIDTHS = ("items", "nextCursor", "hasMore"), {"method": 6, "status": 3}
 #: First digit of a status → its colour on a terminal: green, cyan, yellow, red.
 COLOURS = {2: 32, 3: 36, 4: 33, 5: 31}
 
@@ -47,7 +54,7 @@ def list_(
     url: UrlOption = None,
     profile: ProfileOption = None,
     json: Json = False,
-    data_dir: DataDir = None,
+    data_dir: UpDir = None,
 ) -> None:
     """List the latest requests, newest first.
 
@@ -68,7 +75,7 @@ def get(
     url: UrlOption = None,
     profile: ProfileOption = None,
     json: Json = False,
-    data_dir: DataDir = None,
+    data_dir: UpDir = None,
 ) -> None:
     """Show a request with what is kept of its body and its response; texts and numbers are blanked.
 
@@ -76,8 +83,8 @@ def get(
     Example:
       heliograph requests get 0198c1c7-7d5e-7cc3-98c9-5a1f7b0c2d3e
     """
-    api = client(key, url, profile, data_dir)
-    show(api.ask("GET", f"/requests/{quote(request, safe='')}")["request"], json, (*COLUMNS, "body", "answer"))
+    api, shown = client(key, url, profile, data_dir), (*COLUMNS, "body", "answer")
+    show(api.ask("GET", f"/requests/{quote(request, safe='')}", has=("request",))["request"], json, shown)
 
 
 @app.command("tail")
@@ -89,7 +96,7 @@ def tail(
     url: UrlOption = None,
     profile: ProfileOption = None,
     json: Json = False,
-    data_dir: DataDir = None,
+    data_dir: UpDir = None,
 ) -> None:
     """Print requests as they come, until interrupted.
 
@@ -119,28 +126,51 @@ def filters(status: str | None, method: str | None, path: str | None) -> dict[st
 
 def latest(api: Client, wanted: Mapping[str, str | None], count: int) -> list[dict[str, Any]]:
     """The latest requests, newest first."""
-    found: list[dict[str, Any]] = api.ask("GET", "/requests", query={"limit": count, **wanted})["items"]
+    found: list[dict[str, Any]] = api.ask("GET", "/requests", query={"limit": count, **wanted}, has=PAGE)["items"]
     return found
 
 
 def put(one: dict[str, Any], json: bool) -> None:
     """Print a request on a line of its own."""
-    line(one, json, COLUMNS, colours={"status": lambda status: COLOURS.get(int(status) // 100, 0)})
+    line(one, json, COLUMNS, widths=WIDTHS, colours={"status": lambda status: COLOURS.get(int(status) // 100, 0)})
 
 
 def follow(api: Client, wanted: Mapping[str, str | None], json: bool, *, first: int) -> None:
-    """Print the `first` latest requests, and then those that come, oldest first, until interrupted."""
+    """Print the `first` latest requests, and then those that come, oldest first, until interrupted. A lost connection
+    is waited for."""
     known: dict[str, None] = {}
-    shown = first
     try:
+        began = since = api.now() - timedelta(seconds=LATE_AT_FIRST)
+        start = time.monotonic()
+        for at, one in reversed(list(enumerate(_new(api, wanted, known, pages=1)))):
+            if at < first:
+                put(one, json)
+            known[one["id"]] = None
         while True:
-            for at, one in reversed(list(enumerate(latest(api, wanted, LOOK)))):
-                if one["id"] not in known and at < shown:
-                    put(one, json)
+            time.sleep(POLL)
+            looked = time.monotonic()
+            # Where hardly anything fits the filters, no known entry ends a look: it reaches back to this time.
+            for one in reversed(_new(api, {**wanted, "dateFrom": clock.iso(since)}, known, pages=MOST_PAGES)):
+                put(one, json)
                 known[one["id"]] = None
             for old in list(known)[:-KNOWN]:
                 del known[old]
-            shown = LOOK
-            time.sleep(POLL)
+            since = max(since, began + timedelta(seconds=looked - start - LATE))
     except KeyboardInterrupt:
         say("Stopped.")
+
+
+def _new(api: Client, wanted: Mapping[str, str | None], known: Container[str], *, pages: int) -> list[dict[str, Any]]:
+    """Requests that are not `known`, newest first: pages of them, up to the first with one that is."""
+    found: list[dict[str, Any]] = []
+    query: dict[str, Any] = {"limit": LOOK, **wanted}
+    for _ in range(pages):
+        page = api.keep_asking("/requests", query=query, has=PAGE)
+        new = [one for one in page["items"] if one["id"] not in known]
+        found += new
+        if len(new) < len(page["items"]) or not page["hasMore"]:
+            return found
+        query["cursor"] = page["nextCursor"]
+    if pages > 1:
+        say("More came than is shown here: `heliograph requests list` has them.")
+    return found

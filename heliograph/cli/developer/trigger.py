@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UrlOption, client
-from heliograph.cli.terminal.console import WRONG, DataDir, Problem
+from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UpDir, UrlOption, client
+from heliograph.cli.terminal.console import WRONG, Problem
 from heliograph.cli.terminal.printing import Json, say, show
 
 #: What the last digits of a number make of a message of a test key: docs/api.md.
@@ -16,6 +16,8 @@ NUMBERS = {
     "message.delivered": "+258840000000",
     "message.failed": "+258840000001",
 }
+#: Recorded only for an endpoint that subscribes to it: it would come with every message (`webhooks/recording`).
+IF_SUBSCRIBED = "message.sent"
 TEST = "webhook.test"
 KINDS = (*NUMBERS, TEST)
 
@@ -26,10 +28,11 @@ def command(
     url: UrlOption = None,
     profile: ProfileOption = None,
     json: Json = False,
-    data_dir: DataDir = None,
+    data_dir: UpDir = None,
 ) -> None:
     """Make an event happen in test mode: a message to a test number, or a test event for each active endpoint. Uses the
-    API with a test key; nothing is sent to anybody and no quota is used.
+    API with a test key; nothing is sent to anybody and no quota is used. A message.sent is recorded only if a webhook
+    endpoint subscribes to it.
 
     \b
     Examples:
@@ -43,17 +46,20 @@ def command(
         raise Problem("events are triggered with a test key, which begins with hg_test_: nobody gets a message", WRONG)
     made = _tested(api) if event == TEST else [_sent(api, event)]
     show(made, json, ("event", "id", "of"))
-    say("`heliograph listen` shows it in a moment.")
+    if event == IF_SUBSCRIBED:
+        say(f"`heliograph listen` shows it in a moment, but only if a webhook endpoint subscribes to {event}.")
+    else:
+        say("`heliograph listen` shows it in a moment.")
 
 
 def _sent(api: Client, event: str) -> dict[str, Any]:
-    answer = api.ask("POST", "/sms/send", body={"to": NUMBERS[event], "message": f"Triggers {event}"})
+    answer = api.ask("POST", "/sms/send", body={"to": NUMBERS[event], "message": f"Triggers {event}"}, has=("message",))
     return {"event": event, "id": answer["message"]["id"], "of": "message"}
 
 
 def _tested(api: Client) -> list[dict[str, Any]]:
-    active = [one for one in api.ask("GET", "/webhooks")["items"] if one["status"] == "active"]
+    active = [one for one in api.ask("GET", "/webhooks", has=("items",))["items"] if one["status"] == "active"]
     if not active:
         raise Problem("there is no active webhook endpoint of this mode: register one with POST /v1/webhooks")
-    sent = [api.ask("POST", f"/webhooks/{one['id']}/test")["delivery"] for one in active]
+    sent = [api.ask("POST", f"/webhooks/{one['id']}/test", has=("delivery",))["delivery"] for one in active]
     return [{"event": TEST, "id": one["event_id"], "of": f"endpoint {one['webhook_endpoint_id']}"} for one in sent]

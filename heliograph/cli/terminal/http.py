@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,10 +12,21 @@ from typing import Any
 import msgspec
 
 from heliograph.base.embedded.server import default_data_dir
-from heliograph.cli.terminal.console import UNREACHABLE, WRONG, Problem
+from heliograph.cli.terminal.console import FAILED, UNREACHABLE, WRONG, Problem, reason
 from heliograph.demo import read_credentials
 
 DEFAULT_URL = "http://127.0.0.1:8080"
+#: What no URL and no header has: spaces, control characters and what is not ASCII.
+NOT_PRINTABLE = re.compile(r"[^!-~]")
+
+
+class Transient(Problem):
+    """No answer, or one that may be another in a while: asking again may help."""
+
+    def __init__(self, text: str, exit_status: int = FAILED, *, after: float | None = None) -> None:
+        """`after`: the seconds that the answer asks to wait."""
+        super().__init__(text, exit_status)
+        self.after = after
 
 
 def address(url: str | None, data_dir: Path | None) -> str:
@@ -35,7 +47,8 @@ def ask(
     body: Any = None,
     timeout: float = 30.0,
 ) -> tuple[int, Mapping[str, str], Any]:
-    """Send one request below `/v1`; returns status, headers in lower case and decoded body. Raises Problem.
+    """Send one request below `/v1`; returns status, headers in lower case and decoded body. Raises Problem, and
+    Transient where asking again may help.
 
     `base_url` is the address with or without `/v1`. `timeout` in seconds, for each step of the exchange.
     """
@@ -46,9 +59,54 @@ def ask(
     status, answered, raw = exchange(method, base_url, f"/v1{path}", headers=sent, data=data, timeout=timeout)
     try:
         decoded = msgspec.json.decode(raw) if raw else None
-    except msgspec.DecodeError:
-        raise Problem(f"{base_url} answered {status} with something other than JSON") from None
+    except (msgspec.DecodeError, UnicodeError):
+        text = f"{foreign(base_url)}: {status} with something other than JSON"
+        if is_final(status) and not 200 <= status < 300:
+            raise Problem(text) from None
+        # What a proxy says while what is behind it is away.
+        code = UNREACHABLE if status >= 500 else FAILED
+        raise Transient(text, code, after=retry_after(answered)) from None
     return status, answered, decoded
+
+
+def foreign(base_url: str) -> str:
+    """The message about a server that is another one."""
+    return f"{base_url} does not answer as Heliograph"
+
+
+def is_final(status: int) -> bool:
+    """Whether the same request would be answered with this status again."""
+    return status < 500 and status not in (408, 429)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """The seconds of `Retry-After`; None without it, or if it is a date, which is another clock's."""
+    given = headers.get("retry-after", "")
+    return float(given) if re.fullmatch(r"[0-9]{1,9}", given) else None
+
+
+def split(url: str) -> urllib.parse.SplitResult:
+    """The parts of an http:// or https:// URL. Raises Problem if it is none, or has characters that are to be
+    encoded."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        _ = parts.port  # raises what is no port
+    except ValueError as error:
+        raise Problem(f"{url!r} is not a valid URL: {error}", WRONG) from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise Problem(f"{url!r} is not an http:// or https:// URL", WRONG)
+    # A host name may be international: it has an encoding of its own.
+    if NOT_PRINTABLE.search("".join(one for one in url if one.isascii())):
+        raise Problem(f"{url!r} is not a valid URL: it has a space or a control character", WRONG)
+    _demand_encoded(parts.path + parts.query)
+    return parts
+
+
+def _demand_encoded(path: str) -> None:
+    if NOT_PRINTABLE.search(path):
+        raise Problem(
+            f"the path {path!r} is not percent-encoded: write {urllib.parse.quote(path, safe='/?=&%')!r}", WRONG
+        )
 
 
 def exchange(
@@ -61,23 +119,23 @@ def exchange(
     timeout: float = 30.0,
 ) -> tuple[int, Mapping[str, str], bytes]:
     """Like `ask`, with any path and a body in bytes."""
-    parts = urllib.parse.urlsplit(base_url.rstrip("/").removesuffix("/v1"))
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise Problem(f"{base_url!r} is not an http:// or https:// URL", WRONG)
+    parts = split(base_url.rstrip("/").removesuffix("/v1"))
+    _demand_encoded(path)
+    where = f"{parts.scheme}://{parts.netloc}"
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     try:
-        client = kind(parts.hostname, parts.port, timeout=timeout)
-    except ValueError as error:
+        client = kind(parts.hostname or "", parts.port, timeout=timeout)
+    except (ValueError, http.client.InvalidURL) as error:
         raise Problem(f"{base_url!r} is not a valid URL: {error}", WRONG) from None
     try:
         client.request(method, f"{parts.path}{path}", data, {**headers, "connection": "close"})
         answer = client.getresponse()
         raw = answer.read()
-    except ValueError as error:
-        raise Problem(f"the request cannot be encoded: {error}", WRONG) from None
+    except ValueError:
+        # The error's text may hold a header, and with it the key.
+        raise Problem(f"the request to {where} cannot be encoded", WRONG) from None
     except (OSError, http.client.HTTPException) as error:
-        where = f"{parts.scheme}://{parts.netloc}"
-        raise Problem(f"no answer from {where}: {error or type(error).__name__}", UNREACHABLE) from None
+        raise Transient(f"no answer from {where}: {reason(error)}", UNREACHABLE) from None
     finally:
         client.close()
     return answer.status, {name.lower(): value for name, value in answer.getheaders()}, raw

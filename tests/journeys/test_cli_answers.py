@@ -1,0 +1,281 @@
+"""What commands of the API make of servers that are away, foreign or overloaded, and of words that no request can hold.
+
+The server says what it is told to; nothing here needs a database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from tests.processes import Program, environment, until
+
+KEY = "hg_test_0123456789abcdef"
+NOW = "2027-01-31T12:00:00.000Z"
+ACCOUNT = {"account": {"organization": {"name": "Acme"}}}
+NOWHERE = "http://127.0.0.1:1"
+HTML = (502, b"<html>Bad Gateway</html>", {})
+
+Answer = tuple[int, bytes, dict[str, str]]
+
+
+def answer(body: Any, status: int = 200, **headers: str) -> Answer:
+    return status, json.dumps(body).encode(), headers
+
+
+class Server:
+    """Answers as `says` tells, and remembers what it was asked: method, path with query, and headers."""
+
+    def __init__(self, says: Callable[[str, dict[str, str]], Answer]) -> None:
+        self.says, self.asked = says, list[tuple[str, str, dict[str, str]]]()
+        self.url = ""
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
+        method, target, _ = first.split(" ")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        self.asked.append((method, target, headers))
+        await reader.readexactly(int(headers.get("content-length", 0)))
+        status, body, more = self.says(urlsplit(target).path, dict(parse_qsl(urlsplit(target).query)))
+        head = "".join(f"{name}: {value}\r\n" for name, value in more.items())
+        writer.write(f"HTTP/1.1 {status} x\r\n{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        writer.close()
+
+
+class Shell:
+    """Somebody's shell, with a home of their own, and a server."""
+
+    def __init__(self, home: Path, server: Server) -> None:
+        self.home, self.server = home, server
+        self._environment = environment(XDG_CONFIG_HOME=str(home), HOME=str(home), XDG_DATA_HOME=str(home))
+        self._count = itertools.count()
+
+    async def start(self, *words: str, **more: str) -> Program:
+        log = self.home / f"{next(self._count)}"
+        return await Program.start(*words, log=log, environment=self._environment | more, forked=True)
+
+    async def run(self, *words: str, status: int = 0, **more: str) -> Program:
+        program = await self.start(*words, **more)
+        assert await program.ended() == status, (words, program.err)
+        assert "Traceback" not in program.err, program.err
+        assert "Errno" not in program.err, program.err
+        return program
+
+    def profiles(self) -> dict[str, Any]:
+        file = self.home / "heliograph" / "profiles.json"
+        return dict(json.loads(file.read_text())) if file.exists() else {}
+
+
+@pytest.fixture
+async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
+    server = Server(lambda path, query: answer(ACCOUNT))
+    async with await asyncio.start_server(server, "127.0.0.1", 0) as listening:
+        server.url = "http://{}:{}".format(*listening.sockets[0].getsockname())
+        yield Shell(tmp_path, server)
+
+
+async def test_a_login_is_checked_before_it_is_kept(shell: Shell) -> None:
+    file = shell.home / "key"
+    file.write_text(f"{KEY}\n")
+    words = ("login", "--key-file", str(file))
+    refused = {"error": {"code": "organization_suspended", "message": "Suspended."}}
+    for said, told, status in (
+        (answer({"hello": "world"}), "does not answer as Heliograph", 1),
+        (answer([]), "does not answer as Heliograph", 1),
+        (answer({"account": None}), "does not answer as Heliograph", 1),
+        ((200, b"", {}), "does not answer as Heliograph", 1),
+        ((403, b"<html>", {}), "does not answer as Heliograph", 1),
+        (answer({"message": "Forbidden"}, 403), "does not answer as Heliograph", 1),
+        (answer({"error": {"code": "forbidden"}}, 403), "does not answer as Heliograph", 1),
+        (answer(refused, 403), "organization_suspended", 1),
+        (HTML, "does not answer as Heliograph", 3),
+    ):
+        shell.server.says = lambda path, query, said=said: said  # type: ignore[misc]
+        assert told in (await shell.run(*words, "--url", shell.server.url, status=status)).err, said
+    assert "--profile" in (await shell.run(*words, "--profile", " ", "--url", shell.server.url, status=2)).err
+    assert shell.profiles() == {}
+    # A key without the scope for the account is a good one.
+    scope = {"error": {"code": "api_key_scope_required", "message": "x"}}
+    shell.server.says = lambda path, query: answer(scope, 403)
+    await shell.run(*words, "--profile", "one", "--url", shell.server.url)
+    # A profile keeps its URL.
+    shell.server.says = lambda path, query: answer(ACCOUNT)
+    assert "Acme" in (await shell.run(*words, "--profile", "one")).out
+    assert shell.profiles()["profiles"]["one"]["url"] == shell.server.url
+    await shell.run("login", "--key-file", str(file), "--profile", "two", "--url", shell.server.url)
+    await shell.run("profile", "remove", "two")
+    told = (await shell.run("logs", status=2)).err
+    assert "heliograph profile use" in told
+    assert "one" in told
+
+
+async def test_a_key_is_stripped_checked_and_never_shown(shell: Shell) -> None:
+    shell.server.says = lambda path, query: answer({"items": [], "nextCursor": None, "hasMore": False})
+    for given in (f"{KEY}\r", f"  {KEY}\n"):
+        told = await shell.run("logs", "--url", shell.server.url, HELIOGRAPH_API_KEY=given)
+        assert told.err == "Nothing to show.\n"
+        assert shell.server.asked[-1][2]["authorization"] == f"Bearer {KEY}"
+    for given in (f"{KEY}\n{KEY}", f"{KEY}é", f"{KEY} x", " "):
+        for command in (("logs",), ("send", "--to", "+258840000000", "--message", "x"), ("listen",)):
+            told = await shell.run(*command, "--url", shell.server.url, "--key", given, status=2)
+            assert "API key" in told.err
+            assert KEY not in told.err
+
+
+async def test_where_a_key_goes(shell: Shell) -> None:
+    """One that is given by itself may be another installation's: it is not sent to the profile's."""
+    file = shell.home / "key"
+    file.write_text(KEY)
+    await shell.run("login", "--key-file", str(file), "--url", shell.server.url)
+    sent = {"message": {"id": "019c", "clientReference": None}, "status": "accepted", "remainingQuota": 1}
+    shell.server.says = lambda path, query: answer(sent, 202)
+    words = ("send", "--to", "+258840000000", "--message", "x")
+    await shell.run(*words)
+    await shell.run(*words, "--profile", "default", "--key", "hg_test_other")
+    assert [one[2]["authorization"] for one in shell.server.asked[1:]] == [f"Bearer {KEY}", "Bearer hg_test_other"]
+    # Where `up` was never started: this machine's port, or the one that its directory names.
+    (shell.home / "directory").mkdir()
+    for command in (("logs",), words):
+        told = await shell.run(*command, "--data-dir", "/nowhere/at/all", status=2)
+        assert "the data directory /nowhere/at/all does not exist" in told.err
+    assert len(shell.server.asked) == 3
+    for help in ("logs", "login", "listen", "trigger", "call", "send"):
+        assert "whose URL to use" in " ".join((await shell.run(help, "--help")).out.split())
+
+
+async def test_a_send_is_waited_for_through_the_api(shell: Shell) -> None:
+    statuses = iter(["accepted", "sent", "undelivered"])
+    sent = {"message": {"id": "019c", "clientReference": None}, "status": "accepted", "remainingQuota": 1}
+
+    def says(path: str, query: dict[str, str]) -> Answer:
+        if path == "/v1/sms/send":
+            return answer(sent, 202)
+        if path == "/v1/sms/messages":
+            return answer({"items": [], "nextCursor": None, "hasMore": False})
+        assert path == "/v1/sms/messages/019c"
+        status = next(statuses)
+        return HTML if status == "sent" else answer({"message": {"status": status}})
+
+    shell.server.says = says
+    words = ("send", "--to", "+258840000000", "--message", "x", "--url", shell.server.url, "--key", KEY)
+    done = await shell.run(*words, "--wait", "--json", "--idempotency-key", "k-1", status=1)
+    assert json.loads(done.out)["status"] == "undelivered"
+    (posted,) = [one for one in shell.server.asked if one[0] == "POST"]
+    assert posted[2]["idempotency-key"] == "k-1"
+    # A key that may not read messages is refused before there is one.
+    shell.server.asked.clear()
+    refused = {"error": {"code": "api_key_scope_required", "message": "This key lacks a scope."}}
+    shell.server.says = lambda path, query: answer(refused, 403)
+    assert "api_key_scope_required" in (await shell.run(*words, "--wait", status=1)).err
+    for given in ("", "two words", "é"):
+        assert "--idempotency-key" in (await shell.run(*words, "--idempotency-key", given, status=2)).err
+    assert [one[0] for one in shell.server.asked] == ["GET"]
+
+
+async def test_what_follows_goes_on_until_it_is_refused(shell: Shell) -> None:
+    """Lost connections, a proxy's pages, empty answers and dates to wait for end nothing; a refusal does."""
+    troubles: list[Answer] = []
+    event = {"id": "e1", "type": "message.sent", "timestamp": NOW, "requestId": "r", "data": {}}
+    request = {"id": "q1", "at": NOW, "method": "PUT", "path": "/x", "status": 200, "requestId": "r1"}
+
+    def says(path: str, query: dict[str, str]) -> Answer:
+        if troubles:
+            return troubles.pop(0)
+        if path == "/v1/health":
+            return answer({"time": NOW})
+        return answer({"items": [event if path == "/v1/events" else request], "nextCursor": "c", "hasMore": False})
+
+    shell.server.says = says
+    key = ("--url", shell.server.url, "--key", KEY)
+    for words in (("listen",), ("logs", "-f"), ("requests", "tail")):
+        troubles[:] = [
+            HTML,
+            answer({"error": {}}, 503, **{"retry-after": "Sun, 31 Jan 2027 12:00:00 GMT"}),
+        ]
+        program = await shell.start(*words, *key)
+        await until(lambda program=program: "Connected again" in program.err)
+        troubles[:] = [(200, b"", {})]
+        await until(lambda: not troubles)
+        troubles[:] = [answer({"error": {"code": "unauthorized", "message": "No."}}, 401)]
+        assert await program.ended() == 1, program.err
+        assert program.err.count("trying again") == 2
+        assert "401 unauthorized" in program.err
+        assert "Traceback" not in program.err
+        away = await shell.start(*words, "--url", NOWHERE, "--key", KEY)
+        await until(lambda away=away: "Connection refused; trying again" in away.err)
+        assert (away.status, await away.stop(signal.SIGINT)) == (None, 0)
+    for said in ((200, b"", {}), answer({"items": []}), answer([])):
+        troubles[:] = [said]
+        assert "does not answer as Heliograph" in (await shell.run("logs", *key, status=1)).err
+
+
+async def test_no_request_is_left_out_however_many_come_at_once(shell: Shell) -> None:
+    log = ["old"]
+
+    def says(path: str, query: dict[str, str]) -> Answer:
+        if path == "/v1/health":
+            return answer({"time": NOW})
+        begin, limit = int(query.get("cursor", 0)), int(query["limit"])
+        items = [{"id": one, "method": "GET", "path": "/x", "status": 409} for one in log[begin : begin + limit]]
+        return answer({"items": items, "nextCursor": str(begin + limit), "hasMore": begin + limit < len(log)})
+
+    shell.server.says = says
+    program = await shell.start("requests", "tail", "--json", "--url", shell.server.url, "--key", KEY)
+    await until(lambda: any("/requests" in one[1] for one in shell.server.asked))
+    log[:] = [*(f"{n}" for n in reversed(range(250))), "old"]
+    await until(lambda: len(program.out.splitlines()) >= 250)
+    assert await program.stop(signal.SIGINT) == 0
+    assert [json.loads(line)["id"] for line in program.out.splitlines()] == [f"{n}" for n in range(250)]
+
+
+async def test_columns_of_a_stream_stand_below_each_other(shell: Shell) -> None:
+    kinds = (("GET", 404), ("POST", 202), ("PATCH", 200), ("DELETE", 204))
+    items = [{"id": path, "at": NOW, "method": path, "path": "/x", "status": status} for path, status in kinds]
+    shell.server.says = lambda path, query: answer({"items": items, "nextCursor": None, "hasMore": False})
+    told = await shell.run("logs", "--url", shell.server.url, "--key", KEY)
+    assert {line.index("/x") for line in told.out.splitlines()} == {len(f"{NOW}  DELETE  ")}
+    assert len(told.out.splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (("logs", "--url", "http://[::1"), 2, "is not a valid URL"),
+        (("logs", "--url", "http://127.0.0.1:99999"), 2, "is not a valid URL"),
+        (("logs", "--url", "http://127.0.0.1:1/a b"), 2, "has a space"),
+        (("logs", "--url", "http://a b/"), 2, "has a space"),
+        (("logs", "--url", "http://127.0.0.1:1/ü"), 2, "not percent-encoded"),
+        (("logs", "--url", "127.0.0.1:1"), 2, "is not an http:// or https:// URL"),
+        (("logs", "--url", NOWHERE), 3, f"no answer from {NOWHERE}: Connection refused"),
+        (("listen", "--forward-to", "http://[::1"), 2, "--forward-to: 'http://[::1' is not a valid URL"),
+        (("listen", "--forward-to", "http://127.0.0.1:99999/x"), 2, "--forward-to: "),
+        (("call", "/contacts/ü ä", "--url", NOWHERE), 2, "write '/v1/contacts/%C3%BC%20%C3%A4'"),
+        (("call", "//[x", "--url", NOWHERE), 3, "Connection refused"),
+        (("call", "/contacts", "-d", "@/nowhere", "--url", NOWHERE), 2, "/nowhere cannot be read: No such file"),
+        (("login", "--key-file", "/nowhere"), 2, "/nowhere cannot be read: No such file"),
+        (("send", "--to", "+1", "--message", "a\udcff"), 2, "argument 5 (--message) is not UTF-8 text"),
+        (("call", "getAccountSummary", "a=\udcff"), 2, "argument 3 is not UTF-8 text"),
+        (("requests", "list", "--path=\udcff"), 2, "argument 3 (--path) is not UTF-8 text"),
+        (("login", "--profile", "\udcff"), 2, "argument 3 (--profile) is not UTF-8 text"),
+    ],
+)
+async def test_a_word_that_no_request_can_hold_is_refused(
+    shell: Shell, words: tuple[str, ...], status: int, told: str
+) -> None:
+    assert told in (await shell.run(*words, status=status, HELIOGRAPH_API_KEY=KEY)).err
+
+
+async def test_what_is_triggered_may_not_be_shown(shell: Shell) -> None:
+    shell.server.says = lambda path, query: answer({"message": {"id": "019c"}}, 202)
+    words = ("--url", shell.server.url, "--key", KEY)
+    told = (await shell.run("trigger", "message.sent", *words)).err
+    assert "only if a webhook endpoint subscribes to message.sent" in told
+    assert "only if" not in (await shell.run("trigger", "message.failed", *words)).err
