@@ -254,6 +254,8 @@ async def test_columns_of_a_stream_stand_below_each_other(shell: Shell) -> None:
         (("logs", "--url", "http://a b/"), 2, "has a space"),
         (("logs", "--url", "http://127.0.0.1:1/ü"), 2, "not percent-encoded"),
         (("logs", "--url", "127.0.0.1:1"), 2, "is not an http:// or https:// URL"),
+        (("send", "--to", "+1", "--message", "x", "--url", ""), 2, "'' is not an http:// or https:// URL"),
+        (("logs", "--profile", ""), 2, "there is no profile ''"),
         (("logs", "--url", NOWHERE), 3, f"no answer from {NOWHERE}: Connection refused"),
         (("listen", "--forward-to", "http://[::1"), 2, "--forward-to: 'http://[::1' is not a valid URL"),
         (("listen", "--forward-to", "http://127.0.0.1:99999/x"), 2, "--forward-to: "),

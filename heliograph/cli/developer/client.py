@@ -149,12 +149,13 @@ class Client:
 def client(key: str | None, url: str | None, profile: str | None, data_dir: Path | None = None) -> Client:
     """The installation and the key that were named, or those of a profile. Raises Problem, SettingsError."""
     demand_directory(data_dir)
-    known = profiles.get(profile) if profile or key is None or url is None else None
+    known = profiles.get(profile) if profile is not None or key is None or url is None else None
     if key is None and known is None:
         raise Problem(_no_key(), WRONG)
     # A key that was given by itself is for the profile's installation only if a profile was named.
-    base_url = url or (known.url if known and (profile or key is None) else None) or address(None, data_dir)
-    return Client(base_url, usable_key(key if key is not None else known.key if known else ""))
+    if url is None and known is not None and (profile is not None or key is None):
+        url = known.url
+    return Client(address(url, data_dir), usable_key(key if key is not None else known.key if known else ""))
 
 
 def usable_key(text: str) -> str:

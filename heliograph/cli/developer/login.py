@@ -52,7 +52,7 @@ def command(
     key = _key(key_file)
     known = profiles.read()
     before = known.profiles.get(profile)
-    base_url = address(url or (before.url if before else None), data_dir)
+    base_url = address(before.url if url is None and before is not None else url, data_dir)
     name = _organization(Client(base_url, key))
     made = Profile(base_url, key)
     profiles.write(msgspec.structs.replace(known, current=profile, profiles=known.profiles | {profile: made}))

@@ -72,8 +72,8 @@ def write(profiles: Profiles) -> None:
 def get(name: str | None) -> Profile | None:
     """The profile of that name, or the current one; None: there is none. Raises Problem for a name that is unknown."""
     known = read()
-    found = known.profiles.get(name or known.current)
-    if found is None and name:
+    found = known.profiles.get(known.current if name is None else name)
+    if found is None and name is not None:
         listed = ", ".join(sorted(known.profiles)) or "none"
         raise Problem(f"there is no profile {name!r} (there is: {listed}); `heliograph login` creates one", WRONG)
     return found
