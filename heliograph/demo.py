@@ -71,6 +71,10 @@ class Graph(msgspec.Struct):
     phone_number_id: str = ""
 
 
+#: The networks of this machine alone.
+LOOPBACK = "127.0.0.0/8,::1/128"
+
+
 class Credentials(msgspec.Struct):
     """The credentials file: everything that a person or a script needs to begin."""
 
@@ -82,6 +86,8 @@ class Credentials(msgspec.Struct):
     smsc: Smsc
     #: A file from a version without WhatsApp can still be read.
     whatsapp: Graph = msgspec.field(default_factory=lambda: new_graph())
+    #: Webhooks may go to LOOPBACK, which commands that check their addresses have to know.
+    has_local_webhooks: bool = False
 
 
 def new_graph() -> Graph:

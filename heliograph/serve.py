@@ -279,7 +279,7 @@ async def serve_guide(
     docs = Docs(Strangers(GUIDE_RATE), document=document)
     asgi = Asgi(partial(_guide, docs))
     service = Service(Registry(Limits()), asgi.begin, partial(envelope.unanswered, public_url=""), TrustedProxies())
-    server, listening = Server(service, asgi.tasks), listen(host, port)
+    server, listening = Server(service, asgi.tasks), listen(host, port, shared=False)
     with signals.stopping(stop):
         await server.start([listening])
         on_ready(_base_url(listening))

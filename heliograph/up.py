@@ -52,7 +52,6 @@ SOON = 5.0
 PATIENCE = 30.0
 #: For migrations, which no part runs.
 OWNER_URL = "HELIOGRAPH_OWNER_DATABASE_URL"
-LOOPBACK = "127.0.0.0/8,::1/128"
 
 
 class UpOptions(msgspec.Struct, frozen=True):
@@ -190,7 +189,7 @@ async def up(
     try:
         await _migrate(settings)
         credentials, app, are_new, dashboard, console = await _prepare(
-            settings, data_dir, f"http://{_shown(options.host)}:{port}"
+            settings, data_dir, f"http://{_shown(options.host)}:{port}", is_local=_is_loopback(options.host)
         )
         environment = part_environment(settings, host=options.host)
         outside = _outside()
@@ -258,7 +257,9 @@ async def _migrate(settings: Settings) -> None:
         raise UpError(f"the database cannot be used: {error}") from error
 
 
-async def _prepare(settings: Settings, data_dir: Path, base_url: str) -> tuple[Credentials, UUID, bool, str, str]:
+async def _prepare(
+    settings: Settings, data_dir: Path, base_url: str, *, is_local: bool
+) -> tuple[Credentials, UUID, bool, str, str]:
     """Credentials, the id of the simulated app, whether a key is new, and the URLs of the dashboard and the console."""
     kept = data_dir / "credentials.json"
     known = demo.read_credentials(kept)
@@ -277,7 +278,7 @@ async def _prepare(settings: Settings, data_dir: Path, base_url: str) -> tuple[C
             setup = await demo.operators_link(conn)
     finally:
         await pool.close()
-    credentials = Credentials(base_url, str(organization_id), live, test, settings.database_url, smsc, graph)
+    credentials = Credentials(base_url, str(organization_id), live, test, settings.database_url, smsc, graph, is_local)
     demo.write_credentials(kept, credentials)
     demo.write_simulators(data_dir / "smsc.json", data_dir / "graph.json", credentials)
     are_new = known is None or (known.live_key, known.test_key) != (live, test)
@@ -329,7 +330,7 @@ def part_environment(settings: Settings, *, host: str) -> dict[str, str]:
         "HELIOGRAPH_NOT_READY_SECONDS": "0",  # no load balancer in front of it has to be informed
     }
     if _is_loopback(host):
-        usual |= {"HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true", "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": LOOPBACK}
+        usual |= {"HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true", "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": demo.LOOPBACK}
     found = {"HELIOGRAPH_DATABASE_URL": settings.database_url, "HELIOGRAPH_SECRET_KEY": settings.secret_key}
     if settings.other_secret_key:
         found["HELIOGRAPH_OTHER_SECRET_KEY"] = settings.other_secret_key

@@ -64,20 +64,25 @@ async def list_page(
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID, kinds: Collection[str] = ()) -> Detail:
-    """A request by its id, or by that of the message it made. `kinds`: the things that may be named, of
-    `finding.KINDS` and "message". Raises NotFound."""
+    """A request by its id, by its `x-request-id`, or by the id of the message it made. `kinds`: the things that may be
+    named, of `finding.KINDS` and "message". Raises NotFound."""
     try:
         found = await reading.get(conn, actor, id=id)
     except NotFound:
-        try:
-            message = (await messages.get(conn, actor, id=id)).message
-        except NotFound:
-            raise NotFound("There is no such request.", resource="request", id=str(id)) from None
-        if message.direction == "inbound":
+        message = await _made(conn, actor, id=id)
+        if message is None or message.direction == "inbound":
             raise NotFound("There is no such request.", resource="request", id=str(id)) from None
         return Detail(_of_message(message, actor.mode), [])
     thing = await _thing(conn, actor, found, kinds) if kinds else None
     return Detail(found, await reading.siblings(conn, actor, of=found), thing)
+
+
+async def _made(conn: Connection, actor: Actor, *, id: UUID) -> Message | None:
+    """The message of an accepted send, by its id or that of its request."""
+    try:
+        return (await messages.get(conn, actor, id=id)).message
+    except NotFound:
+        return await messages.of_request(conn, actor, request_id=str(id))
 
 
 async def find(conn: Connection, actor: Actor, *, request_id: str) -> Asked | None:

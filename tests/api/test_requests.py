@@ -57,6 +57,10 @@ async def test_refusals_mutations_and_accepted_sends_are_one_list(api: Api, pool
     ]
     assert items[-1]["id"] == items[-1]["messageId"] == sent["message"]["id"]
     assert items[-1]["requestId"] == headers["x-request-id"]
+    for id in (items[-1]["id"], headers["x-request-id"], conflict["x-request-id"]):
+        status, _, one = await ask(api, tenant, "GET", f"/requests/{id}")
+        assert status == 200
+        assert id in (one["request"]["id"], one["request"]["requestId"])
     assert {one["apiKeyId"] for one in items} == {str(await pool.fetchval("SELECT key_id FROM messages"))}
     for query, count in (
         ("statusClass=2xx", 3),

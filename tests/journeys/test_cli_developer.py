@@ -10,7 +10,7 @@ import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 import asyncpg
@@ -244,6 +244,12 @@ async def test_the_guide_stands_alone(tmp_path: Path) -> None:
                 assert answer.url.path == path.partition("?")[0] if path != "/" else answer.url.path == "/guide"
         async with session.get(urljoin(url, "/v1/openapi.json")) as answer:
             assert "/sms/send" in "".join((await answer.json())["paths"])
+    # An address that somebody serves is not shared with them.
+    again = await Program.start(
+        *("guide", "--port", str(urlsplit(url).port)), log=tmp_path / "again", environment=home, forked=True
+    )
+    assert await again.ended() == 1
+    assert "Address already in use" in again.err
     assert await program.stop(signal.SIGTERM) == 0
 
 

@@ -33,7 +33,7 @@ from tests.up import PARTS, accounts, up
 pytestmark = pytest.mark.lasts(8)
 
 EVENTS = ["message.delivered", "message.failed"]
-KEYS = {"base_url", "organization_id", "live_key", "test_key", "database_url", "smsc", "whatsapp"}
+KEYS = {"base_url", "organization_id", "live_key", "test_key", "database_url", "smsc", "whatsapp", "has_local_webhooks"}
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import pytest
 import typer
 
+from heliograph import demo
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.process.settings import DEFAULT_SECRET_KEY, SettingsError
 from heliograph.cli import app
@@ -74,6 +75,17 @@ def test_a_directory_of_up_on_another_database_gives_only_the_key(data_dir: Path
 
 def test_the_environments_key_wins_over_the_files(data_dir: Path) -> None:
     assert settings_of(data_dir, environment={"HELIOGRAPH_SECRET_KEY": OTHER}).secret_key == OTHER
+
+
+def test_commands_allow_the_webhooks_that_up_allows(data_dir: Path) -> None:
+    smsc = demo.Smsc("127.0.0.1", 2775, "heliograph", "word")
+    made = demo.Credentials("http://127.0.0.1:8080", "", "", "", "", smsc, has_local_webhooks=True)
+    for has_local, chosen, allowed in ((True, {}, True), (False, {}, False), (True, {"HTTP": "false"}, False)):
+        made.has_local_webhooks = has_local
+        demo.write_credentials(data_dir / "credentials.json", made)
+        given = {f"HELIOGRAPH_WEBHOOK_ALLOW_{name}": value for name, value in chosen.items()}
+        found = settings_of(data_dir, environment=given)
+        assert (found.webhook_allow_http, "127.0.0.0/8" in found.webhook_allow_networks) == (allowed, allowed)
 
 
 def test_a_directory_without_a_database_is_named(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ NO_LIMITS = RateLimits()
 
 
 class Unauthorized(Refusal):
-    """The API key is missing, revoked, suspended or invalid."""
+    """The API key is missing, invalid, revoked, suspended or expired, or may not be used from this address."""
 
     code, status = "unauthorized", 401
 

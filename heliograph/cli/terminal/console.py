@@ -37,6 +37,7 @@ from heliograph.base.errors import Refusal
 from heliograph.base.network.connecting import connect
 from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key, from_environment, unknown_names
 from heliograph.cli.terminal.printing import as_plain, say
+from heliograph.demo import LOOPBACK, read_credentials
 from heliograph.sealing import text_keys
 
 Result = TypeVar("Result")
@@ -75,6 +76,10 @@ class Problem(Exception):
         self.exit_status = exit_status
 
 
+#: What says where webhooks may go.
+WEBHOOK_RULES = {"HELIOGRAPH_WEBHOOK_ALLOW_HTTP", "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS"}
+
+
 def settings_of(
     data_dir: Path | None,
     *,
@@ -85,7 +90,8 @@ def settings_of(
     """The settings of the environment, completed from a data directory. Raises SettingsError.
 
     A data directory that is named wins over HELIOGRAPH_DATABASE_URL if it holds a database; the default one is looked
-    at only when that variable is not set. HELIOGRAPH_SECRET_KEY wins over the directory's file.
+    at only when that variable is not set. HELIOGRAPH_SECRET_KEY wins over the directory's file, and so do the
+    variables about webhooks' addresses over what its `up` allows.
 
     `direct`: commands go past a pooler, by HELIOGRAPH_DATABASE_DIRECT_URL.
     """
@@ -99,6 +105,9 @@ def settings_of(
             settings = msgspec.structs.replace(
                 settings, database_url=url_of(here), owner_database_url=owner_url_of(here), database_direct_url=""
             )
+        known = read_credentials(data_dir / "credentials.json")
+        if known is not None and known.has_local_webhooks and not WEBHOOK_RULES & environment.keys():
+            settings = msgspec.structs.replace(settings, webhook_allow_http=True, webhook_allow_networks=LOOPBACK)
         if not settings.secret_key:
             kept, other = _read(data_dir / "secret_key"), _read(data_dir / "other_secret_key")
             settings = msgspec.structs.replace(
