@@ -228,6 +228,14 @@ _NO_TIME = ("Invalid RFC3339", "Expected `datetime` with a timezone")
 #: Whole numbers are read as floats, since in JSON 60.0 is the same number as 60: that is no matter of the client's.
 _WHOLE = re.compile(r"(?<=[0-9])\.0\b")
 _MULTIPLE = "`number` that's a multiple of 1"
+#: What it expects, by its own form of saying so: a type in place of another, a length, a bound.
+_TYPE = re.compile(r"Expected `(?P<wanted>[^`]*)`(?:, got `(?P<got>[^`]*)`)?")
+_LENGTH = re.compile(r"Expected `(?P<kind>[^`]*)` of length (?P<bound>>=|<=) (?P<count>[0-9]+)")
+_BOUND = re.compile(r"Expected `[^`]*` (?P<bound>>=|<=|>|<) (?P<value>\S+)")
+_REGEX = re.compile(r"Expected `[^`]*` matching regex '(?P<regex>.*)'", re.DOTALL)
+_BOUNDS = {">=": "at least", "<=": "at most", ">": "greater than", "<": "less than"}
+#: What a length counts; of an object, its fields.
+_COUNTED = {"string": "character", "array": "item"}
 _NAMED = re.compile(r"(?P<missing>missing required|unknown) field `(?P<name>.*)`", re.DOTALL)
 
 
@@ -257,7 +265,30 @@ def _field(text: str, shape: Shape) -> tuple[str, str, str]:
             return field, "pattern", f"`{field}` {said}"
     issue = next((issue for word, issue in _ISSUES if word in what), "type")
     what = _WHOLE.sub("", _PYTHON.sub(lambda name: _JSON[name[0]], what)).replace(_MULTIPLE, "`integer`")
-    return field, issue, f"`{field}`: {_printable(what)}"
+    return field, issue, f"`{field}` {_said(what)}"
+
+
+def _said(what: str) -> str:
+    """What msgspec expects, in a sentence that begins with the field."""
+    if found := _LENGTH.fullmatch(what):
+        count, kind = int(found["count"]), found["kind"].split(" | ")[0]
+        if found["bound"] == ">=" and count == 1:
+            return "must not be empty"
+        return f"must have {_BOUNDS[found['bound']]} {count} {_COUNTED.get(kind, 'field')}{'' if count == 1 else 's'}"
+    if found := _BOUND.fullmatch(what):
+        return f"must be {_BOUNDS[found['bound']]} {found['value']}"
+    if found := _REGEX.fullmatch(what):
+        return f"must match `{_printable(found['regex'])}`"
+    if found := _TYPE.fullmatch(what):
+        wanted = " or ".join(map(_with_article, found["wanted"].split(" | ")))
+        return f"must be {wanted}" + (f", not {_with_article(found['got'])}" if found["got"] else "")
+    return f"is not valid: {_printable(what)}"
+
+
+def _with_article(kind: str) -> str:
+    if kind == "null":
+        return kind
+    return f"{'an' if kind[:1] in 'aio' else 'a'} {kind}"
 
 
 def _meant(name: str, names: Sequence[str]) -> str | None:
