@@ -41,6 +41,7 @@ SELECT (SELECT count(*) FROM quotas q
 """
 # Their links and invitations may have gone out since, and may have been used.
 DROP_MAILS = "UPDATE mails SET state = 'dropped', sealed = NULL WHERE state = 'waiting'"
+REPLAYED = "SELECT pg_last_xact_replay_timestamp()"
 IS_EMPTY = "SELECT NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = 'public'::regnamespace)"
 
 
@@ -53,6 +54,8 @@ class Restored(msgspec.Struct, frozen=True):
     unbalanced: int
     #: Invitations and links that were waiting to be mailed; they were dropped.
     mails: int = 0
+    #: When the last transaction committed that the archive had; None: it had none after the backup, or was not asked.
+    until: datetime | None = None
 
 
 async def into_directory(
@@ -78,7 +81,8 @@ async def into_directory(
             f" earlier backup{_shown(store.serving(backup, until, other_archive=False))}"
         )
     if archive is not None:
-        archive = archive / backup.manifest.archive
+        # PostgreSQL looks for it from its own directory.
+        archive = archive.absolute() / backup.manifest.archive
         if not archive.is_dir():
             raise BackupError(f"there is no {archive}, which would hold the WAL that continues this backup")
     await asyncio.to_thread(store.check, backup)
@@ -88,6 +92,8 @@ async def into_directory(
             keep,
         ):
             restored = await _settle(conn, backup, by)
+            if archive is not None:
+                restored = msgspec.structs.replace(restored, until=await conn.fetchval(REPLAYED))
             await keep()
             return restored
     except copies.ArchiveEnds as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Set
@@ -153,9 +154,12 @@ async def test_a_point_in_time_under_load_is_restored_from_the_archive(place: Pa
     )
     assert "choose a later point in time" in early
     assert not (elsewhere / "data" / "postgres" / "data").exists()
-    heliograph(
-        *("restore", taken["path"], "--data-dir", str(elsewhere / "data"), "--wal", str(wal), "--until", until_then)
+    # A directory as one names it from where one stands.
+    near = os.path.relpath(wal)
+    restored = heliograph(
+        *("restore", taken["path"], "--data-dir", str(elsewhere / "data"), "--wal", near, "--until", until_then)
     )
+    assert taken["taken_at"] < restored["restored_until"] < until_then.replace("+00:00", "Z")
     async with up(elsewhere) as second:
         assert not await rows(second, "SELECT FROM messages WHERE id = $1", unwanted)
         await demand_whole(second, answered)

@@ -621,6 +621,16 @@ async def test_doctor_names_a_foreign_secret_key(cli: Cli) -> None:
     assert "another secret key" in checks["supplier main"]["detail"]
 
 
+async def test_doctor_opens_the_texts_that_are_sealed(cli: Cli) -> None:
+    await cli("org", "create", "Acme", "--country", "any")
+    done = await cli("org", "configure", "Acme", "--seal-texts")
+    assert done.status == 0, done.err
+    done = await cli("doctor", "--url", "http://127.0.0.1:1", "--json")
+    assert [
+        one for one in msgspec.json.decode(done.out) if one["check"] == "sealed texts" and one["state"] != "ok"
+    ] == []
+
+
 async def test_what_is_unknown_is_refused(cli: Cli) -> None:
     id = str(uuid7())
     for done in await asyncio.gather(

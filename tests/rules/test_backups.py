@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,8 @@ from heliograph.base.actor import SYSTEM
 from heliograph.base.database import migrate
 from heliograph.base.database.pool import Pool
 from heliograph.base.database.url import without_password
+from tests.database import Cluster
+from tests.processes import until_true
 from tests.rules.factories import message, organization
 
 PASSPHRASE = "correct horse battery staple"
@@ -82,6 +85,49 @@ async def test_half_a_dump_leaves_an_empty_database(dump: Backup, empty_database
         assert await conn.fetchval(restoring.IS_EMPTY)
     finally:
         await conn.close()
+
+
+#: A restore that is about to be killed.
+LOAD = """
+import asyncio, sys
+from pathlib import Path
+from heliograph.base.embedded import copies
+asyncio.run(copies.load(Path(sys.argv[1]), sys.argv[2], password=sys.argv[3], then="SELECT 1;\\n"))
+"""
+OTHERS = """
+SELECT count(*) FILTER (WHERE wait_event_type = 'Lock') AS waiting, count(*) AS here FROM pg_stat_activity
+ WHERE datname = current_database() AND backend_type = 'client backend' AND application_name IN ('psql', 'pg_restore')
+"""
+
+
+async def test_a_restore_that_is_killed_leaves_an_empty_database(
+    dump: Backup, empty_database_url: str, database_server: Cluster
+) -> None:
+    url, password = without_password(empty_database_url)
+    held = await asyncpg.connect(database_server.as_administrator(empty_database_url))
+    looking = await asyncpg.connect(empty_database_url)
+    try:
+        await held.execute("BEGIN; LOCK TABLE pg_catalog.pg_class IN SHARE MODE")  # no table can be created
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", LOAD, dump.path / store.DUMP, url, password
+        )
+
+        async def waits() -> bool:
+            return bool((await looking.fetchrow(OTHERS))["waiting"])
+
+        async def is_over() -> bool:
+            return not (await looking.fetchrow(OTHERS))["here"]
+
+        await until_true(waits)
+        process.kill()
+        await process.wait()
+        await held.execute("ROLLBACK")
+        # What it had started goes on to the end of what there is to read.
+        await until_true(is_over)
+        assert await looking.fetchval(restoring.IS_EMPTY)
+    finally:
+        await held.close()
+        await looking.close()
 
 
 async def test_a_dump_is_verified_in_a_cluster_of_its_own(dump: Backup, public_place: Path, pool: Pool) -> None:

@@ -17,7 +17,8 @@ import pytest
 
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import default_data_dir, url_of
-from tests.embedded import ROOT, Start, ask, execute, fetch, log_of
+from tests.embedded import QUICK, ROOT, Start, ask, execute, fetch, log_of
+from tests.processes import until_true
 
 # --- a first start, and a second
 
@@ -266,6 +267,20 @@ async def test_a_server_that_cannot_start_says_why(cluster_home: Path, embedded:
     server = embedded(cluster_home)
     await server.start()
     assert await ask(server.url, "SELECT 1") == 1
+
+
+async def test_wal_is_archived_by_time_from_the_start_on(
+    cluster_home: Path, public_place: Path, embedded: Start
+) -> None:
+    """Not only once something else has woken the checkpointer, up to a quarter of an hour later."""
+    server = embedded(cluster_home, archive=public_place / "wal", extra_settings=QUICK | {"archive_timeout": "1"})
+    await server.start()
+    await execute(server.owner_url, "CREATE TABLE kept (id int)")
+
+    async def is_archived() -> bool:
+        return bool(await ask(server.superuser_url, "SELECT archived_count > 0 FROM pg_stat_archiver"))
+
+    await until_true(is_archived)
 
 
 def test_data_is_kept_where_the_server_can_enter() -> None:

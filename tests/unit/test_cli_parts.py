@@ -20,6 +20,7 @@ from heliograph.base.embedded.install import PostgresError
 from heliograph.base.process.settings import DEFAULT_SECRET_KEY, SettingsError
 from heliograph.cli import app
 from heliograph.cli.developer import login
+from heliograph.cli.terminal import console
 from heliograph.cli.terminal.console import settings_of
 from heliograph.cli.terminal.options import pairs
 from heliograph.cli.terminal.printing import Json, line, record, show, single, table
@@ -86,6 +87,16 @@ def test_commands_allow_the_webhooks_that_up_allows(data_dir: Path) -> None:
         given = {f"HELIOGRAPH_WEBHOOK_ALLOW_{name}": value for name, value in chosen.items()}
         found = settings_of(data_dir, environment=given)
         assert (found.webhook_allow_http, "127.0.0.0/8" in found.webhook_allow_networks) == (allowed, allowed)
+
+
+def test_an_address_in_a_file_names_the_database_too(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "default_data_dir", lambda environment: data_dir)
+    (tmp_path / "address").write_text(URL)
+    assert console.embedded_home(None, environment={}) == data_dir / "postgres"
+    given = {"HELIOGRAPH_DATABASE_URL_FILE": str(tmp_path / "address")}
+    assert console.embedded_home(None, environment=given) is None
 
 
 def test_a_directory_without_a_database_is_named(tmp_path: Path) -> None:

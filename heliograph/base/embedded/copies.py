@@ -116,11 +116,14 @@ async def copy(home: Path, place: Path, *, label: str) -> None:
 async def load(dump: Path, url: str, *, password: str, then: str) -> None:
     """Load what `pg_dump` wrote into an empty database and run the statements `then`, all in one transaction.
 
-    `url`: without its password. Raises PostgresError with what was said, and then nothing was written.
+    `url`: without its password. Raises PostgresError with what was said, and then nothing was written. Nor if this
+    process is killed: the transaction ends with our own words, since `psql` would commit at the end of any script, and
+    both programs go on without us.
     """
     read, write = os.pipe()
-    apply = ["psql", f"--dbname={url}", "--no-psqlrc", "--quiet", "--no-password", "--single-transaction"]
+    apply = ["psql", f"--dbname={url}", "--no-psqlrc", "--quiet", "--no-password"]
     apply += ["--set=ON_ERROR_STOP=1", "--output=/dev/null", "--file=-"]
+    os.write(write, b"BEGIN;\n")
     script: list[str | Path] = ["pg_restore", "--no-owner", "--no-privileges", "--file=-", dump]
     applying = asyncio.create_task(run(apply, password=password, stdin=read))
     restoring = asyncio.create_task(run(script, stdout=write))
@@ -128,7 +131,7 @@ async def load(dump: Path, url: str, *, password: str, then: str) -> None:
         await asyncio.wait((restoring, applying), return_when=asyncio.FIRST_COMPLETED)
         if not applying.done():
             restoring.result()
-            os.write(write, then.encode())
+            os.write(write, f"{then}COMMIT;\n".encode())
             os.close(write)
             write = -1
         await applying

@@ -366,6 +366,10 @@ class Embedded:
             await connection.execute(f"CREATE DATABASE {ROLE} OWNER {OWNER}")
         await connection.execute(f"REVOKE ALL ON DATABASE {ROLE} FROM PUBLIC")
         await connection.execute(f"GRANT CONNECT ON DATABASE {ROLE} TO {ROLE}")
+        if self._archive is not None:
+            # The checkpointer went to sleep while the server recovered, when nothing is archived by time: without a
+            # word to it, it sleeps for `checkpoint_timeout`.
+            await connection.execute("SELECT pg_reload_conf()")
 
     def _superuser_password(self) -> str:
         try:

@@ -17,6 +17,7 @@ from heliograph.cli.terminal.console import FAILED, DataDir, Problem, connection
 from heliograph.cli.terminal.http import address, ask
 from heliograph.cli.terminal.printing import Json, show
 from heliograph.health import findings
+from heliograph.sealing import text_keys
 
 
 def command(
@@ -60,6 +61,7 @@ async def _examine(url: str, data_dir: Path | None) -> list[Check]:
     try:
         settings = settings_of(data_dir)
         logs.check(settings)
+        text_keys.arm(settings)
     except (SettingsError, PostgresError) as error:
         return [
             Check(

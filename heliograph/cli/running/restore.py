@@ -17,7 +17,7 @@ from heliograph.base.embedded.server import default_data_dir
 from heliograph.base.process import private_files
 from heliograph.base.process.settings import from_environment
 from heliograph.cli.running.backup import PassphraseFile, passphrase_of
-from heliograph.cli.terminal.console import Problem, moment, shell
+from heliograph.cli.terminal.console import WRONG, Problem, moment, shell
 from heliograph.cli.terminal.printing import Json, say, show
 
 
@@ -65,12 +65,18 @@ def command(
             )
             _keep(place, secrets)
         else:
+            for option, given in (("--wal", wal), ("--until", until), ("--data-dir", data_dir)):
+                if given is not None:
+                    raise Problem(f"{option} goes with a backup of `heliograph up`, and {backup} is a dump", WRONG)
             restored = asyncio.run(_into_database(found))
     except BackupError as error:
         raise Problem(str(error)) from None
     if restored.unbalanced:
         say(f"{restored.unbalanced} organizations have quotas or wallets that do not add up.")
-    show({"taken_at": found.manifest.taken_at, **restored.rows, "mails_dropped": restored.mails}, json)
+    reached = {} if wal is None else {"restored_until": restored.until or found.manifest.finished_at}
+    show({"taken_at": found.manifest.taken_at, **reached, **restored.rows, "mails_dropped": restored.mails}, json)
+    if wal is not None and restored.until is None:
+        say("The archive holds nothing that came after the backup.")
     if secrets is None:
         say("The secret key was not restored. Set HELIOGRAPH_SECRET_KEY to the one used before, or put the file back.")
     elif found.manifest.kind == "dump":

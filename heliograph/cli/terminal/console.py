@@ -135,8 +135,9 @@ def demand_directory(data_dir: Path | None) -> None:
 
 
 def embedded_home(data_dir: Path | None, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Where the embedded PostgreSQL is that `settings_of` means; None if it means another database."""
-    if data_dir is None and not environment.get("HELIOGRAPH_DATABASE_URL"):
+    """Where the embedded PostgreSQL is that `settings_of` means; None if it means another database, whose URL may stand
+    in a file, too. Raises SettingsError."""
+    if data_dir is None and not from_environment(environment).database_url:
         data_dir = default_data_dir(environment)
     home = None if data_dir is None else data_dir / "postgres"
     return home if home is not None and os.path.isdir(home) else None
