@@ -90,7 +90,8 @@ class Nouns(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that the words name. A misspelt one is refused with similar names."""
-        if args and args[0] not in ROOMS and not args[0].startswith("-"):
+        # While completing (`resilient_parsing`), a message would stand in the middle of the line that is typed.
+        if args and args[0] not in ROOMS and not args[0].startswith("-") and not ctx.resilient_parsing:
             near = get_close_matches(args[0], list(ROOMS), cutoff=0.5)
             hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             ctx.fail(f"No such command {args[0]!r}.{hint}")
@@ -112,8 +113,9 @@ class Nouns(TyperGroup):
 
 HELP = """Heliograph, the messaging platform that organizations run themselves.
 
-For developers, over the API with a key: send, login, profile, listen, trigger, logs, requests. All others are for
-operators: they use the database, need its URL or data directory, and ask for no key.
+For developers, over the API with a key: send, call, login, profile, listen, trigger, logs, requests. These need
+neither a key nor a database: guide, completion, simulate. All others are for operators: they use the database, need its
+URL or data directory, and ask for no key.
 """
 app = group(HELP, cls=Nouns)
 

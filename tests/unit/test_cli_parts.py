@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from heliograph import demo
 from heliograph.base.embedded.install import PostgresError
@@ -21,7 +22,8 @@ from heliograph.base.process.settings import DEFAULT_SECRET_KEY, SettingsError
 from heliograph.cli import app
 from heliograph.cli.developer import login
 from heliograph.cli.terminal import console
-from heliograph.cli.terminal.console import settings_of
+from heliograph.cli.terminal.console import Problem, settings_of
+from heliograph.cli.terminal.files import writing
 from heliograph.cli.terminal.options import pairs
 from heliograph.cli.terminal.printing import Json, line, record, show, single, table
 from heliograph.suppliers import kinds
@@ -263,3 +265,30 @@ def test_a_key_that_is_piped_is_asked_for_by_nobody(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(getpass, "getpass", asked)
     monkeypatch.setattr("sys.stdin", io.StringIO("hg_test_0123\nnot the key\n"))
     assert login._key(None) == "hg_test_0123"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("usage", "month", "2026-10"),
+        ("billing", "export", "2026-10"),
+        ("audit", "export"),
+        ("contacts", "export"),
+        ("receipts", "report", "--file"),
+        ("person", "export", "+258841234567", "--file"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_read(words: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(app, [*words, "/nonexistent/x"], env={"HELIOGRAPH_DATABASE_URL": URL})
+    assert isinstance(done.exception, Problem), done.exception
+    assert str(done.exception) == "/nonexistent/x cannot be written: choose another path"
+
+
+def test_a_file_that_cannot_be_written_to_its_end_is_named() -> None:
+    with (
+        pytest.raises(Problem, match="/dev/full cannot be written: No space left on device"),
+        writing(Path("/dev/full"), encoding="utf-8") as file,
+    ):
+        file.write("x")
+    with pytest.raises(ConnectionError), writing(Path("/dev/null"), encoding="utf-8"):
+        raise ConnectionResetError("of the database")

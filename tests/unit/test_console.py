@@ -212,3 +212,30 @@ def test_a_number_that_makes_no_sense_is_refused_by_name(name: str, value: str) 
 
 def test_a_time_may_be_nothing() -> None:
     assert from_environment({"HELIOGRAPH_NOT_READY_SECONDS": "0"}).not_ready_seconds == 0
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_cannot_be_written_is_said_and_a_reader_that_left_is_not(
+    tmp_path: Path, unbuffered: str
+) -> None:
+    environment = os.environ | {"XDG_CONFIG_HOME": str(tmp_path), "PYTHONUNBUFFERED": unbuffered}
+    for words in (["--version"], ["--help"], ["profile", "list", "--json"]):
+        command = [sys.executable, "-m", "heliograph", *words]
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=60
+            )
+        told = "heliograph: cannot write the output: No space left on device\n"
+        assert (done.returncode, done.stderr) == (1, told), words
+        reader, writer = os.pipe()
+        os.close(reader)
+        with open(writer, "w") as pipe:
+            done = subprocess.run(
+                command, env=environment, stdout=pipe, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=60
+            )
+        assert (done.returncode, done.stderr) == (1, ""), words
+
+
+def test_completing_after_a_misspelt_command_says_nothing() -> None:
+    told = run(_HELIOGRAPH_COMPLETE="complete_bash", COMP_WORDS="heliograph nonsense ", COMP_CWORD="2")
+    assert (told.returncode, told.stderr) == (0, "")

@@ -15,7 +15,7 @@ from heliograph.campaigns.channels.sms import Wish
 from heliograph.campaigns.record import Campaign
 from heliograph.cli.terminal.console import DataDir, Org, OrgOrAll, moment, on_database, operator, settings_of
 from heliograph.cli.terminal.printing import Json, group, show
-from heliograph.cli.terminal.progress import AudienceImport, NotWrittenDays, follow, id_of, listed
+from heliograph.cli.terminal.progress import AudienceImport, NotWrittenDays, StartAt, follow, id_of, listed
 
 app = group("Create, list, show, watch, pause, resume and cancel campaigns.")
 
@@ -63,7 +63,7 @@ def create(
     traffic_class: Annotated[
         Literal["otp", "transactional", "marketing"], typer.Option("--class", help="Traffic class.")
     ] = "marketing",
-    at: Annotated[str | None, typer.Option(metavar="TIME", show_default="now", help="When to start.")] = None,
+    at: StartAt = None,
     per_minute: Annotated[
         int | None,
         typer.Option(
@@ -80,7 +80,7 @@ def create(
     \b
     Examples:
       heliograph campaign create "Hello {{first_name|there}}, we open at 9." --name Opening --tag porto
-      heliograph campaign create "We open at 9." --name Opening --to +258841234567 --at 2030-03-02T08:00:00Z --watch
+      heliograph campaign create "We open at 9." --name Opening --to +258841234567 --watch
     """
     wish = Wish(
         name=name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
-from heliograph.base.process import private_files
 from heliograph.cli.terminal.console import (
     DataDir,
     Org,
@@ -27,6 +25,7 @@ from heliograph.cli.terminal.console import (
     organization,
     settings_of,
 )
+from heliograph.cli.terminal.files import writable, writing
 from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.contacts import exporting, importing, records, sheets, undoing
 from heliograph.contacts.importing import Options, Summary
@@ -97,7 +96,7 @@ def import_(
         raise typer.BadParameter(f"{country!r} is not a country code", param_hint="--country")
     tags = records.tags(tag or [], "tag")
     layout = sheets.layout(file, columns=_mapping(map_ or []), encoding=encoding)
-    target = _writable(rejects or file.with_suffix(".rejects.csv"))
+    target = writable(rejects or file.with_suffix(".rejects.csv"))
     if not json:
         _explain(layout)
 
@@ -145,7 +144,7 @@ def export(
     """
     wanted = None if tag is None else records.tag(tag, "tag")
     if file is not None:
-        _writable(file)
+        writable(file)
 
     async def work(conn: Connection) -> int:
         actor = await operator(conn, org)
@@ -154,7 +153,7 @@ def export(
             if file is not None:
                 # The mark at the beginning is what spreadsheets know UTF-8 by.
                 encoding = "utf-8" if json else "utf-8-sig"
-                out = stack.enter_context(private_files.open_text(file, encoding=encoding))
+                out = stack.enter_context(writing(file, encoding=encoding))
             advance = stack.enter_context(_bar("Exporting"))
             return await exporting.write(
                 conn,
@@ -304,13 +303,6 @@ def _mapping(texts: list[str]) -> dict[str, str]:
             raise typer.BadParameter(f"{text!r} is not COLUMN=FIELD", param_hint="--map")
         found[column] = field.strip()
     return found
-
-
-def _writable(path: Path) -> Path:
-    """Check that a file can be created at the path. Raises Problem: better now than after a million rows."""
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise Problem(f"{path} cannot be written: choose another path")
-    return path
 
 
 def _explain(layout: sheets.Layout) -> None:

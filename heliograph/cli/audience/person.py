@@ -12,8 +12,8 @@ import typer
 from heliograph.accounts.organizations import Organization
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
-from heliograph.base.process import private_files
 from heliograph.cli.terminal.console import DataDir, Org, acting_for, on_database, organization, settings_of
+from heliograph.cli.terminal.files import writable, writing
 from heliograph.cli.terminal.printing import Json, JsonOnly, group, say, show
 from heliograph.privacy import erasure, holdings
 from heliograph.privacy.erasure import Receipt
@@ -42,6 +42,8 @@ def export(
     Example:
       heliograph person export +258841234567 --org "Acme Lda" --file person.jsonl
     """
+    if file is not None:
+        writable(file)
 
     async def work(conn: Connection) -> int:
         found = await organization(conn, org)
@@ -49,7 +51,7 @@ def export(
         with contextlib.ExitStack() as stack:
             out: TextIO = sys.stdout
             if file is not None:
-                out = stack.enter_context(private_files.open_text(file, encoding="utf-8"))
+                out = stack.enter_context(writing(file, encoding="utf-8"))
             async for row in holdings.held(conn, acting_for(found), address=address):
                 out.write(holdings.line(row))
                 count += 1

@@ -12,8 +12,8 @@ import typer
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.process import private_files
 from heliograph.cli.terminal.console import DataDir, moment, on_database, settings_of, shell
+from heliograph.cli.terminal.files import writable, writing
 from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.reports import reconciliation, unmatched, words
@@ -73,6 +73,8 @@ def report(
     if country is not None and not re.fullmatch("[A-Z]{2}|001", country):
         raise typer.BadParameter("must be an ISO code such as MZ", param_hint="--country")
     begin, end = _moment(since, "--from"), _moment(until, "--to")
+    if file is not None:
+        writable(file)
 
     async def work(conn: Connection) -> list[Reconciled]:
         id: UUID | None = None if supplier is None else await suppliers.id_of(conn, supplier)
@@ -94,7 +96,7 @@ def report(
     if len(found) >= MOST:
         say(f"Cut at {MOST} lines: choose fewer days, or one supplier.")
     if file is not None:
-        with private_files.open_text(file, encoding="utf-8-sig") as out:
+        with writing(file, encoding="utf-8-sig") as out:
             out.write(reconciliation.as_csv(found))
         say(f"Written to {file}.")
     elif csv:

@@ -14,8 +14,8 @@ import typer
 from heliograph.base.csv_files import unguarded
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
-from heliograph.base.process import private_files
 from heliograph.cli.terminal.console import DataDir, Problem, on_database, settings_of, shell
+from heliograph.cli.terminal.files import writable, writing
 from heliograph.cli.terminal.printing import Json, JsonOrCsv, as_plain, form, group, say, show
 from heliograph.overview.installation import billing
 from heliograph.overview.installation.billing import Locked, Month
@@ -90,6 +90,8 @@ def export(
     asked = form(json)
     if asked is not None and file is not None:
         raise typer.BadParameter("a file is CSV; give one of the two", param_hint="-o")
+    if file is not None:
+        writable(file)
     text = on_database(work, settings_of(data_dir))
     if asked is not None:
         rows = csv.DictReader(io.StringIO(text.decode()))
@@ -99,7 +101,7 @@ def export(
         sys.stdout.buffer.write(text)
         sys.stdout.flush()
     else:
-        with private_files.open_text(file, encoding="utf-8") as out:
+        with writing(file, encoding="utf-8") as out:
             out.write(text.decode())
         say(f"Written to {file}.")
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from heliograph.base.database.pool import Connection
-from heliograph.base.process import private_files
 from heliograph.cli.terminal.console import DataDir, Org, operator, settings_of, shell
+from heliograph.cli.terminal.files import writable, writing
 from heliograph.cli.terminal.printing import Json, JsonOrCsv, as_plain, form, group, say, show
 from heliograph.cli.terminal.reports import on_reader
 from heliograph.overview import usage
@@ -69,6 +69,8 @@ def month(
     asked = form(json)
     if asked in ("table", "tsv") and file is not None:
         raise typer.BadParameter("a file is CSV or JSON; give one of the two", param_hint="-o")
+    if file is not None:
+        writable(file)
 
     async def work(conn: Connection) -> str:
         actor = await operator(conn, org)
@@ -82,6 +84,6 @@ def month(
     if file is None:
         typer.echo(text, nl=False)
         return
-    with private_files.open_text(file, encoding="utf-8" if json else "utf-8-sig") as out:
+    with writing(file, encoding="utf-8" if json else "utf-8-sig") as out:
         out.write(text)
     say(f"Written to {file}.")

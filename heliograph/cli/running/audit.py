@@ -13,8 +13,8 @@ from heliograph.audit import exporting, reading
 from heliograph.audit.actions import ACTIONS
 from heliograph.audit.reading import Filter
 from heliograph.base.database.pool import Connection
-from heliograph.base.process import private_files
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, moment, on_database, only, settings_of, shell
+from heliograph.cli.terminal.files import writable, writing
 from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.cli.terminal.reports import on_reader
 
@@ -103,6 +103,8 @@ def export(
       heliograph audit export audit.csv --org "Acme Lda"
       heliograph audit export --json --from 2027-01-01T00:00:00Z > audit.jsonl
     """
+    if file is not None:
+        writable(file)
 
     async def work(conn: Connection) -> int:
         wanted = await _filter(conn, org, who, action, what, since, until)
@@ -110,7 +112,7 @@ def export(
             out: TextIO = sys.stdout
             if file is not None:
                 encoding = "utf-8" if json else "utf-8-sig"
-                out = stack.enter_context(private_files.open_text(file, encoding=encoding))
+                out = stack.enter_context(writing(file, encoding=encoding))
             return await exporting.write(conn, shell(), wanted, file=out, as_json=json)
 
     say(f"{on_database(work, settings_of(data_dir)):,} entries.")

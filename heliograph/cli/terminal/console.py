@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import getpass
 import io
 import os
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -259,7 +260,8 @@ def run(app: typer.Typer) -> None:
     for name, near in unknown_names().items():
         say(f"heliograph: {name} is not a setting and is ignored{(f'; did you mean {near}?' if near else '.')}")
     try:
-        app(prog_name="heliograph")
+        with _printed():
+            app(prog_name="heliograph")
     except Refusal as refusal:
         _end(_refusal(refusal), FAILED)
     except Problem as problem:
@@ -293,6 +295,36 @@ def _demand_utf8(words: Sequence[str]) -> None:
             before = word.partition("=")[0] if word.startswith("--") and "=" in word else words[at - 1]
             option = f" ({before})" if before.startswith("-") and before.isascii() else ""
             _end(f"argument {at}{option} is not UTF-8 text", WRONG)
+
+
+@contextlib.contextmanager
+def _printed() -> Iterator[None]:
+    """Write out what was printed. Raises Problem if that cannot be; if nobody reads it any more, ends quietly."""
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as error:
+        if not _is_of_stdout(error):
+            raise
+        # What is still to be written would fail once more, with a traceback, when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:
+            raise SystemExit(FAILED) from None
+        raise Problem(f"cannot write the output: {error.strerror}") from None
+
+
+def _is_of_stdout(error: OSError) -> bool:
+    """Whether stdout raised it, and not another file or a connection: then it still holds what it cannot write."""
+    if not isinstance(getattr(sys.stdout, "buffer", None), io.BufferedWriter):  # PYTHONUNBUFFERED: it holds nothing
+        return error.errno in (errno.ENOSPC, errno.EPIPE)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
 
 
 def _end(text: str, exit_status: int) -> None:

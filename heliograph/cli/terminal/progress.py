@@ -42,6 +42,16 @@ NotWrittenDays = Annotated[
         help="Skip contacts who were written to within so many days.",
     ),
 ]
+#: When it starts.
+StartAt = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="TIME",
+        show_default="now",
+        help="When to start, within a year: a time with a time zone, such as 2027-01-31T08:00:00+02:00.",
+    ),
+]
 #: Characters of the bar that `follow` draws.
 WIDTH = 30
 

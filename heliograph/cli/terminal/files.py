@@ -1,0 +1,32 @@
+"""Files that commands write: readable only by their owner, and refused with their name where they cannot be written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from heliograph.base.process import private_files
+from heliograph.cli.terminal.console import Problem
+
+
+def writable(path: Path) -> Path:
+    """Check that a file can be created at the path. Raises Problem: better now than after a million rows, or after the
+    audit log says that it was exported."""
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise Problem(f"{path} cannot be written: choose another path")
+    return path
+
+
+@contextlib.contextmanager
+def writing(path: Path, *, encoding: str) -> Iterator[TextIO]:
+    """A file to write rows to. Raises Problem if it cannot be opened or written."""
+    try:
+        with private_files.open_text(path, encoding=encoding) as file:
+            yield file
+    except (ConnectionError, TimeoutError):
+        raise  # of the database, which is read meanwhile
+    except OSError as error:
+        raise Problem(f"{path} cannot be written: {error.strerror}") from None
