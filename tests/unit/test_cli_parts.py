@@ -144,6 +144,7 @@ def test_every_command_has_an_example_and_prints_json() -> None:
         if not hasattr(command, "list_commands"):
             example = re.search(rf"Examples?:\n +(\S+=\S+ )*{path}\b", command.help)
             assert example, path
+            assert not re.search(r"--at \d", command.help), f"{path}: a campaign starts within a year, not then"
             given = [one for parameter in command.params for one in parameter.opts]
             options = set(given)
             assert len(options) == len(given), path

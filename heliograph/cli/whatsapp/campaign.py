@@ -15,7 +15,7 @@ from heliograph.campaigns.channels.whatsapp import Wish
 from heliograph.campaigns.record import Campaign
 from heliograph.cli.terminal.console import DataDir, Org, OrgOrAll, moment, on_database, operator, settings_of
 from heliograph.cli.terminal.printing import Json, group, show
-from heliograph.cli.terminal.progress import AudienceImport, NotWrittenDays, follow, id_of, listed
+from heliograph.cli.terminal.progress import AudienceImport, NotWrittenDays, StartAt, follow, id_of, listed
 from heliograph.whatsapp.mirror import onboarding
 
 app = group("Create, list, show, watch, pause, resume and cancel WhatsApp campaigns.")
@@ -69,7 +69,7 @@ def create(
         list[str] | None,
         typer.Option(metavar="COLUMN=TEXT", help="Value for contacts that have none. Without it, they are skipped."),
     ] = None,
-    at: Annotated[str | None, typer.Option(metavar="TIME", help="When to start. Defaults to now.")] = None,
+    at: StartAt = None,
     per_minute: Annotated[
         int | None,
         typer.Option(min=1, max=plan.MAX_PACE, help="Maximum messages per minute. Defaults to the number's own limit."),
