@@ -8,8 +8,9 @@ bill add up to those of the usage list in that month, to the message. Days and m
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from uuid import UUID
 
 import msgspec
@@ -315,13 +316,16 @@ def as_document(made: Bill) -> str:
 
 def month_of(text: str) -> date:
     """The month of `2026-11`, as its first day. Raises Invalid."""
-    try:
-        found = datetime.strptime(text.strip(), "%Y-%m").replace(tzinfo=UTC).date()
-    except ValueError:
-        found = date.min
-    if not 2000 <= found.year < 3000:
+    written = re.fullmatch(r"(2[0-9]{3})-(0[1-9]|1[0-2])", text.strip())
+    if written is None:
         raise Invalid(("month", "format", "`month` must be a month such as 2026-11"))
-    return found
+    return date(int(written[1]), int(written[2]), 1)
+
+
+def demand_begun(month: date) -> None:
+    """Raises Invalid for a month that has not begun: its bill would look like one of a month without messages."""
+    if month > clock.now().date():
+        raise Invalid(("month", "range", f"`month` must have begun, and {month:%Y-%m} has not"))
 
 
 def checked_split(by: str) -> str:

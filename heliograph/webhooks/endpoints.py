@@ -309,6 +309,13 @@ def checked_kinds(asked: Sequence[str]) -> list[str]:
     return kinds
 
 
+def checked_kind(kind: str) -> str:
+    """A kind of event. Raises Invalid for one that is unknown."""
+    if kind not in KINDS:
+        raise Invalid(("kind", "enum", f"`kind` must be one of {', '.join(KINDS)}"))
+    return kind
+
+
 def checked_description(text: str) -> str:
     """A trimmed description, which may be empty. Raises Invalid."""
     text = text.strip()

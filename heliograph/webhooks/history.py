@@ -21,7 +21,6 @@ from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery.attempts import DELIVERED, GONE, REFUSED, UNSIGNED
 from heliograph.webhooks.delivery.evidence import Kept
 from heliograph.webhooks.recording import feed, successes
-from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.recording.feed import Recorded
 from heliograph.webhooks.recording.kept import opened_answers
 from heliograph.webhooks.recording.successes import SPAN
@@ -161,8 +160,8 @@ async def attempts(
     """
     if filters.result not in (None, FAILED, *RESULTS):
         raise Invalid(("result", "enum", f"`result` must be one of {FAILED}, {', '.join(RESULTS)}"))
-    if filters.kind not in (None, *KINDS):
-        raise Invalid(("kind", "enum", f"`kind` must be one of {', '.join(KINDS)}"))
+    if filters.kind is not None:
+        endpoints.checked_kind(filters.kind)
     await endpoints.get(conn, actor, id=endpoint_id)
     results = None
     if filters.result is not None:

@@ -116,7 +116,7 @@ async def send_example(conn: Connection, actor: Actor, *, endpoint_id: UUID, req
     Raises NotFound, EndpointDisabled, EndpointPaused and Invalid for an unknown kind.
     """
     endpoint = await endpoints.active(conn, actor, id=endpoint_id)
-    endpoints.checked_kinds([kind])
+    endpoints.checked_kind(kind)
     id, at = uuid7(), clock.now()
     if kind == TEST:
         stored, data = TEST, _example(endpoint_id, endpoint.subscribed_events, at)

@@ -9,7 +9,7 @@ import re
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import UUID
@@ -173,7 +173,7 @@ async def test_an_organization_has_rate_limits_of_its_own(cli: Cli, pool: Pool) 
     assert "30000" in table.out
     assert back.data == rows(sms_send=30_000)
     refused = await cli("org", "rate-limits", "Acme", "--campaigns", "1000001", "--reads", "7")
-    assert (refused.status, "`campaigns` must be from 1 to 1000000" in refused.err) == (1, True), refused.err
+    assert (refused.status, "`campaigns` must be from 1 to 1000000" in refused.err) == (2, True), refused.err
     kept = await pool.fetchrow("SELECT rate_sms_send, rate_campaigns, rate_reads FROM organizations")
     assert tuple(kept) == (30_000, None, None)
     told = await pool.fetch("SELECT who, after FROM audit_log WHERE action = 'organization.configured' ORDER BY id")
@@ -202,16 +202,20 @@ async def test_a_key_is_rotated(cli: Cli, pool: Pool) -> None:
     assert listed[old["id"]]["expires_at"] == new["old_key_ends_at"]
     assert {one["status"] for one in listed.values()} == {"active"}
 
-    again, endless, unclear = await asyncio.gather(
+    again, endless, nothing, unclear = await asyncio.gather(
         cli("key", "rotate", old["id"]),
         cli("key", "rotate", new["id"], "--keep-old", "999d"),
+        cli("key", "rotate", new["id"], "--keep-old", "0h"),
         cli("key", "rotate", new["id"], "--keep-old", "soon"),
     )
-    assert (again.status, endless.status, unclear.status) == (1, 1, 2)
+    assert (again.status, endless.status, nothing.status, unclear.status) == (1, 2, 2, 2)
     assert new["id"] in again.err
-    assert "for up to" in endless.err
+    assert endless.err == nothing.err == "heliograph: --keep-old must be more than 0 and at most 30 days\n"
     assert "90m, 24h or 7d" in unclear.err
     assert len((await cli("key", "list", "--json")).data) == 2, "a refusal makes no key"
+    await asyncio.gather(*(cli("key", "create", str(n), "--mode", "test") for n in range(3)))
+    full = await cli("key", "create", "sixth")
+    assert (full.status, "(limit: 5, active: live=2, test=3)" in full.err) == (1, True), full.err
 
 
 async def test_plans_states_and_adjustments(cli: Cli) -> None:
@@ -233,7 +237,7 @@ async def test_plans_states_and_adjustments(cli: Cli) -> None:
         cli("org", "plan", "Acme"),
         cli("org", "state", "Acme", "odd"),
     )
-    assert (refused.status, unnamed.status, unknown.status) == (1, 2, 1)
+    assert (refused.status, unnamed.status, unknown.status) == (1, 2, 2)
 
 
 async def test_sender_ids_are_asked_for_and_decided_on(cli: Cli) -> None:
@@ -629,6 +633,24 @@ async def test_doctor_opens_the_texts_that_are_sealed(cli: Cli) -> None:
     assert [
         one for one in msgspec.json.decode(done.out) if one["check"] == "sealed texts" and one["state"] != "ok"
     ] == []
+
+
+async def test_a_value_that_is_wrong_whatever_is_stored_is_wrong_usage(cli: Cli) -> None:
+    await cli("org", "create", "Acme", "--country", "any")
+    begins = datetime.now(UTC).replace(day=1) + timedelta(days=40)
+    for arguments, told in (
+        (("campaign", "pause", "abc"), "'abc' is not the id of a campaign"),
+        (("campaign", "create", "Hi", "--name", "Sale"), "heliograph: give one of --tag, --import and --to\n"),
+        (("key", "create", "--profile", "nope"), "--profile must be one of "),
+        (("webhook", "create", "https://example.com", "--event", "nope"), "--event may list only "),
+        (("usage", "month", "nov"), "MONTH must be a month such as 2026-11"),
+        (("usage", "month", "2026-1"), "MONTH must be a month such as 2026-11"),
+        (("usage", "month", f"{begins:%Y-%m}"), f"MONTH must have begun, and {begins:%Y-%m} has not"),
+        (("usage", "month", "2026-11", "--by", "nope"), "--by must be one of channel, sender, "),
+        (("usage", "month", "2026-11", "--by", "nope"), ", reference\n"),
+    ):
+        done = await cli(*arguments)
+        assert (done.status, done.out, told in done.err) == (2, "", True), (arguments, done.err)
 
 
 async def test_what_is_unknown_is_refused(cli: Cli) -> None:

@@ -26,7 +26,7 @@ async def test_what_was_done_is_listed_and_exported(database_url: str, tmp_path:
     assert "Quota granted or adjusted" in of_alice.out
     assert "API key created" not in of_alice.out
     wrong = await cli("audit", "list", "--action", "nonsense")
-    assert (wrong.status, "action" in wrong.err) == (1, True)
+    assert (wrong.status, "action" in wrong.err) == (2, True)
 
     file = tmp_path / "audit.csv"
     done = await cli("audit", "export", str(file), "--action", "api_key")

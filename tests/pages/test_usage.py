@@ -66,7 +66,7 @@ async def test_a_month_is_exported_and_adds_up_to_the_usage_list(
     (listed,) = (await cli("usage", "months", "--org", "Acme", "--json")).data
     assert (listed["month"], listed["sent"], listed["refunds"], listed["adjustments"]) == (month, 4, 1, -7)
     wrong = await cli("usage", "month", "November", "--org", "Acme")
-    assert (wrong.status, "2026-11" in wrong.err) == (1, True)
+    assert (wrong.status, "2026-11" in wrong.err) == (2, True)
     told = await pool.fetch("SELECT who FROM audit_log WHERE action = 'usage.exported' ORDER BY id")
     assert [row[0] for row in told] == ["person", "person", "cli"]
 

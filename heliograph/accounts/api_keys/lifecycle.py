@@ -139,7 +139,7 @@ async def rotate(conn: Connection, actor: Actor, *, id: UUID, overlap: timedelta
     Invalid, and what `issue` raises for who does not hold the key's rights.
     """
     if not timedelta(0) < overlap <= LONGEST_OVERLAP:
-        raise Invalid(("overlap", "range", f"The old key may work for up to {LONGEST_OVERLAP.days} more days"))
+        raise Invalid(("overlap", "range", f"`overlap` must be more than 0 and at most {LONGEST_OVERLAP.days} days"))
     async with conn.transaction():
         await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
         row = await conn.fetchrow(STANDING, actor.organization_id, id, actor.modes)

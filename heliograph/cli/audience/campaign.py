@@ -13,9 +13,18 @@ from heliograph.campaigns import plan, record
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels.sms import Wish
 from heliograph.campaigns.record import Campaign
-from heliograph.cli.terminal.console import DataDir, Org, OrgOrAll, moment, on_database, operator, settings_of
+from heliograph.cli.terminal.console import (
+    DataDir,
+    Org,
+    OrgOrAll,
+    in_options,
+    moment,
+    on_database,
+    operator,
+    settings_of,
+)
 from heliograph.cli.terminal.printing import Json, group, show
-from heliograph.cli.terminal.progress import AudienceImport, NotWrittenDays, StartAt, follow, id_of, listed
+from heliograph.cli.terminal.progress import NAMES, AudienceImport, NotWrittenDays, StartAt, follow, id_of, listed
 
 app = group("Create, list, show, watch, pause, resume and cancel campaigns.")
 
@@ -103,7 +112,8 @@ def create(
         async with conn.transaction():
             return await sms_channel.create(conn, actor, wish=wish, request_id=str(uuid7()))
 
-    made = on_database(work, settings)
+    with in_options(**NAMES, message_template="TEXT", sender_name="--sender", recipients="--to"):
+        made = on_database(work, settings)
     show(record.shown(made), json)
     if watch:
         asyncio.run(follow(settings, org, made.id, channel="sms", json=json, columns=COLUMNS[1:]))

@@ -19,6 +19,7 @@ from heliograph.cli.terminal.console import (
     Org,
     OrgOrAll,
     acting_for,
+    in_options,
     moment,
     on_database,
     only,
@@ -84,7 +85,10 @@ def create(
             expires_at=until,
         )
 
-    key, secret = on_database(work, settings_of(data_dir))
+    with in_options(
+        name="NAME", profile="--profile", scopes="--scope", allowed_ips="--allow-ip", expires_at="--expires"
+    ):
+        key, secret = on_database(work, settings_of(data_dir))
     show(as_plain(key) | {"secret": secret}, json)
     say("Store the secret now: it is not shown again.")
 
@@ -116,7 +120,7 @@ def list_(
 def rotate(
     id: Which,
     keep_old: Annotated[
-        str, typer.Option(metavar="HOURS", help="How long the old key keeps working beside the new one: 90m, 24h, 7d.")
+        str, typer.Option(metavar="TIME", help="How long the old key keeps working beside the new one: 90m, 24h, 7d.")
     ] = "24h",
     json: Json = False,
     data_dir: DataDir = None,
@@ -136,7 +140,8 @@ def rotate(
         owner = await organizations.get(conn, id=await issued.owner(conn, id=id))
         return await lifecycle.rotate(conn, acting_for(owner), id=id, overlap=overlap)
 
-    made, secret, old = on_database(work, settings_of(data_dir))
+    with in_options(overlap="--keep-old"):
+        made, secret, old = on_database(work, settings_of(data_dir))
     show(as_plain(made) | {"secret": secret, "old_key_ends_at": as_plain(old.expires_at)}, json)
     say("Store the secret now: it is not shown again.")
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from heliograph.base.database.pool import Connection
-from heliograph.cli.terminal.console import DataDir, Org, operator, settings_of, shell
+from heliograph.cli.terminal.console import DataDir, Org, in_options, operator, settings_of, shell
 from heliograph.cli.terminal.files import writable, writing
 from heliograph.cli.terminal.printing import Json, JsonOrCsv, as_plain, form, group, say, show
 from heliograph.cli.terminal.reports import on_reader
@@ -73,11 +73,14 @@ def month(
         writable(file)
 
     async def work(conn: Connection) -> str:
+        # First what is wrong with any database.
+        wanted = usage.month_of(month)
         actor = await operator(conn, org)
-        made = await references.bill(conn, actor, month=usage.month_of(month), by=by)
+        made = await references.bill(conn, actor, month=wanted, by=by)
         return await usage.export(conn, actor, shell(), made=made, as_json=asked is not None)
 
-    text = on_reader(work, settings_of(data_dir))
+    with in_options(month="MONTH", by="--by"):
+        text = on_reader(work, settings_of(data_dir))
     if asked in ("table", "tsv"):
         show(loads(text)["lines"], json, LINES)
         return

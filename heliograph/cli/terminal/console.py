@@ -12,6 +12,7 @@ import errno
 import getpass
 import io
 import os
+import re
 import socket
 import ssl
 import sys
@@ -34,16 +35,18 @@ from heliograph.base.database.migrate import ForeignSchema, MigrationError
 from heliograph.base.database.pool import Connection, follow_clock, is_down
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import default_data_dir, owner_url_of, url_of
-from heliograph.base.errors import Refusal
+from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.network.connecting import connect
 from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key, from_environment, unknown_names
-from heliograph.cli.terminal.printing import as_plain, say
+from heliograph.cli.terminal.printing import as_plain, cell, say
 from heliograph.demo import LOOPBACK, read_credentials
 from heliograph.sealing import text_keys
 
 Result = TypeVar("Result")
 
 FAILED, WRONG, UNREACHABLE = 1, 2, 3
+#: Issues of a value that is wrong whatever is stored: wrong usage, and not a refusal.
+ALWAYS = frozenset({"count", "enum", "exclusive", "format", "length", "one_of", "pattern", "range", "type"})
 DataDir = Annotated[
     Path | None,
     typer.Option(
@@ -240,6 +243,20 @@ def moment(text: str, option: str) -> datetime:
     return at.astimezone(UTC)
 
 
+@contextlib.contextmanager
+def in_options(**names: str) -> Iterator[None]:
+    """Rules name the fields of the API. A refusal that is raised here names the options instead: field → option."""
+    try:
+        yield
+    except Invalid as refusal:
+        fields = [tuple(one.values()) for one in refusal.details["fields"]]
+        renamed = [
+            (field, issue, re.sub("`([a-z_]+)`", lambda found: names.get(found[1], found[0]), text))
+            for field, issue, text in fields
+        ]
+        raise Invalid(*renamed, message=None if renamed else refusal.message) from None
+
+
 def typed_secret(called: str = "Password") -> str:
     """A supplier's secret: from the terminal, without echo, or from the first line of stdin."""
     if sys.stdin.isatty():
@@ -263,7 +280,7 @@ def run(app: typer.Typer) -> None:
         with _printed():
             app(prog_name="heliograph")
     except Refusal as refusal:
-        _end(_refusal(refusal), FAILED)
+        _end(_refusal(refusal), WRONG if _is_wrong_usage(refusal) else FAILED)
     except Problem as problem:
         _end(str(problem), problem.exit_status)
     except SettingsError as error:
@@ -332,11 +349,17 @@ def _end(text: str, exit_status: int) -> None:
     raise SystemExit(exit_status) from None
 
 
+def _is_wrong_usage(refusal: Refusal) -> bool:
+    issues = {field["issue"] for field in refusal.details.get("fields", [])}
+    return isinstance(refusal, Invalid) and bool(issues) and issues <= ALWAYS
+
+
 def _refusal(refusal: Refusal) -> str:
     details = dict(refusal.details)
-    fields = [field["message"] for field in details.pop("fields", [])]
+    # One message may stand at several fields.
+    fields = dict.fromkeys(field["message"] for field in details.pop("fields", []))
     text = "; ".join(fields) or refusal.message
-    known = ", ".join(f"{name}: {value}" for name, value in as_plain(details).items() if value is not None)
+    known = ", ".join(f"{name}: {cell(value)}" for name, value in as_plain(details).items() if value is not None)
     return f"{text.rstrip('.')} ({known})" if known else text
 
 

@@ -17,7 +17,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.campaigns import audience, record
 from heliograph.campaigns.record import Campaign
 from heliograph.cli.terminal import printing
-from heliograph.cli.terminal.console import Problem, connection, on_database, only, operator
+from heliograph.cli.terminal.console import connection, on_database, only, operator
 from heliograph.cli.terminal.printing import as_plain, form, show
 
 #: Seconds between two looks of `follow`.
@@ -52,16 +52,27 @@ StartAt = Annotated[
         help="When to start, within a year: a time with a time zone, such as 2027-01-31T08:00:00+02:00.",
     ),
 ]
+#: Options by the fields of a campaign.
+NAMES = {
+    "name": "--name",
+    "audience_tags": "--tag",
+    "audience_import": "--import",
+    "audience_tag_match_mode": "--match",
+    "excluded_tags": "--exclude-tag",
+    "not_written_days": "--not-written-days",
+    "scheduled_at": "--at",
+    "messages_per_minute": "--per-minute",
+}
 #: Characters of the bar that `follow` draws.
 WIDTH = 30
 
 
 def id_of(text: str) -> UUID:
-    """Parse a campaign's id. Raises Problem."""
+    """Parse a campaign's id. Raises typer.BadParameter."""
     try:
         return UUID(text)
     except ValueError:
-        raise Problem(f"{text!r} is not the id of a campaign") from None
+        raise typer.BadParameter(f"{text!r} is not the id of a campaign", param_hint="CAMPAIGN") from None
 
 
 def listed(

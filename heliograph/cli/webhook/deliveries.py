@@ -11,7 +11,7 @@ import typer
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
-from heliograph.cli.terminal.console import DataDir, on_database, settings_of
+from heliograph.cli.terminal.console import DataDir, in_options, on_database, settings_of
 from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.cli.webhook.kit import EndpointId, moment, owner
 from heliograph.webhooks import history, replays
@@ -70,7 +70,8 @@ def attempts(
                 return found, None
         return found, page.seen and page.seen[0]
 
-    found, ended_at = on_database(work, settings_of(data_dir))
+    with in_options(result="--result", kind="--kind"):
+        found, ended_at = on_database(work, settings_of(data_dir))
     show(found, json, ATTEMPTS)
     if ended_at is not None:  # shown to the millisecond, so the next list begins with that one
         say(f"Not all were scanned. --to {clock.iso(ended_at + timedelta(milliseconds=1))} continues further back.")
@@ -208,5 +209,7 @@ def example(
         event_id = await replays.send_example(conn, actor, endpoint_id=id, request_id=str(uuid7()), kind=kind)
         return {"event_id": event_id, "endpoint_id": id}
 
-    show(on_database(work, settings_of(data_dir)), json)
+    with in_options(kind="--kind"):
+        queued = on_database(work, settings_of(data_dir))
+    show(queued, json)
     say("Queued. `heliograph webhook attempts` shows the outcome.")

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from heliograph.base.database.pool import Connection
-from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of
+from heliograph.cli.terminal.console import DataDir, Org, in_options, on_database, operator, settings_of
 from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.cli.webhook.kit import EndpointId, Mode, owner
 from heliograph.webhooks import changing, endpoints, figures
@@ -32,6 +32,8 @@ COLUMNS = (
     "last_success_at",
     "consecutive_failures",
 )
+#: Options by the fields of an endpoint.
+NAMES = {"url": "URL", "subscribed_events": "--event", "description": "--description"}
 
 
 @app.command("list")
@@ -76,7 +78,8 @@ def create(
             conn, actor, url=url, subscribed_events=event or KINDS, rules=rules, description=description
         )
 
-    endpoint, secret = on_database(work, settings)
+    with in_options(**NAMES):
+        endpoint, secret = on_database(work, settings)
     show(as_plain(endpoint) | {"signing_secret": secret}, json)
     say("Store the secret now: it is not shown again.")
 
@@ -139,6 +142,8 @@ def update(
     Example:
       heliograph webhook update 0199c0de-0000-7000-8000-000000000000 --url https://example.com/new --enable
     """
+    if recover and enable is not True:
+        raise typer.BadParameter("goes with --enable", param_hint="--recover")
     asked = Changes(
         url=url, subscribed_events=event, description=description, disabled=_inverse(enable), recover=recover or None
     )
@@ -178,7 +183,9 @@ def _changed(id: UUID, asked: Changes, json: bool, data_dir: Path | None) -> Non
         rules = endpoints.rules(settings)
         return await changing.change(conn, await owner(conn, id), id=id, changes=asked, rules=rules)
 
-    show(on_database(work, settings), json, COLUMNS)
+    with in_options(**NAMES):
+        changed = on_database(work, settings)
+    show(changed, json, COLUMNS)
 
 
 @app.command("rotate")

@@ -13,9 +13,18 @@ from heliograph.campaigns import filling, plan, record
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
 from heliograph.campaigns.channels.whatsapp import Wish
 from heliograph.campaigns.record import Campaign
-from heliograph.cli.terminal.console import DataDir, Org, OrgOrAll, moment, on_database, operator, settings_of
+from heliograph.cli.terminal.console import (
+    DataDir,
+    Org,
+    OrgOrAll,
+    in_options,
+    moment,
+    on_database,
+    operator,
+    settings_of,
+)
 from heliograph.cli.terminal.printing import Json, group, show
-from heliograph.cli.terminal.progress import AudienceImport, NotWrittenDays, StartAt, follow, id_of, listed
+from heliograph.cli.terminal.progress import NAMES, AudienceImport, NotWrittenDays, StartAt, follow, id_of, listed
 from heliograph.whatsapp.mirror import onboarding
 
 app = group("Create, list, show, watch, pause, resume and cancel WhatsApp campaigns.")
@@ -88,6 +97,8 @@ def create(
     """
     if match not in ("any", "all"):
         raise typer.BadParameter("must be any or all", param_hint="--match")
+    if (tag is None) == (imported is None):
+        raise typer.BadParameter("give one of --tag and --import", param_hint="--tag")
     scheduled_at = None if at is None else moment(at, "--at")
     parameters = filling.parse(param or [], dict(_default(one) for one in default or []))
     settings = settings_of(data_dir)
@@ -111,7 +122,8 @@ def create(
         async with conn.transaction():
             return await whatsapp_channel.create(conn, actor, wish=wish, request_id=str(uuid7()))
 
-    made = on_database(work, settings)
+    with in_options(**NAMES, number="--number", template="--template", language="--language"):
+        made = on_database(work, settings)
     show(record.shown(made), json)
     if watch:
         asyncio.run(follow(settings, org, made.id, channel=CHANNEL, json=json, columns=COLUMNS[1:]))

@@ -17,6 +17,7 @@ import msgspec
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7_floor
 from heliograph.overview import usage
 from heliograph.overview.usage import Bill, Share
@@ -83,7 +84,9 @@ class Counted(msgspec.Struct):
 
 def checked_split(by: str) -> str:
     """One of SPLITS, `reference` with a number of characters if somebody chose one. Raises Invalid."""
-    return by if _is_split(by) else usage.checked_split(by)
+    if by not in SPLITS and not _is_split(by):
+        raise Invalid(("by", "enum", f"`by` must be one of {', '.join(SPLITS)}"))
+    return by
 
 
 def is_by_reference(by: str) -> bool:
@@ -133,6 +136,7 @@ async def billed(conn: Connection, actor: Actor, counted: Counted, *, month: dat
 
 async def bill(conn: Connection, actor: Actor, *, month: date, by: str) -> Bill:
     """The bill by any of SPLITS, at once. Raises Invalid."""
+    usage.demand_begun(month)
     if not is_by_reference(checked_split(by)):
         return await usage.bill(conn, actor, month=month, by=by)
     counted, going = Counted(), True
