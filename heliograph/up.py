@@ -164,13 +164,14 @@ async def up(
     for number in KINDS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, stop.set)
+    # Before anything is made that a start which is refused would leave behind.
+    port = options.port or _free_port(options.host)
+    _check_free(options.host, port)
     data_dir = (options.data_dir or default_data_dir()).absolute()
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UpError(f"cannot use the data directory {data_dir}: {error}; choose another with --data-dir") from None
-    port = options.port or _free_port(options.host)
-    _check_free(options.host, port)
     settings = from_environment()
     if not settings.secret_key:
         kept, other = _secret_key(data_dir / "secret_key"), _other_secret_key(data_dir / "other_secret_key")

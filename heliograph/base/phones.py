@@ -72,6 +72,11 @@ def country(address: str) -> str:
     return REGIONS[calling_code(address)] if address.startswith("+") else address[:2]
 
 
+def is_region(text: str) -> bool:
+    """Whether it is what `country` may say of an address: an ISO country, which an id begins with, or "001"."""
+    return text in phonenumbers.SUPPORTED_REGIONS or text in REGIONS.values()
+
+
 #: National numbers that cost whoever calls or is called extra: regions of a code, and what their numbers look like.
 _COSTLY = ("premium_rate", "shared_cost")
 

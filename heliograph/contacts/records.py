@@ -394,7 +394,7 @@ async def delete(conn: Connection, actor: Actor, *, id: UUID) -> None:
     async with conn.transaction():
         row = await conn.fetchrow(DELETE, actor.organization_id, actor.mode, id)
         if row is None:
-            raise NotFound(resource="contact", id=str(id))
+            raise NotFound("There is no such contact.", resource="contact", id=str(id))
         await conn.execute(DELETE_TAGS, actor.organization_id, actor.mode, row["tags"], id)
         told = {"phone": row["phone"], "tags": row["tags"]}
         await audit.record(conn, actor, "contact.deleted", object_id=id, before=told)

@@ -53,7 +53,7 @@ async def disable(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
         before = await endpoints.get(conn, actor, id=id)
         row = await conn.fetchrow(DISABLE, actor.organization_id, id, REQUESTED, actor.modes)
         if row is None:
-            raise NotFound(resource="webhook_endpoint", id=str(id))
+            raise NotFound("There is no such webhook endpoint.", resource="webhook_endpoint", id=str(id))
         if before.status == "disabled":
             return Endpoint(**row)
         await stopping.stop(conn, [(actor.organization_id, id)])
@@ -148,7 +148,7 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, 
             REQUESTED,
         )
         if row is None:
-            raise NotFound(resource="webhook_endpoint", id=str(id))
+            raise NotFound("There is no such webhook endpoint.", resource="webhook_endpoint", id=str(id))
         after = Endpoint(**row)
         if before.status != status:
             after = await _moved(conn, actor, before, after, recover=bool(changes.recover))

@@ -238,7 +238,7 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
     """One of the actor's endpoints, disabled or not. Raises NotFound."""
     row = await conn.fetchrow(GET, actor.organization_id, id, actor.modes)
     if row is None:
-        raise NotFound(resource="webhook_endpoint", id=str(id))
+        raise NotFound("There is no such webhook endpoint.", resource="webhook_endpoint", id=str(id))
     return Endpoint(**row)
 
 
@@ -267,7 +267,7 @@ async def secrets(conn: Connection, actor: Actor, *, id: UUID, rules: EndpointRu
     """The secrets that sign now, newest first, to check signatures with; they are shown to nobody. Raises NotFound."""
     sealed = await conn.fetchval(SECRETS, actor.organization_id, id, actor.modes)
     if sealed is None:
-        raise NotFound(resource="webhook_endpoint", id=str(id))
+        raise NotFound("There is no such webhook endpoint.", resource="webhook_endpoint", id=str(id))
     return [open_secret(rules.seal_key, organization_id=actor.organization_id, id=id, sealed=one) for one in sealed]
 
 

@@ -251,7 +251,7 @@ async def delivery(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_i
     endpoint = await endpoints.get(conn, actor, id=endpoint_id)
     row = await conn.fetchrow(EVENT, actor.organization_id, event_id, endpoint_id, endpoint.mode)
     if row is None:
-        raise NotFound(resource="event", id=str(event_id))
+        raise NotFound("There is no such event.", resource="event", id=str(event_id))
     *event, message_id, next_at, is_under_way = row.values()
     (found,) = await feed.opened(conn, actor, [Recorded(*event)])
     tried = await conn.fetch(

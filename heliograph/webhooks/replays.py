@@ -98,7 +98,7 @@ async def resend(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_id:
     """
     endpoint = await endpoints.active(conn, actor, id=endpoint_id)
     if not await conn.fetchval(KNOWN, actor.organization_id, event_id, endpoint.mode):
-        raise NotFound(resource="event", id=str(event_id))
+        raise NotFound("There is no such event.", resource="event", id=str(event_id))
     async with conn.transaction():
         await _queue(conn, actor.organization_id, endpoint_id, [event_id], NOW)
 

@@ -81,6 +81,7 @@ async def test_a_number_has_one_contact(api: Api, tenant: Tenant, pool: Pool) ->
     stranger = await make_tenant(pool)
     status, answer = await change(api, stranger, f"/contacts/{made['id']}", name="Eve")
     assert (status, answer["error"]["code"]) == (404, "not_found")
+    assert answer["error"]["message"] == "There is no such contact."
 
 
 async def test_a_change_is_recorded_without_the_name(api: Api, tenant: Tenant, pool: Pool) -> None:

@@ -49,6 +49,7 @@ async def test_create_list_delete(api: Api, tenant: Tenant) -> None:
     assert (status, gone) == (200, {"success": True})
     status, _, body = await api.ask("DELETE", "/contacts", params={"id": contact["id"]}, headers=tenant.headers)
     assert (status, body["error"]["code"]) == (404, "not_found")
+    assert body["error"]["message"] == "There is no such contact."
     assert (await listed(api, tenant))["items"] == []
     assert (await listed(api, tenant, tag="vip"))["items"] == []
 

@@ -32,9 +32,12 @@ async def test_messages_are_listed_newest_first_by_what_the_api_filters_by(pool:
         listed("--until", "2020-01-01T00:00:00Z"),
         listed("--since", "2020-01-01T00:00:00Z", "--status", "accepted"),
         listed("--channel", "whatsapp"),
+        listed("--country", "MZ", "--failure", "failed"),
+        listed("--country", "001"),
+        listed("--channel", "whatsapp", "--country", "CA", "--failure", "window_closed"),
     )
     newest = ids[::-1]
-    assert found == [newest, newest[:2], [ids[0]], [ids[1]], [ids[2]], [], [], newest[:2], []]
+    assert found == [newest, newest[:2], [ids[0]], [ids[1]], [ids[2]], [], [], newest[:2], [], [ids[0]], [], []]
 
     several, table, *wrong = await asyncio.gather(
         cli("message", "list"),
@@ -43,8 +46,13 @@ async def test_messages_are_listed_newest_first_by_what_the_api_filters_by(pool:
         cli("message", "list", *org, "--recipient", "eight"),
         cli("message", "list", *org, "--channel", "whatsapp", "--reference", "x"),
         cli("message", "list", *org, "--since", "yesterday"),
+        cli("message", "list", *org, "--country", "Mozambique"),
+        cli("message", "list", *org, "--country", "QQ"),
+        cli("message", "list", *org, "--failure", "nonsense"),
+        cli("message", "list", *org, "--channel", "whatsapp", "--failure", "undelivered"),
     )
     assert (several.status, "several organizations" in several.err) == (1, True)
     assert len(table.out.splitlines()) == 4
-    for one, word in zip(wrong, ("--status", "--recipient", "--reference", "--since"), strict=True):
+    words = ("--status", "--recipient", "--reference", "--since", *("--country",) * 2, *("--failure",) * 2)
+    for one, word in zip(wrong, words, strict=True):
         assert (one.status, word in one.err, one.out) == (2, True, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -120,6 +121,8 @@ async def test_what_cannot_be_meant(database_url: str, pool: Pool) -> None:
     ):
         assert isinstance((await cli(*arguments)).exception, Refusal), arguments
     for arguments, told in (
+        (("test", str(actor.organization_id)), "There is no such webhook endpoint."),
+        (("resend", str(id), str(id)), "There is no such event."),
         (("attempts", str(id), "--result", "eaten"), "--result must be one of failed, "),
         (("attempts", str(id), "--kind", "message.eaten"), "--kind must be one of message.delivered, "),
         (("test", str(id), "--kind", "nope"), "--kind must be one of message.delivered, "),
@@ -128,6 +131,8 @@ async def test_what_cannot_be_meant(database_url: str, pool: Pool) -> None:
         (("create", "ftp://example.com"), "URL is refused: "),
     ):
         assert str((await cli(*arguments)).exception).startswith(told), arguments
+    assert (await cli.data("show", str(id)))["attempts"] == {}
+    assert re.search("^attempts +-$", (await cli("show", str(id))).output, re.MULTILINE)
 
 
 async def test_an_operator_pauses_one_and_lets_it_recover(database_url: str, pool: Pool) -> None:

@@ -273,7 +273,7 @@ async def test_a_port_that_is_taken_is_said_and_nothing_is_left(place: Path) -> 
         f"port {port} on 127.0.0.1 is in use; choose another with --port, or stop the process that uses it"
     )
     assert program.out == ""
-    assert not (place / "data" / "postgres").exists()
+    assert not (place / "data").exists()
 
 
 @contextlib.contextmanager

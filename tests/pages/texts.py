@@ -68,6 +68,12 @@ SHOWN_RULES = {
     "base/errors.py": {"Invalid", "NotFound", "Unavailable"},
     "api/shapes/refusals.py": {"RateLimited"},
 }
+#: Modules of rules whose "There is no such ..." is what a page of a wrong address says.
+MISSING = (
+    "contacts/notes.py",
+    "contacts/records.py",
+    *(f"webhooks/{n}.py" for n in ("changing", "endpoints", "replays")),
+)
 
 
 def texts() -> set[str]:
@@ -80,6 +86,8 @@ def texts() -> set[str]:
             found |= set(_of_module(path))
     for name, shown in SHOWN_RULES.items():
         found |= set(_refusals(ast.parse((PACKAGE / name).read_text()), shown))
+    for name in MISSING:
+        found |= set(_missing(ast.parse((PACKAGE / name).read_text())))
     for name, table in (*vars(words).items(), *vars(audience).items()):
         if name.isupper():
             found |= set(table.values()) if isinstance(table, dict) else {text for row in table for text in row[1:]}
@@ -161,6 +169,13 @@ def _of_module(path: Path) -> Iterator[str]:
             is_refusal = name[:1].isupper() and " " in first.value and name not in ("Role", "Markup")
             if is_refusal or name in ("text", "count"):
                 yield first.value
+
+
+def _missing(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "NotFound" and node.args:
+            assert isinstance(node.args[0], ast.Constant)
+            yield node.args[0].value
 
 
 def _refusals(tree: ast.Module, only: set[str] | None = None) -> Iterator[str]:

@@ -8,10 +8,13 @@ import io
 import os
 import re
 import secrets
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -25,7 +28,7 @@ from heliograph.cli.terminal import console
 from heliograph.cli.terminal.console import Problem, settings_of
 from heliograph.cli.terminal.files import writing
 from heliograph.cli.terminal.options import pairs
-from heliograph.cli.terminal.printing import Json, line, record, show, single, table
+from heliograph.cli.terminal.printing import Json, fitted, line, record, show, single, table
 from heliograph.suppliers import kinds
 
 #: Commands that print no records, and why: they have no `-o`.
@@ -255,6 +258,60 @@ def test_pairs_that_are_none(text: str) -> None:
 def test_tables_and_records() -> None:
     assert table([["1", "long name"], ["22", "x"]], ("id", "first_name")) == "id  first name\n1   long name\n22  x"
     assert record({"id": 1, "tags": [], "is_default": True}) == "id          1\ntags        -\nis default  yes"
+    assert record({"text": "Hello\r\nJos\u00e9\n", "attempts": {}}) == "text      Hello José\nattempts  -"
+
+
+def test_a_column_is_as_wide_as_a_terminal_shows_it() -> None:
+    """Wide characters take two columns, marks that are put on others none."""
+    rows = [["活动 😀", "1"], ["Jose\u0301", "2"], ["any", "3"]]
+    assert table(rows, ("name", "n")) == "name     n\n活动 😀  1\nJose\u0301     2\nany      3"
+    long = fitted([["活动" * 20, "0199"]], ("name", "id"), 30)
+    assert long.splitlines()[1] == "活动" * 5 + "...  0199"
+
+
+@pytest.mark.parametrize("answer", [b'{"status":"ok"}', b'{"healthy":true}', b'{"status":"ok","checks":"none"}', b"[]"])
+def test_doctor_tells_a_stranger_from_the_api_and_how_an_embedded_database_is_started(
+    data_dir: Path, answer: bytes
+) -> None:
+    (data_dir / "postgres" / "port").write_text("1\n")
+
+    class Stranger(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing."""
+
+    def examined(url: str) -> dict[str, Any]:
+        words = ["doctor", "--data-dir", str(data_dir), "--url", url, "--json"]
+        done = CliRunner().invoke(app, words, env={"HELIOGRAPH_DATABASE_URL": None})
+        assert done.exit_code == 1, done.output
+        return {one["check"]: one for one in msgspec.json.decode(done.stdout)}
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            found = examined(f"http://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert found["api"]["detail"].endswith(" answers, but is not the API of Heliograph")
+    up = f"`heliograph up --data-dir {data_dir}`"
+    assert found["database"]["remedy"] == f"Start it: {up}."
+    assert examined("http://127.0.0.1:1")["api"]["remedy"] == f"Start {up}, or give its URL with --url."
+
+
+def test_a_receiver_says_what_is_wrong_before_it_listens() -> None:
+    done = CliRunner().invoke(app, ["simulate", "receiver", "--ledger", "/nonexistent/x"])
+    assert str(done.exception) == "/nonexistent/x cannot be written: choose another path"
+    for secret in ("nope", "whsec_?"):
+        done = CliRunner().invoke(app, ["simulate", "receiver", "--secret", secret])
+        assert (done.exit_code, "--secret" in done.output, "is not a signing secret" in done.output) == (2, True, True)
 
 
 def test_a_key_that_is_piped_is_asked_for_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from heliograph.sms import messages, timeline
 from heliograph.sms.intervening import passing_over
 from heliograph.whatsapp import messages as whatsapp_messages
 from heliograph.whatsapp import timeline as whatsapp_timeline
-from heliograph.why.words import Why
+from heliograph.why.words import Why, entries
 
 app = group("List an organization's messages, show the history of one, and decide about one that is stuck.")
 
@@ -80,6 +80,11 @@ def list_(
     number = None if recipient is None else phones.parse(recipient)
     if recipient is not None and number is None:
         raise typer.BadParameter("must be a phone number with country code", param_hint="--recipient")
+    if country is not None and not phones.is_region(country):
+        raise typer.BadParameter("must be the ISO code of a country, such as MZ", param_hint="--country")
+    failures = entries()["sms_failure" if channel == "sms" else "whatsapp_failure"]
+    if failure is not None and failure not in failures:
+        raise typer.BadParameter(f"must be one of {', '.join(failures)}", param_hint="--failure")
     begin, end = moment(since, "--since") if since else None, moment(until, "--until") if until else None
 
     async def work(conn: Connection) -> list[Any]:

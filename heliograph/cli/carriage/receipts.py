@@ -10,6 +10,7 @@ from uuid import UUID
 
 import typer
 
+from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import DataDir, moment, on_database, settings_of, shell
@@ -70,8 +71,8 @@ def report(
     """
     if json and (csv or file is not None):
         raise typer.BadParameter("choose one of --csv and --json", param_hint="--csv")
-    if country is not None and not re.fullmatch("[A-Z]{2}|001", country):
-        raise typer.BadParameter("must be an ISO code such as MZ", param_hint="--country")
+    if country is not None and not phones.is_region(country):
+        raise typer.BadParameter("must be the ISO code of a country, such as MZ", param_hint="--country")
     begin, end = _moment(since, "--from"), _moment(until, "--to")
     if file is not None:
         writable(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +13,16 @@ from heliograph import doctor
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.process import logs
 from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key
-from heliograph.base.sentences import Check, quoted, said
-from heliograph.cli.terminal.console import FAILED, DataDir, Problem, connection, on_database, settings_of
+from heliograph.base.sentences import Check, Sentence, quoted, said
+from heliograph.cli.terminal.console import (
+    FAILED,
+    DataDir,
+    Problem,
+    connection,
+    embedded_home,
+    on_database,
+    settings_of,
+)
 from heliograph.cli.terminal.http import address, ask
 from heliograph.cli.terminal.printing import Json, show
 from heliograph.health import findings
@@ -72,14 +81,27 @@ async def _examine(url: str, data_dir: Path | None) -> list[Check]:
             )
         ]
     checks = [Check(said("settings"), "ok", said("all are valid")), _secret_key(settings)]
+    is_embedded = embedded_home(data_dir) is not None
     try:
         async with connection(settings.database_url) as conn:
             checks += await doctor.examine(conn, settings)
     except Problem as problem:
-        remedy = said("Start it, or set HELIOGRAPH_DATABASE_URL to its address.")
+        if is_embedded:
+            remedy = said("Start it: `%(command)s`.", command=_up(data_dir))
+        else:
+            remedy = said("Start it, or set HELIOGRAPH_DATABASE_URL to its address.")
         checks.append(Check(said("database"), "failed", quoted(str(problem)), remedy))
-    checks.append(await asyncio.to_thread(_api, url))
+    if is_embedded:
+        remedy = said("Start `%(command)s`, or give its URL with --url.", command=_up(data_dir))
+    else:
+        remedy = said("Start `heliograph api`, or give its URL with --url.")
+    checks.append(await asyncio.to_thread(_api, url, remedy))
     return checks
+
+
+def _up(data_dir: Path | None) -> str:
+    """The command that starts an embedded database, and the API."""
+    return "heliograph up" + ("" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}")
 
 
 def _secret_key(settings: Settings) -> Check:
@@ -96,16 +118,20 @@ def _secret_key(settings: Settings) -> Check:
     return Check(name, "ok", said("%(count)s characters", count=len(settings.secret_key)))
 
 
-def _api(url: str) -> Check:
-    name, remedy = said("api"), said("Start `heliograph api`, or give its URL with --url.")
+def _api(url: str, remedy: Sentence) -> Check:
+    name = said("api")
     try:
         status, _, answer = ask("GET", url, "/health", timeout=5.0)
     except Problem as problem:
         return Check(name, "failed", quoted(str(problem)), remedy)
-    if status != 200 or not isinstance(answer, dict):
+    if status != 200:
         return Check(name, "failed", said("%(url)s answered %(status)s", url=url, status=str(status)), remedy)
-    if answer.get("status") != "ok":
-        wrong = [f"{name} {state}" for name, state in answer.get("checks", {}).items() if state != "ok"]
+    states = answer.get("checks") if isinstance(answer, dict) else None
+    if not isinstance(states, dict) or answer.get("status") not in ("ok", "degraded"):
+        detail = said("%(url)s answers, but is not the API of Heliograph", url=url)
+        return Check(name, "failed", detail, said("Give the URL of the API with --url."))
+    if answer["status"] != "ok":
+        wrong = [f"{name} {state}" for name, state in states.items() if state != "ok"]
         detail = said("%(url)s says: %(wrong)s", url=url, wrong=", ".join(wrong))
         return Check(name, "failed", detail, said("See the checks above."))
     return Check(name, "ok", said("%(url)s answers", url=url))

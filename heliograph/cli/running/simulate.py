@@ -11,11 +11,13 @@ import uvloop
 
 from heliograph.base.process.signals import stopping
 from heliograph.cli.terminal.console import Problem, reason
+from heliograph.cli.terminal.files import writable
 from heliograph.cli.terminal.options import options_of
 from heliograph.cli.terminal.printing import JsonOnly, as_plain, group, say, show
 from heliograph.simulators import receiver
 from heliograph.simulators.graph.simulator import GraphOptions, GraphSimulator, Setup
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
+from heliograph.webhooks.delivery import signing
 
 Options = TypeVar("Options", SmscOptions, GraphOptions)
 
@@ -198,6 +200,13 @@ def receive(
       heliograph simulate receiver --port 9000 --secret whsec_... --fail-share 0.2
       heliograph simulate receiver --port 0 --json --ledger events.txt
     """
+    for one in secret or ():
+        try:
+            signing.Signer([one])
+        except ValueError as error:
+            raise typer.BadParameter(f"is not a signing secret: {error}", param_hint="--secret") from None
+    if ledger is not None:
+        writable(ledger)
     options = receiver.Options(
         host=host,
         port=port,

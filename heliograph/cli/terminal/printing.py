@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ from json import dumps, loads
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
+from unicodedata import category, east_asian_width
 from uuid import UUID
 
 import msgspec
@@ -178,9 +180,10 @@ def as_plain(data: Any) -> Any:
 def table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
     """Columns aligned under their names."""
     lines = [[heading(name) for name in columns], *rows]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    widths = [max(_room(line[at]) for line in lines) for at in range(len(columns))]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        "  ".join(cell + " " * (width - _room(cell)) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
     )
 
 
@@ -197,7 +200,7 @@ def fitted(rows: Sequence[Sequence[str]], columns: Sequence[str], width: int | N
     The widest texts are cut first. Ids stay whole, as they are copied from the table; if
     it still does not fit, each row becomes a record with one line per value.
     """
-    widths = [max(len(heading(name)), *(len(row[at]) for row in rows)) for at, name in enumerate(columns)]
+    widths = [max(_room(heading(name)), *(_room(row[at]) for row in rows)) for at, name in enumerate(columns)]
     if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
         return table(rows, columns)
     least = [
@@ -215,7 +218,19 @@ def fitted(rows: Sequence[Sequence[str]], columns: Sequence[str], width: int | N
 
 
 def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 3] + "..."
+    if _room(text) <= most:
+        return text
+    ends = itertools.accumulate(map(_room, text))
+    return text[: sum(end <= most - 3 for end in ends)] + "..."
+
+
+def _room(text: str) -> int:
+    """How many columns a terminal gives a text: two for a wide character, none for a mark on the one before it."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if category(one) in ("Mn", "Me", "Cf") else 2 if east_asian_width(one) in ("W", "F") else 1 for one in text
+    )
 
 
 def _is_coloured() -> bool:
@@ -244,8 +259,8 @@ def record(values: Mapping[str, Any]) -> str:
 
 
 def cell(value: Any) -> str:
-    """Format a value on one line."""
-    if value is None or value == "" or value == []:
+    """Format a value on one line, with a space for each break of a text."""
+    if value is None or value in ("", [], {}):
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -253,8 +268,8 @@ def cell(value: Any) -> str:
         return ", ".join(cell(one) for one in value)
     if isinstance(value, dict):
         return ", ".join(f"{name}={cell(one)}" for name, one in value.items())
-    return str(value)
+    return " ".join(str(value).splitlines()) or "-"
 
 
 def _flat(value: Any) -> str:
-    return cell(value).replace("\t", " ").replace("\n", " ")
+    return cell(value).replace("\t", " ")
