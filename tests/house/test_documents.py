@@ -16,6 +16,7 @@ import typer
 
 import heliograph
 from bench.figures import BUDGETS
+from heliograph import cli
 from heliograph.api.document import error_pages
 from heliograph.api.routes import OPERATIONS
 from heliograph.base.errors import Refusal
@@ -250,6 +251,27 @@ def raised_details() -> Iterator[tuple[str, str]]:
 
 #: Their constructors take other words than those that the answer has.
 OWN_DETAILS = {"Invalid", "RateLimited", "MethodNotAllowed", "PayloadTooLarge", "Unavailable"}
+
+
+def test_a_message_has_one_reference_in_all_examples() -> None:
+    pair = re.compile(r'"id": "([0-9a-f-]{36})",\s+"clientReference": ("[^"]*"|null)')
+    found: dict[str, set[str]] = {}
+    for path in documents():
+        for id, reference in pair.findall(path.read_text()):
+            found.setdefault(id, set()).add(reference)
+    assert len(found) > 3
+    assert {id: references for id, references in found.items() if len(references) > 1} == {}
+
+
+def test_commands_with_a_key_are_told_from_those_of_operators() -> None:
+    alone = {"guide", "completion"}
+    with_key = {noun for noun, room in cli.ROOMS.items() if room == "developer"} - alone
+    helped = re.search("API with a key: (.*?)\\.", cli.HELP, re.DOTALL)
+    assert helped is not None
+    assert set(helped[1].replace(",", "").split()) == with_key
+    assert alone <= set(re.findall("[a-z]+", cli.HELP))
+    told = (DOCS / "cli.md").read_text().split("\n\n## ")[0]
+    assert set(re.findall("`([a-z]+)`", told)) - {"heliograph"} == with_key
 
 
 def test_every_detail_of_an_error_is_documented() -> None:

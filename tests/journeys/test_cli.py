@@ -173,7 +173,7 @@ async def test_an_organization_has_rate_limits_of_its_own(cli: Cli, pool: Pool) 
     assert "30000" in table.out
     assert back.data == rows(sms_send=30_000)
     refused = await cli("org", "rate-limits", "Acme", "--campaigns", "1000001", "--reads", "7")
-    assert (refused.status, "`campaigns` must be from 1 to 1000000" in refused.err) == (2, True), refused.err
+    assert (refused.status, "--campaigns must be from 1 to 1000000" in refused.err) == (2, True), refused.err
     kept = await pool.fetchrow("SELECT rate_sms_send, rate_campaigns, rate_reads FROM organizations")
     assert tuple(kept) == (30_000, None, None)
     told = await pool.fetch("SELECT who, after FROM audit_log WHERE action = 'organization.configured' ORDER BY id")

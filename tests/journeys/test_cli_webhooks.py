@@ -126,6 +126,7 @@ async def test_what_cannot_be_meant(database_url: str, pool: Pool) -> None:
         (("attempts", str(id), "--result", "eaten"), "--result must be one of failed, "),
         (("attempts", str(id), "--kind", "message.eaten"), "--kind must be one of message.delivered, "),
         (("test", str(id), "--kind", "nope"), "--kind must be one of message.delivered, "),
+        (("replay", str(id), "--from", "2h", "--kind", "nope"), "--kind may list only subscribed kinds: "),
         (("create", URL, "--event", "nope"), "--event may list only message.delivered, "),
         (("update", str(id), "--event", "nope"), "--event may list only message.delivered, "),
         (("create", "ftp://example.com"), "URL is refused: "),

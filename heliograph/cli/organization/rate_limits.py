@@ -9,7 +9,7 @@ import typer
 
 from heliograph.accounts import rate_limits
 from heliograph.base.database.pool import Connection
-from heliograph.cli.terminal.console import DataDir, on_database, organization, settings_of, shell
+from heliograph.cli.terminal.console import DataDir, in_options, on_database, organization, settings_of, shell
 from heliograph.cli.terminal.printing import Json, show
 
 Which = Annotated[str, typer.Argument(metavar="ORG", help="Organization, by id or name.")]
@@ -78,4 +78,6 @@ def limits(
             for bucket, limit in rate_limits.in_force(settings, own).items()
         ]
 
-    show(on_database(work, settings), json, COLUMNS)
+    with in_options(**{bucket: f"--{bucket.replace('_', '-')}" for bucket in given}):
+        shown = on_database(work, settings)
+    show(shown, json, COLUMNS)

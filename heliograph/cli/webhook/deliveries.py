@@ -167,7 +167,9 @@ def replay(
             only_failed=only_failed,
         )
 
-    show(on_database(work, settings_of(data_dir)), json)
+    with in_options(kinds="--kind"):
+        begun = on_database(work, settings_of(data_dir))
+    show(begun, json)
 
 
 @app.command("replays")
