@@ -187,6 +187,7 @@ async def test_unknown_and_foreign_endpoints_are_not_found(pool: Pool) -> None:
             with pytest.raises(NotFound) as refused:
                 await changing.disable(conn, who, id=id)
             assert refused.value.details == {"resource": "webhook_endpoint", "id": str(id)}
+            assert refused.value.message == "There is no such webhook endpoint."
         assert await endpoints.list_all(conn, other) == []
         assert (await endpoints.list_all(conn, actor))[0].status == "active"
 
