@@ -216,7 +216,7 @@ async def serve(
         async with contextlib.AsyncExitStack() as running:
             running.enter_context(signals.stopping(stop) if own_process else contextlib.nullcontext())
             shown = await running.enter_async_context(
-                exported(settings.metrics_listen, Exporter(parts=lambda: _gauges(server, readers)))
+                exported(settings.metrics_listen, Exporter(parts=lambda: _gauges(server, readers, pool)))
             )
             running.push_async_callback(
                 _ended, asyncio.create_task(webs.attend(pool, metrics=_metrics(settings, shown)))
@@ -295,8 +295,9 @@ async def _guide(docs: Docs, scope: Scope, receive: Receive, send: Send) -> None
     await send({"type": "http.response.body", "body": b""})
 
 
-def _gauges(server: Server, readers: Readers) -> Iterable[Gauge]:
+def _gauges(server: Server, readers: Readers, pool: Pool) -> Iterable[Gauge]:
     yield Gauge("heliograph_connections", "Open connections of clients", server.connections)
+    yield Gauge("heliograph_database_up", "Whether the database answers", int(not pool.is_away))
     yield from readers.gauges()
 
 

@@ -56,7 +56,7 @@ SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {MOST}) waiti
        (SELECT coalesce(extract(epoch FROM max(now() - next_at)), 0) FROM timers WHERE name = 'forget') AS retention,
        (SELECT coalesce(extract(epoch FROM now() - max(taken_at)), -1) FROM backups) AS backup,
        (SELECT coalesce(extract(epoch FROM max(now() - xact_start)), 0) FROM pg_stat_activity
-         WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()) AS snapshot,
+         WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid()) AS snapshot,
        (SELECT coalesce(max(n_dead_tup), 0) FROM pg_stat_user_tables WHERE relname = 'queue') AS dead,
        (SELECT pg_database_size(current_database())) AS bytes,
        (SELECT max(relname::text) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'send\\_keys\\_2%') AS last_day
@@ -104,8 +104,8 @@ async def _read(conn: Connection) -> list[Gauge]:
         Gauge("heliograph_workers", "Workers seen in the last 15 s, without drained ones", row["workers"]),
         Gauge("heliograph_retention_overdue_seconds", "How long retention is overdue", max(row["retention"], 0)),
         Gauge("heliograph_backup_age_seconds", "Since the last backup; -1: there was none", row["backup"]),
-        Gauge("heliograph_oldest_snapshot_seconds", "Age of the oldest open snapshot", row["snapshot"]),
+        Gauge("heliograph_oldest_snapshot_seconds", "Age of the oldest open transaction", row["snapshot"]),
         Gauge("heliograph_queue_dead_rows", "Rows of the queue that vacuum has not removed yet", row["dead"]),
         Gauge("heliograph_database_bytes", "Size of the database", row["bytes"]),
-        Gauge("heliograph_partitions_ahead_days", "Days for which partitions exist", ahead),
+        Gauge("heliograph_partitions_ahead_seconds", "For how long partitions exist", ahead * 86_400),
     ]

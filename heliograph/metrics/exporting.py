@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -26,6 +28,9 @@ log = structlog.get_logger()
 PORTS = 32
 #: Seconds between two readings of what the database says, and between two looks at how late the loop is.
 DATABASE_EVERY, LAG_EVERY = 15.0, 0.25
+#: Seconds for which the loop's longest delay is shown, and for which what the database said is the present.
+LAG_WITHIN, DATABASE_WITHIN = 15.0, 3 * DATABASE_EVERY
+AWAY = Gauge("heliograph_database_up", "Whether the database answers", 0)
 
 
 class Exporter(Collector):
@@ -42,7 +47,11 @@ class Exporter(Collector):
         self._parts = parts
         self._database = database
         self._said: Sequence[Gauge] = ()
-        self._lag = 0.0
+        self._said_at = 0.0
+        #: When the loop was late, and how late it was, seconds.
+        self._late: deque[tuple[float, float]] = deque(maxlen=round(LAG_WITHIN / LAG_EVERY))
+        #: When it looks next; None: nothing runs yet.
+        self._due: float | None = None
 
     def collect(self) -> Iterator[Any]:
         """All families; called by the library in its own thread."""
@@ -56,11 +65,14 @@ class Exporter(Collector):
             for labels, (counts, total) in list(histogram.values.items()):
                 spread.add_metric(labels, _cumulative(histogram.bounds, list(counts)), total[0])
             yield spread
-        lag, self._lag = self._lag, 0.0
-        gauges = [Gauge("heliograph_event_loop_lag_seconds", "The loop's longest delay since the last scrape", lag)]
+        gauges = [
+            Gauge("heliograph_event_loop_lag_seconds", f"The loop's longest delay in {LAG_WITHIN:g} s", self._lag())
+        ]
         with contextlib.suppress(RuntimeError):  # the loop changed it at this moment: the next scrape has it
             gauges += self._parts()
-        gauges += self._said
+        # A loop that hangs says nothing new: what was true before would look like the present.
+        if time.monotonic() - self._said_at < DATABASE_WITHIN:
+            gauges += self._said
         found: dict[str, GaugeMetricFamily] = {}
         for one in gauges:
             if one.name not in found:
@@ -73,17 +85,24 @@ class Exporter(Collector):
         loop = asyncio.get_running_loop()
         ask_at = loop.time()
         while True:
-            planned = loop.time() + LAG_EVERY
+            due = self._due = time.monotonic() + LAG_EVERY
             await asyncio.sleep(LAG_EVERY)
-            self._lag = max(self._lag, loop.time() - planned)
+            self._late.append((due, max(time.monotonic() - due, 0.0)))
             if self._database is not None and loop.time() >= ask_at:
                 ask_at = loop.time() + DATABASE_EVERY
                 try:
                     self._said = await self._database()
                 except Exception as error:
                     # What was true before the outage would look like the present.
-                    self._said = ()
+                    self._said = (AWAY,)
                     log.info("metrics not read from the database", error=type(error).__name__)
+                self._said_at = time.monotonic()
+
+    def _lag(self) -> float:
+        """The longest delay of the last seconds, that of a loop which hangs right now included."""
+        now = time.monotonic()
+        now_late = now - self._due if self._due is not None else 0.0
+        return max([now_late, *(late for at, late in list(self._late) if now - at <= LAG_WITHIN + late)], default=0.0)
 
 
 @contextlib.asynccontextmanager

@@ -52,7 +52,7 @@ async def loop(
                 log.warning("database unavailable", loop=name, error=type(error).__name__)
             else:
                 log.exception("loop failed", loop=name)
-            measures.FAILURES.add(name)
+                measures.FAILURES.add(name)
             await asyncio.sleep(AFTER_FAILURE)
             continue
         await _wait(wake, poll)
@@ -90,6 +90,7 @@ async def every(name: str, step: Callable[[], Awaitable[object]], *, seconds: fl
                 log.warning("database unavailable", timer=name, error=type(error).__name__)
             else:
                 log.exception("timer failed", timer=name)
+                measures.FAILURES.add(name)
         await _wait(stopping, seconds)
 
 

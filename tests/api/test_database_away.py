@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from heliograph.base.database.pool import Pool, is_down, open_pool
+from heliograph.base.process import measures
 from tests.processes import until_true
 from tests.wire import wire
 
@@ -22,7 +23,7 @@ PERSON = {"name": "Ana", "phone": "+258841234567"}
 async def test_requests_are_refused_while_the_database_hangs_and_answered_afterwards(
     database_url: str, pool: Pool
 ) -> None:
-    tenant = await make_tenant(pool)
+    tenant, stranger = await make_tenant(pool), await make_tenant(pool)
     async with wire(database_url) as (line, url), running(url, database_patience_seconds=2.0) as api:
 
         async def post(path: str, body: dict[str, str], key: str) -> tuple[int, Any, Any]:
@@ -43,6 +44,11 @@ async def test_requests_are_refused_while_the_database_hangs_and_answered_afterw
             assert (status, body["error"]["code"]) == (503, "service_unavailable")
             assert int(headers["retry-after"]) >= 1
         assert (await vital(api))["database"] == "down"
+        # Whoever sent these cannot be known. They are counted all the same.
+        failed = measures.REQUESTS.values.get(("sendSms", "503", "service_unavailable"), 0)
+        strange = stranger.headers | {"idempotency-key": "strange"}
+        assert (await api.ask("POST", "/sms/send", json=BODY, headers=strange))[0] == 503
+        assert measures.REQUESTS.values[("sendSms", "503", "service_unavailable")] == failed + 1
         line.thaw()
         await until_true(partial(is_back, api))
         assert (await post("/sms/send", BODY, "during"))[0] == 202

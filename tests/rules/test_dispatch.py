@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.retry import SUBMIT
+from heliograph.queue import holds
 from heliograph.sending.attempts import Attempt
 from heliograph.sending.dispatch import OVERTAKEN
 from heliograph.sms.accepting import withdrawal
@@ -283,6 +284,13 @@ async def test_a_paused_supplier_keeps_what_only_it_can_carry_out_of_the_others_
     goes = await message(pool, actor, to="+351912345678")
     await bench.round()
     assert await status_of(pool, goes) == "sent"
+    # Looked at again and again, they are known to have waited all the time.
+    await pool.execute("UPDATE queue SET due_at = now() - interval '1 hour'")
+    await bench.later(seconds=2)
+    bench.restart()
+    await bench.round(2)
+    async with pool.acquire() as conn:
+        assert await holds.late(conn, "sms", without=()) >= 3_600
     # It is back. A dispatcher looks into all lines each second, and at its start.
     bench.accounts[paused.id].supplier = msgspec.structs.replace(paused, state="active")
     await bench.later(seconds=2)

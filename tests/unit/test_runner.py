@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from heliograph.base.process import measures
 from heliograph.queue.runner import every, loop, once
 
 
@@ -41,6 +42,24 @@ async def test_it_ends_when_it_is_told_to_stop() -> None:
         raise ConnectionRefusedError
 
     await once("test", step, stopping=stopping, pause=60.0)
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError(), ValueError("a fault of ours")])
+@pytest.mark.parametrize("name", ["loop", "every"])
+async def test_failures_are_counted_and_an_absence_of_the_database_is_none(name: str, error: Exception) -> None:
+    """Whoever is told of the one is told nothing of dozens of steps that wait for it."""
+    stopping, before = asyncio.Event(), dict(measures.FAILURES.values)
+
+    async def step() -> int:
+        stopping.set()
+        raise error
+
+    if name == "loop":
+        await loop("failing", step, wake=asyncio.Event(), poll=60.0, stopping=stopping)
+    else:
+        await every("failing", step, seconds=60.0, stopping=stopping)
+    counted = measures.FAILURES.values.get(("failing",), 0) - before.get(("failing",), 0)
+    assert counted == isinstance(error, ValueError)
 
 
 Run = Callable[[Callable[[], Awaitable[int]], asyncio.Event], Coroutine[Any, Any, None]]

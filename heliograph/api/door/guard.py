@@ -29,7 +29,7 @@ from heliograph.api.shapes.refusals import MethodNotAllowed, PayloadTooLarge, Ra
 from heliograph.base.actor import Who
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7, uuid7_text
-from heliograph.base.process import spans
+from heliograph.base.process import measures, spans
 from heliograph.http import static
 from heliograph.requests import Entry, blanking
 
@@ -129,6 +129,9 @@ class Guard:
             )
         # Made before the answer leaves, so that its id stands before those of what follows on it.
         entry = self._entry(call, status, code, headers, body, began) if hasattr(call, "actor") else None
+        if entry is None and status >= 500 and hasattr(call, "operation"):
+            # Whose it is could not be found out, which is what a lost database looks like.
+            measures.REQUESTS.add(call.operation.id, str(status), code)
         try:
             await self._send(call, send, status, headers, body)
         finally:

@@ -128,6 +128,11 @@ class Pool(_Pool):
         for holder in inside._holders:
             holder.terminate()
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the database is known not to answer."""
+        return self._away
+
     def come_back(self) -> None:
         """The database answers again."""
         self._away = False

@@ -51,7 +51,9 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 REQUESTS = Counter(
-    "heliograph_requests", "Requests with a valid key, and of the dashboard", ("operation", "status", "code")
+    "heliograph_requests",
+    "Requests with a valid key, of the dashboard, and that failed here",
+    ("operation", "status", "code"),
 )
 BATCH_ITEMS = Histogram("heliograph_batch_items", "Items that were committed together", ("batch",), _SIZES)
 BATCH_SECONDS = Histogram("heliograph_batch_seconds", "Duration of a batch, its commit included", ("batch",), _SECONDS)

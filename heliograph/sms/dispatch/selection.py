@@ -205,8 +205,10 @@ class Selection:
                 # Nobody can carry it now. It waits in the line of one that would, out of the way of others; if there is
                 # nothing to be in the way of, it stays where it is.
                 line = next(iter(others), lease.line) if self.usable else lease.line
-                # It stays due: a worker with a session may be about to look, and must not find nothing each time.
-                return Postponed(lease, 0.0 if line == lease.line else HOLD, line, counts=False)
+                # It stays due: a worker with a session may be about to look, and must not find nothing each time. It
+                # keeps its place, so that it is known how long it has waited.
+                pause = (lease.due_at - due.at).total_seconds() if line == lease.line else HOLD
+                return Postponed(lease, pause, line, counts=False)
         assert supplier is not None
         account = accounts[supplier.id]
         if account.room <= 0:

@@ -1,0 +1,50 @@
+"""What a scrape shows of a process that hangs, and of a database that is away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from heliograph.base.process.measures import Gauge
+from heliograph.metrics import exporting
+from heliograph.metrics.exporting import Exporter
+from tests.processes import until
+
+
+def shown(exporter: Exporter) -> dict[str, float]:
+    """The gauges of a scrape."""
+    return {family.name: family.samples[0].value for family in exporter.collect() if family.type == "gauge"}
+
+
+async def test_a_loop_that_hangs_is_seen_while_it_does() -> None:
+    async def read() -> Sequence[Gauge]:
+        return [Gauge("heliograph_workers", "Workers", 1)]
+
+    exporter = Exporter(database=read)
+    running = asyncio.create_task(exporter.run())
+    try:
+        await until(lambda: "heliograph_workers" in shown(exporter))
+        time.sleep(1.0)
+        assert shown(exporter)["heliograph_event_loop_lag_seconds"] > 0.5
+        # Whoever looks first takes it from nobody.
+        assert shown(exporter)["heliograph_event_loop_lag_seconds"] > 0.5
+        await asyncio.sleep(2 * exporting.LAG_EVERY)
+        assert shown(exporter)["heliograph_event_loop_lag_seconds"] > 0.5
+        # What was true long ago is not shown as the present.
+        exporter._said_at -= exporting.DATABASE_WITHIN
+        assert "heliograph_workers" not in shown(exporter)
+    finally:
+        running.cancel()
+
+
+async def test_a_database_that_is_away_is_no_gap() -> None:
+    async def read() -> Sequence[Gauge]:
+        raise ConnectionRefusedError
+
+    exporter = Exporter(database=read)
+    running = asyncio.create_task(exporter.run())
+    try:
+        await until(lambda: shown(exporter).get("heliograph_database_up") == 0)
+    finally:
+        running.cancel()
