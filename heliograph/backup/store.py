@@ -11,10 +11,13 @@ The rule nobody may break: a directory of that name is complete. It is written u
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
+import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -38,6 +41,10 @@ Kind = Literal["cluster", "dump"]
 
 class BackupError(Exception):
     """A backup cannot be taken, read or restored; the message says why and what to do."""
+
+
+class NotABackup(BackupError):
+    """There is no manifest."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,27 +87,36 @@ class Secrets(msgspec.Struct, frozen=True):
 
 
 def read(path: Path) -> Backup:
-    """The backup in a directory. Raises BackupError."""
+    """The backup in a directory. Raises BackupError, and NotABackup."""
     try:
         manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
-    except FileNotFoundError:
-        raise BackupError(f"{path} is not a backup: it has no {MANIFEST}") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotABackup(f"{path} is not a backup: it has no {MANIFEST}") from None
     except OSError as error:
         raise BackupError(f"{path} cannot be read: {error.strerror}") from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BackupError(f"{path / MANIFEST} is damaged: {error}") from None
     if manifest.format != FORMAT:
         raise BackupError(f"{path} has format {manifest.format}, which this version cannot read")
     return Backup(path, manifest)
 
 
-def listed(directory: Path) -> list[Backup]:
-    """The complete backups in a directory, newest first. Raises BackupError if it cannot be read."""
+def listed(directory: Path, *, damaged: Callable[[str], None] = lambda text: None) -> list[Backup]:
+    """The complete backups in a directory, newest first. Passes over what is not ours, and over what cannot be read,
+    which `damaged` is told. Raises BackupError if the directory cannot be read."""
     try:
         paths = sorted((path for path in directory.iterdir() if path.name.startswith(PREFIX)), reverse=True)
     except OSError as error:
         raise BackupError(f"{directory} cannot be read: {error.strerror}") from None
-    return [read(path) for path in paths]
+    found = []
+    for path in paths:
+        try:
+            found.append(read(path))
+        except NotABackup:
+            continue
+        except BackupError as error:
+            damaged(str(error))
+    return found
 
 
 def serving(backup: Backup, until: datetime, *, other_archive: bool) -> Backup | None:
@@ -131,17 +147,29 @@ def oldest_wal(backups: Iterable[Backup]) -> dict[str, str]:
     return needed
 
 
+@contextlib.contextmanager
+def unfinished(to: Path) -> Iterator[Path]:
+    """A new directory in `to` for a backup that is being taken. It is held, so that nobody takes it for the remains of
+    an interrupted one, and what is still there at the end is removed. Raises OSError."""
+    place, lock = _begin(to)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        os.close(lock)
+
+
 def prune(directory: Path, *, keep: int) -> list[Path]:
     """Remove all but the newest `keep` backups, and the remains of those that were interrupted."""
     gone = [one.path for one in listed(directory)[keep:]]
-    for path in (*gone, *remains(directory)):
+    for path in gone:
         shutil.rmtree(path, ignore_errors=True)
+    for path in directory.glob(f"{UNFINISHED}*"):
+        lock = _hold(path)
+        if lock is not None:
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(lock)
     return gone
-
-
-def remains(directory: Path) -> list[Path]:
-    """What interrupted backups left in a directory."""
-    return [path for path in directory.iterdir() if path.name.startswith(UNFINISHED)]
 
 
 def checksums(directory: Path) -> dict[str, str]:
@@ -180,12 +208,48 @@ def seal_secrets(secrets: Secrets, passphrase: str) -> bytes:
 
 def open_secrets(backup: Backup, passphrase: str) -> Secrets:
     """Open what a backup holds sealed. Raises BackupError."""
-    sealed = (backup.path / SECRETS).read_bytes()
+    try:
+        sealed = (backup.path / SECRETS).read_bytes()
+    except OSError as error:
+        raise BackupError(
+            f"{backup.path / SECRETS}, which holds the secret key, cannot be read: {error.strerror}; without a"
+            " passphrase the rest can be verified and restored"
+        ) from None
     try:
         content = unseal(_key(passphrase, sealed[:_SALT]), sealed[_SALT:], "backup")
     except Unsealable:
         raise BackupError("the passphrase does not open this backup's secrets") from None
     return msgspec.json.decode(content, type=Secrets)
+
+
+def _begin(to: Path) -> tuple[Path, int]:
+    """A new directory and what holds it."""
+    while True:
+        place = to / f"{UNFINISHED}{secrets.token_hex(4)}"
+        place.mkdir(mode=0o700)
+        # Between the two, `prune` may have taken it for what an interrupted backup left.
+        lock = _hold(place)
+        if lock is not None:
+            return place, lock
+
+
+def _hold(place: Path) -> int | None:
+    """Lock a directory: the kernel releases it however its holder ends. None if somebody holds it, or removed it."""
+    try:
+        lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if place.exists():
+            return lock
+    except BlockingIOError:
+        pass
+    except BaseException:
+        os.close(lock)
+        raise
+    os.close(lock)
+    return None
 
 
 def _key(passphrase: str, salt: bytes) -> Key:

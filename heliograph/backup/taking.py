@@ -7,7 +7,6 @@ committed until it ended; a dump holds one snapshot, taken after `taken_at`.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +54,8 @@ async def take(
     """
     try:
         to.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise BackupError(f"cannot write to {to}: it is not a directory") from None
     except OSError as error:
         raise BackupError(f"cannot write to {to}: {error.strerror}") from None
     now = await conn.fetchrow(NOW)
@@ -64,48 +65,50 @@ async def take(
     final = to / f"{store.PREFIX}{taken_at:%Y%m%dT%H%M%SZ}"
     if final.exists():
         raise BackupError(f"{final} exists already: a backup was taken in this second")
-    place = to / f"{store.UNFINISHED}{secrets.token_hex(4)}"
     try:
-        place.mkdir(mode=0o700)
-        if sealed is not None:
-            (place / store.SECRETS).write_bytes(await asyncio.to_thread(store.seal_secrets, sealed, passphrase))
-        if home is not None:
-            say("Copying the database.")
-            await copies.copy(home, place / store.CLUSTER, label=f"heliograph {id}")
-        else:
-            say("Dumping the database.")
-            url, password = without_password(owner_url)
-            dump = ["pg_dump", f"--dbname={url}", "--format=custom", "--no-password", f"--file={place / store.DUMP}"]
-            await copies.run(dump, password=password)
-        files = await asyncio.to_thread(store.checksums, place)
-        size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
-        kind: Kind = "dump" if home is None else "cluster"
-        manifest = Manifest(
-            id=str(id),
-            kind=kind,
-            taken_at=taken_at,
-            finished_at=await conn.fetchval("SELECT now()"),
-            heliograph=__version__,
-            postgres=postgres,
-            files=files,
-            bytes=size,
-            has_secrets=sealed is not None,
-            archive="" if home is None else cluster,
-            first_wal="" if home is None else first_wal,
-        )
-        backup = await asyncio.to_thread(store.finish, place, final, manifest)
-        async with conn.transaction():
-            at = str(final.absolute())
-            await conn.execute(RECORD, id, kind, taken_at, manifest.finished_at, size, at, manifest.archive)
-            await audit.record(conn, by, "backup.taken", object_id=id, after={"kind": kind, "bytes": size})
-        return backup
+        with store.unfinished(to) as place:
+            if sealed is not None:
+                (place / store.SECRETS).write_bytes(await asyncio.to_thread(store.seal_secrets, sealed, passphrase))
+            if home is not None:
+                say("Copying the database.")
+                await copies.copy(home, place / store.CLUSTER, label=f"heliograph {id}")
+            else:
+                say("Dumping the database.")
+                url, password = without_password(owner_url)
+                dump = [
+                    "pg_dump",
+                    f"--dbname={url}",
+                    "--format=custom",
+                    "--no-password",
+                    f"--file={place / store.DUMP}",
+                ]
+                await copies.run(dump, password=password)
+            files = await asyncio.to_thread(store.checksums, place)
+            size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+            kind: Kind = "dump" if home is None else "cluster"
+            manifest = Manifest(
+                id=str(id),
+                kind=kind,
+                taken_at=taken_at,
+                finished_at=await conn.fetchval("SELECT now()"),
+                heliograph=__version__,
+                postgres=postgres,
+                files=files,
+                bytes=size,
+                has_secrets=store.SECRETS in files,
+                archive="" if home is None else cluster,
+                first_wal="" if home is None else first_wal,
+            )
+            backup = await asyncio.to_thread(store.finish, place, final, manifest)
+            async with conn.transaction():
+                at = str(final.absolute())
+                await conn.execute(RECORD, id, kind, taken_at, manifest.finished_at, size, at, manifest.archive)
+                await audit.record(conn, by, "backup.taken", object_id=id, after={"kind": kind, "bytes": size})
+            return backup
     except PostgresError as error:
         raise BackupError(str(error)) from None
     except OSError as error:
         raise BackupError(f"cannot write to {to}: {error.strerror}") from None
-    finally:
-        if place.exists():
-            await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
 
 
 VERIFIED = "UPDATE backups SET verified_at = now() WHERE id = $1 RETURNING true"

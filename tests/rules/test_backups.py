@@ -6,11 +6,14 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
+from typer.testing import CliRunner
 
 from heliograph.backup import restoring, store, taking
 from heliograph.backup.store import Backup, BackupError, Secrets
@@ -18,6 +21,9 @@ from heliograph.base.actor import SYSTEM
 from heliograph.base.database import migrate
 from heliograph.base.database.pool import Pool
 from heliograph.base.database.url import without_password
+from heliograph.cli import app
+from heliograph.cli.running.backup import passphrase_of
+from heliograph.cli.terminal.console import Problem
 from tests.database import Cluster
 from tests.processes import until_true
 from tests.rules.factories import message, organization
@@ -142,6 +148,9 @@ async def test_the_secrets_open_with_their_passphrase_alone(dump: Backup) -> Non
         store.open_secrets(dump, "another passphrase")
     for path in dump.path.rglob("*"):
         assert b"a secret key of" not in path.read_bytes()
+    (dump.path / store.SECRETS).unlink()
+    with pytest.raises(BackupError, match=r"secrets\.sealed, which holds the secret key, cannot be read: No such file"):
+        store.open_secrets(dump, PASSPHRASE)
 
 
 async def test_a_short_passphrase_leaves_nothing(pool: Pool, owner_url: str, tmp_path: Path) -> None:
@@ -168,6 +177,73 @@ async def test_what_was_interrupted_is_no_backup(
         await task
     assert store.listed(to) == []
     assert await pool.fetchval("SELECT count(*) FROM backups") == 0
+
+
+async def test_a_backup_that_is_being_taken_is_not_pruned(
+    pool: Pool, owner_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to, dump = tmp_path / "store", taking.copies.run
+
+    async def pruned(arguments: Sequence[str | Path], **options: Any) -> None:
+        await dump(arguments, **options)
+        (to / f"{store.UNFINISHED}1234").mkdir()
+        assert store.prune(to, keep=1) == []
+        assert not (to / f"{store.UNFINISHED}1234").exists()
+
+    monkeypatch.setattr(taking.copies, "run", pruned)
+    taken = await take(pool, owner_url, to)
+    assert taken.manifest.has_secrets
+    assert store.open_secrets(taken, PASSPHRASE) == SECRETS
+    store.check(taken)
+    assert [path.name for path in to.iterdir()] == [taken.path.name]
+
+
+async def test_what_lies_beside_the_backups_stops_nothing(dump: Backup, pool: Pool, owner_url: str) -> None:
+    to = dump.path.parent
+    (to / f"{store.PREFIX}notes.txt").write_text("a file of somebody's")
+    (to / f"{store.PREFIX}20990101T000000Z").mkdir()
+    damaged = [to / f"{store.PREFIX}2099010{number}T000000Z" for number in (2, 3, 4)]
+    for path, content in zip(damaged, (b"", b"{}", b'{"id": "\xff"}'), strict=True):
+        path.mkdir()
+        (path / store.MANIFEST).write_bytes(content)
+    told: list[str] = []
+    assert [one.path for one in store.listed(to, damaged=told.append)] == [dump.path]
+    assert [any(str(path) in text for text in told) for path in damaged] == [True, True, True]
+    await until_the_next_second(pool)
+    second = await take(pool, owner_url, to)
+    assert store.prune(to, keep=1) == [dump.path]
+    assert [one.path for one in store.listed(to)] == [second.path]
+    assert all(path.exists() for path in damaged)
+    found = CliRunner().invoke(app, ["backup", "list", str(to)])
+    assert (found.exit_code, second.path.name in found.output, found.output.count("is damaged")) == (0, True, 3)
+
+
+def test_a_passphrase_file_without_a_passphrase_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELIOGRAPH_BACKUP_PASSPHRASE", PASSPHRASE)
+    file = tmp_path / "passphrase"
+    for content, why in (
+        (b"", "first line is empty"),
+        (b"\nabc\n", "first line is empty"),
+        (b"\xff\xfe", "not text in UTF-8"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(Problem, match=f"{file} .*{why}"):
+            passphrase_of(file)
+    file.write_text("another passphrase\nand a note\n")
+    assert (passphrase_of(file), passphrase_of(None)) == ("another passphrase", PASSPHRASE)
+
+
+async def test_wrong_usage_is_told_before_a_backup_is_taken(pool: Pool, owner_url: str, tmp_path: Path) -> None:
+    to, nowhere = tmp_path / "store", str(tmp_path / "nowhere")
+    for options, why in (
+        (["--wal", str(tmp_path)], "needs --keep"),
+        (["--keep", "1", "--wal", nowhere], "is not a directory"),
+    ):
+        done = CliRunner().invoke(app, ["backup", "take", "--to", str(to), *options], env={"COLUMNS": "500"})
+        assert (done.exit_code, why in done.output, to.exists()) == (2, True, False), done.output
+    to.touch()
+    with pytest.raises(BackupError, match=f"cannot write to {to}: it is not a directory"):
+        await take(pool, owner_url, to)
 
 
 async def test_the_newest_are_kept(dump: Backup, pool: Pool, owner_url: str) -> None:

@@ -57,6 +57,10 @@ def take(
       heliograph backup take --to /srv/backups --keep 7 --passphrase-file /etc/heliograph/passphrase
       HELIOGRAPH_BACKUP_PASSPHRASE=... heliograph backup take --to /srv/backups
     """
+    if wal is not None and keep is None:
+        raise typer.BadParameter("needs --keep: only what no remaining backup needs is removed", param_hint="--wal")
+    if wal is not None and not wal.is_dir():
+        raise typer.BadParameter(f"{wal} is not a directory: give HELIOGRAPH_WAL_ARCHIVE", param_hint="--wal")
     settings = settings_of(data_dir)
     home = embedded_home(data_dir)
     passphrase = passphrase_of(passphrase_file)
@@ -83,9 +87,15 @@ def take(
             if keep is not None:
                 for path in store.prune(to, keep=keep):
                     say(f"Removed {path}.")
-                gone = await taking.prune_archives(conn, wal, store.listed(to)) if wal is not None else []
-                for path in gone:
-                    say(f"Removed {path}, which continues no backup that is left.")
+                damaged: list[str] = []
+                left = store.listed(to, damaged=damaged.append)
+                for text in damaged:
+                    say(f"{text}.")
+                if wal is not None and damaged:
+                    say(f"Nothing was removed from {wal}: it is not known what the damaged backup needs of it.")
+                elif wal is not None:
+                    for path in await taking.prune_archives(conn, wal, left):
+                        say(f"Removed {path}, which continues no backup that is left.")
         return backup
 
     try:
@@ -106,7 +116,8 @@ def list_(directory: Directory, json: Json = False) -> None:
       heliograph backup list /srv/backups
     """
     try:
-        show([_shown(one) for one in store.listed(directory)], json, COLUMNS)
+        found = store.listed(directory, damaged=lambda text: say(f"{text}."))
+        show([_shown(one) for one in found], json, COLUMNS)
     except BackupError as error:
         raise Problem(str(error)) from None
 
@@ -163,10 +174,14 @@ def passphrase_of(path: Path | None) -> str:
     if path is None:
         return os.environ.get(PASSPHRASE, "")
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise Problem(f"{path} cannot be read: {error.strerror}") from None
-    return lines[0] if lines else ""
+    except UnicodeDecodeError:
+        raise Problem(f"{path} is not text in UTF-8: its first line must be the passphrase") from None
+    if not lines or not lines[0].strip():
+        raise Problem(f"{path} holds no passphrase: its first line is empty")
+    return lines[0]
 
 
 def _shown(backup: Backup) -> dict[str, object]:
