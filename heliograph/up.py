@@ -30,14 +30,17 @@ import asyncpg
 import msgspec
 
 from heliograph import demo
+from heliograph.base.crypto import Unsealable
+from heliograph.base.database import url as database_url
 from heliograph.base.database.migrate import migrate
 from heliograph.base.database.pool import open_pool
 from heliograph.base.database.roles import RoleMissing
+from heliograph.base.embedded.files import Layout, has_cluster
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import Embedded, default_data_dir
 from heliograph.base.network.connecting import connect
 from heliograph.base.process import private_files
-from heliograph.base.process.settings import Settings, demand_secret_key, from_environment, unknown_names
+from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key, from_environment, unknown_names
 from heliograph.base.process.signals import KINDS, end_with_parent
 from heliograph.demo import Credentials, Smsc
 from heliograph.people import links
@@ -174,11 +177,12 @@ async def up(
         raise UpError(f"cannot use the data directory {data_dir}: {error}; choose another with --data-dir") from None
     settings = from_environment()
     if not settings.secret_key:
-        kept, other = _secret_key(data_dir / "secret_key"), _other_secret_key(data_dir / "other_secret_key")
+        kept, other = await _secret_key(data_dir, settings), _kept_key(data_dir / "other_secret_key")
         settings = msgspec.structs.replace(
             settings, secret_key=kept, other_secret_key=settings.other_secret_key or other
         )
     demand_secret_key(settings)
+    _demand_outside(settings, data_dir)
     database: Embedded | None = None
     if not settings.database_url:
         archive = Path(settings.wal_archive).absolute() if settings.wal_archive else None
@@ -277,6 +281,11 @@ async def _prepare(
             app = await demo.ensure_whatsapp(conn, settings, organization_id, graph)
             token = await demo.owners_link(conn, organization_id)
             setup = await demo.operators_link(conn)
+    except Unsealable:
+        raise UpError(
+            "the secret key does not open what is encrypted in the database: put back the file"
+            f" {data_dir / 'secret_key'} that was there before, or set HELIOGRAPH_SECRET_KEY to the key used before"
+        ) from None
     finally:
         await pool.close()
     credentials = Credentials(base_url, str(organization_id), live, test, settings.database_url, smsc, graph, is_local)
@@ -354,21 +363,63 @@ def _is_loopback(host: str) -> bool:
     return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
 
 
-def _secret_key(path: Path) -> str:
-    """The installation's secret key, created once, readable only by the owner."""
-    try:
-        return path.read_text().strip()
-    except FileNotFoundError:
-        private_files.write(path, secrets.token_urlsafe(48).encode() + b"\n")
-        return path.read_text().strip()
+# Whoever migrated before the first start has nothing yet that a key sealed; organizations come with keys.
+IS_USED = "SELECT EXISTS (SELECT FROM organizations)"
 
 
-def _other_secret_key(path: Path) -> str:
-    """While the secret key is being changed, the other one; "": it is not."""
+async def _secret_key(data_dir: Path, settings: Settings) -> str:
+    """The installation's secret key, created with its database, readable only by the owner. Raises UpError where there
+    is a database already: no new key opens what is sealed in it."""
+    path = data_dir / "secret_key"
+    if kept := _kept_key(path):
+        return kept
+    if settings.database_url:
+        where, exists = database_url.shown(settings.database_url), await _is_used(settings.database_url)
+    else:
+        layout = Layout(data_dir / "postgres")
+        where, exists = str(layout.home), has_cluster(layout)
+    if exists:
+        raise UpError(
+            f"{path} is missing or empty, and the database in {where} is encrypted under the key that was there: put"
+            " the file back, or set HELIOGRAPH_SECRET_KEY to that key"
+        )
+    private_files.write(path, secrets.token_urlsafe(48).encode() + b"\n")
+    return _kept_key(path)
+
+
+async def _is_used(url: str) -> bool:
+    """Whether a database is an installation's already. Raises UpError if it cannot be reached."""
     try:
-        return path.read_text().strip()
+        conn = await connect(url)
+        try:
+            return bool(await conn.fetchval(IS_USED))
+        finally:
+            await conn.close()
+    except asyncpg.UndefinedTableError:
+        return False
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise UpError(f"the database cannot be used: {error}") from error
+
+
+def _kept_key(path: Path) -> str:
+    """A key in a file of the data directory; "": there is none. Raises UpError."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         return ""
+    except OSError as error:
+        raise UpError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UpError(f"{path} is damaged, it is not text: put back the file that was there before") from None
+
+
+def _demand_outside(settings: Settings, data_dir: Path) -> None:
+    """Raises SettingsError if WAL would be archived beside the data that it is to bring back."""
+    if settings.wal_archive and Path(settings.wal_archive).resolve().is_relative_to(data_dir.resolve()):
+        raise SettingsError(
+            f"HELIOGRAPH_WAL_ARCHIVE is {settings.wal_archive}, in the data directory {data_dir}: choose a directory"
+            " outside of it, better on another disk"
+        )
 
 
 async def _listens(host: str, port: int) -> None:

@@ -66,8 +66,10 @@ async def into_directory(
     until: datetime | None,
     by: Who,
     say: Callable[[str], None],
+    before: Callable[[], None] = lambda: None,
 ) -> Restored:
-    """Restore a copy of the embedded PostgreSQL below `home`, where there must be no database yet.
+    """Restore a copy of the embedded PostgreSQL below `home`, where there must be no database yet. `before` is called
+    when everything has succeeded, before the database is there for others.
 
     `archive`: replay the WAL that is archived there and continues it as well, to its end or up to `until`. Raises
     BackupError; nothing is left then.
@@ -94,13 +96,14 @@ async def into_directory(
             restored = await _settle(conn, backup, by)
             if archive is not None:
                 restored = msgspec.structs.replace(restored, until=await conn.fetchval(REPLAYED))
+            before()
             await keep()
             return restored
     except copies.ArchiveEnds as error:
         assert until is not None
         raise BackupError(_too_late(backup, until, str(error))) from None
     except (PostgresError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise BackupError(str(error)) from None
+        raise BackupError(_why(error, home)) from None
 
 
 async def into_database(backup: Backup, owner_url: str, *, by: Who) -> Restored:
@@ -148,7 +151,14 @@ async def verify(backup: Backup, *, scratch: Path | None, say: Callable[[str], N
             finally:
                 await server.stop()
     except (PostgresError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise BackupError(str(error)) from None
+        raise BackupError(_why(error, scratch or Path(tempfile.gettempdir()))) from None
+
+
+def _why(error: Exception, place: Path) -> str:
+    """An error with where it happened: a full disk does not name the file."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else f"cannot write to {place}: {error.strerror}"
 
 
 def _too_late(backup: Backup, until: datetime, end: str) -> str:

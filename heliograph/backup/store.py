@@ -211,9 +211,10 @@ def open_secrets(backup: Backup, passphrase: str) -> Secrets:
     try:
         sealed = (backup.path / SECRETS).read_bytes()
     except OSError as error:
+        # Of one that lost it before it was complete, the rest is good.
+        way = "" if SECRETS in backup.manifest.files else "; it never was in this backup: omit the passphrase"
         raise BackupError(
-            f"{backup.path / SECRETS}, which holds the secret key, cannot be read: {error.strerror}; without a"
-            " passphrase the rest can be verified and restored"
+            f"{backup.path / SECRETS}, which holds the secret key, cannot be read: {error.strerror}{way}"
         ) from None
     try:
         content = unseal(_key(passphrase, sealed[:_SALT]), sealed[_SALT:], "backup")

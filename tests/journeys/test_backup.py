@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -14,8 +15,11 @@ from typing import Any
 
 import asyncpg
 import pytest
+from typer.testing import CliRunner
 
 from heliograph.base.embedded.server import Embedded, owner_url_of
+from heliograph.cli import app
+from heliograph.cli.running import restore
 from tests.load import Client
 from tests.processes import environment, until, until_true
 from tests.up import Up, up
@@ -101,7 +105,13 @@ async def demand_still(one: Up, data: str) -> None:
         await until_true(lambda: rows(one, "SELECT FROM messages WHERE id = $1 AND status = 'delivered'", new))
 
 
-async def test_a_backup_under_load_holds_what_was_answered_and_sends_nothing_before_it_is_released(place: Path) -> None:
+def no_room(path: Path, content: bytes) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+async def test_a_backup_under_load_holds_what_was_answered_and_sends_nothing_before_it_is_released(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, elsewhere = place / "store", place / "elsewhere"
     elsewhere.mkdir()
     async with up(place) as first:
@@ -116,6 +126,19 @@ async def test_a_backup_under_load_holds_what_was_answered_and_sends_nothing_bef
         assert checks["backups"]["state"] == "ok"
         assert "the last verified one" in checks["backups"]["detail"]
         first_smsc = first.credentials["smsc"]
+    # Its keys cannot be written: then there is no database either, and the place can be used again.
+    with monkeypatch.context() as full:
+        full.setattr(restore.private_files, "write", no_room)
+        full.setenv("HELIOGRAPH_BACKUP_PASSPHRASE", PASSPHRASE)
+        words = ["restore", taken["path"], "--data-dir", str(elsewhere / "data")]
+        done = await asyncio.to_thread(CliRunner().invoke, app, words)
+    assert str(done.exception) == f"cannot write to {elsewhere / 'data' / 'postgres'}: No space left on device"
+    assert not (elsewhere / "data" / "postgres" / "data").exists()
+    # As one that was killed before the database had its name left them.
+    key = (place / "data" / "secret_key").read_text().strip() + "\n"
+    (elsewhere / "data" / "secret_key").write_text("another one")
+    assert "secret_key exists" in heliograph("restore", taken["path"], "--data-dir", str(elsewhere / "data"), status=1)
+    (elsewhere / "data" / "secret_key").write_text(key)
     restored = heliograph("restore", taken["path"], "--data-dir", str(elsewhere / "data"))
     assert restored["messages"] >= len(answered)
     async with up(elsewhere) as second:

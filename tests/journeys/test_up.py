@@ -236,6 +236,15 @@ async def test_on_a_database_that_is_given_with_two_web_processes(
         for id in sent:
             await event_of(receiver, id, secret)
         await ran.stopped(signal.SIGHUP)
+    # Nothing new opens what this installation has sealed.
+    key = place / "data" / "secret_key"
+    for content, said in (
+        (None, f"{key} is missing or empty, and the database in "),
+        (secrets.token_urlsafe(48), "does not open what is"),
+    ):
+        key.unlink() if content is None else key.write_text(content)
+        status, text = await refused(place, **given)
+        assert (status, said in text, "HELIOGRAPH_SECRET_KEY" in text, key.exists()) == (1, True, True, bool(content))
 
 
 @pytest.mark.parametrize(
@@ -274,6 +283,37 @@ async def test_a_port_that_is_taken_is_said_and_nothing_is_left(place: Path) -> 
     )
     assert program.out == ""
     assert not (place / "data").exists()
+
+
+async def test_what_would_lose_data_is_refused_before_anything_starts(place: Path) -> None:
+    data = place / "data"
+    (data / "postgres" / "data").mkdir(parents=True)
+    (data / "postgres" / "data" / "PG_VERSION").write_text("18")
+    key = data / "secret_key"
+    status, text = await refused(place)
+    assert (status, f"{key} is missing or empty, and the database in {data / 'postgres'} is" in text) == (1, True)
+    assert not key.exists()
+    key.write_bytes(b"\xff\xfe")
+    status, text = await refused(place)
+    assert (status, f"{key} is damaged, it is not text" in text) == (1, True)
+    key.write_text(secrets.token_urlsafe(48))
+    for archive in (data, data / "wal", place / "elsewhere" / ".." / "data" / "wal"):
+        status, text = await refused(place, HELIOGRAPH_WAL_ARCHIVE=str(archive))
+        assert (status, f"HELIOGRAPH_WAL_ARCHIVE is {archive}, in the data directory {data}" in text) == (2, True)
+    assert [path.name for path in (data / "postgres").iterdir()] == ["data"]
+
+
+async def refused(place: Path, **settings: str) -> tuple[int, str]:
+    """The exit status and the one line of a start that fails."""
+    program = await Program.start(
+        *("up", "--port", "0", "--data-dir", str(place / "data")),
+        log=place / f"refused-{len(list(place.glob('refused-*')))}",
+        environment=environment(**settings),
+    )
+    status = await program.ended()
+    (line,) = [line for line in program.err.splitlines() if line.startswith("heliograph: ")]
+    assert "Traceback" not in program.err
+    return status, line
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -21,6 +23,8 @@ from heliograph.base.actor import SYSTEM
 from heliograph.base.database import migrate
 from heliograph.base.database.pool import Pool
 from heliograph.base.database.url import without_password
+from heliograph.base.embedded import copies
+from heliograph.base.embedded.install import PostgresError
 from heliograph.cli import app
 from heliograph.cli.running.backup import passphrase_of
 from heliograph.cli.terminal.console import Problem
@@ -149,7 +153,12 @@ async def test_the_secrets_open_with_their_passphrase_alone(dump: Backup) -> Non
     for path in dump.path.rglob("*"):
         assert b"a secret key of" not in path.read_bytes()
     (dump.path / store.SECRETS).unlink()
-    with pytest.raises(BackupError, match=r"secrets\.sealed, which holds the secret key, cannot be read: No such file"):
+    with pytest.raises(
+        BackupError, match=r"secrets\.sealed, which holds the secret key, cannot be read: No such file or directory$"
+    ):
+        store.open_secrets(dump, PASSPHRASE)
+    del dump.manifest.files[store.SECRETS]
+    with pytest.raises(BackupError, match="it never was in this backup: omit the passphrase"):
         store.open_secrets(dump, PASSPHRASE)
 
 
@@ -263,6 +272,10 @@ async def test_archived_wal_stays_as_long_as_a_backup_needs_it(pool: Pool, tmp_p
         (tmp_path / name).mkdir()
         for segment in segments:
             (tmp_path / name / segment).touch()
+    # PostgreSQL notes there when a copy began.
+    notes = [f"{segment}.00000028.backup" for segment in segments]
+    for note in notes:
+        (tmp_path / "18-3" / note).touch()
     long_ago = time.time() - 2 * taking.LEFT_AFTER
     for name in ("16-1", "18-5"):
         os.utime(tmp_path / name, (long_ago, long_ago))
@@ -278,10 +291,54 @@ async def test_archived_wal_stays_as_long_as_a_backup_needs_it(pool: Pool, tmp_p
     assert found == {
         # What was restored for a trial knows the original's, to which WAL still comes.
         "18-2": segments,
-        "18-3": segments[2:],
+        "18-3": sorted([*segments[2:], *notes[2:]]),
         "18-4": segments[1:],
         "18-5": segments,
     }
+
+
+async def test_the_first_error_of_a_program_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows is its consequence, such as the removal of what was written before the disk was full."""
+    monkeypatch.setattr(copies, "programs", lambda: tmp_path)
+    program = tmp_path / "pg_basebackup"
+    program.touch(mode=0o755)
+    full = "pg_basebackup: error: could not write to file: No space left on device"
+    for said, told in (
+        (f"{full}\npg_basebackup: removing data directory", full),
+        ("psql:7: ERROR:  no such table\nLINE 1: SELECT", "pg_basebackup: psql:7: ERROR:  no such table"),
+        ("a warning\nit is over", "pg_basebackup: it is over"),
+        ("", "pg_basebackup: status 1"),
+    ):
+        program.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{said}\nEND\nexit 1\n")
+        with pytest.raises(PostgresError) as raised:
+            await copies.run(["pg_basebackup"])
+        assert str(raised.value) == told
+
+
+def test_a_database_that_cannot_be_reached_is_told_as_by_every_command(tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    backup.mkdir()
+    manifest = msgspec.structs.replace(copy_of("", "").manifest, kind="dump")
+    (backup / store.MANIFEST).write_bytes(msgspec.json.encode(manifest))
+    url = f"postgresql://ana@/x?host={tmp_path}"
+    done = CliRunner().invoke(app, ["restore", str(backup)], env={"HELIOGRAPH_DATABASE_URL": url})
+    assert isinstance(done.exception, Problem), done.output
+    assert done.exception.exit_status == 3
+    assert "cannot be reached" in str(done.exception)
+    scratch = str(tmp_path / "nowhere")
+    done = CliRunner().invoke(app, ["backup", "verify", str(backup), "--scratch", scratch], env={"COLUMNS": "500"})
+    assert (done.exit_code, f"{scratch} is not a directory" in done.output) == (2, True), done.output
+
+
+async def test_a_full_disk_is_told_with_its_place(
+    dump: Backup, public_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(restoring, "Embedded", full)
+    with pytest.raises(BackupError, match=f"^cannot write to {public_place}: No space left on device$"):
+        await restoring.verify(dump, scratch=public_place, say=print)
 
 
 async def test_wal_of_another_database_continues_nothing(tmp_path: Path) -> None:

@@ -12,12 +12,14 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import secrets
 import shlex
 import shutil
 import signal
 import tarfile
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,6 +49,8 @@ PATIENCE = 600.0
 #: What PostgreSQL says of a point in time that it does not come to, and of the last transaction that it replayed.
 TOO_LATE = "recovery ended before configured recovery target was reached"
 LAST = "last completed transaction was at log time "
+#: What a line names an error by: of the programs, of the server.
+ERROR = re.compile(r"\b(error|fatal|ERROR|FATAL|PANIC): ")
 
 
 class RecoveryError(PostgresError):
@@ -65,7 +69,8 @@ async def run(
     stdin: int = asyncio.subprocess.DEVNULL,
     stdout: int = asyncio.subprocess.DEVNULL,
 ) -> None:
-    """Run one of PostgreSQL's client programs. Raises PostgresError with the last thing it said."""
+    """Run one of PostgreSQL's client programs. Raises PostgresError with the first error that it told, or else the last
+    thing it said."""
     program, *rest = map(str, arguments)
     child = await asyncio.create_subprocess_exec(
         programs() / program,
@@ -82,8 +87,10 @@ async def run(
         await child.wait()
         raise
     if child.returncode:
-        said = err.decode(errors="replace").strip() or f"status {child.returncode}"
-        raise PostgresError(f"{program}: {said.splitlines()[-1]}")
+        said = err.decode(errors="replace").strip().splitlines() or [f"status {child.returncode}"]
+        # What follows an error is its consequence, such as the removal of what was written before a disk was full.
+        told = next((line for line in said if ERROR.search(line)), said[-1])
+        raise PostgresError(f"{program}: {told.removeprefix(f'{program}: ')}")
 
 
 async def copy(home: Path, place: Path, *, label: str) -> None:
@@ -150,8 +157,9 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 
 async def prune_archive(directory: Path, oldest: str) -> None:
-    """Remove archived segments before `oldest`, the first one that a kept copy needs. Raises PostgresError."""
-    await run(["pg_archivecleanup", directory, oldest])
+    """Remove archived segments before `oldest`, the first one that a kept copy needs, and the notes of copies that
+    began before it. Raises PostgresError."""
+    await run(["pg_archivecleanup", "--clean-backup-history", directory, oldest])
 
 
 @contextlib.asynccontextmanager
@@ -180,7 +188,7 @@ async def brought_up(
     sockets = Path(tempfile.mkdtemp(prefix="heliograph-"))
     server: Process | None = None
     try:
-        await asyncio.to_thread(_extract, source, place, account)
+        await _extracted(source, place, account)
         install = await asyncio.to_thread(_programs_for, layout, account, install, place)
         account.own(sockets)
         server = _launch(layout, install, account, place, sockets, archive, until)
@@ -226,7 +234,19 @@ def _programs_for(layout: Layout, account: SystemUser, install: Install, place: 
     return both[0]
 
 
-def _extract(source: Path, place: Path, account: SystemUser) -> None:
+async def _extracted(source: Path, place: Path, account: SystemUser) -> None:
+    """Unpack a copy. When this is cancelled, nothing writes any more once it has ended: `place` can be removed."""
+    cancelled = threading.Event()
+    extracting = asyncio.create_task(asyncio.to_thread(_extract, source, place, account, cancelled))
+    try:
+        await asyncio.shield(extracting)
+    except asyncio.CancelledError:
+        cancelled.set()
+        await asyncio.wait([extracting])
+        raise
+
+
+def _extract(source: Path, place: Path, account: SystemUser, cancelled: threading.Event) -> None:
     """Unpack a copy, files and directories only, none of them outside `place`, and compare each file with the checksum
     that the server gave. Raises RecoveryError."""
     manifest = json.loads((source / MANIFEST).read_bytes())
@@ -242,7 +262,7 @@ def _extract(source: Path, place: Path, account: SystemUser) -> None:
                 if member.isdir():
                     target.mkdir(mode=0o700, exist_ok=True)
                 else:
-                    digest = _unpack(archive, member, target)
+                    digest = _unpack(archive, member, target, cancelled)
                     if name == BASE and expected.pop(member.name, digest) != digest:
                         raise RecoveryError(f"{member.name} in {source / name} is damaged")
                 account.own(target)
@@ -250,13 +270,15 @@ def _extract(source: Path, place: Path, account: SystemUser) -> None:
         raise RecoveryError(f"{source / BASE} lacks {len(expected)} files, such as {next(iter(expected))}")
 
 
-def _unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> str:
-    """Write a file; returns its SHA-256, hex."""
+def _unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path, cancelled: threading.Event) -> str:
+    """Write a file; returns its SHA-256, hex. Raises RecoveryError once nobody waits for it any more."""
     content = archive.extractfile(member)
     assert content is not None
     digest = hashlib.sha256()
     with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         while chunk := content.read(1 << 20):
+            if cancelled.is_set():
+                raise RecoveryError("it was interrupted")
             digest.update(chunk)
             file.write(chunk)
     return digest.hexdigest()
@@ -271,7 +293,8 @@ def _launch(
     archive: Path | None,
     until: datetime | None,
 ) -> Process:
-    """Start the copy on a private socket, where the superuser needs no password: the old one stayed behind."""
+    """Start the copy on a private socket, where the superuser needs no password: the old one stayed behind. It ends
+    with this process: nobody would adopt it."""
     files.write_settings(layout, files.choose_port(None), {})
     access = sockets / "pg_hba.conf"
     access.write_text("local all postgres trust\n")
@@ -294,7 +317,7 @@ def _launch(
     command: list[str | Path] = [install.binaries / "postgres", "-D", place]
     for name, value in options.items():
         command += ["-c", f"{name}={value}"]
-    return Process.launch(command, account, log=layout.early_log)
+    return Process.launch(command, account, log=layout.early_log, mortal=True)
 
 
 async def _recovered(server: Process, layout: Layout, sockets: Path, say: Callable[[str], None]) -> Connection:
@@ -315,7 +338,7 @@ async def _recovered(server: Process, layout: Layout, sockets: Path, say: Callab
             )
             if not await conn.fetchval("SELECT pg_is_in_recovery()"):
                 return conn
-            at = str(await conn.fetchval("SELECT pg_last_wal_replay_lsn()"))
+            at = str(await conn.fetchval("SELECT pg_last_wal_replay_lsn()::text"))
             await conn.close()
             if at != replayed:
                 if replayed:

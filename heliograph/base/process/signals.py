@@ -8,9 +8,13 @@ import asyncio
 import contextlib
 import ctypes
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeVar
 
 from heliograph.base.process import supervised
+
+Result = TypeVar("Result")
 
 KINDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 #: prctl(2): the signal that this process gets when its parent ends.
@@ -44,3 +48,32 @@ def stopping(stop: asyncio.Event | None = None) -> Iterator[asyncio.Event]:
     finally:
         for kind in kinds:
             loop.remove_signal_handler(kind)
+
+
+def run_in_order(work: Coroutine[Any, Any, Result]) -> Result:
+    """`asyncio.run` in which SIGTERM and SIGHUP cancel the work, as Ctrl-C does, so that it removes what it made only
+    for a while. Raises SystemExit then, with the status that a shell gives a process that such a signal ended."""
+    asked: list[int] = []
+
+    async def watched() -> Result:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        kinds = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]
+
+        def end(number: int) -> None:
+            asked.append(number)
+            for kind in kinds:
+                loop.remove_signal_handler(kind)  # a second one ends the process at once
+            task.cancel()
+
+        # Only the main thread may handle signals.
+        for kind in kinds if threading.current_thread() is threading.main_thread() else ():
+            loop.add_signal_handler(kind, end, kind)
+        return await work
+
+    try:
+        return asyncio.run(watched())
+    except asyncio.CancelledError:
+        if not asked:
+            raise
+        raise SystemExit(128 + asked[0]) from None

@@ -12,6 +12,7 @@ import typer
 
 from heliograph.backup import restoring, store, taking
 from heliograph.backup.store import Backup, BackupError, Secrets
+from heliograph.base.process.signals import run_in_order
 from heliograph.cli.terminal.console import DataDir, Problem, connection, embedded_home, settings_of, shell
 from heliograph.cli.terminal.printing import Json, group, say, show
 
@@ -99,7 +100,7 @@ def take(
         return backup
 
     try:
-        backup = asyncio.run(taken())
+        backup = run_in_order(taken())
     except BackupError as error:
         raise Problem(str(error)) from None
     show(_shown(backup), json)
@@ -141,12 +142,14 @@ def verify(
     Example:
       heliograph backup verify /srv/backups/heliograph-20270131T020000Z
     """
+    if scratch is not None and not scratch.is_dir():
+        raise typer.BadParameter(f"{scratch} is not a directory", param_hint="--scratch")
     try:
         backup = store.read(path)
         passphrase = passphrase_of(passphrase_file)
         if passphrase and backup.manifest.has_secrets:
             store.open_secrets(backup, passphrase)
-        found = asyncio.run(restoring.verify(backup, scratch=scratch, say=say))
+        found = run_in_order(restoring.verify(backup, scratch=scratch, say=say))
     except BackupError as error:
         raise Problem(str(error)) from None
     if found.unbalanced:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,8 +16,9 @@ from heliograph.base.database import migrate
 from heliograph.base.embedded.server import default_data_dir
 from heliograph.base.process import private_files
 from heliograph.base.process.settings import from_environment
+from heliograph.base.process.signals import run_in_order
 from heliograph.cli.running.backup import PassphraseFile, passphrase_of
-from heliograph.cli.terminal.console import WRONG, Problem, moment, shell
+from heliograph.cli.terminal.console import WRONG, Problem, connection, moment, shell
 from heliograph.cli.terminal.printing import Json, say, show
 
 
@@ -60,15 +61,22 @@ def command(
         if found.manifest.kind == "cluster":
             place = (data_dir or default_data_dir()).absolute()
             _demand_room(place, secrets)
-            restored = asyncio.run(
-                restoring.into_directory(found, place / "postgres", archive=wal, until=at, by=shell(), say=say)
+            restored = run_in_order(
+                restoring.into_directory(
+                    *(found, place / "postgres"),
+                    archive=wal,
+                    until=at,
+                    by=shell(),
+                    say=say,
+                    # A database without its key is worth little; a key without its database harms nobody.
+                    before=partial(_keep, place, secrets),
+                )
             )
-            _keep(place, secrets)
         else:
             for option, given in (("--wal", wal), ("--until", until), ("--data-dir", data_dir)):
                 if given is not None:
                     raise Problem(f"{option} goes with a backup of `heliograph up`, and {backup} is a dump", WRONG)
-            restored = asyncio.run(_into_database(found))
+            restored = run_in_order(_into_database(found))
     except BackupError as error:
         raise Problem(str(error)) from None
     if restored.unbalanced:
@@ -89,23 +97,36 @@ async def _into_database(found: store.Backup) -> Restored:
     if not settings.database_url:
         raise Problem("a dump is restored into a database: set HELIOGRAPH_DATABASE_URL")
     owner = settings.owner_database_url or settings.database_url
+    async with connection(owner):  # one that cannot be reached is told as by every command
+        pass
     restored = await restoring.into_database(found, owner, by=shell())
     await migrate.migrate(owner, application=settings.database_url)
     return restored
 
 
 def _demand_room(place: Path, secrets: Secrets | None) -> None:
-    """Refuse before anything is written what would be overwritten afterwards."""
+    """Refuse before anything is written what would be overwritten afterwards; not what a killed restore of the same
+    backup left."""
+    files = _files(place, secrets)
     for name in ("secret_key", "other_secret_key", "credentials.json") if secrets is not None else ():
-        if (place / name).exists():
-            raise Problem(f"{place / name} exists: restore into an empty data directory, or move the file away")
+        path = place / name
+        if path.exists() and path.read_bytes() != files.get(path):
+            raise Problem(f"{path} exists: restore into an empty data directory, or move the file away")
 
 
 def _keep(place: Path, secrets: Secrets | None) -> None:
+    for path, content in _files(place, secrets).items():
+        private_files.write(path, content)
+
+
+def _files(place: Path, secrets: Secrets | None) -> dict[Path, bytes]:
+    """What belongs beside the database."""
     if secrets is None:
-        return
-    private_files.write(place / "secret_key", secrets.secret_key.encode() + os.linesep.encode())
-    if secrets.other_secret_key:
-        private_files.write(place / "other_secret_key", secrets.other_secret_key.encode() + os.linesep.encode())
-    if secrets.credentials:
-        private_files.write(place / "credentials.json", secrets.credentials.encode())
+        return {}
+    end = os.linesep
+    kept = {
+        "secret_key": f"{secrets.secret_key}{end}",
+        "other_secret_key": secrets.other_secret_key and f"{secrets.other_secret_key}{end}",
+        "credentials.json": secrets.credentials,
+    }
+    return {place / name: text.encode() for name, text in kept.items() if text}

@@ -370,3 +370,5 @@ def _read(path: Path) -> str:
         return ""
     except OSError as error:
         raise SettingsError(f"the secret key in {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"the secret key in {path} is damaged: it is not text") from None
